@@ -1,4 +1,4 @@
-"""python -m common.doctor: what was found on this machine and, for each problem, the command that mends it.
+"""python -m common.doctor: what this machine has and, for each problem, the command that fixes it.
 
 Exit status 0: tasks can be built and run (on the GPU or in the simulator). 1: they cannot. It needs nothing but the
 standard library, so that it can say what is not installed.
@@ -27,7 +27,15 @@ MINIMUM_PYTHON = (3, 10)
 MINIMUM_TORCH = (2, 10)
 INSTALL = "pip install -e . -c constraints.txt"
 REINSTALL_TORCH = "pip install --force-reinstall torch -c constraints.txt"
-PACKAGES = ("filelock", "matplotlib", "numpy", "rich", "watchfiles")  # beside torch, ninja and transformers
+PACKAGES = (  # in addition to torch, ninja and transformers
+    "filelock",
+    "matplotlib",
+    "numpy",
+    "rich",
+    "tree_sitter",
+    "tree_sitter_cuda",
+    "watchfiles",
+)
 RED, YELLOW, GREEN, BOLD = "31", "33", "32", "1"
 
 
@@ -69,7 +77,7 @@ def _torch() -> Finding:
 
 
 def _packages() -> Finding:
-    """What the commands need beside torch; see the dependencies in pyproject.toml."""
+    """What the commands need in addition to torch; see the dependencies in pyproject.toml."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         return Finding("packages", f"not installed: {', '.join(missing)}", INSTALL, True)
@@ -208,26 +216,26 @@ def main() -> int:
     findings = examine()
     width = max(len(finding.what) for finding in findings)
     for finding in findings:
-        mark, colour = ("x ", RED) if finding.stops else ("! ", YELLOW) if finding.mend else ("ok", GREEN)
+        mark, color = ("x ", RED) if finding.stops else ("! ", YELLOW) if finding.mend else ("ok", GREEN)
         text = _filled(f"{finding.what:<{width}}  {finding.found}", indent=len(mark) + 1 + width + 2)
-        print(_coloured(mark, colour), text[len(mark) + 1 :])
+        print(_colored(mark, color), text[len(mark) + 1 :])
     for finding in findings:
         if finding.mend:
-            print(_coloured(f"{finding.what}: run  {finding.mend}", BOLD))
+            print(_colored(f"{finding.what}: run  {finding.mend}", BOLD))
     if any(finding.stops for finding in findings):
-        print(_coloured("tasks cannot be built yet", RED))
+        print(_colored("tasks cannot be built yet", RED))
         return 1
     print("tasks can be built. The first is task1/README.md; python -m common.course progress says where you are")
     return 0
 
 
-def _coloured(text: str, colour: str) -> str:
-    with_colours = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    return f"\x1b[{colour}m{text}\x1b[0m" if with_colours else text
+def _colored(text: str, color: str) -> str:
+    with_colors = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return f"\x1b[{color}m{text}\x1b[0m" if with_colors else text
 
 
 def _filled(text: str, indent: int) -> str:
-    """The text behind a mark and a blank; on a terminal it breaks between words."""
+    """The text after a mark and a blank; on a terminal it breaks between words."""
     text = f"   {text}"
     if not sys.stdout.isatty():
         return text

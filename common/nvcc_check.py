@@ -8,7 +8,9 @@ one of its headers would not compile there.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
@@ -22,12 +24,13 @@ from common.cli.options import EXPECTED_ERRORS
 from common.compiling import report as compile_report
 from common.compiling import toolchain
 from common.compiling.flags import LANGUAGE
+from common.compiling.gaps import with_own_headers
 from common.compiling.nvcc import compile_only
 from common.console.paths import ROOT, build_root, shown_path
 from common.console.terminal import say
 from common.console.words import counted, error_words
 
-# Turing, Ampere, Ada, Hopper, Blackwell: in the data centre and on a desk
+# Turing, Ampere, Ada, Hopper, Blackwell: in the data center and on a desk
 ARCHS = ("sm_75", "sm_80", "sm_89", "sm_90a", "sm_100", "sm_120")
 
 
@@ -73,6 +76,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if sources and compiled == number else 1
 
 
+def alike(archs: Sequence[str], source: Path) -> list[tuple[str, ...]]:
+    """The architectures in groups that take the same branches of the course's device code: a group shares its PTX."""
+    borders = {*_borders(), *(one for file in with_own_headers([source]) for one in borders_of(file))}
+    groups: dict[tuple, list[str]] = {}
+    for arch in archs:
+        digits, feature = re.fullmatch(r"sm_(\d+)(\w*)", arch).groups()
+        groups.setdefault((feature, *(10 * int(digits) >= one for one in sorted(borders))), []).append(arch)
+    return [tuple(group) for group in groups.values()]
+
+
+@functools.cache
+def _borders() -> set[int]:
+    headers = ("common/cuda/*.*h", "common/kernels/*/*.*h", "task?/given/*.*h", "task?/*.cuh", "task?/solution/*.cuh")
+    return {one for pattern in headers for file in ROOT.glob(pattern) for one in borders_of(file)}
+
+
+def borders_of(file: Path) -> set[int]:
+    """The values of __CUDA_ARCH__ from which on a branch of a file is another one."""
+    compared = re.findall(r"__CUDA_ARCH__\s*([<>=!]=?)\s*(\d+)", file.read_text(encoding="utf-8", errors="replace"))
+    steps = {">=": (0,), "<": (0,), ">": (1,), "<=": (1,)}
+    return {int(number) + step for how, number in compared for step in steps.get(how, (0, 1))}
+
+
 def _every_source() -> list[Path]:
     kernels = [*ROOT.glob("task*/*.cu"), *ROOT.glob("task*/solution/*.cu"), *ROOT.glob("common/kernels/*/*.cu")]
     return [*kernels, *ROOT.glob("task*/given/binding.cpp"), *ROOT.glob("common/kernels/*/binding.cpp")]
@@ -102,14 +128,11 @@ def _compile(source: Path, archs: Sequence[str], optimized: Sequence[str]) -> tu
     folder = build_root() / "nvcc_check" / shown_path(source).strip("/").replace("/", "-")
     spilling: Counter[str] = Counter()
     warned: dict[str, None] = {}
-    for chosen, further in (
-        ([arch for arch in archs if arch in optimized], ()),
-        ([arch for arch in archs if arch not in optimized], ("-Ofc=max",)),
-    ):
-        if not chosen:
-            continue
+    quick = alike([arch for arch in archs if arch not in optimized], source)
+    passes = [([arch for arch in archs if arch in optimized], ()), (quick, ("-Ofc=max",))]
+    for number, (chosen, further) in enumerate([one for one in passes if one[0]]):
         try:
-            result = compile_only([source], chosen, folder, further)
+            result = compile_only([source], chosen, folder, further, with_host=number == 0)
         except EXPECTED_ERRORS as error:
             return False, f"{shown_path(source)}: {error_words(error)}"
         log = (folder / "compile.log").read_text()

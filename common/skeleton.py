@@ -1,11 +1,11 @@
 """Writes the students' files from the solutions: every gap becomes a TODO that reports itself as not implemented.
 
     python -m common.skeleton          write every student file that differs
-    python -m common.skeleton task2    one task only (a student who wants to start afresh)
+    python -m common.skeleton task2    one task only (a student who wants to start over)
     python -m common.skeleton --compare  compare, write nothing, exit 1 if any differs
 
-A file that would be overwritten is kept beside it as <name>.bak (.bak2, .bak3, ...). What a gap looks like says
-common/compiling/skeletons.py. Standard library only.
+A file that would be overwritten is kept next to it as <name>.bak (.bak2, .bak3, ...).
+common/compiling/skeletons.py says what a gap looks like. Standard library only.
 """
 
 from __future__ import annotations

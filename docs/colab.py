@@ -70,7 +70,7 @@ click a thread to follow it.
 STORY = """\
 ## First, a story
 
-This is where the course ends: a small GPT-2 writes through CUDA kernels. Here they are the reference solution's; by
+This is where the course ends: a small GPT-2 writes with CUDA kernels. Here they are the reference solution's; by
 task 7 they are yours.
 """
 

@@ -33,6 +33,7 @@ from solved_copy import ROOT, copy_with_gaps, copy_with_gaps_filled, planted, pr
 from common.compiling.skeletons import parse, solution_files, student_file
 
 WIDTH = 116  # columns
+LONG = 20  # characters by which a line that was cut is known
 SHOWN_CASES = 3  # of a test's table
 DOCUMENTS = ("task*/*.md", "docs/*.md", "common/simulator/README.md")
 _BLOCK = re.compile(
@@ -41,7 +42,7 @@ _BLOCK = re.compile(
     r"(?P<body>(?:(?!<!-- ).)*?)\n```\n\n<!-- END OUTPUT -->",
     re.DOTALL,
 )
-_TROUBLE = re.compile(r"(The checked build|[\w-]+: .*  (FAIL|error|not implemented))")
+_TROUBLE = re.compile(r"(The checked build|\d+\. [\w ']+ in |[\w-]+: .*  (FAIL|error|not implemented))")
 _FINDINGS = re.compile(r"\d+ findings? in|\w+  grid \(")
 _PROGRESS = (
     "compiling ",
@@ -124,7 +125,7 @@ def _first_cases(lines: list[str]) -> list[str]:
 
 
 def gap_lines(files: Iterable[Path]) -> set[str]:
-    """The lines that stand in gaps of these solved files and nowhere else in them, without their indentation."""
+    """The lines that are in gaps of these solved files and nowhere else in them, without their indentation."""
     parts = [part for file in files for part in parse(file.read_text("utf-8"), file.name)]
     inside = {line.strip() for part in parts if part.is_gap for line in part.lines}
     given = {line.strip() for part in parts if not part.is_gap for line in part.lines}
@@ -143,9 +144,16 @@ def without(lines: set[str], text: str) -> str:
         if hidden >= 0 and indentation > hidden and not _NUMBERED.match(line):
             continue
         found = _QUOTED.fullmatch(line)
-        hidden = indentation if found and found[2].strip() in lines | {"(your line)"} else -1
+        hidden = indentation if found and _is_of(found[2].strip(), lines | {"(your line)"}) else -1
         told.append(f"{found[1]}(your line)" if hidden >= 0 else line)
     return "\n".join(told)
+
+
+def _is_of(quoted: str, lines: set[str]) -> bool:
+    """Whether a quoted text is one of these lines, or begins as one: where it was cut, or goes on in the next."""
+    begin = quoted.removesuffix("...").strip()
+    long = [one for one in lines if len(one) > LONG] if len(begin) > LONG else []
+    return quoted in lines or any(one.startswith(begin) or begin.startswith(one) for one in long)
 
 
 def run(block: Block, given: Path, solved: Path) -> str:
@@ -162,28 +170,34 @@ def run(block: Block, given: Path, solved: Path) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("text", nargs="*")
-    parser.add_argument("--stale", action="store_true")
-    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("text", nargs="*", help="only blocks whose comment contains one of these")
+    parser.add_argument(
+        "--stale", action="store_true", help="write nothing; list the blocks that differ and exit with 1"
+    )
+    parser.add_argument("--gpu", action="store_true", help="the blocks printed on a GPU, and only these")
     options = parser.parse_args()
     chosen = [
         block
         for block in all_blocks()
-        if block.on_gpu == options.gpu and (not options.text or any(one in block.name for one in options.text))
+        if block.on_gpu == options.gpu
+        and (not options.text or any(one in block.name for one in options.text))
+        and not (options.stale and block.how == "times")
     ]
-    differ = []
+    differ = 0
     with tempfile.TemporaryDirectory() as scratch:
         given, solved = copy_with_gaps(Path(scratch, "given")), copy_with_gaps_filled(Path(scratch, "solved"))
         for block in track(chosen, "blocks", console=Console(stderr=True)):
             body = shown(block, run(block, given, solved))
             if block.how != "times" and _TIME.sub("", body) != _TIME.sub("", block.body):
-                differ.append(block.name)
+                differ += 1
+                print(block.name, flush=True)
             if not options.stale:
                 text = block.file.read_text("utf-8")
                 old, new = (f"{block.head}\n\n```text\n{one}\n```\n" for one in (block.body, body))
                 assert text.count(old) == 1, block.name
                 block.file.write_text(text.replace(old, new), "utf-8")
-    print("\n".join(differ) or "all as before, but for times")
+    if not differ:
+        print("all as before, but for times")
     return 1 if options.stale and differ else 0
 
 

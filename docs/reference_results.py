@@ -38,7 +38,7 @@ class Step:
     """One command.
 
     Attributes:
-        command: behind python -m.
+        command: after python -m.
         block: the name of the block that it writes into Results.md; "" if it writes none.
         keep: the lines of its output to keep, a regular expression; "" for none.
         of: where it is run.
@@ -92,7 +92,7 @@ def copied(folder: Path) -> Path:
 
 
 def said(folder: Path, step: Step, backend: str) -> list[str]:
-    """The step's lines in Markdown. A command that fails is said to have failed, with its last lines."""
+    """The step's lines in Markdown. A command that fails is reported as failed, with its last lines."""
     flags = f" --backend {backend}" if backend == "simulator" and "memory" not in step.command else ""
     command = step.command + flags
     environment = os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "110"}
@@ -116,7 +116,7 @@ def fenced(lines: Sequence[str]) -> list[str]:
 
 
 def block(file: Path, name: str) -> list[str]:
-    """What stands between a block's markers."""
+    """What is between a block's markers."""
     begin, end = markers(name)
     text = file.read_text(encoding="utf-8")
     return text[text.index(begin) + len(begin) : text.index(end)].strip("\n").split("\n")
@@ -169,7 +169,7 @@ def measured(where: str, chosen: Sequence[str]) -> Iterator[dict[str, list[str]]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("machine", choices=("simulator", "gpu"))
-    parser.add_argument("--only", metavar="TASKS", help="task4,task7: these tasks, the others are left out")
+    parser.add_argument("--only", metavar="TASKS", help="for example task4,task7: only these tasks")
     parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="run nothing: take these pages' sections")
     parser.add_argument("--page", type=Path, default=PAGE, metavar="FILE", help="default: docs/reference-results.md")
     options = parser.parse_args()

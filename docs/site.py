@@ -1,4 +1,4 @@
-"""mkdocs' hook: the pages of the site are the READMEs where they lie, so that no text is there twice.
+"""mkdocs' hook: the pages of the site are the READMEs where they are, so that no text is there twice.
 
 mkdocs takes pages from one folder, and that folder cannot be the checkout. So docs/ is that folder in name, and here
 its list of files is replaced: every page under its path in the checkout, and every file that a page links to, such as
@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("*.md", "docs/*.md", "common/**/*.md", "task*/**/*.md", "tests/**/*.md")
 _FENCE = re.compile(r"(```+|~~~+)")
 _ITEM = re.compile(r"([-*]|\d+\.) +(?=\S)")
+_FLAG = re.compile(r"(?<![-\w])--?\w[-\w]*")
 _LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)|<img[^>]*\ssrc=\"([^\":]+)\"")
 
 
@@ -47,7 +48,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def with_wide_lists(text: str) -> str:
-    """CommonMark, with every list's content indented by four columns for each list that it stands in.
+    """CommonMark, with every list's content indented by four columns for each list that it is in.
 
     Where a list begins, or goes on, right below a line of text, it gets an empty line before it.
     """
@@ -68,7 +69,7 @@ def with_wide_lists(text: str) -> str:
         if marker and lines and lines[-1].strip():
             begins = len(items) == depth
             if begins and marker[1] not in ("-", "*", "1."):
-                marker = None  # a sentence whose number came to stand at the line's beginning
+                marker = None  # a sentence whose number wrapped to the beginning of a line
             elif begins or loose:
                 lines.append("")
         lines.append(" " * (4 * len(items) + (0 if marker else inside)) + code if code else line)
@@ -81,4 +82,10 @@ def with_wide_lists(text: str) -> str:
 def on_page_markdown(markdown: str, **_: object) -> str:
     """A page's text, for mkdocs' Markdown."""
     wide = with_wide_lists(markdown).replace("<details", '<details markdown="1"')
-    return re.sub(r"```console\n(?! *\$)", "```bash\n", wide)  # "console" without prompts would be all output, and grey
+    return re.sub(r"```console\n(?! *\$)", "```bash\n", wide)  # "console" without prompts would be all output, and gray
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """A page's HTML, in which no line ends after the hyphens of a flag."""
+    whole = r'<span style="white-space: nowrap">\g<0></span>'
+    return re.sub(r"<code>[^<]+</code>", lambda code: _FLAG.sub(whole, code[0]), html)

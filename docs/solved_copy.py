@@ -26,7 +26,7 @@ _NOT_COPIED = shutil.ignore_patterns("__pycache__", "build", "*.bak*", ".git", "
 
 
 class Edit(NamedTuple):
-    """A mistake: in this file of a task the text `right` stands once, and becomes `wrong`."""
+    """A mistake: in this file of a task the text `right` occurs once, and becomes `wrong`."""
 
     file: str
     right: str
@@ -48,7 +48,7 @@ def copy_with_gaps_filled(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def planted(folder: Path, edits: Iterable[Edit]) -> Iterator[None]:
-    """The edits hold inside of the block. ValueError where a text does not stand in its file exactly once."""
+    """The edits hold inside of the block. ValueError where a text doesn't occur in its file exactly once."""
     texts: dict[Path, str] = {}
     try:
         for file, right, wrong in edits:
@@ -64,7 +64,7 @@ def planted(folder: Path, edits: Iterable[Edit]) -> Iterator[None]:
             path.write_text(text, "utf-8")
 
 
-def printed(folder: Path, command: str, width: int, colours: bool = False) -> str:
+def printed(folder: Path, command: str, width: int, colors: bool = False) -> str:
     """What `python COMMAND`, `python -m COMMAND` or `torchrun ...` prints there, stdout only.
 
     RuntimeError where it ends with a traceback. Spinners and progress bars are left out, and of paths the folder.
@@ -76,7 +76,7 @@ def printed(folder: Path, command: str, width: int, colours: bool = False) -> st
         "HF_HUB_OFFLINE": "1",
         "ATTENTION_BUILD_DIR": str(folder / "build"),
     }
-    if colours:
+    if colors:
         environment["FORCE_COLOR"] = "1"
     words = shlex.split(command)
     if words[0] == "torchrun":

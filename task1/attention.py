@@ -92,11 +92,11 @@ def naive_attention(
         ops: what `common.compiling.load.load("task1")` returns.
         query: [batch, heads, S_q, head_dim], float32, float16 or bfloat16 on ops.device, contiguous or not.
         key, value: [batch, heads, S_k, head_dim], likewise.
-        causal: query i attends to keys j <= i only, counted from the first key also where S_q != S_k, as
+        causal: query i attends to keys j <= i only, counted from the first key even if S_q != S_k, as
             F.scaled_dot_product_attention does it.
         scale: what the scores are multiplied by; 1 / sqrt(head_dim) unless given.
         mask: bool (True: attend) or float32 (added to the scaled scores), of a shape that broadcasts to
-            [batch, heads, S_q, S_k]. With causal both hold.
+            [batch, heads, S_q, S_k]. Combined with causal, both apply.
 
     Returns:
         [batch, heads, S_q, head_dim], of the type of query; sums are float32. Zeros for a query that may see no

@@ -1,4 +1,4 @@
-// online_softmax.cu - the softmax of a row in one sweep, and partial results of attention put together.
+// online_softmax.cu - the softmax of a row in one sweep, and partial results of attention merged.
 //
 //   1. State          State                    what is known of a row after some of its scores: (m, l)
 //                     shift_of                 what exp() may subtract: m, or 0 while m is -infinity
@@ -16,13 +16,13 @@
 //     l   the sum of exp(score - m)
 //
 // and when a larger score appears, l is rescaled to the new maximum: exp(x - m_new) = exp(x - m) * exp(m - m_new)
-// for every term at once. The same factor puts two states together that know different scores:
+// for every term at once. The same factor merges two states that have seen different scores:
 //
 //     (m_a, l_a) + (m_b, l_b) = (m, l_a * exp(m_a - m) + l_b * exp(m_b - m))       with m = max(m_a, m_b)
 //
 // The order does not matter, nor does what is merged first, and (-infinity, 0) changes nothing. So the scores
-// of a row can be dealt out to threads, warps, blocks or kernels in any way, and everybody's state merged in
-// the end. Source: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018.
+// of a row can be distributed over threads, warps, blocks or kernels in any way, and all states merged at the
+// end. Source: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018.
 #include "task3/given/online_softmax.h"
 
 #include <cmath>
@@ -86,7 +86,7 @@ __device__ __forceinline__ State merge_block(State state) {
 //
 // A step of the first sweep covers ITEMS * THREADS = 1024 columns. Thread t takes column t of each of its four
 // runs of 256, so the lanes of a warp read 32 neighboring floats (a coalesced access), and each thread has four
-// reads under way at a time.
+// reads in flight at a time.
 //
 //   columns  0 ... 255      256 ... 511     512 ... 767     768 ... 1023  | 1024 ...      the next step
 //   thread   0 ... 255      0 ... 255       0 ... 255       0 ... 255     | 0 ...
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(THREADS)
     State state = {-INFINITY, 0.0f};
     // TODO 9 (about 9 lines): step through the row as drawn above; in each step collect this thread's ITEMS scores
     //     in a small array and call add_scores. A column that does not exist counts as -INFINITY: its exponential
-    //     is 0, and it is never the maximum (unless nothing else is there). Afterwards merge_block.
+    //     is 0, and it is never the maximum (unless nothing else is there). Afterward merge_block.
     NOT_IMPLEMENTED();
     // END TODO
 
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(THREADS)
 
 // -------------------------------------------------------------------------------------------------- 3. Merge
 //
-// Attention over some of the keys gives out = O / l and lse = m + log(l). Seen from outside, such a part is one
+// Attention over some of the keys gives out = O / l and lse = m + log(l). Seen from outside, such a part is a
 // single key: its score is lse, and its value is out. So the parts are put together by a softmax over their lse,
 // and this is attention again, over `parts` keys.
 //
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(32 * MERGE_WARPS)
         //     below count: get the weight of part start + i from lane i (__shfl_sync, which all lanes must call),
         //     and add weight * output to both sums. A part whose weight is 0 must not even be read: its output may
         //     be NaN, and 0 * NaN is NaN. Nor may a column that does not exist. `#pragma unroll 8` before the loop
-        //     lets the reads of eight parts be under way at a time.
+        //     keeps the reads of eight parts in flight.
         NOT_IMPLEMENTED();
         // END TODO
     }

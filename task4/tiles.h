@@ -15,7 +15,7 @@ struct TileSizes {
 #ifdef TUNING_SHARED_KB  // python -m task4.tune compiles tiles of other sizes
 constexpr int SHARED_KB = TUNING_SHARED_KB;
 #else
-constexpr int SHARED_KB = 64;  // of one block; all that a Turing multiprocessor (sm_75) has
+constexpr int SHARED_KB = 64;  // of one block; all that a Turing SM (sm_75) has
 #endif
 
 // Chosen by python -m task4.tune --solution, 64 KB, NVIDIA H200

@@ -1,4 +1,4 @@
-"""python -m task5.benchmark: how fast sparse attention is on a GPU, beside PyTorch's."""
+"""python -m task5.benchmark: how fast sparse attention is on a GPU, compared with PyTorch's."""
 
 from common.cli.benchmark import benchmark_main
 from task5.tools.benchmark import BENCHMARK

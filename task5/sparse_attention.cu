@@ -59,7 +59,7 @@ __device__ __forceinline__ unsigned rows_outside_window(int64_t key_position, in
                                                         int64_t window, bool causal) {
     unsigned hidden = 0;
     // TODO 4 (about 7 lines): as in hidden_rows, but the band has two edges. How far is the key ahead of the
-    //     row's query? Behind it that number is negative.
+    //     row's query? After it that number is negative.
     NOT_IMPLEMENTED();
     // END TODO
     return hidden;
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(Tiles<D, SPARSE_ROWS>::THREADS, SPARSE_BLOCKS<
     start_rows<T>(state, shared, query, S_q - q_start, head_dim, scale_log2);
     // TODO 6 (about 13 lines): which row of the block mask is it? `head` counts heads of all batch entries, the
     //     mask has those of one. For each listed block in turn (at most S_k / block of them, whatever the count says; a
-    //     number that is no block's is passed over), and for each tile of B_c keys in it: hidden_rows and
+    //     number that is not a block's is skipped), and for each tile of B_c keys in it: hidden_rows and
     //     attend_to_tile. With causal, tiles that no row of this block sees are left out.
     NOT_IMPLEMENTED();
     // END TODO

@@ -1,6 +1,6 @@
 """The attention layer of a model that generates text, and decoding with the keys cut into parts.
 
-    customAttention          a layer with a KV cache of its own; forward() tells prefill from decode           (gap 7)
+    customAttention          a layer with a KV cache of its own; forward() does prefill or decode           (gap 7)
     decode_attention_split   split-KV decoding: the parts by this task's kernel, merged by task 3's   (gap 10, optional)
 
 KVCache, update_cache and decode_attention are in cache.py and can be imported from here as well.
@@ -74,11 +74,11 @@ class customAttention(CachedAttentionLayer):
         """
         self.check_call(x, position, self.cache.seq_len)
         # TODO 7 (about 11 lines): self.project makes query [batch, num_heads, new_tokens, head_dim], key and value
-        #     [batch, num_kv_heads, new_tokens, head_dim]. A prompt empties the cache, enters it whole, and attends to
-        #     itself with task 4's operator, self.flash_ops.flash_attention(query, key, value, causal). That one wants a
-        #     K/V head for every query head: repeat those that there are, each for its group of neighbors. A single
-        #     token enters the cache and then attends to all of it. What comes out of either, [batch, num_heads,
-        #     new_tokens, head_dim], goes through self.merge.
+        #     [batch, num_kv_heads, new_tokens, head_dim]. A prompt empties the cache, is appended as a whole, and
+        #     attends to itself with task 4's operator, self.flash_ops.flash_attention(query, key, value, causal), which
+        #     needs a K/V head for every query head: repeat each K/V head for its group of neighbors. A single token is
+        #     appended to the cache and then attends to all of it. The result of either, [batch, num_heads, new_tokens,
+        #     head_dim], goes through self.merge.
         raise NotImplementedError("TODO")
         # END TODO
 

@@ -1,4 +1,4 @@
-"""python -m task6.benchmark: how fast one decode step of attention is on a GPU, beside PyTorch's."""
+"""python -m task6.benchmark: how fast one decode step of attention is on a GPU, compared with PyTorch's."""
 
 from common.cli.benchmark import benchmark_main
 from task6.tools.benchmark import BENCHMARK

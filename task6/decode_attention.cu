@@ -18,7 +18,7 @@
 //   launch_split            grid and launch
 //   decode_attention_split  the host function
 //
-// Decoding is task 4 with S_q = 1. There is no tile of Q any more: each key and value is read once and used
+// Decoding is task 4 with S_q = 1. There is no longer a tile of Q: each key and value is read once and used
 // for one dot product and one sum, so nothing is gained by keeping it in shared memory, and what counts is
 // reading K and V at the full speed of the memory.
 //
@@ -30,7 +30,7 @@
 // Each warp runs its own online softmax over its own keys and learns about the others only once, at the end.
 // Within a warp, lane i owns the columns i, i + 32, ... of the query, of every key and value, and of the
 // output, so that neighboring lanes read neighboring floats; the dot product is a warp_sum. Taking 8 keys
-// at once does not save arithmetic, but it keeps 8 times as many reads on their way, and pays for one
+// at once does not save arithmetic, but it keeps 8 times as many reads in flight, and pays for one
 // rescaling instead of eight.
 //
 // Merging. A warp ends with m (its largest score), l = sum of exp(score - m) and
@@ -107,7 +107,7 @@ __device__ __forceinline__ void score_keys(float (&s)[KEYS], const float (&q)[CO
                                            int64_t first_key, int64_t length, int head_dim) {
     const int lane = threadIdx.x % 32;
     // TODO 2 (about 15 lines): add up the products of the lane's columns for all KEYS keys first, then call
-    //     warp_sum for each: that way all the reads are under way before the first sum needs one.
+    //     warp_sum for each: that way all the reads are in flight before the first sum needs one.
     //     #pragma unroll before every loop over keys or columns. A warp_sum needs all lanes.
     NOT_IMPLEMENTED();
     // END TODO
@@ -147,7 +147,7 @@ __device__ __forceinline__ void merge_warps(float* out, const float* m, const fl
     // END TODO
 }
 
-// Attention of one query to the keys begin .. end - 1: the block's warps share them out, and leave their states in
+// Attention of one query to the keys begin .. end - 1: the block's warps split them, and leave their states in
 // shared memory, where any thread may read them when this returns.
 //
 //   m_shared, l_shared [WARPS], o_shared [WARPS][D]      the states
@@ -173,7 +173,7 @@ __device__ __forceinline__ void attend_keys(float* m_shared, float* l_shared, fl
     }
 
     // TODO 5 (about 12 lines): loop over this warp's groups of KEYS keys, see the picture at the top (key 0 there
-    //     is `begin` here): score them, take their values in. Then every lane writes its columns of o to o_shared,
+    //     is `begin` here): score them, accumulate their values. Then every lane writes its columns of o to o_shared,
     //     one lane m and l, and all warps wait until all have done so.
     NOT_IMPLEMENTED();
     // END TODO

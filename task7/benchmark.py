@@ -1,4 +1,4 @@
-"""python -m task7.benchmark: how long GPT-2 takes to its first token and from token to token, on a GPU."""
+"""python -m task7.benchmark: GPT-2's time to first token and time between tokens, on a GPU."""
 
 from task7.tools.benchmark import main
 

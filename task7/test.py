@@ -5,7 +5,7 @@ from task7.cases import PARTS, cases
 from task7.cases.model import MODEL
 
 KERNELS = {"kernels": ("layernorm and bias_gelu only", tuple(PARTS))}
-TEST = TaskTest("task7", PARTS, cases, [MODEL], groups=KERNELS)
+TEST = TaskTest("task7", PARTS, cases, [MODEL], groups=KERNELS, built_of={"engine": tuple(PARTS)})
 
 if __name__ == "__main__":
     raise SystemExit(test_main(TEST))

@@ -33,7 +33,6 @@ NO_TENSOR = {
     "plan_steps",
     "flash_attention_kernel",
     "flash_attention_backward_kernel",
-    "options_attention_kernel",
     "packed_attention_kernel",
 }  # a number or a name that depends on the machine
 
@@ -94,27 +93,23 @@ def of_room(room: str) -> dict[str, list]:
         ]
         return {f"{name}{end}": a for name, a in half for end in ("", "_forward")} | {"compress_block_mask": [blocks]}
     if room == "flash":
-        out, lse = ops.flash_attention_forward(query, key, value, False)
-        return {
-            "flash_attention": [query, key, value, True],
-            "flash_attention_forward": [query, key, value, False],
-            "flash_attention_backward": [torch.randn_like(out), query, key, value, out, lse, False],
-            "flash_merge": [out.clone(), lse.clone(), out, lse],
-        }
-    if room == "flash_options":
         sinks, seed = torch.randn(2), torch.tensor([7])
-        options = {"softcap": 2.0, "sinks": sinks, "dropout_p": 0.3, "seed": seed, "window_left": 4}
-        out, lse = ops.options_attention(query, key, value, True, **options)
-        dense = [query, key, value, True, None, False, None, 2.0, sinks, 0.3, seed, 4, 1]
+        options = 2.0, sinks, 0.3, seed, 4, 1
+        half, mask = [x.bfloat16() for x in ATTENTION], torch.randn(5, 7)
+        dense = [*half, True, 0.3, False, mask, True, 1, 0, False, *options]
+        out, lse = ops.flash_attention_forward(*dense)
         rows = [x[0].transpose(0, 1).contiguous() for x in (query, key, value)]
-        packed = [*rows, ints(0, 2, 5), ints(0, 6, 7), True, None, True, 2.0, sinks, 0.3, seed, 4, 1]
+        packed = [*rows, ints(0, 2, 5), ints(0, 6, 7), True, None, True, False, *options]
         packed_out, packed_lse = ops.packed_attention(*packed)
         long = torch.randn(1, 2, 32, 8), torch.randn(1, 2, 64, 8), torch.randn(1, 2, 64, 8)
         blocks_of = [*long, ints(1, 2).view(2, 1), ints(1, -1, 0, 1).view(2, 1, 2), 32, True, None]
         block_out, block_lse = ops.block_attention(*blocks_of)
+        backward = [torch.randn_like(out), *dense[:3], out, lse, *dense[3:7], *dense[8:]]
         return {
-            "options_attention": dense,
-            "options_attention_backward": [torch.randn_like(out), *dense[:3], out, lse, *dense[3:]],
+            "flash_attention": [query, key, value, True],
+            "flash_attention_forward": dense,
+            "flash_attention_backward": backward,
+            "flash_merge": [out.clone(), lse.clone(), out, lse],
             "packed_attention": packed,
             "packed_attention_backward": [torch.randn_like(rows[0]), *rows, packed_out, packed_lse, *packed[3:]],
             "block_attention": blocks_of,

@@ -4,4 +4,5 @@ options       what every command line takes: --variant, --backend, --arch
 compile       compile_main
 test          test_main
 look_inside   --check and --profile
+failing_cases what is wrong with the cases that fail: what the checked build finds in them, and the whole report
 """

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from common.cli.options import EXPECTED_ERRORS, command_of
+from common.cli.predict import add_predict_arguments, predict_benchmark
 from common.console.files import write_whole
 from common.console.paths import shown_path
 from common.console.terminal import say, wide
@@ -27,7 +28,7 @@ from common.measure.benchmark.runner import Record, Runner, shares
 from common.measure.limits import Limits, float32_precision, measure_limits
 from common.testing import results
 
-MEASURED, FAILED = 0, 1  # exit statuses, beside report.NEEDS_GPU
+MEASURED, FAILED = 0, 1  # exit statuses; another is report.NEEDS_GPU
 
 
 def benchmark_main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
@@ -43,6 +44,14 @@ def benchmark_main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> i
         parser.error(str(error))
     if not problems:
         parser.error("with these options there is nothing to measure")
+    if options.predict:
+        return predict_benchmark(console, parser, benchmark, problems, options, command_of(benchmark.program, argv))
+    if options.gpu:
+        parser.error("--gpu is for --predict: add it")
+    if getattr(options, "report", False) and not benchmark.block:
+        parser.error(
+            "Results.md has no table of measured times for this benchmark: add --predict, or leave --report out"
+        )
     if not report.gpu_is_there(console):
         return report.NEEDS_GPU
     try:
@@ -130,7 +139,7 @@ def write(
     drawn: Sequence[Conclusion],
     benchmark: Benchmark,
 ) -> bool:
-    """--json, --pictures, --output, --report; whether all that was asked for could be written."""
+    """--json, --pictures, --output, --report; whether all that was requested could be written."""
     machine = report.machine()
     json_file = options.json or (options.output and options.output / "results.json")
     folder = options.pictures or options.output
@@ -189,9 +198,10 @@ def parser_of(benchmark: Benchmark) -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--versions", nargs="+", choices=benchmark.labels, metavar="NAME", help=", ".join(benchmark.labels))
     add_measuring_arguments(parser)
+    add_predict_arguments(parser)
     add("--draw", type=Path, metavar="FILE", help="only redraw this JSON file; needs no GPU")
-    if benchmark.block:
-        add("--report", action="store_true", help="write the times to Results.md")
+    if benchmark.block or benchmark.program.startswith("task"):
+        add("--report", action="store_true", help="write the times to Results.md; with --predict, marked as predicted")
     return parser
 
 
@@ -203,12 +213,12 @@ def add_measuring_arguments(parser: argparse.ArgumentParser, rounds: int = 20) -
         type=positive(int),
         default=rounds,
         metavar="N",
-        help="most timed runs of each version (%(default)s)",
+        help="at most N timed runs of each version (default %(default)s)",
     )
-    add("--seconds", type=positive(float), default=300.0, metavar="S", help="for all measurements (default 300)")
+    add("--seconds", type=positive(float), default=300.0, metavar="S", help="limit for the whole run (default 300)")
     add("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
-    add("--pictures", type=Path, metavar="FOLDER", help="draw them there")
-    add("--output", type=Path, metavar="FOLDER", help="both: FOLDER/results.json and pictures beside it")
+    add("--pictures", type=Path, metavar="FOLDER", help="plot them into FOLDER")
+    add("--output", type=Path, metavar="FOLDER", help="both: FOLDER/results.json and the plots")
 
 
 def positive(kind: type) -> Callable[[str], float]:

@@ -69,7 +69,15 @@ def failures_of(verdicts: Sequence[Verdict]) -> tuple[Failure, ...]:
     failures = [one for one in verdicts if not one.ok and one.status != SKIPPED]
     failures.sort(key=lambda one: one.status == NOT_IMPLEMENTED)
     return tuple(
-        Failure(one.case.name, one.status, one.status == NOT_IMPLEMENTED, tuple(one.mistakes), tuple(one.diagnosis))
+        Failure(
+            one.case.name,
+            one.status,
+            one.status == NOT_IMPLEMENTED,
+            tuple(one.mistakes),
+            tuple(one.diagnosis),
+            bool(one.found.exact or one.found.signs),
+            one.file_line or "",
+        )
         for one in failures[:MOST_FAILURES]
     )
 
@@ -84,7 +92,7 @@ def _of_this_run(task: str, backend: str) -> dict[str, object]:
 
 
 def _keep(console: Console, task: str, parts: Mapping[str, KeptPart]) -> None:
-    """The verdicts stand whether or not they can be kept."""
+    """The verdicts are whether or not they can be kept."""
     try:
         if parts:
             keep(task, parts)

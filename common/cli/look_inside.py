@@ -7,8 +7,7 @@ Compute (findings/compute_sanitizer.py and profile/ncu.py there). Both ways end 
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,52 +24,26 @@ from common.compiling.places import places_of
 from common.compiling.report import KernelResources
 from common.compiling.result import BuildError
 from common.console.files import write_whole
-from common.console.paths import ROOT, build_root, shown_path
+from common.console.paths import build_root, shown_path
 from common.console.terminal import say, wide, working
-from common.console.words import counted
 from common.inspect import checked_run, gpu_tools
-from common.inspect.checked_library import Collected
 from common.inspect.findings import compute_sanitizer
-from common.inspect.findings.model import Finding, Group, grouped
-from common.inspect.findings.report import print_findings
-from common.inspect.flow.looked import followed
-from common.inspect.origins import deciding, origins
-from common.inspect.own_lines import owned
+from common.inspect.findings.model import Finding
 from common.inspect.profile import ncu, pictures
 from common.inspect.profile.model import KernelProfile, with_registers
 from common.inspect.profile.report import print_kernel, print_legend
 from common.inspect.profile.roofline import bounds
-from common.inspect.source_lines import Place
 from common.inspect.worth_it import apart, kernels_of, worth_it
 from common.measure import gpus
 from common.measure.gpus import GpuSpec
 from common.testing import report
-from common.testing.case import ERROR, FAIL, SKIPPED, Case, Verdict
+from common.testing.case import SKIPPED, Case, Verdict
 from common.testing.case_choice import full_name
-from common.testing.failures import OF_ZEROS, causes_of, failed, failed_stages
+from common.testing.failures import failed
 from common.testing.judging import judge
 from common.testing.run import run_cases
 from common.testing.worker.here import Here
-from common.testing.worker.worker import NotLoaded, Worker
-
-MOST_LOOKED_AT = 3  # failing cases
-MOST_FINDINGS = 2  # told of them
-USUAL, LARGE = 2_000, 50_000  # elements of a passing case's inputs: enough for several tiles; more takes too long
-OF_NUMBERS = "wrong_value"  # findings that explain nothing, and so contradict nothing
-MOST_LOOPS = 8  # lines that may make a loop endless
-OUTSIDE = "is outside its array"  # what the simulator says of an index into an array of a known size
-_AT = re.compile(r"^\s*at (\S+\.cuh?):(\d+)")
-MOST_FOLLOWED = 3  # failing cases of a part of which every access is followed
-EXPLAINED_BY_FLOW = ("uninitialized",)  # findings that say what was read, and not who should have written it
-LEADS = (
-    "out_of_bounds",
-    "misaligned",
-    "use_after_free",
-    "host_access",
-    "race",
-    "async_race",
-    "barrier",
-)  # before what follows from them
+from common.testing.worker.worker import Worker
 
 
 def run(
@@ -90,7 +63,7 @@ def run(
     with working(console, f"compiling {task} ({options.variant.words}), checked ..."):
         checked.load()
     if "clang" in toolchain.host_compiler().name:
-        say(console, "made by clang++: lines may be missing, and counts a little too high; g++ is exact", "yellow")
+        say(console, "built with clang++: lines may be missing, and counts a little too high; g++ is exact", "yellow")
     title = f"{task}, {options.variant.words}, checked simulator"
     if options.check:
         cases = cases if options.cases else checked_run.small_cases(console, cases, options.seed)
@@ -207,229 +180,6 @@ def sources_of(task: str, options: argparse.Namespace) -> list[Path]:
     return [kernel for place in places_of(task, options.variant) for kernel in place.kernels]
 
 
-def at_failures(
-    console: Console,
-    verdicts: Sequence[Verdict],
-    checked: Worker | Here,
-    seed: int,
-    built_of: Mapping[str, Sequence[str]] | None = None,
-) -> dict[str, list[Group]]:
-    """What the checked build finds in failing cases: part -> findings. The smallest case of a part is looked at, and if
-    nothing is found in that, another one in which threads share work.
-
-    Where it finds nothing that explains a wrong output, and no known mistake does, what flowed into that output is
-    looked at (common/inspect/flow). A part without findings was looked at, and nothing was found. If the build cannot
-    be made there are no parts: the verdicts stand without it. Nothing is followed of a part that is `built_of` another
-    one that fails.
-    """
-    chosen, usual = _failing(verdicts)
-    found = _inside(console, chosen, checked, seed)
-    more = [case for case in usual if case not in chosen and found.get(case.part) == []]
-    found = found | _inside(console, more, checked, seed) if more else found
-    for part in [part for part, groups in found.items() if all(one.kind in EXPLAINED_BY_FLOW for one in groups)]:
-        failures = [one for one in verdicts if one.case.part == part and failed(one)]
-        if failed_stages(part, {one.case.part for one in verdicts if failed(one)}, built_of or {}):
-            continue
-        told = [] if _is_explained(failures) else _followed(console, failures, checked, seed)
-        if told and not (found[part] and told[0].kind == OF_NUMBERS):  # what is unwritten explains the number
-            found[part] = told + found[part]
-            break  # other parts are built of this one, or follow from the same
-    return found
-
-
-def _is_explained(failures: Sequence[Verdict]) -> bool:
-    """Whether all of them equal one known wrong answer that tells more than that nothing came."""
-    causes = causes_of(failures)
-    first = causes[0].verdicts[0]
-    of_nothing = first.mistakes[:1] in ([name] for name in OF_ZEROS)
-    return len(causes) == 1 and causes[0].is_telling and not first.concluded and not of_nothing
-
-
-def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | Here, seed: int) -> list[Group]:
-    """What flowed wrong in the first of these in which that can be told, see common/inspect/flow. Where no access is
-    wrong in any, the lines that a wrong number is made of."""
-    sized = {
-        one.case: size
-        for one in failures
-        if one.status == FAIL and not one.is_endless and (size := checked_run.small_size_of(one) or LARGE) < LARGE
-    }
-    collected, of_value = Collected(checked), []
-    for case in sorted(sized, key=lambda case: abs(sized[case] - USUAL))[:MOST_FOLLOWED]:
-        with working(console, f"following every access of {full_name(case)} ..."):
-            try:
-                findings = followed(case, checked, collected, seed)
-            except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-                # the report is worth more than what could be added to it
-                say(console, f"{full_name(case)} could not be followed: {type(error).__name__}: {error}", "dim")
-                return []
-        if findings:
-            found = grouped([(full_name(case), findings)])
-            if findings[0].kind != OF_NUMBERS:
-                return found
-            of_value = of_value or found
-    return of_value
-
-
-def at_passes(
-    console: Console, verdicts: Sequence[Verdict], checked: Worker | Here, seed: int
-) -> dict[str, list[Group]]:
-    """What the checked build finds where every case passes: as at_failures, in small cases of each part.
-
-    A value that is read outside an array and not used, or a write to what nobody reads, changes no output.
-    """
-    return _inside(console, _small(verdicts), checked, seed)
-
-
-def print_passes(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
-    """The findings of at_passes."""
-    if any(found.values()):
-        console = wide(console)
-        console.print()
-        say(console, "Every case passes, and yet the checked build, which watches every access, found:", "bold red")
-        _print_most(console, [group for groups in found.values() for group in groups])
-
-
-def _inside(console: Console, chosen: Sequence[Case], checked: Worker | Here, seed: int) -> dict[str, list[Group]]:
-    """What is found in these cases, by part."""
-    if not chosen:
-        return {}
-    first, more = full_name(chosen[0]), f" and {counted(len(chosen) - 1, 'more case')}" if len(chosen) > 1 else ""
-    with working(console, f"looking inside, in the checked build: {first}{more} ..."):
-        try:
-            checked.load()
-        except NotLoaded:
-            return {}
-        collected = Collected(checked)
-        found: dict[str, list[Group]] = {}
-        for case in chosen:
-            verdict, findings = checked_run.checked(case, checked, collected, seed)
-            groups = grouped([(full_name(case), [one for one in findings if one.kind != "leak"])])
-            groups = [group for group in groups if not group.is_harmless]
-            if groups or not verdict.ended:  # a process that is gone could not tell
-                found[case.part] = found.get(case.part, []) + groups
-    return found
-
-
-def _small(verdicts: Sequence[Verdict]) -> list[Case]:
-    """Of each part the smallest case, in which one thread too many is outside, and one in which threads share work."""
-    sized = {one.case: size for one in verdicts if one.ok and (size := checked_run.small_size_of(one) or LARGE) < LARGE}
-    chosen = []
-    for part in dict.fromkeys(case.part for case in sized):
-        cases = sorted((case for case in sized if case.part == part), key=sized.get)
-        chosen += dict.fromkeys((cases[0], min(cases, key=lambda case: abs(sized[case] - USUAL))))
-    return chosen
-
-
-def _failing(verdicts: Sequence[Verdict]) -> tuple[list[Case], list[Case]]:
-    """Of the failing cases the smallest of each part, of three parts at most, and one of each in which threads share
-    work; none that did not end."""
-    sized: dict[Case, int] = {}
-    for one in verdicts:
-        size = checked_run.small_size_of(one)
-        if one.status in (FAIL, ERROR) and not one.is_endless and size is not None:
-            sized[one.case] = size
-    parts = list(dict.fromkeys(case.part for case in sized))[:MOST_LOOKED_AT]
-    of_part = [[case for case in sized if case.part == part] for part in parts]
-    smallest = [min(cases, key=sized.get) for cases in of_part]
-    usual = [min(cases, key=lambda case: abs(sized[case] - USUAL)) for cases in of_part]
-    return smallest, [case for case in usual if sized[case] < LARGE]
-
-
-def leading(found: Mapping[str, Sequence[Group]]) -> dict[str, list[Group]]:
-    """The findings of at_failures that come before the verdicts: all but those that say what a number is made of."""
-    return {part: [one for one in groups if one.kind != OF_NUMBERS] for part, groups in found.items()}
-
-
-def print_inside(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
-    """The findings of at_failures, those that matter most first; nothing if there are none."""
-    console = wide(console)
-    every = [group for groups in leading(found).values() for group in groups]
-    if not every:
-        return
-    console.print("\n[bold]The checked build, which watches every access, found in failing cases:[/]", highlight=False)
-    _print_most(console, every)
-
-
-def tells_a_number(found: Mapping[str, Sequence[Group]]) -> bool:
-    """Whether print_numbers prints something."""
-    return any(group.kind == OF_NUMBERS for groups in found.values() for group in groups)
-
-
-def print_numbers(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
-    """Where a wrong number is made, if at_failures found it."""
-    if numbers := [group for groups in found.values() for group in groups if group.kind == OF_NUMBERS]:
-        print_findings(wide(console), numbers[:1])
-
-
-def loops_of(failures: Sequence[Verdict]) -> list[Place]:
-    """Of the first case that did not end the student's lines that decide how often the loops around its place run."""
-    first = next((one for one in failures if one.is_endless), None)
-    chain = [_AT.search(line) for line in first.diagnosis] if first else []
-    places = [Place(str(ROOT / match[1]), int(match[2])) for match in chain if match]
-    return owned(dict.fromkeys(line for place in places for line in deciding(place)))[:MOST_LOOPS]
-
-
-def index_of(failures: Sequence[Verdict]) -> list[Place]:
-    """Of the first case that ended at an index outside of an array on the stack the student's lines that this index is
-    made of, and those that decide how often its line runs."""
-    first = next((one for one in failures if _is_outside(one)), None)
-    chain = [_AT.search(line) for line in first.diagnosis] if first else []
-    places = [Place(str(ROOT / match[1]), int(match[2])) for match in chain if match]
-    lines = [Place(one.file, one.line) for place in places for one in (*origins(place), *deciding(place))]
-    return [one for one in owned(dict.fromkeys(lines)) if one != places[0]][:MOST_LOOPS]
-
-
-def _is_outside(one: Verdict) -> bool:
-    return one.status == ERROR and any(OUTSIDE in line for line in one.diagnosis)
-
-
-def print_loops(console: Console, failures: Sequence[Verdict]) -> None:
-    """What loops_of and index_of tell, if anything."""
-    for lines, what in (
-        (loops_of(failures), "What decides how often the loops run that did not end:"),
-        (index_of(failures), "What that index is made of, and what decides how often its line runs:"),
-    ):
-        if lines:
-            say(console, f"\n{what}")
-        for place in lines:
-            say(console, f"{place.line:>5}  {place.text}", "bold", indent=4)
-
-
-def print_nothing_found(
-    console: Console, found: Mapping[str, Sequence[Group]], failures: Sequence[Verdict] = ()
-) -> None:
-    """What a report says last: where a wrong number is made, and the parts in whose failing cases nothing was found."""
-    print_numbers(console, found)
-    outside = {one.case.part for one in failures if _is_outside(one)}
-    if nothing := [part for part, groups in leading(found).items() if not groups and part not in outside]:
-        what = "no race, nothing out of bounds, nothing read before it was written"
-        console = wide(console)
-        console.print()
-        say(console, f"The checked build, which watches every access, found {what}: {', '.join(nothing)}", "dim")
-
-
-def lead_of(group: Group) -> int:
-    """Its place among findings: the smallest is told first."""
-    return LEADS.index(group.kind) if group.kind in LEADS else len(LEADS)
-
-
-def _print_most(console: Console, every: Sequence[Group]) -> None:
-    every = _each_once(sorted(every, key=lead_of))
-    print_findings(console, every[:MOST_FINDINGS])
-    if len(every) > MOST_FINDINGS:
-        say(console, f"... and {counted(len(every) - MOST_FINDINGS, 'more finding')}: --check tells all")
-
-
-def _each_once(every: Sequence[Group]) -> list[Group]:
-    """Without findings at lines that another one of the same kind is told of already: several parts run a kernel."""
-    told: dict[tuple, Group] = {}
-    for group in every:
-        first = group.first
-        places = frozenset((access.place.file, access.place.line) for access in first.accesses if access.place)
-        told.setdefault((group.kind, first.kernel_name, places or id(group)), group)
-    return list(told.values())
-
-
 def _on_gpu(
     console: Console,
     task: str,
@@ -439,7 +189,7 @@ def _on_gpu(
     plain: Worker | Here,
     command: str,
 ) -> int:
-    """The verdicts first, then the tool, which runs what is worth it once more in processes of its own."""
+    """The verdicts first, then the tool, which runs what is worth it again in processes of its own."""
     name = "compute-sanitizer" if options.check else "Nsight Compute"
     tool = gpu_tools.find("compute-sanitizer" if options.check else "ncu")
     with working(console, f"compiling {task} ({options.variant.words}) ..."):

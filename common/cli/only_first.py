@@ -1,4 +1,4 @@
-"""`python -m taskN.test --first`: the first case that is wrong and nothing else, for whoever tests at every save."""
+"""`python -m taskN.test --first`: the first case that is wrong and nothing else, for whoever tests on every save."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def only_first(
     on_a_gpu = 0 if workers.plain.backend == "cuda" else sum(case.gpu_only for case in chosen)
     here, passed = len(chosen) - on_a_gpu, sum(one.ok for one in verdicts)
     if wrong:
-        from common.cli import look_inside
+        from common.cli import failing_cases
 
         for warning in workers.plain.about["warnings"][:1]:
             say(console, warning, "yellow")
         looked_at = [one for one in wrong[:1] if one.case.part not in in_python]
-        print_failures(console, wrong[:1])  # at once: the checked build takes as long again
-        inside = look_inside.at_failures(console, looked_at, workers.checked, seed)
-        look_inside.print_inside(console, inside)
-        look_inside.print_numbers(console, inside)
+        if failing_cases.recognized(wrong[:1]):
+            looked_at = []  # nothing is left to be looked for, and the checked build takes as long again
+        inside = failing_cases.at_failures(console, looked_at, workers.checked, seed) if looked_at else {}
+        failing_cases.print_diagnosis(console, wrong[:1], inside)
     elif unfilled:
         print_failures(console, unfilled[:1])
     words = [f"\n{passed} of {counted(here, 'case')} pass"]

@@ -107,7 +107,7 @@ def command_of(program: str, argv: Sequence[str] | None) -> str:
     """What was typed, for reports: "python -m task4.benchmark --dtype bf16".
 
     Args:
-        program: what stands behind python -m.
+        program: what follows python -m.
         argv: what main was given; None: the process's own arguments.
     """
     return shlex.join(["python", "-m", *program.split(), *(sys.argv[1:] if argv is None else argv)])

@@ -57,7 +57,7 @@ def run(
         raise ValueError(f"--replay plays one case, and {options.replay!r} names {len(cases)}: {names}")
     case = cases[0]
     if case.gpu_only:
-        raise ValueError(too_large(case, "it is for a GPU only", every, options.seed))
+        raise ValueError(too_large(case, "it runs only on a GPU", every, options.seed))
     if small_size(case, options.seed) is None:
         size = elements(case, options.seed)
         raise ValueError(too_large(case, f"its inputs have {size:,} elements", every, options.seed))

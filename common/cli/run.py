@@ -1,6 +1,6 @@
 """python -m common.run FILE.cu [args]: the command line around build_program.
 
-Options stand before FILE or right behind it; what follows belongs to the program, and so does all behind `--`.
+Options come before FILE or right after it; the rest belongs to the program, and so does everything after `--`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ def run_main(argv: Sequence[str] | None = None) -> int:
     options.command = command_of("common.run", argv)
     console = Console(stderr=True)
     try:
+        if options.predict:
+            return _predicted(console, options)
         if options.gpu or options.profile:
             from common.measure import gpus
 
@@ -61,6 +63,20 @@ def run_main(argv: Sequence[str] | None = None) -> int:
         return NOTHING_RUN
 
 
+def _predicted(console: Console, options: argparse.Namespace) -> int:
+    """--predict: always in the simulator, a few blocks of each grid."""
+    from common.cli.predict import DEFAULT_GPU, predict_program
+    from common.measure import gpus
+    from common.predict.counters import SAMPLE
+
+    gpu = gpus.find(options.gpu or DEFAULT_GPU)
+    include = [Path(folder) for folder in options.include]
+    program = build_program(Path(options.file), "simulator", options.arch, True, include)
+    for warning in program.warnings:
+        say(console, warning, "yellow")
+    return predict_program(console, program, [str(program.path), *options.arguments], gpu, SAMPLE)
+
+
 def parser_of() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -75,16 +91,21 @@ def parser_of() -> argparse.ArgumentParser:
         "--check", action="store_true", help="report races, out-of-bounds accesses, reads of uninitialized memory"
     )
     inside.add_argument("--profile", action="store_true", help="count memory transactions, bank conflicts, arithmetic")
-    add("--gpu", metavar="NAME", help="with --profile: whose data sheet to compare with (default H200)")
+    inside.add_argument("--predict", action="store_true", help="predict the time of each launch on a GPU (an estimate)")
+    add(
+        "--gpu",
+        metavar="NAME",
+        help="the GPU to compare with (--profile, default H200) or to predict for (--predict, default H100)",
+    )
     add("--picture", metavar="FOLDER", help="with --profile: draw the pictures there")
     add("--html", metavar="FILE", help="with --check and --profile: write a page there")
     add("file", metavar="FILE.cu", help="the program: a .cu file with a main()")
-    add("arguments", nargs=argparse.REMAINDER, help="of the program")
+    add("arguments", nargs=argparse.REMAINDER, help="arguments for the program")
     return parser
 
 
 def _own_first(parser: argparse.ArgumentParser, arguments: list[str]) -> list[str]:
-    """The arguments with those options that stand right behind FILE before it."""
+    """The arguments, with the options right after FILE moved before it."""
     takes_value = {name: action.nargs != 0 for action in parser._actions for name in action.option_strings}
     i = 0
     while i < len(arguments) and arguments[i].startswith("-"):
@@ -115,7 +136,7 @@ def _in_simulator(console: Console, program: Program, command: list[str], option
         collect = {"SIMULATOR_COLLECT": "check" if options.check else "profile", "SIMULATOR_REPORT": str(file)}
         status = _shell_status(subprocess.run(command, env={**os.environ, **collect}).returncode)
         if not file.exists():
-            say(console, f"the program ended (status {status}) before it could tell what was found", "red")
+            say(console, f"the program ended (status {status}) before it could report what was found", "red")
             return status or NOTHING_RUN
         report = json.loads(file.read_text(errors="replace"))
     lines = SourceLines(program.path)

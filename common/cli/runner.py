@@ -30,7 +30,7 @@ class RunnerOperators(Operators):
     """Operators whose kernels run in a runner; they take and return tensors of this process, as Operators do.
 
     Attributes:
-        memory: the process, in whose memory inputs lie best.
+        memory: the process, in whose memory inputs are best placed.
         simulators: what Simulator is in this process, for each library.
 
     Calling an operator raises CallFailed where the process ends or does not answer.

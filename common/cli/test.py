@@ -10,9 +10,10 @@ A test has parts, each with a flag of its own: some are made of cases (common/te
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from common.cli import known_clean
 from common.cli.keeping import keep_lines, keep_verdicts
 from common.cli.only_first import only_first
 from common.cli.options import EXPECTED_ERRORS, INTERRUPTED, add_build_arguments, command_of, request_of, say_backend
-from common.cli.workers import Workers, workers_of
+from common.cli.workers import Workers, is_edited, workers_of
 from common.compiling.gaps import find_gaps, python_gaps
 from common.compiling.load import load
 from common.compiling.manifest import read_manifest
@@ -35,7 +36,7 @@ from common.testing import report
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
 from common.testing.case_choice import choose, for_operators, full_name, print_list
-from common.testing.failures import print_failures
+from common.testing.failures import failed, failed_stages, print_failures
 from common.testing.judging import judge
 from common.testing.measurement import Measurement
 from common.testing.next_steps import print_next
@@ -45,7 +46,8 @@ from common.testing.showing import show_case
 from common.testing.worker.worker import NotLoaded
 
 PASSED, FAILED, NOTHING_RUN = 0, 1, 2  # exit statuses; and INTERRUPTED
-MOST_WARNINGS = 3  # of the compiler, beside a failure
+ENDLESS = "3"  # seconds that a block may work without a barrier, see the simulator's README
+MOST_WARNINGS = 3  # of the compiler, shown with a failure
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,10 @@ class TaskTest:
         modes: value of --mode -> the parts that it chooses; a part's own flag chooses among them.
         stages: parts that test pieces of what other parts test whole. They run where their flag is given, by default
             as long as there are gaps, and where a part fails that is built of them.
-        optional: part -> the functions with its gaps. While nobody has begun it, it runs only where its flag is given.
+        optional: part -> the functions with its gaps. Until a gap of it is filled, it runs only if its flag is given.
         built_of: part -> the parts that test its stages one by one.
         in_python: the parts that call no kernel: for these alone nothing is compiled.
-        program: what stands behind `python -m`.
+        program: what follows `python -m`.
     """
 
     task: str
@@ -104,10 +106,12 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
     if test.modes and options.mode:
         of_mode = test.modes[options.mode]
         if others := [part for part in options.parts or () if part not in of_mode]:
-            parser.error(f"--{others[0]} is no part of --mode {options.mode}: leave one of the two out")
+            parser.error(f"--{others[0]} is not part of --mode {options.mode}: leave one of them out")
         options.parts = options.parts or list(of_mode)
     if refused := _refused(test, options):
         parser.error(refused)
+    if options.variant != Variant.TUNED:  # which has blocks that work for long
+        os.environ.setdefault("SIMULATOR_TIMEOUT", ENDLESS)
     if options.list or options.under_tool:  # nothing runs, or a tool watches this very process
         options.in_process = True
     try:
@@ -161,6 +165,9 @@ def _main(
             return run_under_tool(cases, load(request_of(test.task, options)), options.seed)
         compiling = working(console, f"compiling {test.task} ({options.variant.words}) ...")
         with compiling if workers.compiles else nullcontext():
+            with suppress(*EXPECTED_ERRORS):  # which loading says
+                if workers.compiles and not options.in_process and is_edited(test.task, options):
+                    workers.load_checked()  # it will be needed, and a core is free
             workers.plain.load()
         if workers.plain.about["rebuilt"] and workers.plain.backend == "simulator" and not options.in_process:
             workers.load_checked()  # new kernels: the checked build will look at them, whether they pass or not
@@ -179,7 +186,11 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
     """The cases, then what is measured, then the points of both."""
     plain = workers.plain
     judged = partial(judge, ops=plain, seed=options.seed)
-    verdicts, found_inside, sound = run_cases(cases, plain, console, judged, options.first), False, []
+    verdicts, found_inside, sound = (
+        run_cases(cases, plain, console, judged, options.first, test.built_of),
+        False,
+        [],
+    )
     if not options.first:
         alone = run_cases(_stages_of(test, cases, verdicts, options.variant), plain, console, judged)
         wrong = {one.case.part for one in alone if one.status in (FAIL, ERROR)}
@@ -194,9 +205,13 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
         found_inside = _report(console, test, title, verdicts, workers, options, sound)
     passed, lines, measured = all(one.status in (PASS, SKIPPED) for one in verdicts) and not found_inside, [], False
     keep_verdicts(console, test.task, cases, verdicts, plain.backend, options)
+    failures = {one.case.part for one in verdicts if failed(one)}
     for number, parts in _chosen_measurements(test, options):
         measurement = test.measurements[number]
         found, fine = _measured(console, measurement, workers, {"do": "measure", "number": number, "parts": parts})
+        for part in () if fine else parts:
+            if stages := failed_stages(part, failures, test.built_of):
+                say(console, f"{part}: built on {' and '.join(stages)}: fix that first")
         measured |= plain.backend == "cuda" or not measurement.needs_gpu
         lines += found
         passed &= fine
@@ -210,7 +225,7 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
 
 
 def _stages_of(test: TaskTest, cases: Sequence[Case], verdicts: Sequence[Verdict], variant: Variant) -> list[Case]:
-    """The cases of the stages of failed parts, where nobody has asked for them."""
+    """The cases of the stages of failed parts, unless they were requested."""
     if variant == Variant.TUNED:  # other kernels
         return []
     wrong = {one.case.part for one in verdicts if one.status in (FAIL, ERROR)}
@@ -235,22 +250,17 @@ def _report(
     report.print_table(console, title, verdicts, not options.cases, options.all)
     for warning in workers.plain.about["warnings"][:MOST_WARNINGS]:
         say(console, warning, "yellow")
-    inside, wrong = {}, [one for one in verdicts if one.status in (FAIL, ERROR)]
+    inside, told, wrong = {}, {}, [one for one in verdicts if one.status in (FAIL, ERROR)]
     in_kernels = [one for one in wrong if one.case.part not in test.in_python]
-    if in_kernels:
-        from common.cli import look_inside
+    if wrong:
+        from common.cli import failing_cases  # what it takes to look is much, and seldom needed
 
-        inside = look_inside.at_failures(console, in_kernels, workers.checked, options.seed, test.built_of)
-        look_inside.print_inside(console, inside)
-    told = look_inside.leading(inside) if inside else {}
-    with_table = not inside or not look_inside.tells_a_number(inside)
-    print_failures(console, verdicts, told, options.all, test.built_of, with_table)
-    if in_kernels:
-        look_inside.print_loops(console, in_kernels)
-    if sound:
-        say(console, f"\n{', '.join(sound)}: these pass, tested alone. Look first at what calls them, and with what")
-    if inside:
-        look_inside.print_nothing_found(console, inside, in_kernels)
+        if in_kernels:
+            inside = failing_cases.at_failures(console, in_kernels, workers.checked, options.seed, test.built_of)
+        failing_cases.print_diagnosis(console, verdicts, inside, options.all, test.built_of, sound)
+        told = failing_cases.told_of(verdicts, inside)
+    else:
+        print_failures(console, verdicts, everything=options.all, built_of=test.built_of)
     found = all(one.status in (PASS, SKIPPED) for one in verdicts) and not options.cases
     found = found and _found_in_passing(console, test, verdicts, workers, options.seed)
     program = test.program if options.variant == Variant.STUDENT else f"{test.program} --{options.variant}"
@@ -270,10 +280,10 @@ def _found_in_passing(
     mark = known_clean.mark_of(workers.plain.libraries, names, seed)
     if known_clean.is_known(mark):
         return False
-    from common.cli import look_inside
+    from common.cli import failing_cases
 
-    found = look_inside.at_passes(console, in_kernels, workers.checked, seed)
-    look_inside.print_passes(console, found)
+    found = failing_cases.at_passes(console, in_kernels, workers.checked, seed)
+    failing_cases.print_passes(console, found)
     if found and not any(found.values()):
         known_clean.remember(mark)
     return any(found.values())
@@ -319,7 +329,7 @@ def _student_kernels(test: TaskTest) -> list[Path]:
 
 
 def _without_optional(console: Console, test: TaskTest, cases: list[Case]) -> list[Case]:
-    """Without the optional parts that nobody has begun; says so."""
+    """Without the optional parts that have not been started; says so."""
     if not test.optional:
         return cases
     manifest = read_manifest(test.task)
@@ -427,7 +437,7 @@ def parser_of(test: TaskTest) -> argparse.ArgumentParser:
     add(
         "--html", metavar="FILE", help="with --check, --profile, --replay: write the page there (replay: build/replay/)"
     )
-    add("--gpu", metavar="NAME", help="with --profile: whose data sheet to compare with (default H200)")
+    add("--gpu", metavar="NAME", help="with --profile: the GPU to compare with (default H200)")
     add("--picture", metavar="FOLDER", help="with --profile: where the pictures go (default build/profile/<task>)")
     if any(one.reports for one in test.measurements):
         add("--report", action="store_true", help="write the measurements to Results.md")

@@ -25,6 +25,7 @@ from common.cli.runner import KernelsApart, described
 from common.compiling import toolchain
 from common.compiling.load import load
 from common.compiling.operators import Operators
+from common.compiling.plan import plans_of
 from common.console.terminal import wide
 from common.testing.measurement import TestRun
 from common.testing.worker.child import Served
@@ -55,7 +56,9 @@ class Workers:
         return self._checked
 
     def load_checked(self) -> None:
-        """Builds and loads them beside whatever happens meanwhile."""
+        """Builds and loads them alongside whatever else happens; once."""
+        if self._loading is not None:
+            return
 
         def load() -> None:
             with suppress(NotLoaded):  # checked.load() raises it again where it is needed
@@ -93,6 +96,17 @@ def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[
         return Workers(Here(plain), Here(checked), compiles)
     whose = test.task, options.variant
     return Workers(KernelsApart(*whose, plain), KernelsApart(*whose, checked, caller), compiles)
+
+
+def is_edited(task: str, options: argparse.Namespace) -> bool:
+    """Whether a .cu file was saved since the simulator's library was built of it, so that both builds will be new."""
+    if toolchain.choose_backend(options.backend).name != "simulator":
+        return False
+    return any(
+        not plan.library.exists()
+        or plan.library.stat().st_mtime < max(kernel.stat().st_mtime for kernel in plan.place.kernels)
+        for plan in plans_of(request_of(task, options))
+    )
 
 
 def _about(ops: Operators, apart: bool) -> dict:

@@ -71,7 +71,7 @@ def guarded(name: str, function: Callable, operator: torch._ops.OpOverload) -> C
 
 
 def has_gradient(operator: str) -> bool:
-    """Whether somebody told PyTorch this operator's gradient (torch.library.register_autograd).   "task2::softmax" """
+    """Whether PyTorch knows this operator's gradient (torch.library.register_autograd).   "task2::softmax" """
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator, "Autograd")
 
 

@@ -1,7 +1,7 @@
 """A failed build in words: explain_failure(log, own_files, log_file).
 
-The student's own lines first, each error in three lines at most. Errors inside templates and macros stand at the
-student's line that led there; those in a kernel call say what the kernel takes; behind a brace that is missing the
+The student's own lines first, each error in three lines at most. Errors inside templates and macros are at the
+student's line that led there; those in a kernel call say what the kernel takes; after a brace that is missing the
 compiler's words are about something else, so the function that was not closed leads.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from common.compiling.report import Diagnostic, diagnostics
 from common.console.paths import shown_path
 from common.console.words import counted
-from common.simulator.rewriter import blanked
+from common.simulator.text import blanked, closed, spans, without_directives
 
 SIMULATOR = "common/simulator/"
 _LINE_OF_CODE = re.compile(r"^\s*\d* \|")
@@ -38,7 +38,7 @@ _NOT_A_FUNCTION = re.compile(r"namespace\b|extern\s*$|(?:struct|class|enum|union
 
 @dataclass(frozen=True)
 class _Told:
-    """An error as it is told, and where."""
+    """An error as reported, and where."""
 
     file: Path
     line: int
@@ -124,7 +124,7 @@ def _text(file: Path) -> str:
 def _call_at(file: Path, line: int, own: Iterable[Path]) -> tuple[str, ...]:
     """What the kernel that is called in this line takes, and what it is given; () if that fits, or if none is called.
 
-    Only the number of arguments can be compared; where the numbers agree the two lists stand below each other.
+    Only the number of arguments can be compared; where the numbers agree the two lists are below each other.
     """
     text = _text(file)
     code = blanked(text)
@@ -133,7 +133,7 @@ def _call_at(file: Path, line: int, own: Iterable[Path]) -> tuple[str, ...]:
         opening = re.compile(r">>>\s*\(").search(code, match.end())
         if not named or not opening:
             continue
-        end = _closing(code, opening.end() - 1)
+        end = closed(code, opening.end() - 1, "()") - 1
         if not text.count("\n", 0, named.start()) < line <= text.count("\n", 0, end) + 1:
             continue
         given = _arguments(text[opening.end() : end])
@@ -141,7 +141,7 @@ def _call_at(file: Path, line: int, own: Iterable[Path]) -> tuple[str, ...]:
             other = _text(source)
             kernel = re.search(rf"__global__[^;{{}}]*?\b{named[1]}\s*\(", blanked(other))
             if kernel:
-                taken = _arguments(other[kernel.end() : _closing(blanked(other), kernel.end() - 1)])
+                taken = _arguments(other[kernel.end() : closed(blanked(other), kernel.end() - 1, "()") - 1])
                 fits = "" if len(given) == len(taken) else f" with {len(given)} arguments where it takes {len(taken)}"
                 return (
                     f"{named[1]} is called{fits or ' with arguments of other types than it takes'}",
@@ -151,26 +151,9 @@ def _call_at(file: Path, line: int, own: Iterable[Path]) -> tuple[str, ...]:
     return ()
 
 
-def _closing(code: str, opening: int) -> int:
-    """Where the bracket that opens here is closed; the end if nowhere."""
-    depth = 0
-    for place in range(opening, len(code)):
-        depth += {"(": 1, ")": -1}.get(code[place], 0)
-        if depth == 0:
-            return place
-    return len(code)
-
-
 def _arguments(text: str) -> list[str]:
     """ "a, f(b, c)" -> ["a", "f(b, c)"], each on one line."""
-    found, depth = [""], 0
-    for char in text:
-        depth += {"(": 1, "{": 1, "[": 1, ")": -1, "}": -1, "]": -1}.get(char, 0)
-        if char == "," and depth == 0:
-            found.append("")
-        else:
-            found[-1] += char
-    return [" ".join(one.split()) for one in found if one.strip()]
+    return [" ".join(text[a:b].split()) for a, b in spans(text) if text[a:b].strip()]
 
 
 # ---- braces
@@ -179,9 +162,9 @@ def _arguments(text: str) -> list[str]:
 def unbalanced(file: Path) -> str:
     """Which function is not closed, or closed too early; "" if every brace has its partner.
 
-    Functions are told by where they begin: in the first column, as everywhere in the course.
+    Functions are recognized by where they begin: in the first column, as everywhere in the course.
     """
-    code = _plain(_text(file))
+    code = without_directives(blanked(_text(file)))
     if code.count("{") == code.count("}"):
         return ""
     too_few = code.count("{") > code.count("}")
@@ -210,10 +193,3 @@ def unbalanced(file: Path) -> str:
     if too_few and name:
         return f"{shown_path(file)}:{begun}: error: {name} is never closed: it lacks a }} before the end of the file"
     return ""
-
-
-def _plain(text: str) -> str:
-    """The text without comments, strings and preprocessor lines, with as many lines."""
-    return re.sub(
-        r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", lambda found: "\n" * found[0].count("\n"), blanked(text), flags=re.M
-    )

@@ -17,17 +17,17 @@ NVCC_FLAGS = [
         for name in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")
     ),
 ]
-# A launcher that is missing shall be the linker's error, not the loader's; and a compiler that links libstdc++
+# A missing launcher should be the linker's error, not the loader's; and a compiler that links libstdc++
 # statically must not mix its copy's symbols with torch's libstdc++
 LINKER_FLAGS = ["-Wl,--no-undefined", "-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else []
 # What an unfilled gap leaves unused is no mistake of the student's
 UNFILLED_NVCC_FLAGS = ["-diag-suppress=177,550", "-Xcompiler=-Wno-unused"]
 
 
-def gencode(arch: str) -> str:
-    """nvcc's flag for one architecture."""
-    number = arch.removeprefix("sm_")
-    return f"-gencode=arch=compute_{number},code=sm_{number}"
+def gencode(arch: str, *further: str) -> str:
+    """nvcc's flag for one architecture; further ones are made of the same PTX."""
+    codes = ",".join((arch, *further))
+    return f"-gencode=arch=compute_{arch.removeprefix('sm_')},code={f'[{codes}]' if further else codes}"
 
 
 def check_arch(arch: str) -> None:

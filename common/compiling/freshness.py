@@ -9,7 +9,7 @@ A file that comes back with an old time (unpacked, copied, checked out), an obje
 library: each is rebuilt. So is everything where ninja's own files, or the compilers' last words, are not as they
 were left. Headers outside of the checkout, the compiler's and PyTorch's, go by time and size.
 
-What is built without ninja keeps mark_of(file) beside it.
+What is built without ninja keeps mark_of(file) next to it.
 """
 
 from __future__ import annotations

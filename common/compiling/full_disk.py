@@ -18,14 +18,15 @@ _SAID = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, err
 def no_space(log: str, folder: Path) -> str:
     """Which disk is full, if that is why this build failed, else "".
 
-    The log may be cut short: it lies on the same disk. So where it holds no error of the sources, the free space is
-    looked at.
+    The log may be cut short: it is on the same disk. So where it holds no error of the sources, the free space is
+    looked at. (gcc reports a file that it cannot write as an error in the source's last line.)
 
     Args:
         log: what the compilers said.
         folder: the build's.
     """
-    if any(message.is_error for message in diagnostics(log)) or "undefined " in log:
+    errors = [one.text for one in diagnostics(log) if one.is_error and not one.text.endswith(_SAID)]
+    if errors or "undefined " in log:
         return ""
     said = next((words for words in _SAID if words in log), "")
     for place in (folder, Path(tempfile.gettempdir())):

@@ -1,6 +1,6 @@
 """Which gaps of a source are still unfilled, and which operators depend on them.
 
-An unfilled gap holds NOT_IMPLEMENTED(). Reading the source tells, before anything runs, that the operator `attention`
+An unfilled gap holds NOT_IMPLEMENTED(). Reading the source shows, before anything runs, that the operator `attention`
 cannot work because binding.cpp's attention() calls custom_attention(), which launches gemm_nt_kernel(), which holds
 the marker in line 57. The call graph is textual: a function "calls" every known function whose name its body mentions.
 Headers that a source includes from its own folder by their bare name (#include "tiles.cuh") are read with it, and so
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from common.console.files import read_source
 from common.console.paths import ROOT, shown_path
-from common.simulator.rewriter import blanked
+from common.simulator.text import blanked, closed
 
 MARKER = "NOT_IMPLEMENTED"
 _FUNCTION_HEAD = re.compile(r"(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*(?:const|noexcept|override|\s)*$")
@@ -61,10 +61,9 @@ def functions_of(text: str, file: Path) -> tuple[Function, ...]:
         position = brace + 1
         if not head:
             continue
-        depth, end = 1, brace + 1
-        while depth and end < len(text):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
-            end += 1
+        end = closed(text, brace, "{}")
+        if end < 0:
+            end = len(text)
         body = text[brace:end]
         lines = [text.count("\n", 0, brace + match.start()) + 1 for match in re.finditer(rf"\b{MARKER}\b", body)]
         begins = text.count("\n", 0, brace) + 1
@@ -74,7 +73,7 @@ def functions_of(text: str, file: Path) -> tuple[Function, ...]:
 
 
 def with_own_headers(sources: Iterable[Path]) -> list[Path]:
-    """Each source behind the headers beside it that it includes by their bare name; every file once."""
+    """Each source after the headers next to it that it includes by their bare name; every file once."""
     found: list[Path] = []
     begun: set[Path] = set()
 

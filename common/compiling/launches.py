@@ -1,4 +1,4 @@
-"""Launches whose success nobody asks for: unchecked_launches(sources).
+"""Launches whose success is not checked: unchecked_launches(sources).
 
 A launch that the GPU refuses (too many threads, too much shared memory) runs nothing and says nothing; the next call of
 cudaGetLastError(), which CUDA_CHECK_LAUNCH() makes, tells. As long as no launch is refused its absence does not show.
@@ -34,7 +34,7 @@ def unchecked_launches(sources: Iterable[Path]) -> list[str]:
 
 
 def _asked_by_callers(name: str, functions: Sequence[Function], seen: set[str]) -> bool:
-    """Whether a function asks behind its call of the one of that name, or one that calls such a function."""
+    """Whether a function asks for errors after it calls the one of that name, or one that calls such a function."""
     if name in seen:
         return False
     seen.add(name)

@@ -2,8 +2,8 @@
 
     {"files": ["attention_kernel.cu"], "tuned": ["softmax", "gemm"], "points": 3}
 
-`files` are names in the task's folder. Those with gaps stand filled under solution/, from where common.skeleton makes
-the student's; what has none (task 4's tiles.h) stands once. `points` is what the task's test gives.
+`files` are names in the task's folder. Those with gaps are filled in solution/, from which common.skeleton makes
+the student's; what has none (task 4's tiles.h) exists once. `points` is what the task's test gives.
 Standard library only.
 """
 
@@ -39,7 +39,7 @@ class Manifest:
 
     @property
     def with_gaps(self) -> list[str]:
-        """The names of the files that stand filled under solution/."""
+        """The names of the files whose filled version is in solution/."""
         return [name for name in self.files if (self.folder / "solution" / name).is_file()]
 
     @property

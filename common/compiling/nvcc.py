@@ -19,35 +19,42 @@ from common.console.paths import ROOT, build_root
 
 
 def compile_only(
-    sources: Iterable[Path], archs: str | Sequence[str], folder: Path | None = None, further: Sequence[str] = ()
+    sources: Iterable[Path],
+    archs: str | Sequence[str | tuple[str, ...]],
+    folder: Path | None = None,
+    further: Sequence[str] = (),
+    with_host: bool = True,
 ) -> BuildResult:
     """Compiles the kernels with nvcc and throws the object away: for machines that cannot load them.
 
     Args:
         sources: .cu files.
-        archs: sm_75, sm_80, sm_90a, ...; one, or several that are compiled in one go, which is quicker.
+        archs: sm_75, sm_80, sm_90a, ...; one, or several that are compiled in one go, which is quicker. Those
+            of a tuple share the PTX of its first.
         folder: where the log goes; default build/cuda-<arch>/check.
         further: flags of nvcc.
+        with_host: compile the host code as well.
 
     Raises:
         BuildError: a file does not compile.
         ToolchainError: there is no nvcc.
     """
-    archs = [archs] if isinstance(archs, str) else list(archs)
-    for arch in archs:
+    groups = [(one,) if isinstance(one, str) else one for one in ([archs] if isinstance(archs, str) else archs)]
+    for arch in (every := [arch for group in groups for arch in group]):
         check_arch(arch)
-    named = "-".join(archs)
+    named = "-".join(every)
     nvcc = toolchain.nvcc_for_build()
     sources = [Path(source).resolve() for source in sources]
     folder = folder or build_root() / f"cuda-{named}" / "check"
     gaps = find_gaps(sources)
-    flags = [*NVCC_FLAGS, *(UNFILLED_NVCC_FLAGS if gaps else []), *map(gencode, archs), *further]
+    flags = [*NVCC_FLAGS, *(UNFILLED_NVCC_FLAGS if gaps else []), *(gencode(*group) for group in groups), *further]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
     log, start = "", time.perf_counter()
     with locked(folder):
         log_file = folder / "compile.log"
         for source in sources:
-            command = [nvcc.path, "-c", *flags, *include, source, "-o", os.devnull, "-Xcompiler=-fPIC"]
+            form = ["-c", "-Xcompiler=-fPIC"] if with_host else ["-fatbin"]
+            command = [nvcc.path, *form, *flags, *include, source, "-o", os.devnull]
             done = subprocess.run(command, capture_output=True, text=True)
             log += done.stdout + done.stderr
             log_file.write_text(log)

@@ -2,6 +2,7 @@
 
     made = compile_object(source, flags)       the object's file in the cache, and what the compiler said
     link(objects, flags, library)              whether anything had to be done
+    kept_text(key, make)                       a source that is made of another one
 
 An object is identified by the compiler, its flags, the source, and every header that the source includes. Paths in
 the checkout and the build folder are relative in the key and in the object (`task2/attention_kernel.cu`; see
@@ -16,15 +17,17 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 from filelock import FileLock
 from rich.console import Console
@@ -33,7 +36,10 @@ from common.compiling import toolchain
 from common.console.files import write_whole
 from common.console.paths import ROOT, build_root, shown_path
 from common.console.terminal import say
+from common.simulator import rewriter
 
+# What every rewritten source begins with, and every binding
+BEGINNINGS = {".cu.cpp": rewriter.INCLUDE_DIR / "cuda_runtime.h", "binding.cpp": ROOT / "common/cuda/torch_stable.h"}
 MOST_BYTES = 2 << 30  # of the cache; beyond that what was not used for longest goes
 MOST_VERSIONS = 8  # of one source with the same flags: its headers differ
 PRUNED_EVERY = 3600  # seconds
@@ -45,11 +51,12 @@ class CompilerFailed(Exception):
 
 @dataclass(frozen=True)
 class Made:
-    """An object file or a library: where it is, the hash of its contents, and what the compiler printed."""
+    """What a compiler made: where it is, the hash of its contents, what was printed, and what it was made of."""
 
     path: Path
     digest: str
     log: str
+    inputs: dict[str, str] = field(default_factory=dict)
 
 
 def cache_root() -> Path:
@@ -88,15 +95,67 @@ def compile_object(source: Path, flags: Sequence[str]) -> Made:
         if known := _known(entry):
             return known
         unfinished = entry.with_name(f".{key}.{os.getpid()}.{threading.get_ident()}.o")
-        dependencies = unfinished.with_suffix(".d")
-        command = [compiler, *flags, *_path_maps(), "-MD", "-MF", dependencies, "-c", source, "-o", unfinished]
+        header = next((one for end, one in BEGINNINGS.items() if source.name.endswith(end)), None)
+        precompiled = None
+        if header and resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY:  # it takes 80 MB
+            with contextlib.suppress(CompilerFailed):  # it saves time and decides nothing
+                precompiled = _precompiled(header, flags)
+        if precompiled is None:
+            return _compiled(entry, source, flags, ["-c", source], unfinished)
         try:
-            log = _run(command)
-            inputs = {_portable(str(one)): _mark_of(one) for one in _dependencies(dependencies, source)}
-            return _keep(entry, unfinished, inputs, log)
-        finally:
-            unfinished.unlink(missing_ok=True)
-            dependencies.unlink(missing_ok=True)
+            what = ["-include", precompiled.path.with_suffix(""), "-c", source]
+            return _compiled(entry, source, flags, what, unfinished, precompiled.inputs)
+        except CompilerFailed as error:
+            if precompiled.path.stem not in str(error):
+                raise
+            return _compiled(entry, source, flags, ["-c", source], unfinished)  # this compiler cannot read it
+
+
+def _compiled(
+    entry: Path,
+    source: Path,
+    flags: Sequence[str],
+    what: Sequence[object],
+    unfinished: Path,
+    further: Mapping[str, str] = MappingProxyType({}),
+) -> Made:
+    """Runs the compiler, and keeps what it made with the marks of all that it read, and of these further inputs."""
+    dependencies = unfinished.with_suffix(".d")
+    options = [*flags, *_path_maps(), "-MD", "-MF", dependencies]
+    try:
+        log = _run([toolchain.host_compiler(), *options, *what, "-o", unfinished])
+        inputs = {_portable(str(one)): _mark_of(str(one)) for one in _dependencies(dependencies, source)}
+        return _keep(entry, unfinished, {**further, **inputs}, log)
+    finally:
+        unfinished.unlink(missing_ok=True)
+        dependencies.unlink(missing_ok=True)
+
+
+def _precompiled(header: Path, flags: Sequence[str]) -> Made | None:
+    """A header that many sources begin with, parsed: half of a small kernel's compile time, more of a binding's.
+
+    gcc's own precompiled header. It takes longer than one compilation, so the first with these flags does without. Its
+    paths are relative to the checkout, so that all checkouts share it.
+    """
+    compiler = toolchain.host_compiler()
+    if "clang" in str(compiler):
+        return None
+    flags = [flag for flag in flags if not flag.startswith(("-I", "-W", "-O"))]  # it is valid for any of these
+    key = _digest(_mark_of_tool(compiler), "precompiled", header.name, *map(_portable, flags))
+    entry = cache_root() / key[:2] / f"{key}.json"
+    if known := _known(entry, whole=False):
+        return known
+    first_use = entry.with_suffix(".used")
+    if not first_use.exists():
+        first_use.parent.mkdir(parents=True, exist_ok=True)
+        first_use.touch()
+        return None
+    with _locked(entry):
+        if known := _known(entry, whole=False):
+            return known
+        unfinished = entry.with_name(f".{key}.{os.getpid()}.{threading.get_ident()}.gch")
+        what = ["-Icommon/simulator/include", "-x", "c++-header", header.relative_to(ROOT)]
+        return _compiled(entry, Path(), flags, what, unfinished)
 
 
 def compile_objects(jobs: Iterable[tuple[Path, Sequence[str]]]) -> list[Made]:
@@ -123,7 +182,7 @@ def compile_objects(jobs: Iterable[tuple[Path, Sequence[str]]]) -> list[Made]:
 def link(objects: Sequence[Made], flags: Sequence[str], product: Path) -> bool:
     """Links objects into a library or a program, unless it is what would come of them already.
 
-    A product that is not as it was linked is replaced, and that is said.
+    A library that changed since it was linked is replaced, with a note.
 
     Returns:
         Whether the product is new.
@@ -162,6 +221,30 @@ def link(objects: Sequence[Made], flags: Sequence[str], product: Path) -> bool:
     return True
 
 
+_texts: dict[str, str] = {}
+
+
+def kept_text(key: tuple[str, ...], make: Callable[[], str]) -> str:
+    """What make() returns for this key, made once on this machine: a source that is made of others, with their paths.
+
+    Args:
+        key: everything that the text depends on.
+    """
+    name = _digest(*map(_portable, key))
+    if name not in _texts:
+        entry = cache_root() / name[:2] / f"{name}.txt"
+        try:
+            digest, _, text = entry.read_text(errors="surrogateescape").partition("\n")
+            if _digest(text) != digest:
+                raise ValueError
+            os.utime(entry)
+        except (OSError, ValueError):
+            text = _portable(make())
+            write_whole(entry, f"{_digest(text)}\n{text}")
+        _texts[name] = text
+    return _local(_texts[name])
+
+
 def local_file(name: str) -> str:
     """The file in this checkout or its build folder that a path recorded in an object refers to."""
     path = Path(name)
@@ -182,7 +265,7 @@ def _path_maps() -> list[str]:
 
 @cache
 def _places(build: str) -> tuple[tuple[str, str], ...]:
-    return (build, "@build"), (str(ROOT), "@root")
+    return (build, "\1build"), (str(ROOT), "\1root")  # which no source holds
 
 
 def _portable(text: str) -> str:
@@ -200,17 +283,17 @@ def _local(text: str) -> str:
 # ---- the cache
 
 
-def _known(entry: Path) -> Made | None:
-    """What is kept under a key, if its inputs are as they were and it is whole."""
+def _known(entry: Path, whole: bool = True) -> Made | None:
+    """What is kept under a key, if its inputs are as they were and, unless that would take too long, it is whole."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         for version in json.loads(entry.read_text()):
             inputs = version["inputs"]
-            if all(_mark_of(Path(_local(name))) == mark for name, mark in inputs.items()):
+            if all(_mark_of(_local(name)) == mark for name, mark in inputs.items()):
                 product = entry.parent / version["file"]
-                if _file_digest(product) != version["digest"]:
+                if whole and _file_digest(product) != version["digest"]:
                     return None
                 os.utime(product)
-                return Made(product, version["digest"], _local(version["log"]))
+                return Made(product, version["digest"], _local(version["log"]), inputs)
     return None
 
 
@@ -224,7 +307,7 @@ def _keep(entry: Path, product: Path, inputs: dict[str, str], log: str) -> Made:
         versions += json.loads(entry.read_text())[: MOST_VERSIONS - 1]
     write_whole(entry, json.dumps(versions))
     _prune(cache_root())
-    return Made(kept, digest, log)
+    return Made(kept, digest, log, inputs)
 
 
 def _prune(root: Path) -> None:
@@ -264,15 +347,21 @@ def _dependencies(file: Path, source: Path) -> list[Path]:
     return [path if path.is_absolute() else ROOT / path for path in paths if path != source]
 
 
-def _mark_of(file: Path) -> str:
+def _mark_of(file: str) -> str:
     """Of a file of the checkout or the build its contents, of any other its time and size."""
     try:
-        if file.is_relative_to(ROOT) or file.is_relative_to(build_root()):
-            return _digest(_portable(file.read_text(errors="surrogateescape")))
-        about = file.stat()
-        return f"{about.st_mtime_ns} {about.st_size}"
+        about = os.stat(file)
     except OSError:
         return "missing"
+    return _mark_at(file, str(build_root()), about.st_mtime_ns, about.st_size, about.st_ino)
+
+
+@lru_cache(4096)  # a library of twenty sources names the same headers twenty times
+def _mark_at(name: str, build: str, changed: int, size: int, inode: int) -> str:
+    file = Path(name)
+    if file.is_relative_to(ROOT) or file.is_relative_to(build):
+        return _digest(_portable(file.read_text(errors="surrogateescape")))
+    return f"{changed} {size}"
 
 
 def _mark_of_tool(tool: Path) -> str:

@@ -89,7 +89,7 @@ class Operators:
         if gaps:
             where = "; ".join(map(str, gaps))
             others = len(find_gaps(library.sources)) - len(gaps)
-            more = f" (and {others} more gaps, some of them perhaps after these)" if others else ""
+            more = f" (and {others} more gaps)" if others else ""
 
             def call(*args, **kwargs):
                 raise NotImplementedError(f"{self.task} {operator} is not implemented yet: {where}{more}")

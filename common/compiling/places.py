@@ -1,4 +1,4 @@
-"""Where the sources of a variant lie.
+"""Where the sources of a variant are.
 
     places_of("task2", Variant.STUDENT)     [Place("task2", kernels=(task2/attention_kernel.cu,), binding=...)]
     places_of("task2", Variant.TUNED)       two of them: common/kernels/softmax and common/kernels/gemm
@@ -57,7 +57,7 @@ def room(name: str) -> Place:
 
 
 def places_of(task: str, variant: Variant) -> list[Place]:
-    """Where the sources of a task's variant lie.
+    """Where the sources of a task's variant are.
 
     Args:
         task: "task2", or the name of a room of common/kernels, which is tuned.

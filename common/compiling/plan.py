@@ -14,6 +14,7 @@ from pathlib import Path
 from common.compiling import toolchain
 from common.compiling.flags import LANGUAGE, LINKER_FLAGS, NVCC_FLAGS, UNFILLED_NVCC_FLAGS, check_arch, gencode
 from common.compiling.gaps import Gap, find_gaps
+from common.compiling.objects import kept_text
 from common.compiling.places import Place
 from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError
@@ -103,8 +104,8 @@ class Plan:
     def for_simulator(self) -> tuple[list[tuple[Path, list[str]]], list[str]]:
         """The sources with their flags, for compile_objects, and the linker's flags.
 
-        The kernels stand first: where the binding holds a function of a shared header too, the linker takes theirs,
-        which the checked build watches.
+        The binding comes last: where it holds a function of a shared header too, the linker takes that of the kernels
+        or the runtime, which the checked build watches.
 
         Raises:
             BuildError: the simulator cannot run what a source holds.
@@ -113,6 +114,8 @@ class Plan:
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
         translated = [self._translated(kernel, mirror, include_dirs) for kernel in self.place.kernels]
         further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else []
+        if not further and self.place.kernels[0].is_relative_to(ROOT / "common" / "kernels"):
+            further = ["-O1"]  # hundreds of kernels: compiling them takes longer than most of what is done with them
         flags = [*rewriter.CXX_FLAGS, *further, *(["-Wno-unused"] if self.gaps else []), *self._defines]
         flags += [f"-I{folder}" for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)]
         namespace = self.folder / "namespace.cpp"
@@ -122,16 +125,16 @@ class Plan:
         return jobs, ["-shared", *LINKER_FLAGS, libraries, "-lc10", "-ltorch_cpu", "-ltorch"]
 
     def shared_jobs(self) -> list[tuple[Path, list[str]]]:
-        """Of these sources the binding and the runtime, whose objects serve every variant of the place.
+        """Of these sources the runtime and the binding, whose object serves every variant and build of the place.
 
         Raises: see for_simulator.
         """
-        headers = self.folder.parents[1] / "headers" / self.place.name
+        headers = build_root() / "headers" / self.simulated.name / self.place.name
         self._translated(self.place.binding, headers, [ROOT], headers_only=True)
-        flags = [*rewriter.RUNTIME_FLAGS, "-O0", *self._defines, *(["-DSIMULATOR_CHECKED"] if self.checked else [])]
+        flags = [*rewriter.RUNTIME_FLAGS, "-O0", *self._defines]
         flags += [f"-I{folder}" for folder in (headers, ROOT, rewriter.INCLUDE_DIR)]
         flags += [f"-isystem{toolchain.torch_folder() / 'include'}"]
-        return [(self.place.binding, flags), *runtime_jobs(self.checked)]
+        return [*runtime_jobs(self.checked), (self.place.binding, flags)]
 
     @property
     def _defines(self) -> list[str]:
@@ -139,7 +142,7 @@ class Plan:
 
     def _translated(self, source: Path, folder: Path, include_dirs: list[Path], headers_only: bool = False) -> Path:
         try:
-            return rewriter.translate(source, folder, include_dirs, self.simulated, headers_only).path
+            return rewriter.translate(source, folder, include_dirs, self.simulated, headers_only, kept_text).path
         except rewriter.RewriteError as error:
             raise BuildError(str(error)) from None
 

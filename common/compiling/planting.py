@@ -1,6 +1,6 @@
 """Many versions of a source compiled into one library, and a number that decides while it runs which one counts.
 
-    Spot(start, end, ((1, "fminf(m, tile_max)"),))       what stands at text[start:end] is replaced in version 1
+    Spot(start, end, ((1, "fminf(m, tile_max)"),))       what is at text[start:end] is replaced in version 1
     planted_text(text, spots)                            the text with all of it, as long in lines as before
     SWITCH                                               goes in front: planted(number), plant(number)
 
@@ -8,8 +8,8 @@
     statements   __syncthreads();      if (planted(7)) {} else {__syncthreads();}
 
 So one more version costs no build. What is replaced must be a whole expression or whole statements (which end in ;
-or }), and no declaration that later code needs. Spots may be equal, or one lie within another; widened makes such of
-those that cross. Lines keep their numbers, so what is said of a line holds for the file as it was.
+or }), and no declaration that later code needs. Spots may be equal, or one within another; widened makes such of
+those that cross. Lines keep their numbers, so what is reported about a line holds for the original file.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def planted_text(text: str, spots: Sequence[Spot]) -> str:
     """The text with its spots switched, without SWITCH.
 
     Raises:
-        ValueError: two spots overlap, and none lies within the other.
+        ValueError: two spots overlap, and none is within the other.
     """
     return _rendered(text, 0, len(text), spots)
 
@@ -108,7 +108,7 @@ def _rendered(text: str, start: int, end: int, spots: Sequence[Spot]) -> str:
             if one.end > spot.end:
                 raise ValueError(f"{text[spot.start : spot.end]!r} and {text[one.start : one.end]!r} overlap")
         right = _rendered(text, spot.start, spot.end, inside)
-        statements = bool(_STATEMENTS.search(text[spot.start : spot.end]))  # what lies inside may end in another way
+        statements = bool(_STATEMENTS.search(text[spot.start : spot.end]))  # what is inside may end in another way
         made += [text[at : spot.start], _switch(right, statements, spot.texts)]
         at, spots = spot.end, rest[len(inside) :]
     return "".join([*made, text[at:end]])

@@ -24,7 +24,7 @@ from common.compiling.flags import LANGUAGE, check_arch, gencode
 from common.compiling.freshness import mark_of
 from common.compiling.full_disk import no_space
 from common.compiling.locking import locked
-from common.compiling.objects import CompilerFailed, compile_objects, link
+from common.compiling.objects import CompilerFailed, compile_objects, kept_text, link
 from common.compiling.result import BuildError
 from common.compiling.runtime import runtime_jobs
 from common.console.files import read_source, write_whole
@@ -32,6 +32,7 @@ from common.console.paths import ROOT, build_root, shown_path
 from common.console.terminal import say
 from common.simulator import rewriter
 from common.simulator.targets import Target, target_for_program, target_of
+from common.simulator.text import blanked
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def build_program(
         raise FileNotFoundError(f"{source}: no such file")
     source = source.resolve()
     text = read_source(source)
-    if not re.search(r"(?<![\w.>:])main\s*\(", rewriter.blanked(text)):
+    if not re.search(r"(?<![\w.>:])main\s*\(", blanked(text)):
         raise ValueError(
             f"{shown_path(source)} has no main(): a program needs one; `python -m taskN.test` runs a task's kernels"
         )
@@ -91,7 +92,7 @@ def _by_simulator(source: Path, folder: Path, checked: bool, include: list[Path]
     log_file = path.with_suffix(".log")
     with locked(folder):
         try:
-            translation = rewriter.translate(source, mirror, include, target)
+            translation = rewriter.translate(source, mirror, include, target, keep=kept_text)
         except rewriter.RewriteError as error:
             raise BuildError(str(error)) from None
         flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else [])]

@@ -57,7 +57,7 @@ class BuildRequest:
 
     @property
     def places(self) -> list[Place]:
-        """Where the sources lie. Errors: see common.compiling.places.places_of.
+        """Where the sources are. Errors: see common.compiling.places.places_of.
 
         Raises:
             ValueError: sources for a variant of several places.

@@ -1,6 +1,6 @@
 """What an operator returns, told to PyTorch without running it: for torch.compile, torch.export and meta tensors.
 
-Beside every binding.cpp stands a results.json: the operator's name, and a text for each tensor that it returns:
+Next to every binding.cpp is a results.json: the operator's name, and a text for each tensor that it returns:
 
     {"gemm_nt": ["a.0 a.1 b.1"], "online_softmax": ["x", "x.0"], "compress_block_mask": ["block_mask.0 ... : int32"]}
 
@@ -27,7 +27,7 @@ _registered: set[str] = set()  # namespaces of torch.ops
 
 
 def results_of(binding: Path) -> dict[str, list[str]]:
-    """The results.json beside a binding.cpp; empty where there is none."""
+    """The results.json next to a binding.cpp; empty where there is none."""
     file = binding.with_name(NAME)
     return json.loads(file.read_text()) if file.exists() else {}
 

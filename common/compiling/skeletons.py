@@ -57,7 +57,7 @@ def parse(text: str, name: str) -> list[Part]:
     """Splits a solution's text into parts.
 
     Raises:
-        SkeletonError: a marker without its partner, nested or misspelt, or an empty gap.
+        SkeletonError: a marker without its partner, nested or misspelled, or an empty gap.
     """
     parts: list[Part] = [Part([])]
     gap: Part | None = None
@@ -94,7 +94,7 @@ def skeleton_of(text: str, name: str) -> str:
 
 
 def solution_files(task: str | None = None) -> list[Path]:
-    """The filled files of a task, or of all: those that its task.json names and that stand under solution/.
+    """The filled files of a task, or of all: those that its task.json names and that are under solution/.
 
     Raises:
         ValueError: no such task.

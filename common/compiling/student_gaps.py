@@ -34,7 +34,7 @@ START = "given/start"  # in a task's folder: the files as they were given out, w
 
 
 class GapError(ValueError):
-    """A gap cannot be found, or cannot be told from its neighbours; the message says what to do."""
+    """A gap cannot be found, or cannot be distinguished from its neighbors; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StudentGap:
         file: the student's.
         todo: the gap's lines as they were given out, TODO to END TODO.
         first, last: its lines in the student's file, from 1, last included; None where it cannot be found there.
-        filled: whether something stands in place of the marker.
+        filled: whether something is in place of the marker.
     """
 
     number: str
@@ -137,7 +137,7 @@ def reset(gap: StudentGap) -> str:
     """The text of the gap's file with this gap as it was given out, all else as it stands.
 
     Raises:
-        GapError: the gap cannot be told from what is around it.
+        GapError: the gap cannot be distinguished from what is around it.
     """
     return _with(gap, gap.todo)
 
@@ -146,7 +146,7 @@ def filled_with(gap: StudentGap, code: str) -> str:
     """The text of the gap's file with this code in the gap, indented as the gap is, all else as it stands.
 
     Raises:
-        GapError: the gap cannot be told from what is around it.
+        GapError: the gap cannot be distinguished from what is around it.
     """
     first, *_, last = gap.todo
     indent = first[: len(first) - len(first.lstrip())]
@@ -158,7 +158,7 @@ def filled_with(gap: StudentGap, code: str) -> str:
 def _with(gap: StudentGap, new: Sequence[str]) -> str:
     if gap.first is None:
         raise GapError(
-            f"{shown_path(gap.file)}: where {gap.name} was cannot be told any more: its lines and those around it have "
+            f"{shown_path(gap.file)}: where {gap.name} was can no longer be found: its lines and those around it have "
             "changed. Reset the whole file"
         )
     lines = read_source(gap.file).split("\n")
@@ -196,7 +196,7 @@ def _names(file: Path, lines: list[str], places: list[tuple[int, int]]) -> list[
 def _in(now: list[str], original: list[str], places: list[tuple[int, int]]) -> list[tuple[int, int] | None]:
     """Where each gap is in the student's lines, from 0, last included.
 
-    By the TODO markers while all of them stand; else by what is around a gap, which the student need not change.
+    By the TODO markers while all of them are there; else by what is around a gap, which the student need not change.
     """
     here = _todos(now)
     if [now[begin] for begin, _ in here] == [original[begin] for begin, _ in places]:

@@ -104,10 +104,7 @@ def _nvcc_candidates() -> list[tuple[Path, str]]:
         candidates.append((folder / "bin" / "nvcc", "system toolkit"))
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations or [] if spec else []:
-        for nvcc in [
-            *sorted(Path(folder).glob("cu[0-9]*/bin/nvcc")),
-            Path(folder, "cuda_nvcc", "bin", "nvcc"),
-        ]:
+        for nvcc in [*sorted(Path(folder).glob("cu[0-9]*/bin/nvcc")), Path(folder, "cuda_nvcc", "bin", "nvcc")]:
             candidates.append((nvcc, "PyPI wheels"))
     return [(path, origin) for path, origin in candidates if path.is_file()]
 
@@ -205,7 +202,7 @@ def compiler_version(path: Path) -> str:
 
 
 def find_ninja() -> Path:
-    """ninja: on PATH, beside this Python or inside the `ninja` package; it is put on this process's PATH."""
+    """ninja: on PATH, next to this Python or inside the `ninja` package; it is put on this process's PATH."""
     found = shutil.which("ninja")
     if not found:
         folders = [Path(sysconfig.get_path("scripts")), Path(sys.executable).parent]

@@ -1,1 +1,1 @@
-"""How things are said: paths, counts, width, progress, and files that are written whole or not at all."""
+"""How output is worded and written: paths, counts, width, progress, and files that are written whole or not at all."""

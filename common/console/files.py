@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.console.paths import shown_path
 
-SHOWN: dict[Path, str] = {}  # what read_source gives for a file in place of its text, see common/mutants/building.py
+SHOWN: dict[Path, str] = {}  # what read_source gives for a file in place of its text
 
 
 def read_source(path: Path) -> str:
@@ -32,7 +32,7 @@ def read_source(path: Path) -> str:
 
 
 def free_name(file: Path) -> Path:
-    """A name beside the file for what it held: x.cu.bak, or x.cu.bak2 where that is taken (by a link, too)."""
+    """A name next to the file for what it held: x.cu.bak, or x.cu.bak2 where that is taken (by a link, too)."""
     kept, number = file.with_name(f"{file.name}.bak"), 1
     while kept.exists() or kept.is_symlink():
         number += 1
@@ -41,12 +41,12 @@ def free_name(file: Path) -> Path:
 
 
 def keep_old(file: Path) -> Path:
-    """Copies a file to a free name beside it, and returns the copy."""
+    """Copies a file to a free name next to it, and returns the copy."""
     return Path(shutil.copy2(file, free_name(file)))
 
 
 def write_whole(path: Path, text: str) -> bool:
-    """Puts a file in its place in one step, so that nobody ever reads half of it; a link stays a link.
+    """Puts a file in its place in one step, so that a half-written file is never read; a link stays a link.
 
     Its folder is made if need be. A file that says the same already is left as it is, its time of change too.
 

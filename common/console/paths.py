@@ -8,6 +8,7 @@ shown_path(file)   the path as a user would type it
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +20,13 @@ def build_root() -> Path:
     Raises:
         ValueError: its path holds a character that ninja and the compilers take for something else.
     """
-    root = Path(os.environ.get("ATTENTION_BUILD_DIR") or ROOT / "build").resolve()
+    named = os.environ.get("ATTENTION_BUILD_DIR") or f"{ROOT}/build"
+    return _build_root(named if os.path.isabs(named) else os.path.abspath(named))
+
+
+@cache  # asked for by every path in the objects' cache
+def _build_root(named: str) -> Path:
+    root = Path(named).resolve()
     if bad := [c for c in "$\n\"'`" if c in str(root)]:
         raise ValueError(
             f"the build folder is {str(root)!r}; its path must not hold {bad[0]!r}: $ATTENTION_BUILD_DIR moves it"
@@ -28,7 +35,7 @@ def build_root() -> Path:
 
 
 def shown_path(file: Path) -> str:
-    """The path relative to the working directory or to the checkout, where it lies in one of them."""
+    """The path relative to the working directory or to the checkout, where it is in one of them."""
     for base in (Path.cwd(), ROOT):
         if file.resolve().is_relative_to(base):
             return str(file.resolve().relative_to(base))

@@ -22,7 +22,7 @@ def wide(console: Console) -> Console:
 
 
 def say(console: Console, text: object, style: str = "", indent: int | None = None) -> None:
-    """Prints text as it is: brackets are no markup, and numbers get no colours.
+    """Prints text as it is: brackets are no markup, and numbers get no colors.
 
     On a terminal a sentence breaks between words, so that paths stay whole; what has lines of its own, such as a
     compiler's output, keeps them. Elsewhere nothing is broken: a file can be searched.

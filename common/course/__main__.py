@@ -1,4 +1,4 @@
-"""course, or python -m common.course: commands for students around their kernels, and for instructors with a class."""
+"""course, or python -m common.course: commands for students who write kernels, and for instructors who run a class."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FOR_INSTRUCTORS: dict[str, str] = {
     "gradebook": "points, late days and comments by hand: grades.csv, Canvas's CSV, feedback pages",
     "rehearse": "grade a made-up class, including hostile submissions",
     "attack": "run every known attack on the grader",
-    "release": "write the students' edition to a folder",
+    "release": "write the student edition to a folder",
     "autograder": "write the zip file for Gradescope",
 }
 # A student's edition has no modules for instructors.

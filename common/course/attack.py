@@ -1,7 +1,7 @@
 """Run every known attack on the grader: cheats, hostile submissions, and honest ones that must not lose a point.
 
-Each is graded as any submission, by its own task alone. A cheat must earn nothing for what it is about; a hostile one
-costs its own part, leaves nothing behind and harms nothing of the grader's; an honest one earns everything.
+Each is graded like any submission, on its own task. A cheat must earn nothing for the part it targets; a hostile one
+may lose only its own part, and must leave nothing behind and not harm the grader; an honest one earns everything.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ from common.course.grading.workshop import Workshop, course_hash
 
 FOLDERS = {"cheats": "cheats", "hostile": "hostile", "honest": "variants"}
 LIMITS = Limits(
-    memory=2 << 30, build=256 << 20, temporary=64 << 20, seconds=600, cpu=120, file=64 << 20, call=30, load=100
+    memory=2 << 30, build=256 << 20, temporary=64 << 20, seconds=600, cpu=120, file=128 << 20, call=30, load=100
 )
 FINE, FOUND, NOTHING = 0, 1, 2  # exit statuses
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of an attack. wrong: what did not go as it must; [] if all did."""
+    """What came of an attack. wrong: what did not go as it must; [] if all did. share: percent of the work allowed to
+    one thread, see at_work.py."""
 
     kind: str
     name: str
@@ -45,16 +46,18 @@ class Result:
     wrong: list[str]
     seconds: float
     why: str
+    cpu_seconds: float
+    share: int
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line."""
     add = parser.add_argument
     add("--kind", action="append", choices=tuple(FOLDERS), help="only these; can be repeated")
-    add("--name", action="append", metavar="WORDS", help="only those whose name holds WORDS; can be repeated")
+    add("--name", action="append", metavar="WORDS", help="only those whose name contains WORDS; can be repeated")
     add("--jobs", type=int, default=1, metavar="N", help="how many at a time (default 1)")
     add("--list", action="store_true", help="list them and run nothing")
-    add("--sandbox", choices=KINDS, help="insist on this kind of sandbox")
+    add("--sandbox", choices=KINDS, help="require this kind of sandbox")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -64,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         kinds = options.kind or list(FOLDERS)
         chosen = [one for kind in kinds for one in chosen_attacks(kind, options.name)]
         if not chosen:
-            raise ValueError(f"no attack is called so: {', '.join(options.name)}")
+            raise ValueError(f"no attack has that name: {', '.join(options.name)}")
         if options.list:
             for kind, attack in chosen:
                 say(console, f"{kind:<8} {attack.name}")
@@ -88,7 +91,8 @@ def run(options: argparse.Namespace) -> int:
                 progress.advance(bar)
                 if not console.is_terminal:
                     one = results[-1]
-                    say(console, f"{len(results)}/{len(chosen)} {one.name}: {'; '.join(one.wrong) or 'as it must be'}")
+                    what = f"{'; '.join(one.wrong) or 'as expected'} ({one.cpu_seconds:.0f} CPU s, {one.share}%)"
+                    say(console, f"{len(results)}/{len(chosen)} {one.name}: {what}")
     print_results(console, results)
     return FOUND if any(one.wrong for one in results) else FINE
 
@@ -133,7 +137,8 @@ def run_attack(kind: str, attack: Attack, shop: Workshop) -> Result:
     if Path("/tmp/climbed").exists():
         wrong.append("a file was written outside of the submission")
     why = outcome.problem or next((_why(outcome, part) for part in attack.nothing_for if part in earned), "")
-    return Result(kind, attack.name, earned, wrong, time.monotonic() - begun, why)
+    share = max((p.kernel.get("share", 0) for t in outcome.tasks if t.task == attack.task for p in t.parts), default=0)
+    return Result(kind, attack.name, earned, wrong, time.monotonic() - begun, why, outcome.cpu_seconds, share)
 
 
 def _why(outcome: Outcome, part: str) -> str:
@@ -154,12 +159,14 @@ def print_results(console: Console, results: Sequence[Result]) -> None:
     table.add_column("points", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("why", overflow="fold", ratio=4)
-    table.add_column("s", justify="right", no_wrap=True)
+    for name in ("work", "CPU s", "s"):
+        table.add_column(name, justify="right", no_wrap=True)
     for one in sorted(results, key=lambda result: (list(FOLDERS).index(result.kind), result.name)):
         points = " ".join(f"{got:g}/{most:g}" for got, most in one.earned.values())
         mark = "NO" if one.wrong else "ok"
         why = "; ".join(one.wrong) or one.why
-        table.add_row(one.kind, one.name, points, mark, why[:160].replace("[", "\\["), f"{one.seconds:.0f}")
+        numbers = f"{one.share}%", f"{one.cpu_seconds:.0f}", f"{one.seconds:.0f}"
+        table.add_row(one.kind, one.name, points, mark, why[:160].replace("[", "\\["), *numbers)
     wide(console).print(table)
     words = {
         "cheats": ("earn nothing for what they are about", "cheat"),

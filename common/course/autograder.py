@@ -1,4 +1,4 @@
-"""Write the zip that Gradescope wants: setup.sh, run_autograder, the course with solutions and hidden cases, the salt.
+"""Write the zip that Gradescope needs: setup.sh, run_autograder, the course with solutions and hidden cases, the salt.
 
 On Gradescope every submission is graded by `python -m common.course grade`, and what it writes as results.json is
 shown. Its containers forbid user namespaces, so the submissions run as another user there. The zip is secret: it holds

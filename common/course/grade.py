@@ -57,12 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", required=True, metavar="DIR", type=Path, help="where the results go, and the secret salt")
     add("--task", action="append", dest="tasks", choices=tasks(), help="only this task; can be repeated")
     add("--jobs", type=int, default=1, metavar="N", help="how many at a time (default 1)")
-    add("--slurm", action="store_true", help="as a job array, through submitit")
+    add("--slurm", action="store_true", help="run as a job array, through submitit")
     add("--slurm-partition", metavar="NAME", help="with --slurm: the partition")
-    add("--sandbox", choices=KINDS, help="insist on this kind (default: the strongest that works)")
-    add("--speed", action="store_true", help="speed points, too: on a machine with a GPU, one submission at a time")
-    add("--trusted", action="store_true", help="where no sandbox can be had, grade without one")
-    add("--likeness", action="store_true", help="compare the submissions with each other, by copydetect")
+    add("--sandbox", choices=KINDS, help="require this kind (default: the strongest that works)")
+    add("--speed", action="store_true", help="also measure the speed points: needs a GPU, one submission at a time")
+    add("--trusted", action="store_true", help="if no sandbox is available, grade without one")
+    add("--likeness", action="store_true", help="compare the submissions with each other, using copydetect")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,10 +80,10 @@ def run(options: argparse.Namespace) -> int:
     names = tuple(options.tasks or tasks())
     try:
         if missing := [task for task in names if not _has_secrets(task)]:
-            raise ValueError(f"{missing[0]}/cases/hidden.py is missing: a student's edition cannot grade")
+            raise ValueError(f"{missing[0]}/cases/hidden.py is missing: the student edition cannot grade")
         kind = choose_kind(options.trusted, options.sandbox)
         if kind in WARNING:
-            why = why_no_bubblewrap() or f"--sandbox {kind} was asked for"
+            why = why_no_bubblewrap() or f"--sandbox {kind} was requested"
             say(console, WARNING[kind].format(why=why), "bold red" if kind == "trusted" else "yellow")
         if kind == "user" and not closed_to_others(ROOT):
             say(console, READABLE.format(root=ROOT), "bold red")
@@ -97,11 +97,11 @@ def run(options: argparse.Namespace) -> int:
             read_adjustments(options.out)
             return _graded(console, options, names, kind, salt_in(options.out))
     except Timeout:
-        say(console, f"{options.out}: another grader is at work there; start this one when it is done", "red")
+        say(console, f"{options.out}: another grader is using this folder; start this one when that is done", "red")
     except (NoSandbox, ValueError) as error:
         say(console, error, "red")
     except OSError as error:
-        say(console, f"{error_words(error)}. What is graded is kept, and the same command goes on from there", "red")
+        say(console, f"{error_words(error)}. What has been graded is kept; run the same command to continue", "red")
     return NOTHING
 
 
@@ -117,7 +117,7 @@ def _graded(console: Console, options: argparse.Namespace, names: tuple[str, ...
                 running = grade_all(sources, options.out, shop, options.jobs)
             outcomes = _with_bar(console, running, len(sources))
     except KeyboardInterrupt:
-        say(console, "\ninterrupted; what is graded is kept, and the same command goes on from there", "yellow")
+        say(console, "\ninterrupted; what has been graded is kept; run the same command to continue", "yellow")
         return PROBLEMS
     print_class(console, outcomes, names)
     for words in write_class(options.out, names):

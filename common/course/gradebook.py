@@ -1,4 +1,4 @@
-"""Write a class's files again after a change by hand, without grading: grades.csv, gradebook.csv, feedback pages.
+"""Rewrite a class's files after manual changes, without grading: grades.csv, gradebook.csv, feedback pages.
 
 In DIR, where `grade` put the results: adjustments.csv takes late days, points and comments; class.json what lateness
 costs and what the assignment is called in Canvas; roster.csv is Canvas's export of the gradebook.
@@ -19,7 +19,7 @@ from common.course.grading.gradebook import write_class
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line."""
-    parser.add_argument("out", metavar="DIR", type=Path, help="of grade --out")
+    parser.add_argument("out", metavar="DIR", type=Path, help="the folder that grade --out wrote")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
         with FileLock(options.out / ".lock", timeout=0):
             said = write_class(options.out)
     except Timeout:
-        say(console, f"{options.out}: grade is at work there; it writes these files itself", "red")
+        say(console, f"{options.out}: grade is running there and writes these files itself", "red")
         return 2
     except (ValueError, OSError) as error:
         say(console, error_words(error), "red")

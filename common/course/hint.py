@@ -45,7 +45,7 @@ class Subject:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The task, the gap, --again."""
     add_task(parser)
-    parser.add_argument("gap", nargs="*", metavar="GAP", help="its number or function, as progress taskN lists them")
+    parser.add_argument("gap", nargs="*", metavar="GAP", help="its number or function; see `course progress N`")
     parser.add_argument("--again", action="store_true", help="start over with the first hint")
 
 
@@ -74,9 +74,7 @@ def subject_of(standing: Standing) -> Subject | None:
     gap = standing.next_gap
     if gap is None:
         return None
-    left = "the first gap that is not filled"
-    if gap.name in standing.optional:
-        left = "optional, and all that is left"
+    left = "optional, and all that is left" if gap.name in standing.optional else "the first gap that is not filled"
     return Subject(gap, left, _of_gap(standing, gap))
 
 
@@ -86,15 +84,14 @@ def _asked_for(standing: Standing, wanted: str) -> Subject:
 
 
 def _of_gap(standing: Standing, gap: StudentGap) -> tuple[str, ...]:
-    found = standing.hints.gaps.get(gap.name)
-    return found.hints if found else ()
+    return standing.hints.gaps[gap.name].hints if gap.name in standing.hints.gaps else ()
 
 
 def _of_failure(standing: Standing, part: str, wrong: Failure) -> Subject | None:
     """The mistake's own hint, then those of the gap where it is.
 
     A mistake that is kept for no gap, in a part that runs several: what the test said, and which gaps they are. No
-    known mistake: the hints of the first gap that no other part proves right.
+    known mistake: the hints of the gap that raised the error, or of the first that no other part proves right.
     """
     by_name = {gap.name: gap for gap in standing.gaps}
     why = f"{part}: {wrong.case} was wrong in the last test"
@@ -104,14 +101,17 @@ def _of_failure(standing: Standing, part: str, wrong: Failure) -> Subject | None
             gap = by_name[hint.gap]
             return Subject(gap, why, (hint.hint, *_of_gap(standing, gap)), name)
     of_part = [name for name, one in standing.hints.gaps.items() if part in one.parts and name in by_name]
-    suspects = [name for name in of_part if not _is_proved(standing, name)] or of_part
+    file, _, line = wrong.file_line.rpartition(":")
+    in_file = [gap for gap in standing.gaps if file and gap.place.startswith(f"{file}:")]
+    raised = [gap.name for gap in in_file if gap.first <= int(line) <= gap.last]
+    suspects = raised or [name for name in of_part if not _is_proved(standing, name)] or of_part
     if not suspects:
         return None
     gap = by_name[suspects[0]]
     if len(suspects) > 1:
         listed = ", ".join(f"{by_name[name].number} ({name})" for name in suspects)
         why += f"; it runs gaps {listed}: name one of them for its own hints"
-    if not wrong.mistakes:
+    if not wrong.mistakes or not wrong.names_mistake:
         return Subject(gap, why, _of_gap(standing, gap))
     if len(suspects) > 1:
         return Subject(None, why, wrong.says[:1], wrong.mistakes[0])
@@ -119,14 +119,13 @@ def _of_failure(standing: Standing, part: str, wrong: Failure) -> Subject | None
 
 
 def _is_proved(standing: Standing, name: str) -> bool:
-    """Whether a part that runs this gap has passed, by a run that still holds."""
+    """Whether a part that runs this gap passed when it was last tested, which most edits since then leave true."""
     parts = [standing.parts[one] for one in standing.hints.gaps[name].parts if one in standing.parts]
-    return any(standing.holds(part) and 0 < part.cases == part.passed for part in parts)
+    return any(0 < part.cases == part.passed for part in parts)
 
 
 def _nothing(standing: Standing) -> str:
-    stale = [name for name, part in standing.parts.items() if not standing.holds(part)]
-    if not standing.parts or stale:
+    if not standing.parts or not all(map(standing.holds, standing.parts.values())):
         return f"Every gap of {standing.task} is filled: `python -m {standing.task}.test` says whether they are right."
     return f"Every gap of {standing.task} is filled, and no case was wrong in the last test: no hints needed."
 
@@ -150,7 +149,7 @@ def _print(console: Console, subject: Subject, stage: int) -> None:
     where = f"gap {gap.number}  {gap.place}  " if gap else ""
     console.print(Text.assemble((where, "bold"), f"({subject.why})"))
     if subject.known:
-        console.print(Text(f"the test knows this one: {subject.known}", "yellow"))
+        console.print(Text(f"the test recognized this mistake: {subject.known}", "yellow"))
     if not subject.hints:
         say(console, "there are no hints for this gap; the comment at its TODO says what it needs")
         return

@@ -3,7 +3,7 @@
     {"gaps": [{"gap": "block_reduce", "parts": ["softmax"], "hints": ["...", "...", "..."]}, ...],
      "mistakes": {"last tile dropped": {"gap": "gemm_nn_kernel", "hint": "..."}, ...}}
 
-The gaps stand in the order in which they are worked on, under the names that common.compiling.student_gaps gives them.
+The gaps are in the order in which they are worked on, under the names that common.compiling.student_gaps gives them.
 "optional": true marks those that earn no points. A hint holds no line of the solution; tests hold the files to that.
 """
 
@@ -69,5 +69,5 @@ def hints_of(task: str) -> TaskHints:
     except FileNotFoundError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file.relative_to(ROOT)} is not as it must be: {error!r}") from None
+        raise ValueError(f"{file.relative_to(ROOT)} is malformed: {error!r}") from None
     return TaskHints({one.gap: one for one in gaps}, mistakes)

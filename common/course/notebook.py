@@ -1,6 +1,6 @@
 """For notebooks: `%load_ext common.course.notebook`.
 
-A cell that begins with `%%gap task1 scores_kernel 1` puts what stands below that line into the gap of the student's
+A cell that begins with `%%gap task1 scores_kernel 1` puts what is below that line into the gap of the student's
 file. `%page FILE` shows a page of --replay, --profile or --check below the cell. docs/colab.py makes the notebooks.
 """
 
@@ -24,7 +24,7 @@ def put(task: str, name: str, code: str) -> str:
     """Puts code into a gap of the student's file, and says where it is now.
 
     Raises:
-        ValueError: no such task or gap, or the gap cannot be found any more.
+        ValueError: no such task or gap, or the gap can no longer be found.
         OSError: the file cannot be written.
     """
     gap = chosen_gap(gaps_of(task), name)

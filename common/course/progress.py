@@ -1,7 +1,7 @@
-"""Where you stand: gaps filled, points, and the next step. Nothing is compiled or run.
+"""Where you are: gaps filled, points, and the next step. Nothing is compiled or run.
 
-Points are those of the last `python -m taskN.test`. Where your files have changed since, that is said. With a task its
-gaps and parts are listed.
+Points are those of the last `python -m taskN.test`. A note says if your files have changed
+since. With a task, its gaps and parts are listed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def state_of(standing: Standing) -> str:
     """A few words about the last test: "passes", "not tested", "fails: softmax", "changed since the last test"."""
     parts = standing.parts
     if not parts:
-        return "not tested yet" if any(gap.filled for gap in standing.gaps) else "not begun"
+        return "not tested yet" if any(gap.filled for gap in standing.gaps) else "not started"
     words = []
     if failing := list(standing.failing):
         words.append(f"[red]fails: {', '.join(failing)}[/]")
@@ -83,7 +83,7 @@ def next_step(standings: list[Standing]) -> str:
             begun = any(each.filled for each in one.gaps) or one.parts
             read = "" if begun else f"read {one.task}/README.md, then "
             return (
-                f"{read}gap {gap.number}, {gap.place}. `python -m common.course watch {one.task}` tests at every save"
+                f"{read}gap {gap.number}, {gap.place}. `python -m common.course watch {one.task}` tests on every save"
             )
         stale = [name for name, part in one.parts.items() if not one.holds(part)]
         if stale or not one.parts:

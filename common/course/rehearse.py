@@ -1,4 +1,4 @@
-"""Grade a made-up class, hostile submissions among them, and look whether any is lost and anything is left behind.
+"""Grade a made-up class, hostile submissions included, and check that none is lost and nothing is left behind.
 
 DIR is a new folder: DIR/submissions gets the class, DIR/grades what `grade` writes. Half of the honest submissions are
 right; the others are right and different, unfinished, or have the mistakes that the project's own tests plant. Only
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--submissions", type=int, default=100, metavar="N", help="how many (default 100)")
     add("--hostile", type=int, default=30, metavar="N", help="how many of them are hostile (default 30)")
     add("--jobs", type=int, default=2, metavar="N", help="how many at a time (default 2)")
-    add("--sandbox", choices=KINDS, help="insist on this kind of sandbox")
+    add("--sandbox", choices=KINDS, help="require this kind of sandbox")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
-"""Write the student's edition into a folder: no solutions, hidden cases, grading or tests; a git history of one commit.
+"""Write the student edition to a folder: no solutions, hidden cases, grading, or tests; a git history of one commit.
 
-Beside the folder, DIR.questions.md gets questions to ask students about their own code.
+Next to the folder, DIR.questions.md gets questions to ask students about their own code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ QUESTIONS = ROOT / "common" / "course" / "questions.md"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command line."""
     parser.add_argument("folder", metavar="DIR", type=Path, help="a new folder, or an empty one")
-    parser.add_argument("--no-git", action="store_true", help="without a git repository in it")
+    parser.add_argument("--no-git", action="store_true", help="don't make it a git repository")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
         return 2
     questions = folder.with_name(folder.name + ".questions.md")
     shutil.copyfile(QUESTIONS, questions)
-    say(console, f"{folder}: the student's edition; {questions.name} beside it is for instructors")
+    say(console, f"{folder}: the student edition; {questions.name} next to it is for instructors")
     return 0
 
 
@@ -55,7 +55,7 @@ def write_release(folder: Path, git: bool = True) -> None:
         if (ROOT / name).is_file():
             path.chmod((ROOT / name).stat().st_mode & 0o777)
     if found := left_behind(folder):
-        raise ValueError(f"this release must not be given out: {'; '.join(found[:5])}")
+        raise ValueError(f"do not distribute this release: {'; '.join(found[:5])}")
     if git:
         who = ["-c", "user.name=The course", "-c", "user.email=course@example.org", "-c", "commit.gpgsign=false"]
         for command in (["init", "-q", "-b", "main"], ["add", "-A"], [*who, "commit", "-q", "-m", "The assignment"]):

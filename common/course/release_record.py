@@ -33,4 +33,4 @@ def read_record(folder: Path) -> dict[str, str]:
         files = json.loads(file.read_text(encoding="utf-8"))["files"]
         return {str(name): str(mark) for name, mark in files.items()}
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        raise ValueError(f"{folder} is no release of this course: {file} is missing or no JSON") from None
+        raise ValueError(f"{folder} is not a release of this course: {file} is missing or not JSON") from None

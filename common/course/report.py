@@ -1,7 +1,7 @@
-"""Everything that tests and benchmarks have said, on one page: python -m common.course report FOLDER ...
+"""Everything that tests and benchmarks have reported so far, on one page: python -m common.course report FOLDER ...
 
 Tests leave what they found in build/course; a benchmark leaves its numbers and pictures where `--output FOLDER` says.
-The page is one HTML file with the pictures inside; it needs no network.
+The page is one HTML file with the pictures inside; it works offline.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Measured:
     """A benchmark's file.
 
     Attributes:
-        folder: where it lies.
+        folder: where it is.
         command, date, machine: as it says them.
         settings: setting -> rows of (size, version, median in seconds or None, work per second or None, unit, is ours).
-        pictures: beside it.
+        pictures: next to it.
     """
 
     folder: Path
@@ -50,7 +50,9 @@ class Measured:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where the benchmarks wrote, and where the page goes."""
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="of --output; default: build/")
+    parser.add_argument(
+        "folders", nargs="*", type=Path, metavar="FOLDER", help="as passed to --output; default: build/"
+    )
     parser.add_argument("--page", type=Path, metavar="FILE", help="default: build/course/report.html")
 
 
@@ -59,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console()
     folders, page = options.folders or [build_root()], options.page or build_root() / "course" / "report.html"
     if missing := [folder for folder in options.folders if not folder.is_dir()]:
-        say(console, f"{missing[0]}: there is no such folder; name the one that `--output` was given", "red")
+        say(console, f"{missing[0]}: no such folder; give the one that a benchmark's `--output` named", "red")
         return BAD_INPUT
     try:
         standings = [standing_of(task) for task in tasks()]

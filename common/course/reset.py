@@ -1,4 +1,4 @@
-"""Makes a task's files, one of them or one gap a TODO again, as they were given out; the old file is kept beside it.
+"""Restores a task's files, one file, or one gap to what was handed out; keeps your version next to it as .bak.
 
 python -m common.course reset task2                    every file of the task
 python -m common.course reset task2 attention_kernel.cu
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes what was asked for; the exit status."""
+    """Writes what was requested; the exit status."""
     console, wanted = Console(), " ".join(options.gap)
     try:
         files = files_with_gaps(options.task)
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> int:
             return 0
         for file in files:
             if wanted in ("", file.name):
-                _put(console, file, given_out(file), "is as it was given out")
+                _put(console, file, given_out(file), "is the original")
     except EXPECTED as error:
         return refused(error)
     return 0

@@ -1,4 +1,4 @@
-"""Where a student stands in a task: its gaps, what its test last said, and what comes next. Nothing runs.
+"""Where a student is in a task: its gaps, what its test last said, and what comes next. Nothing runs.
 
 standing_of("task2").next_gap      the first gap in the order of work that is unfilled
 standing_of("task2").failing       the parts whose last run failed and still holds

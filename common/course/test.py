@@ -1,4 +1,4 @@
-"""Tests a task: starts `python -m taskN.test`, which gets the rest of the command line.
+"""Tests a task: starts `python -m taskN.test` with the rest of the command line.
 
 course test 2
 course test 2 --softmax

@@ -1,7 +1,7 @@
-"""Bring a newer release of the course into this checkout: your gaps and results are kept, conflicts are said.
+"""Bring a newer release of the course into this checkout: your gaps and results are kept, and conflicts are reported.
 
 Files that you write are merged with what was given out (by git merge-file); all others are replaced, and where you had
-changed one, your text is kept beside it as .bak.
+changed one, your text is kept next to it as .bak.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def run(options: argparse.Namespace) -> int:
         say(console, error, "red")
         return 2
     for words, names in (
-        ("your work is kept in what is new", done.merged),
-        ("you had changed it; your text is beside it as .bak", done.kept_beside),
-        ("not in the new release any more, so removed", done.removed),
+        ("your work is merged into the new version", done.merged),
+        ("you had changed it; your text is next to it as .bak", done.kept_beside),
+        ("no longer in the new release, so removed", done.removed),
     ):
         for name in names:
             say(console, f"{name}: {words}")
@@ -73,13 +73,13 @@ def update(checkout: Path, release: Path) -> Updated:
     """
     old, new = read_record(checkout), read_record(release)
     if checkout == release:
-        raise ValueError(f"{release} is this checkout itself; update wants another folder with the newer release")
+        raise ValueError(f"{release} is this checkout itself; update needs another folder, with the newer release")
     done, theirs = Updated(), _students_files(release)
     for name, mark in sorted(new.items(), key=lambda one: (one[0] not in theirs, one[0])):  # before given/start
         file, data = checkout / name, (release / name).read_bytes()
         now = file.read_bytes() if file.is_file() else None
         if hash_of(data) != mark:
-            raise ValueError(f"{release / name} is not as it was given out: update wants an untouched release")
+            raise ValueError(f"{release / name} differs from what was released: update needs an untouched release")
         if now == data:
             continue
         start = _given_out(checkout, name)

@@ -1,4 +1,4 @@
-"""Builds and tests a task on every save, and shows the first wrong case only. Ctrl-C ends it.
+"""Builds and tests a task on every save, and shows only the first wrong case. Ctrl-C ends it.
 
 course watch 2
 course watch 2 --softmax      the rest of the command line goes to `python -m task2.test`
@@ -82,7 +82,7 @@ def follow(
         The exit status of the last test.
     """
     tested = state()
-    _begin(console, f"{task}: tested as it is; save one of its files to test again, Ctrl-C ends")
+    _begin(console, f"{task}: tested as it is; save one of its files to test again, Ctrl-C quits")
     status = test()
     for _ in wakes:
         now = state()

@@ -1,6 +1,6 @@
 // alignment.h - what may be accessed 16 bytes at a time.
 //
-//   all_aligned({p, q, ...}, bytes = 16)     whether all these pointers are multiples of so many bytes; nullptr is
+//   all_aligned({p, q, ...}, bytes = 16)     whether all these pointers are multiples of `bytes`; nullptr is
 #pragma once
 #include <cstddef>
 #include <cstdint>

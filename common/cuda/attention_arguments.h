@@ -1,4 +1,4 @@
-// attention_arguments.h - what the launchers of all dense and sparse attention kernels are told; each adds its own.
+// attention_arguments.h - the arguments that the launchers of all dense and sparse attention kernels share.
 //
 //   AttentionArguments         tensors, sizes, scale; attention_arguments() of attention_binding.h fills it
 //   MAX_POSITION               the largest position of a row or a key

@@ -11,8 +11,10 @@
 //   attention_mask(mask, query, key)              the mask argument, checked, as kernels take it
 #pragma once
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <optional>
+#include <string>
 
 #include "common/cuda/attention_arguments.h"
 #include "common/cuda/attention_mask.cuh"
@@ -90,7 +92,7 @@ Arguments attention_arguments(const Tensor& query, const Tensor& key, const Tens
     return arguments;
 }
 
-// Refuses a mask that is neither bool nor float32, lies on another device than the query, or does not broadcast to
+// Refuses a mask that is neither bool nor float32, is on another device than the query, or does not broadcast to
 // [batch, heads, S_q, S_k]. Any strides will do: a mask may be expanded or transposed.
 inline AttentionMask attention_mask(const std::optional<Tensor>& mask, const Tensor& query, const Tensor& key) {
     AttentionMask result;

@@ -1,6 +1,6 @@
 // attention_mask.cuh - the optional `mask` argument of an attention operator, as a kernel sees it.
 //
-//   AttentionMask     where the mask lies and how to step through it; attention_binding.h makes one of a tensor
+//   AttentionMask     where the mask is and how to step through it; attention_binding.h makes one of a tensor
 //   masked_score()    a score -> the score with the mask applied
 //   mask_from()       the mask as a block sees it: from its own head, row and key on
 //   in_log2()         a bias, or a score with one, in units of log2(e), where kernels take powers of two
@@ -12,7 +12,7 @@
 //            more or less
 //
 // Every mask broadcasts to [batch, heads, S_q, S_k]: along a dimension in which it has size 1 all entries share the
-// same value. Nothing is copied for that. The stride of a dimension says how many elements lie between two neighbours
+// same value. Nothing is copied for that. The stride of a dimension says how many elements are between two neighbors
 // along it, and a stride of 0 stays at the same element:
 //
 //   shape of the mask       strides: batch, head, query, key

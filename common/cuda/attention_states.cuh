@@ -3,7 +3,7 @@
 //
 //   State           of one query and four columns: m, l, o
 //   add             two states -> one
-//   sum_of_lanes    the states of neighbouring lanes -> one
+//   sum_of_lanes    the states of neighboring lanes -> one
 //   store_output    o / l -> the output
 //   StateArray      the states of several warps or blocks
 //

@@ -6,11 +6,11 @@
 //   check_tensor(x, "x", {"batch", "heads", "seq_len", "head_dim"})       device, float32, rank, contiguous, not empty
 //   check_rows(x, "x", {...})                                             the same; only the last dimension contiguous
 //   check_float_type(x, "x"), float_type(x, "x")                          float32, float16 or bfloat16, and which
-//   stride_of(x, i)                                                       x.stride(i); 0 where nobody steps
+//   stride_of(x, i)                                                       x.stride(i); 0 where it is never used
 //   check_same_size(a, "a", i, b, "b", j)                                 a.size(i) == b.size(j)
 //   check_at_most(n, limit, "rows", x, "x", "why")                        n <= limit, where n is a size of x
 //   check_between(step, 1, 4, "step")                                     1 <= step <= 4
-//   new_output(x, "y", {rows, cols})                                      uninitialised, of x's dtype and device
+//   new_output(x, "y", {rows, cols})                                      uninitialized, of x's dtype and device
 //   new_like(x, "y")                                                      the same, of x's shape
 //   data<float>(x)          the raw pointer (float, int32_t)
 //   current_stream(x)       PyTorch's current stream on x's device; DeviceScope makes that device the current one
@@ -18,27 +18,13 @@
 // Only the stable ABI of LibTorch is included: 0.8 s to compile where torch/extension.h takes 20 s. The build gives a
 // namespace of its own to every task, variant and backend (task_namespace) and defines CUDA_SIMULATOR for the simulator.
 #pragma once
-#include <cuda_runtime.h>
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
-#include <torch/csrc/stable/accelerator.h>
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-
-#include <cstdint>
-#include <initializer_list>
-#include <limits>
-#include <optional>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
 #include "common/cuda/float_type.h"
+#include "common/cuda/torch_stable.h"
 
 using torch::stable::Tensor;
 
-#ifdef SIMULATOR_CHECKED
-#include "simulator/checked.h"  // the checker is told of every tensor that a kernel may touch
+#ifdef CUDA_SIMULATOR
+#include "simulator/checked.h"  // reports every tensor that a kernel may touch to the checker
 #endif
 
 // The operators' namespace. For nvcc it is a macro; the simulator links it, so that one object serves every variant.
@@ -72,7 +58,7 @@ inline std::string as_text(Number part) {
 template <typename... Parts>
 inline void check(bool ok, const Parts&... parts) {
     if (ok) return;
-#ifdef SIMULATOR_CHECKED
+#ifdef CUDA_SIMULATOR
     simulator::check_tensors_end();  // this call is over
 #endif
     throw std::invalid_argument((std::string() + ... + as_text(parts)));
@@ -85,7 +71,7 @@ inline std::string shape_of(const Tensor& x) {
     return text + "]";
 }
 
-#ifdef SIMULATOR_CHECKED
+#ifdef CUDA_SIMULATOR
 inline void tell_checker(const Tensor& x, const char* name, bool initialized) {
     int64_t shape[simulator::MAX_RANK] = {};
     const int rank = static_cast<int>(x.dim() < simulator::MAX_RANK ? x.dim() : simulator::MAX_RANK);
@@ -95,7 +81,7 @@ inline void tell_checker(const Tensor& x, const char* name, bool initialized) {
 }
 
 // The same for an input of any strides. The elements of one that is not contiguous (expanded, transposed, a slice) are
-// reported by their number in memory; what lies between them belongs to it.
+// reported by their number in memory; what is between them belongs to it.
 inline void tell_checker_of_any(const Tensor& x, const char* name) {
     if (x.is_contiguous()) return tell_checker(x, name, true);
     int64_t extent = 1;
@@ -138,7 +124,7 @@ inline void check_tensor(const Tensor& x, const char* name, std::initializer_lis
     tell_checker(x, name, true);
 }
 
-// The same with any strides but one: the elements along the last dimension must be neighbours.
+// The same with any strides but one: the elements along the last dimension must be neighbors.
 inline void check_rows(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
                        torch::headeronly::ScalarType dtype) {
     check_but_layout(x, name, dims, dtype);
@@ -148,7 +134,7 @@ inline void check_rows(const Tensor& x, const char* name, std::initializer_list<
     tell_checker_of_any(x, name);
 }
 
-// How many elements lie between two neighbours along dimension i. Along one of size 1 nobody steps: there it is 0,
+// How many elements are between two neighbors along dimension i. Along one of size 1 it is never used: there it is 0,
 // which every alignment divides.
 inline int64_t stride_of(const Tensor& x, int64_t i) { return x.size(i) > 1 ? x.stride(i) : 0; }
 
@@ -215,9 +201,7 @@ inline T* data(const Tensor& x) {
 #ifdef CUDA_SIMULATOR
 struct DeviceScope {
     explicit DeviceScope(const Tensor&) {}
-#ifdef SIMULATOR_CHECKED
     ~DeviceScope() { simulator::check_tensors_end(); }
-#endif
 };
 inline cudaStream_t current_stream(const Tensor&) { return nullptr; }
 #else

@@ -27,7 +27,7 @@
 //
 // In the simulator a copy overwrites its destination with NaN (0xff bytes) when it starts and arrives at the wait that
 // covers it, so a missing wait shows. A copy that no wait covers never arrives: on a GPU it does, some time before the
-// block ends, but nothing tells when, and nobody may read it.
+// block ends, but nothing signals when, and no thread may read it.
 #pragma once
 #include <cuda_runtime.h>
 

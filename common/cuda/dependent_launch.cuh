@@ -6,7 +6,7 @@
 //   launch_clusters_after(kernel, cluster, grid, ...)                           the same; `cluster` blocks each
 //
 // Between two kernels of a stream a GPU drains, and starting the second takes a microsecond or two. Here its blocks are
-// brought to the multiprocessors while the first one still works, do what does not depend on it, and wait. Every block
+// brought to the SMs while the first one still works, do what does not depend on it, and wait. Every block
 // of the second kernel must call wait_for_predecessor(), also one that reads nothing: what comes after the second
 // kernel relies on the first one having ended, too.
 //

@@ -3,8 +3,8 @@
 //   exp2_approx(x)   2^x with a relative error of at most 2^-22; results below 2^-126 become 0
 //   log2_approx(x)   log2(x)
 //
-// exp2f(x) is this instruction and three more, which see to results below 2^-126. In a softmax such a number stands
-// beside a 1, and nobody would miss it. 2^-infinity is 0, 2^infinity infinity, 2^NaN NaN. logarithms.h makes powers of
+// exp2f(x) is this instruction and three more, which see to results below 2^-126. In a softmax such a number is
+// added to a 1, where it changes nothing. 2^-infinity is 0, 2^infinity infinity, 2^NaN NaN. logarithms.h makes powers of
 // two of powers of e.
 #pragma once
 #include <cuda_runtime.h>

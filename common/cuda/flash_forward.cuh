@@ -3,7 +3,7 @@
 //   1. Shapes       Shape                       what a block, a warp and a thread own
 //   2. Products     multiply_qk, multiply_pv    S = Q K^T, O += P V by mma.sync
 //                   hide_outside                scores of keys that a row may not see
-//   3. Block        Rows                        which rows of which head a block computes, where its tensors lie
+//   3. Block        Rows                        which rows of which head a block computes, where its tensors are
 //   4. Keys         Keys                        what a kernel has to say of the keys
 //   5. Output       store_output
 //                   compute_nan_again           what hidden keys hold does not reach a row
@@ -38,26 +38,26 @@ using namespace mma;
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
-//     block: B_r = 32 WARPS rows of Q    warp: 32 rows, M = 2 blocks of 16        tile of K or V: B_c = 32 keys
+//     block: B_r = 16 M WARPS rows of Q    warp: 16 M rows, M = 2        tile of K or V: B_c = 32 keys
 //
 // Why 32 rows per warp: the B operand of an mma, 16 x 8 elements of K or V, is 256 bytes of shared memory, and a warp
-// uses it M times. The four tensor cores of a multiprocessor take four operands in about six cycles, 1024 bytes; shared
+// uses it M times. The four tensor cores of an SM take four operands in about six cycles, 1024 bytes; shared
 // memory delivers 128 a cycle. So M = 1 would wait for shared memory, and M = 2 has some to spare.
 //
 // What that costs: a thread holds M D / 2 floats of O, 16 M of S, half as many registers of P, and M D / 4 registers of
-// Q. For D > 64 this is too much: there Q is read again for every tile.
+// Q. For D > 64 this is too much: there Q is read again for every tile. For D = 256 O of 16 rows alone takes 128
+// registers: M = 1.
 //
 // Shared memory: Q [B_r][D], then SLOTS tiles of K and SLOTS of V, [B_c][D] each; half of the slots are being read,
 // half being filled. With 4 warps 48 KB for D = 64 and 96, 64 KB for D = 128, which is what a block may have on Turing
 // (sm_75).
 
-constexpr int M = 2, WARP_ROWS = 16 * M, B_c = 32;
-
-template <typename T_, int D_, int WARPS_>
+template <typename T_, int D_, int WARPS_, int M_ = 2, int B_c_ = 32>
 struct Shape {
     using T = T_;
-    static constexpr int D = D_, WARPS = WARPS_, THREADS = 32 * WARPS, B_r = WARPS * WARP_ROWS;
-    static constexpr int BLOCKS = 8 / WARPS;  // per multiprocessor: registers allow two warps per scheduler
+    static constexpr int D = D_, WARPS = WARPS_, M = M_, B_c = B_c_, THREADS = 32 * WARPS;
+    static constexpr int WARP_ROWS = 16 * M, B_r = WARPS * WARP_ROWS;
+    static constexpr int BLOCKS = 8 / WARPS;  // per SM: registers allow two warps per scheduler
     static constexpr int SLOTS = D <= 64 ? 4 : 2;
     static constexpr bool HOLDS_Q = D <= 64;
     static constexpr int TILE = B_c * D, K_AT = B_r * D, V_AT = K_AT + SLOTS * TILE;  // in elements
@@ -65,12 +65,14 @@ struct Shape {
 };
 
 // Fragments: one lane's registers. Lanes and rows as in common/cuda/mma.cuh.
-using Scores = float[M][B_c / 8][4];
-using Weights = unsigned[B_c / 16][M][4];
-template <int D>
-using Output = float[M][D / 8][4];
-template <int D>
-using Query = unsigned[D / 16][M][4];
+template <class S>
+using Scores = float[S::M][S::B_c / 8][4];
+template <class S>
+using Weights = unsigned[S::B_c / 16][S::M][4];
+template <class S>
+using Output = float[S::M][S::D / 8][4];
+template <class S>
+using Query = unsigned[S::D / 16][S::M][4];
 
 // ----------------------------------------------------------------------------------------------- 2. Products
 //
@@ -123,7 +125,7 @@ __device__ __forceinline__ void multiply_pv(float (&o)[M][N][4], const unsigned 
     }
 }
 
-// Keys of a tile: begin, begin + 1, ... end - 1. Either may lie outside of the tile.
+// Keys of a tile: begin, begin + 1, ... end - 1. Either may be outside of the tile.
 struct KeyRange {
     int begin, end;
 };
@@ -145,23 +147,35 @@ __device__ __forceinline__ void hide_outside(float (&s)[M][N][4], F range) {
 
 // -------------------------------------------------------------------------------------------------- 3. Block
 //
-// A block computes up to B_r rows of one head. The blocks of a head are neighbours, so that they find its K and V in
+// A block computes up to B_r rows of one head. The blocks of a head are neighbors, so that they find its K and V in
 // the L2 cache, its last rows first: under a causal mask they have the longest way to go. Heads that share K and V are
-// neighbours, too.
+// neighbors, too.
 //
 template <class S>
 struct Rows {
     using T = typename S::T;
-    unsigned batch_head, batch, head;
+    unsigned batch, head;
     int start, count;              // the block's rows of its head
     int warp_start, warp_count;    // those of this warp
     const T *query, *key, *value;  // of this head; query from the block's first row on
+    T* out;                        // from this warp's first row on
+    float* lse;                    // the same, or nullptr
+    int64_t out_row;               // elements from a row of out to the next
+
+    // All but the pointers.
+    __device__ __forceinline__ Rows(unsigned batch, unsigned head, int start, int count)
+        : batch(batch),
+          head(head),
+          start(start),
+          count(count),
+          warp_start(start + static_cast<int>(threadIdx.x) / 32 * S::WARP_ROWS),
+          warp_count(min(start + count - warp_start, S::WARP_ROWS)) {}
 
     // Block x of batch * heads * ceil(S_q / rows), rows <= B_r.
     __device__ __forceinline__ explicit Rows(const AttentionArguments& a, int rows = S::B_r) {
         const int warp = threadIdx.x / 32;
         const unsigned q_blocks = static_cast<unsigned>(ceil_div(a.S_q, int64_t{rows}));
-        batch_head = blockIdx.x / q_blocks;
+        const unsigned batch_head = blockIdx.x / q_blocks;
         const unsigned heads = static_cast<unsigned>(a.heads);
         batch = batch_head / heads;
         head = batch_head % heads;
@@ -172,8 +186,11 @@ struct Rows {
                 start * a.query_strides.row;
         key = static_cast<const T*>(a.key) + batch * a.key_strides.batch + kv_head * a.key_strides.head;
         value = static_cast<const T*>(a.value) + batch * a.value_strides.batch + kv_head * a.value_strides.head;
-        warp_start = start + warp * WARP_ROWS;
-        warp_count = min(count - warp * WARP_ROWS, WARP_ROWS);
+        warp_start = start + warp * S::WARP_ROWS;
+        warp_count = min(count - warp * S::WARP_ROWS, S::WARP_ROWS);
+        const int64_t row = batch_head * a.S_q + warp_start;
+        out = static_cast<T*>(a.out) + row * a.head_dim, out_row = a.head_dim;
+        lse = a.lse == nullptr ? nullptr : a.lse + row;
     }
 };
 
@@ -184,8 +201,8 @@ struct Rows {
 // Called with one key after the other.
 using KeyVisitor = void (&)(int key);
 
-template <class K>
-concept Keys = requires(const K keys, Scores& s, int t, int row, int key, float score, KeyVisitor visit) {
+template <class K, class S>
+concept Keys = requires(const K keys, Scores<S>& s, int t, int row, int key, float score, KeyVisitor visit) {
     // Whether `begin` can be more than 0, and whether `skip` can be other than 0
     { K::BEGINS_LATE } -> std::convertible_to<bool>;
     { K::JUMPS } -> std::convertible_to<bool>;
@@ -199,7 +216,7 @@ concept Keys = requires(const K keys, Scores& s, int t, int row, int key, float 
 
     // How many keys there are from the beginning of tile t to the end of what the block reads
     { keys.left(t) } -> std::same_as<int>;
-    // How many keys lie between tiles t - 1 and t (t = 0: `first` and tile 0), a multiple of B_c
+    // How many keys are between tiles t - 1 and t (t = 0: `first` and tile 0), a multiple of B_c
     requires !K::JUMPS || requires { { keys.skip(t) } -> std::same_as<int>; };
 
     // Whether tile t needs hide(), which makes its scores -infinity for keys that a row may not see
@@ -213,39 +230,72 @@ concept Keys = requires(const K keys, Scores& s, int t, int row, int key, float 
     { keys.masked(score, row, key) } -> std::same_as<float>;
 };
 
+// What a kernel with options has in addition; each of them may be missing.
+//
+//   keys.drop(p, t)              weights of tile t that dropout leaves out = 0
+//   keys.end_of_row(shift, sum)  what a row's output is multiplied by, and its lse: RowEnd
+//   keys.takes(row, key)         whether a weight is kept; keys.finish(again, out): the last step of a SeenRow
+struct PlainRowEnd {
+    float factor, lse;
+};
+template <class K>
+__device__ __forceinline__ auto end_of_row(const K& keys, float shift, float sum) {
+    if constexpr (requires { keys.end_of_row(shift, sum); })
+        return keys.end_of_row(shift, sum);
+    else
+        return PlainRowEnd{final_factor(sum), logsumexp_of(shift, sum)};
+}
+template <class K, class P>
+__device__ __forceinline__ void drop(const K& keys, P& p, int t) {
+    if constexpr (requires { keys.drop(p, t); }) keys.drop(p, t);
+}
+template <class K>
+__device__ __forceinline__ bool takes(const K& keys, int row, int key) {
+    if constexpr (requires { keys.takes(row, key); })
+        return keys.takes(row, key);
+    else
+        return true;
+}
+template <class K, class Row, typename T>
+__device__ __forceinline__ void finish(const K& keys, Row& again, T* out) {
+    if constexpr (requires { keys.finish(again, out); })
+        keys.finish(again, out);
+    else
+        again.write(out);
+}
+
 // -------------------------------------------------------------------------------------------------- 5. Output
 //
 // o / sum to global memory through the warp's own rows of the Q tile, so that it is written 16 bytes at a time.
 //
 // PLAIN: rows in pieces of 16 bytes, see TileLoader.
 
-template <class S, bool PLAIN>
-__device__ __forceinline__ void store_output(const AttentionArguments& a, const Rows<S>& block,
-                                             typename S::T* shared, const Output<S::D>& o, const RowState<M>& rows) {
+template <class S, bool PLAIN, class K>
+__device__ __forceinline__ void store_output(const AttentionArguments& a, const Rows<S>& block, const K& keys,
+                                             typename S::T* shared, const Output<S>& o, const RowState<S::M>& rows) {
     using T = typename S::T;
-    constexpr int D = S::D;
+    constexpr int D = S::D, M = S::M, WARP_ROWS = S::WARP_ROWS;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     T* tile = shared + warp * WARP_ROWS * D;
     __syncwarp();  // all lanes have read Q: without a tile of keys there was no barrier since
     UNROLL
     for (int r = 0; r < 2 * M; ++r) {
         const int row = mma::row(lane, r);
-        const float sum = quad_sum(rows.sum[r]), factor = final_factor(sum);
-        if (a.lse != nullptr && lane % 4 == 0 && row < block.warp_count)
-            a.lse[block.batch_head * a.S_q + block.warp_start + row] = logsumexp_of(rows.shift[r], sum);
+        const auto end = end_of_row(keys, rows.shift[r], quad_sum(rows.sum[r]));
+        const float factor = end.factor;
+        if (block.lse != nullptr && lane % 4 == 0 && row < block.warp_count) block.lse[row] = end.lse;
         UNROLL
         for (int n = 0; n < D / 8; ++n)  // two columns of each group of 8
             *reinterpret_cast<unsigned*>(swizzled<D>(tile, row, n) + mma::col(lane, 0)) =
                 pack<T>(by_row(o)(r, 2 * n) * factor, by_row(o)(r, 2 * n + 1) * factor);
     }
     __syncwarp();
-    T* out = static_cast<T*>(a.out) + (block.batch_head * a.S_q + block.warp_start) * a.head_dim;
     UNROLL
     for (int i = 0; i < WARP_ROWS * D / 8; i += 32) {
         const int row = (i + lane) / (D / 8), chunk = (i + lane) % (D / 8);
         if (row >= block.warp_count || chunk * 8 >= a.head_dim) continue;
         const T* from = swizzled<D>(tile, row, chunk);
-        T* to = out + row * a.head_dim + chunk * 8;
+        T* to = block.out + row * block.out_row + chunk * 8;
         if constexpr (PLAIN) {
             *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
         } else {
@@ -255,10 +305,11 @@ __device__ __forceinline__ void store_output(const AttentionArguments& a, const 
 }
 
 // Rows with a NaN, from the keys that they see alone: seen_row.cuh. The warp has written all of them.
-template <class S, Keys K>
+template <class S, Keys<S> K>
 __device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, const Rows<S>& block,
-                                                  const K& keys, const Output<S::D>& o) {
+                                                  const K& keys, const Output<S>& o) {
     using T = typename S::T;
+    constexpr int M = S::M, WARP_ROWS = S::WARP_ROWS;
     unsigned marked = 0;
     UNROLL
     for (int i = 0; i < 2 * M; ++i) {
@@ -270,13 +321,14 @@ __device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, c
     attention::for_each_marked_row<WARP_ROWS>(marked, [&](int i) {
         const int row = block.warp_start + i;
         if (i >= block.warp_count) return;
-        attention::SeenRow<T> again(block.query + (row - block.start) * a.query_strides.row, a.head_dim);
+        attention::SeenRow<T, S::D> again(block.query + (row - block.start) * a.query_strides.row, a.head_dim);
         keys.for_each_seen(row, [&](int key) {
             if (again.lost()) return;
             const float score = again.product(block.key + key * a.key_strides.row) * a.scale;
-            again.add(keys.masked(score, row, key), block.value + key * a.value_strides.row);
+            const T* value = block.value + key * a.value_strides.row;
+            again.add(keys.masked(score, row, key), takes(keys, row, key) ? value : nullptr);
         });
-        again.write(static_cast<T*>(a.out) + (block.batch_head * a.S_q + row) * a.head_dim);
+        finish(keys, again, block.out + i * block.out_row);
     });
 }
 
@@ -288,11 +340,11 @@ __device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, c
 //
 // factor: what makes the scores, after hide(), powers of two
 
-template <class S, bool PLAIN, Keys K>
+template <class S, bool PLAIN, Keys<S> K>
 __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<S>& block,
                                               const K& keys, float factor, typename S::T* shared) {
     using T = typename S::T;
-    constexpr int D = S::D, SLOTS = S::SLOTS, AHEAD = SLOTS / 2;
+    constexpr int D = S::D, B_c = S::B_c, SLOTS = S::SLOTS, AHEAD = SLOTS / 2;
     const int warp = threadIdx.x / 32;
 
     using Loader = TileLoader<T, D, S::THREADS, PLAIN>;
@@ -311,17 +363,21 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
     for (int i = 0; i < AHEAD; ++i) load_k(i + 1), load_v(i);
     cp_async_commit();
 
-    const unsigned q_at = warp * WARP_ROWS * D + lane_start<D>();
+    const unsigned q_at = warp * S::WARP_ROWS * D + lane_start<D>();
     const unsigned k_at = S::K_AT + lane_start_b<D>(), v_at = S::V_AT + lane_start<D>();
-    RowState<M> rows;
-    Scores s;
-    Weights p;
-    Query<D> q;
-    Output<D> o;
+    RowState<S::M> rows;
+    Scores<S> s;
+    Weights<S> p;
+    Query<S> q;
+    Output<S> o;
     clear(o);
 
+    const auto find_weights = [&](int t) {  // of s, which prepare() has left
+        weigh<T>(p, rows, s, factor);
+        drop(keys, p, t);
+    };
     const auto prepare = [&](int t) {  // s, just computed, for weigh()
-        float top[2 * M];
+        float top[2 * S::M];
         bool exceeded = needs_rescale(top, rows, s, factor);
         if (keys.masked(t)) {
             keys.hide(s, t);
@@ -355,16 +411,16 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
             multiply_qk<S>(s, q, shared, q_at, k_next);
             prepare(t + 1);
         } else if (t + 1 < keys.end) {
-            weigh<T>(p, rows, s, factor);
+            find_weights(t);
             multiply_qk<S>(s, q, shared, q_at, k_next);
             multiply_pv<S>(o, p, shared, v_now);
             prepare(t + 1);
         } else if (t < keys.end) {
-            weigh<T>(p, rows, s, factor);
+            find_weights(t);
             multiply_pv<S>(o, p, shared, v_now);
         }
     }
-    store_output<S, PLAIN>(a, block, shared, o, rows);
+    store_output<S, PLAIN>(a, block, keys, shared, o, rows);
     if (keys.hides_keys()) compute_nan_again(a, block, keys, o);
 }
 

@@ -1,7 +1,7 @@
 // flash_products.cuh - products whose operands and results are tiles in shared memory, as flash_tiles.cuh lays them.
 //
-//   multiply              accumulators += A B, each operand as it lies or turned over
-//   first_pair, pair_at   where accumulators go, rounded to T, in pairs of neighbouring columns
+//   multiply              accumulators += A B, each operand as it is or turned over
+//   first_pair, pair_at   where accumulators go, rounded to T, in pairs of neighboring columns
 //
 // d [M][N][4] are a warp's accumulators, M x N tiles of 16 x 8. `shared` is the beginning of the block's shared memory;
 // places in it are offsets in elements.
@@ -25,7 +25,7 @@ using namespace mma;
 //
 // a_at, b_at: where the lane begins to read in `shared`, by block_at and
 //
-//                     the operand lies as           begins at
+//                     the operand is stored       begins at
 //   A                 A [16 M ...][A_COLS]          lane_start
 //     A_TURNED        A^T [K ...][A_COLS]           lane_start_b
 //   B                 B^T [8 N ...][B_COLS]         lane_start_b

@@ -5,7 +5,7 @@
 //   block_at                   the same for the block of 16 x 16 elements in row 16 r, column 16 k of a tile
 //
 // A tile is [ROWS][D] elements of T = __half or __nv_bfloat16 and begins at a multiple of 128 bytes. A row consists of
-// 16-byte chunks of 8 elements, which stand where swizzle() of common/cuda/ldmatrix.cuh puts them: rows are written and
+// 16-byte chunks of 8 elements, which are where swizzle() of common/cuda/ldmatrix.cuh puts them: rows are written and
 // columns are read without bank conflicts, and without padding.
 #pragma once
 #include <cuda_runtime.h>
@@ -20,7 +20,7 @@ namespace flash {
 
 using namespace mma;
 
-// How many neighbouring chunks of a row the swizzle permutes: 4 or 8.
+// How many neighboring chunks of a row the swizzle permutes: 4 or 8.
 template <int D>
 constexpr int SWIZZLED_CHUNKS = D / 8 % 8 == 0 ? 8 : 4;
 
@@ -28,8 +28,8 @@ constexpr int SWIZZLED_CHUNKS = D / 8 % 8 == 0 ? 8 : 4;
 // row or d >= head_dim, so that nothing else has to know that a tile is short or head_dim smaller than D. All THREADS
 // threads of the block call.
 //
-// LANES neighbouring threads copy a row: as many as the swizzle permutes chunks, fewer if there are fewer threads, but
-// never so many that less than 8 rows are copied at once. So the rows of a thread lie a multiple of 8 apart and have
+// LANES neighboring threads copy a row: as many as the swizzle permutes chunks, fewer if there are fewer threads, but
+// never so many that less than 8 rows are copied at once. So the rows of a thread are a multiple of 8 apart and have
 // their chunks in the same places, and no more than an addition leads from one to the next.
 //
 //   ALIGNED   the matrix and its row_stride are multiples of 16 bytes, head_dim one of 8: a chunk is one cp.async. The
@@ -78,7 +78,7 @@ class TileLoader {
     }
 };
 
-// Where a lane's row of the four matrices of ldmatrix lies in a block of 16 x 16 elements, as an offset in elements.
+// Where a lane's row of the four matrices of ldmatrix is in a block of 16 x 16 elements, as an offset in elements.
 //
 //   lane_start     for A, and with _trans for two B whose rows are the rows of the tile: V in O = P V
 //   lane_start_b   for two B whose columns are the rows of the tile: K in S = Q K^T

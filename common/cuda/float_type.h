@@ -1,4 +1,4 @@
-// float_type.h - the types that kernels compute with, as a launcher is told of them.
+// float_type.h - the types that kernels compute with, as passed to a launcher.
 //
 //   FloatType     float32, float16 or bfloat16; float_type() of binding.h gives that of a tensor, for_float_type() of
 //                 float_conversion.cuh makes a type of it

@@ -7,13 +7,13 @@
 //   round_weights   weights -> the A operand of P V
 //   transpose_quad  the words of four lanes change places, for write_rows
 //   write_rows      the output, and with it lse, -> global memory
-//   Sources         where query, key and value lie, for compute_nan_again
+//   Sources         where query, key and value are, for compute_nan_again
 //   for_each_nan_row    rows of the output with a NaN
 //   compute_nan_again   what hidden keys hold does not reach a row: seen_row.cuh
 //
 // The online softmax itself is that of flash_softmax.cuh with M = 1, since a warp of a warpgroup has 16 rows and the
 // fragments of mma.sync. Only weigh() is in two pieces here: the registers of the old weights are read by P V while the
-// new powers are computed, so these stay where the scores were, and are rounded afterwards.
+// new powers are computed, so these stay where the scores were, and are rounded afterward.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -86,7 +86,7 @@ __device__ __forceinline__ void round_weights(unsigned (&p)[N8 / 2][4], const fl
     for (int k = 0; k < N8 / 2; ++k) accumulators_as_a<T>(p[k], s[0][2 * k], s[0][2 * k + 1]);
 }
 
-// The lanes of a quad hold the columns of a 4 x 4 matrix of words; afterwards lane i holds row i.
+// The lanes of a quad hold the columns of a 4 x 4 matrix of words; afterward lane i holds row i.
 __device__ __forceinline__ void transpose_quad(unsigned (&w)[4]) {
     UNROLL
     for (int distance = 1; distance <= 2; distance *= 2) {
@@ -100,9 +100,9 @@ __device__ __forceinline__ void transpose_quad(unsigned (&w)[4]) {
     }
 }
 
-// factor * o, of a warp's 16 rows, one factor for each of this lane's two. A lane has two columns of 8 neighbouring
+// factor * o, of a warp's 16 rows, one factor for each of this lane's two. A lane has two columns of 8 neighboring
 // ones; after an exchange within the quad it has all 8 of another group, so that it writes 16 bytes at a time and the
-// quad 64 neighbouring ones.
+// quad 64 neighboring ones.
 //
 //   out [rows_left][head_dim], from the warp's first row on    head_dim: a multiple of 8, <= D = 8 D8
 //   row_stride: elements from a row of out to the next
@@ -143,7 +143,7 @@ __device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[
     write_rows<T>(out, o[0], factor, rows_left, head_dim, head_dim);
 }
 
-// Tensor maps are the copy engine's; this is for ordinary loads.
+// Tensor maps are TMA's; this is for ordinary loads.
 struct Sources {
     const void *query, *key, *value;
     RowStrides query_strides, key_strides, value_strides;

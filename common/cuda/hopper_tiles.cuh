@@ -13,13 +13,13 @@
 //                   RegisterShares            how many registers each may have
 //   5. Host         is_built                  whether a kernel has been compiled for this GPU
 //
-//   wgmma.cuh, tma.cuh, mbarrier.cuh: the instructions, and how data and barriers lie in memory
+//   wgmma.cuh, tma.cuh, mbarrier.cuh: the instructions, and how data and barriers are in memory
 //
 // The picture behind all of it: a block is one warpgroup that only asks for tiles, and GROUPS warpgroups of 64 rows
 // each that only compute. They meet at the slots.
 //
-//   producer          empty? -> ask the copy engine for a tile         ... the slot after that
-//   copy engine                 writes it, tells `full`
+//   producer          empty? -> issue a TMA load           ... the stage after that
+//   TMA                         writes it, signals `full`
 //   consumers                   full? -> products from it -> `empty` from every warp
 #pragma once
 #include <cuda.h>
@@ -117,7 +117,7 @@ __device__ __forceinline__ void start_columns_by_rows(float (&d)[8][4], MnMajor 
 }
 
 // Where this lane's row of 16 columns begins, of those that ldmatrix or stmatrix takes from it for the 16 rows of one
-// warp. The pieces of a row lie in the order piece ^ (row % 8).
+// warp. The pieces of a row are in the order piece ^ (row % 8).
 template <class Tile>
 __device__ __forceinline__ unsigned lane_row_at(int first_row, int columns) {
     const int lane = threadIdx.x % 32, row = first_row + lane % 16, piece = columns % 4 * 2 + lane / 16;
@@ -184,13 +184,13 @@ __device__ __forceinline__ void wait_for(Slots<COUNT>& slots, const Ring<COUNT>&
     mbarrier_wait(slots.full[ring.slot()], ring.parity());
 }
 
-// Every consumer warp, once for every filling, when nothing reads the slot any more.
+// Every consumer warp, once for every filling, when nothing reads the stage any longer.
 template <int COUNT>
 __device__ __forceinline__ void give_back(Slots<COUNT>& slots, int slot) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(slots.empty[slot]);
 }
 
-// Every warp that has written its part of a slot itself, for the tensor cores or the copy engine to read.
+// Every warp that has written its part of a slot itself, for the tensor cores or TMA to read.
 template <int COUNT>
 __device__ __forceinline__ void hand_over(Slots<COUNT>& slots, int slot) {
     fence_for_copy_engine();
@@ -206,8 +206,8 @@ constexpr int PRODUCER = -1;
 // of an operand, is then kept once per warp, where wgmma wants it.
 __device__ __forceinline__ int role_of_warpgroup() { return __shfl_sync(FULL_WARP, threadIdx.x / GROUP_THREADS, 0) - 1; }
 
-// What the threads of a block have at its start, equal shares of the multiprocessor's 65536 registers, is all that it
-// ever has: the producer gives most of its own away, and consumers that want more than that would wait for ever.
+// What the threads of a block have at its start, equal shares of the SM's 65536 registers, is all that it
+// ever has: the producer gives most of its own away, and consumers that want more than that would wait forever.
 template <int GROUPS>
 struct RegisterShares {
     static constexpr int AT_START = 65536 / (GROUP_THREADS * (1 + GROUPS)) / 8 * 8;

@@ -1,4 +1,4 @@
-// key_positions.cuh - how many keys a causal mask leaves, where keys stand `step` positions apart.
+// key_positions.cuh - how many keys a causal mask leaves, where keys are `step` positions apart.
 //
 //   keys_up_to(position, step)     of the keys at 0, step, 2 * step, ... those at or before `position`
 //

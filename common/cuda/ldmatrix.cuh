@@ -7,8 +7,8 @@
 //   swizzle<ROW_BYTES>(row, chunk)        where a row keeps its 16-byte chunk, so that columns have no bank conflicts
 //   swizzled<COLS>(tile, row, chunk)      the address of that chunk
 //
-// Every row of a matrix is 16 bytes of shared memory at an address that is a multiple of 16; rows may lie anywhere. A
-// lane gives the address of one row, and gets two neighbouring elements of every matrix:
+// Every row of a matrix is 16 bytes of shared memory at an address that is a multiple of 16; rows may be anywhere. A
+// lane gives the address of one row, and gets two neighboring elements of every matrix:
 //
 //   given by                 received by
 //     lane 0: row 0            [ L0  | L1  | L2  | L3  ]     matrix 0 -> r0: lane 4 i + j holds the elements 2 j and
@@ -19,7 +19,7 @@
 //
 // With _trans lane 4 i + j holds the elements i of the rows 2 j and 2 j + 1: column i in place of row i.
 //
-// All 32 lanes must call, at the same place in the program. (The instruction also loads one matrix, or two; nobody here
+// All 32 lanes must call, at the same place in the program. (The instruction also loads one matrix, or two; no kernel here
 // wants so few.)
 //
 // How the matrices make the operands of mma_m16n8k16, for tiles in shared memory:

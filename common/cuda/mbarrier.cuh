@@ -1,10 +1,10 @@
-// mbarrier.cuh - barriers in shared memory that threads and the copy engine arrive at. Compute capability 9.0.
+// mbarrier.cuh - barriers in shared memory that threads and TMA arrive at. Compute capability 9.0.
 //
 //   Mbarrier                    the barrier, 8 bytes of shared memory
 //   mbarrier_init(b, n)         a phase is complete after n arrivals; one thread calls, then mbarrier_init_done()
-//   mbarrier_init_done()        makes the initialised barriers known to the copy engine; a __syncthreads() must follow
+//   mbarrier_init_done()        makes the initialized barriers known to TMA; a __syncthreads() must follow
 //   mbarrier_arrive(b)          one arrival
-//   mbarrier_expect(b, bytes)   one arrival, and the phase waits for so many bytes from the copy engine (tma.cuh), too
+//   mbarrier_expect(b, bytes)   one arrival, and the phase also waits for this number of bytes from TMA (tma.cuh)
 //   mbarrier_wait(b, parity)    waits until the phase of this parity is complete
 //   mbarrier_try_wait(b, parity)    waits a while: whether it is
 //   Ring<N>                     which of N barriers, and which parity, comes next

@@ -2,11 +2,11 @@
 //
 //   mma_m16n8k16<T>(d, a, b)   T = __half or __nv_bfloat16: A 16 x 16, B 16 x 8, D 16 x 8 in float
 //   clear(d)                   accumulators = 0
-//   by_row(d)(r, c)            accumulators as the small matrix that they are to a lane; row, col: where it lies
+//   by_row(d)(r, c)            accumulators as the small matrix that they are to a lane; row, col: where it is
 //   pack<T>(low, high)         two floats -> one register of two T, rounded to nearest even
 //   unpack<T>(bits)            the way back
 //   accumulators_as_a<T>(a, left, right)    two D tiles -> the A operand of the next mma
-//   d_row, d_col, a_row, a_col, b_row, b_col    where this lane's registers lie
+//   d_row, d_col, a_row, a_col, b_row, b_col    where this lane's registers are
 //
 // A tile is spread over the registers of the warp: every lane holds a few elements of each matrix, its fragment.
 // unsigned a[4], b[2] and float d[4] are one lane's fragments. All 32 lanes must call, at the same place in the
@@ -15,7 +15,7 @@
 // Where the elements are (lane numbers L0 ... L31; see "Matrix Fragments for mma" in the PTX manual). With
 // g = lane / 4 and t = lane % 4:
 //
-//   D, 16 x 8, float. A lane holds two neighbouring columns of rows g and g + 8.
+//   D, 16 x 8, float. A lane holds two neighboring columns of rows g and g + 8.
 //
 //              columns 0 1    2 3    4 5    6 7
 //       row  0       [ L0  |  L1  |  L2  |  L3  ]
@@ -26,9 +26,9 @@
 //        ...                                           d[2], d[3]
 //       row 15       [ L28 |  L29 |  L30 |  L31 ]
 //
-//     So a row lies in the 4 lanes of a quad: quad_max() and quad_sum() of warp.cuh.
+//     So a row is in the 4 lanes of a quad: quad_max() and quad_sum() of warp.cuh.
 //
-//   A, 16 x 16, 16-bit, row-major. A register holds two neighbouring columns, the first in its low half.
+//   A, 16 x 16, 16-bit, row-major. A register holds two neighboring columns, the first in its low half.
 //
 //              columns 0 1    2 3    4 5    6 7     8 9   10 11  12 13  14 15
 //       row  0       [ L0  |  L1  |  L2  |  L3  ][  L0  |  L1  |  L2  |  L3  ]
@@ -41,7 +41,7 @@
 //     Each quarter looks like half of D: two D tiles side by side are an A tile once they are rounded to 16 bits. In
 //     attention, S = Q K^T leaves the accumulators of P where P V needs them: accumulators_as_a(), no shared memory.
 //
-//   B, 16 x 8, 16-bit, column-major. A register holds two neighbouring rows, the first in its low half.
+//   B, 16 x 8, 16-bit, column-major. A register holds two neighboring rows, the first in its low half.
 //
 //              column  0     1     2    ...   7
 //       rows  0  1   [ L0  | L4  | L8  | ... | L28 ]
@@ -165,7 +165,7 @@ __device__ __forceinline__ void accumulators_as_a(unsigned (&a)[4], const float 
     a[3] = pack<T>(right[2], right[3]);
 }
 
-// ---- where register i of a lane lies in its tile
+// ---- where register i of a lane is in its tile
 
 __host__ __device__ constexpr int d_row(int lane, int i) { return lane / 4 + i / 2 * 8; }
 __host__ __device__ constexpr int d_col(int lane, int i) { return lane % 4 * 2 + i % 2; }

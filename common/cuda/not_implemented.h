@@ -2,7 +2,7 @@
 //
 // The Python side reads the source and refuses to call an operator whose kernels still contain the marker (see
 // common/compiling/gaps.py), so that an unfilled gap is reported with its file and line and never as wrong numbers.
-// What stands here is the second line of defence, for code that calls the kernels some other way.
+// What is here is the second line of defense, for code that calls the kernels some other way.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,11 +1,11 @@
-// seen_row.cuh - a row of attention once more, from the keys that it sees and no others.
+// seen_row.cuh - a row of attention again, from the keys that it sees and no others.
 //
 //   SeenRow<T>            one row of the output, key by key; all lanes of a warp together
 //   has_nan(x)            whether one of the numbers is NaN
 //   for_each_marked_row   the rows of a warp that need it
 //
-// A hidden key has the weight 0. But the kernels multiply whole tiles, and 0 times NaN or infinity is NaN: what lies in
-// V at a hidden key (the padding of a batch, memory that nobody has written yet) would reach rows that do not see it.
+// A hidden key has the weight 0. But the kernels multiply whole tiles, and 0 times NaN or infinity is NaN: what is in
+// V at a hidden key (the padding of a batch, memory that has not been written yet) would reach rows that do not see it.
 // Zeroing V does not help, since other rows of the same tile may see that key. So a kernel that hides keys looks at its
 // rows before it leaves: where one has a NaN, its warp computes it again here, skipping what is hidden. That is slow,
 // and costs nothing where there is no NaN but the look. A NaN that the row does see comes out again.
@@ -86,7 +86,7 @@ __device__ __forceinline__ bool has_nan(const float (&x)[M][N]) {
 }
 
 // Calls f(row), with all lanes together, for the marked ones of a warp's ROWS rows. mine: bit i marks row 8 i + lane / 4
-// for the columns of this lane, as the fragments of mma.cuh lie. All lanes have written their parts of the rows when f
+// for the columns of this lane, laid out as the fragments of mma.cuh. All lanes have written their parts of the rows when f
 // is called.
 template <int ROWS, typename F>
 __device__ __forceinline__ void for_each_marked_row(unsigned mine, F f) {

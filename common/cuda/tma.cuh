@@ -1,8 +1,8 @@
-// tma.cuh - boxes of a tensor, copied to shared memory by the copy engine of compute capability 9.0 (TMA).
+// tma.cuh - boxes of a tensor, copied to shared memory by TMA of compute capability 9.0 (TMA).
 //
 //   make_tensor_map<T>(map, data, shape, strides, rows)    host: describes a tensor [batch][head][row][d], and a box
 //   tma_load(to, map, barrier, d, row, head, batch)        device: one thread asks for the box that begins there
-//   bulk_load(to, from, bytes, barrier)                    the same for bytes that lie one behind the other
+//   bulk_load(to, from, bytes, barrier)                    the same for consecutive bytes
 //   bulk_load_once(to, from, bytes, barrier)               of bytes that need not stay in the L2 cache
 //   bulk_add(to, from, bytes)                              adds floats from shared memory to floats in global memory
 //   bulk_read_done(), bulk_done()                          until the thread's additions have read, or added, everything
@@ -10,17 +10,17 @@
 //                                                          engine and by wgmma, after a barrier
 //   fence_global_for_copy_engine()                         the same of global memory: what this thread knows of it
 //
-// The engine computes the addresses: strides may be any, as long as the elements of a row are neighbours, and a tensor
-// of every 8th row is described like any other. What lies outside the tensor is not read and arrives as zeros. A box is
+// The engine computes the addresses: strides may be any, as long as the elements of a row are neighbors, and a tensor
+// of every 8th row is described like any other. What is outside the tensor is not read and arrives as zeros. A box is
 //
 //   [rows][TMA_COLS]    TMA_COLS = 64 elements of 16 bits, 128 bytes a row
 //
-// and lies in shared memory the way wgmma.cuh wants it: the eight 16-byte pieces of row r stand in the order
+// and is in shared memory the way wgmma.cuh wants it: the eight 16-byte pieces of row r are in the order
 // piece ^ (r % 8) ("128-byte swizzle"), so that neither rows nor columns of pieces meet in a bank. `to` must be a
 // multiple of 1024 bytes. All bytes of a box, also those outside the tensor, count for mbarrier_expect().
 //
 // A tensor map is 128 bytes that the host encodes; a kernel takes it as a `const __grid_constant__` parameter, since
-// the engine reads it where it lies.
+// the engine reads it where it is.
 #pragma once
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -45,7 +45,7 @@ struct RowShape {
     int head_dim;
 };
 
-// The driver's own function; asked for through the runtime, so that nothing links with libcuda.
+// The driver's own function, obtained through the runtime, so that nothing links with libcuda.
 inline auto tensor_map_encoder() {
     static const auto encode = [] {
         void* function = nullptr;

@@ -1,4 +1,4 @@
-// unroll.cuh - how often the compiler writes down the body of a loop. Each stands before the loop.
+// unroll.cuh - how often the compiler writes down the body of a loop. Each precedes the loop.
 //
 //   UNROLL         once for every turn: loops over registers, fragments of mma.cuh among them
 //   UNROLL_BY(n)   n turns at a time

@@ -1,6 +1,6 @@
 // wgmma.cuh - the tensor cores of compute capability 9.0: D = A B + D for 64 rows, by four warps, while they go on.
 //
-//   KMajor, MnMajor                     where a tile lies in shared memory, and how it is read: at(), plus()
+//   KMajor, MnMajor                     where a tile is in shared memory, and how it is read: at(), plus()
 //   wgmma<T>(d, a, b, accumulate)       d [64][N] (+)= a [64][16] b [16][N]; a KMajor or in registers, b KMajor
 //   wgmma<T>(d, a, b)                   d [64][N] += a [64][16] b [16][N]; a in registers, b MnMajor
 //   wgmma<T>(d, a, b, accumulate)       d [64][N] (+)= a [64][16] b [16][N]; a and b MnMajor
@@ -8,7 +8,7 @@
 //   wgmma_commit()                      all wgmma since the last commit are a group
 //   wgmma_wait<N>()                     until no more than the N latest groups are under way
 //   keep_order(d)                       what is done to d before this place stays before it, what is done after, after
-//   more_registers, fewer_registers     a warpgroup's share of the multiprocessor's registers
+//   more_registers, fewer_registers     a warpgroup's share of the SM's registers
 //
 // T is __half or __nv_bfloat16, sums are float. The four warps are a warpgroup: numbers 4 g ... 4 g + 3. All of its
 // threads must call, at the same place in the program. Needs a build for sm_90a; see "wgmma" in the PTX manual.
@@ -17,10 +17,10 @@
 // columns 8 n ... 8 n + 7, a[4] is an A tile of 16 x 16. So P = softmax(S) becomes the A operand of P V in registers,
 // as with mma.sync. N = 64, 80, 96, 112, 128, 160, 192 or 256.
 //
-// Asynchronous. An instruction is issued and the warps go on; until the wait, nobody may touch d, change a (registers)
+// Asynchronous. An instruction is issued and the warps go on; until the wait, no thread may touch d, change a (registers)
 // or overwrite a and b (shared memory). The compiler does not know that d is written later than the instruction
-// stands: keep_order(d) behind the wait keeps what is done to d there. If ptxas says that it serialises wgmma (C7510
-// and its neighbours), such a rule was broken, registers do not suffice, or only some threads may come to a wgmma.
+// says: keep_order(d) after the wait keeps everything done to d there. If ptxas says that it serializes wgmma (C7510
+// and its neighbors), such a rule was broken, registers do not suffice, or only some threads may come to a wgmma.
 //
 // Shared memory. Tiles as tma.cuh leaves them, boxes [rows][64] with the 128-byte swizzle. Eight rows of a box are 1024
 // bytes, one atom of the swizzle; a box is a column of atoms. Two ways to read a box:
@@ -29,7 +29,7 @@
 //               One wgmma takes 16 of them; the next 16 begin 32 bytes further on: plus(32). Rows: 64, or N.
 //   MnMajor     a row of the box is a row of B, one step of k: V in P V. One wgmma takes 16 rows; the next 16 begin
 //               16 * 128 bytes further on. N > 64: the next 64 columns are in the next box, `box_bytes` further on.
-//               As A: the 64 columns of one box are the rows of A; dS^T, which lies there key by key, in dQ = dS K.
+//               As A: the 64 columns of one box are the rows of A; dS^T, stored key by key, in dQ = dS K.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -56,7 +56,7 @@ struct KMajor {
     uint64_t bits;
 
     __device__ __forceinline__ static KMajor at(const void* box) { return {matrix_descriptor(box, 16)}; }
-    // The tile that begins so many bytes further on.
+    // The tile that begins `bytes` further on.
     __device__ __forceinline__ KMajor plus(unsigned bytes) const { return {bits + bytes / 16}; }
 };
 
@@ -159,8 +159,8 @@ WGMMA_FUNCTIONS(256, 128, 129, 130, 131, 132, 133, D_COLS_64(0), D_COLS_64(8), D
 #undef WGMMA_FUNCTION
 #undef WGMMA_FUNCTIONS
 
-// What a warp may use of the multiprocessor's registers, from here on: a multiple of 8, 24 .. 256. Every warp of a
-// warpgroup calls; `more` waits until others have given back enough.
+// What a warp may use of the SM's registers, from here on: a multiple of 8, 24 .. 256. Every warp of a
+// warpgroup calls; `more` waits until others have released enough.
 template <int N>
 __device__ __forceinline__ void fewer_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));

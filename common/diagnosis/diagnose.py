@@ -1,6 +1,6 @@
 """What a wrong output is: which known mistake it equals, or where its errors are.
 
-    diagnose(out, ref, bound, axes, mistakes, ...) -> Diagnosis(names, sentences)
+    diagnose(out, ref, bound, axes, mistakes, ...) -> Diagnosis
 
 A mistake is named only if the output equals the wrong answer that the mistake gives on these inputs, and if that wrong
 answer differs clearly from the right one. When several known mistakes give the same answer all of them are named. When
@@ -13,15 +13,27 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from common.diagnosis.locating import GPU_BITS, SEPARATION, UNUSED_BITS, holds, locate, unwritten_mask, wrong_mask
+from common.diagnosis.locating import (
+    GPU_BITS,
+    OR_UNWRITTEN,
+    SEPARATION,
+    UNUSED_BITS,
+    holds,
+    locate,
+    nameless_nan,
+    unwritten_mask,
+    wrong_mask,
+)
 from common.diagnosis.mistakes.inferring import MOST_ELEMENTS, inferred_from
 from common.diagnosis.mistakes.known import Mistake
-from common.diagnosis.mistakes.weights import weights_told
-from common.diagnosis.row_factors import row_factors
-from common.diagnosis.slices import moved_slices, slices_told
+from common.diagnosis.mistakes.weights import explain_weights
+from common.diagnosis.row_factors import BARRIER, row_factors
+from common.diagnosis.slices import explain_slices, moved_slices
+from common.diagnosis.stages import Table
 
-UNKNOWN = "It equals none of the known wrong answers; this is where it differs:"
 ALSO = "On these inputs it also equals: "
+UNSTEADY = "changes from run to run"
+MOST_BY_CHANCE = 16  # wrong numbers among NaN that may equal an answer by chance
 MOST_TOLD = 3  # of the known mistakes that an output equals
 
 
@@ -30,28 +42,43 @@ class Diagnosis:
     """What a wrong output is.
 
     Attributes:
-        names: the known mistakes that the output equals ("scale forgotten").
-        sentences: what to tell the student.
-        exact: those of them about a wrong answer that the output equals.
+        names: the known mistakes that the output equals ("scale forgotten"), or what it shows ("unwritten outputs").
+        exact: a sentence for each wrong answer that the output equals, or for what was concluded from it.
         possible: every known mistake whose answer the output equals, with its sentence.
         refuted: the known mistakes that would show on these inputs, and whose answers the output does not equal.
-        where: the one that says how much is wrong, and where the first wrong element is.
         concluded: whether this is not certain: it was concluded, or the output that equals it is NaN in places.
+        python: what the student's Python computed wrong first, and the lines that this is made of.
+        signs: sentences about what is seen and names no mistake.
+        where: how much is wrong, and where the first wrong element is; then what the wrong ones have in common.
+        unless_clean: what may be as well, where the checked build has not looked for it.
+        table: the stages of attention side by side, and what to say about them.
+        hints: what to look at.
     """
 
     names: list[str] = field(default_factory=list)
-    sentences: list[str] = field(default_factory=list)
     exact: list[str] = field(default_factory=list)
     possible: dict[str, str] = field(default_factory=dict)
     refuted: frozenset[str] = frozenset()
-    where: str = ""
     concluded: bool = False
+    python: list[str] = field(default_factory=list)
+    signs: list[str] = field(default_factory=list)
+    where: list[str] = field(default_factory=list)
+    unless_clean: list[str] = field(default_factory=list)
+    table: Table = field(default_factory=Table)
+    hints: list[str] = field(default_factory=list)
+
+    @property
+    def sentences(self) -> list[str]:
+        """All of it, in the order in which it is printed."""
+        exact = [self.exact[0], *(ALSO + one for one in self.exact[1:])] if self.exact else []
+        told = [*self.python, *self.signs]
+        told = [*told, *exact] if self.names[:1] == [UNSTEADY] else [*exact, *told]
+        return [*told, *self.where, *self.unless_clean, *self.table.lines, *self.table.says, *self.hints]
 
     def tell(self, name: str, sentence: str) -> None:
         """Puts what was concluded from the output in front, where no known mistake explains it."""
         self.names.append(name)
-        self.sentences = [sentence, *(one for one in self.sentences if one != UNKNOWN)]
-        self.exact.append(sentence)
+        self.exact.insert(0, sentence)
         self.possible = {name: sentence}
         self.concluded = True
 
@@ -88,11 +115,12 @@ def diagnose(
         return found
     # sums that atomics add up in any order differ by their rounding
     if repeated is not None and bool(wrong_mask(repeated, out.to(ref.dtype), bound)[~torch.isnan(out)].any()):
-        found.names.append("changes from run to run")
-        found.sentences.append(
+        found.names.append(UNSTEADY)
+        found.signs.append(
             "The result changes from run to run on the same inputs: threads race (one reads what another wrote "
             "without a barrier between them, or two write the same element), or something is read that is no part of "
-            "the inputs: memory that nobody wrote, a variable without a first value, or what lies outside an array."
+            "the inputs: memory that no thread wrote, a variable without a first value, what is outside an array, or "
+            "what an earlier call left."
         )
     if not bool(unwritten_mask(out).any()):
         equal = matching(out, ref, bound, mistakes)
@@ -103,36 +131,36 @@ def diagnose(
         for mistake in equal[:MOST_TOLD]:
             if mistake.name not in found.names:
                 found.names.append(mistake.name)
-            told = mistake.says if not found.sentences else ALSO + mistake.says
-            found.sentences.append(told)
             found.exact.append(mistake.says)
         # where an output is NaN it equals many an answer: what the checked build finds is surer
-        found.concluded = bool(equal) and bool((~torch.isfinite(out) & torch.isfinite(ref)).any())
+        finite = torch.isfinite(out)
+        has_nan = bool((~finite & torch.isfinite(ref)).any())
+        found.concluded = bool(equal) and has_nan and int((wrong & finite).sum()) < MOST_BY_CHANCE
         if not found.names and (inferred := inferred_from(out, ref, bound, axes, mistakes)):
             found.tell(*inferred)
     elif bool((unwritten_mask(out) & wrong).any()):
         found.names.append("unwritten outputs")
     named = bool(found.names)
-    if not named and bool(torch.isfinite(out).any()) and (told := slices_told(out, ref, bound, axes, of_keys)):
+    if not named and bool(torch.isfinite(out).any()) and (told := explain_slices(out, ref, bound, axes, of_keys)):
         found.tell(*told)
         named = True
     if is_softmax and not named:
         if factors := row_factors(out.reshape(-1, out.size(-1)), ref.reshape(-1, ref.size(-1))):
             found.names.append(factors[0])
-            found.sentences.append(factors[1])
-        elif bool(torch.isfinite(out).all()) and (told := weights_told(out.to(ref.dtype), ref, "column")):
+            found.signs.append(factors[1])
+            found.unless_clean.append(BARRIER)
+        elif bool(torch.isfinite(out).all()) and (told := explain_weights(out.to(ref.dtype), ref, "column")):
             found.tell(*told)
-        found.sentences += _row_sums(out, ref)
-    if not named and not found.sentences and mistakes:
-        found.sentences.append(UNKNOWN)
-    equals_known_mistake = named and found.names[-1] not in ("changes from run to run", "unwritten outputs")
+        found.signs += _row_sums(out, ref)
+    equals_known_mistake = named and found.names[-1] not in (UNSTEADY, "unwritten outputs")
     if not equals_known_mistake and (moved := moved_slices(out, ref, bound, axes)):
         name, told = moved
-        found.sentences = [*(one for one in found.sentences if not name or one != UNKNOWN), told]
+        found.signs.append(told)
         found.names += [name] if name and not found.names else []
     where = locate(out, ref, bound, axes, nan_from)
-    found.where = where[0]
-    found.sentences += where[:1] if equals_known_mistake else where
+    found.where = where[:1] if equals_known_mistake else where
+    if not equals_known_mistake and bool(nameless_nan(out, ref).any()):
+        found.unless_clean.append(OR_UNWRITTEN)
     return found
 
 
@@ -141,16 +169,25 @@ def matching(out: Tensor, ref: Tensor, bound: float, mistakes: list[Mistake]) ->
     found: list[tuple[float, bool, int, Mistake]] = []
     if not bool(out.any()):  # zeros are the answer of many mistakes where sizes are 1, and say nothing
         mistakes = [mistake for mistake in mistakes if mistake.name == "all zeros"] or mistakes
-    else:  # numbers that are far too small are not 0, and tell more
+    else:  # numbers that are far too small are not 0, and say more
         mistakes = [mistake for mistake in mistakes if mistake.name != "all zeros"]
     read_outside = bool((holds(out, UNUSED_BITS) | holds(out, GPU_BITS)).any()) if out.dtype == torch.float32 else True
     for order, mistake in enumerate(mistakes):
         if mistake.reads_unused and bool(torch.isnan(out).any()) and not read_outside:
-            continue  # the NaN that came is another one than that which lies there
-        distance = distance_to(out, ref, bound, mistake.answer())
+            continue  # the NaN in the output is not the one in the input
+        answer = mistake.answer()
+        distance = distance_to(out, ref, bound, answer)
+        if distance is not None and mistake.vague and _is_of_nan(answer, ref, bound):
+            continue
         if distance is not None and all(mistake.says != other.says for *_, other in found):
             found.append((distance, mistake.vague, order, mistake))
     return [mistake for *_, mistake in sorted(found, key=lambda entry: entry[:3])]
+
+
+def _is_of_nan(answer: Tensor, ref: Tensor, bound: float) -> bool:
+    """Whether an answer holds NaN, and hardly any other wrong number: many an output equals it by chance."""
+    wrong = (answer - ref).abs() > SEPARATION * bound
+    return bool(torch.isnan(answer).any()) and int(wrong.sum()) < MOST_BY_CHANCE
 
 
 def _would_show(answer: Tensor, ref: Tensor, bound: float) -> bool:
@@ -172,12 +209,13 @@ def distance_to(out: Tensor, ref: Tensor, bound: float, answer: Tensor) -> float
     """max|out - answer| in tolerances, rounded down; None unless out equals answer and answer differs clearly from ref.
 
     The tolerance is 4 bounds plus 1e-5 of the answer's largest entry: the bound is about float32 noise for the right
-    answer, and a wrong answer may be larger. NaN and Inf in the answer must be met by NaN or Inf in the output; a
-    NaN in place of an Inf tells them apart only where the output has it as well.
+    answer, and a wrong answer may be larger. Clearly: by SEPARATION times as much as out differs from it, and as many
+    bounds. NaN and Inf in the answer must be met by NaN or Inf in the output; a NaN in place of an Inf tells them
+    apart only where the output has it as well.
     """
     if answer.shape != out.shape:
         return None
-    out, finite = out.to(ref.dtype), torch.isfinite(answer)
+    out, answer, finite = out.to(ref.dtype), answer.detach(), torch.isfinite(answer)
     if not bool((torch.isfinite(out) == finite).all()) or not bool(finite.any()):
         return None
     difference = (out - answer).abs()
@@ -188,7 +226,7 @@ def distance_to(out: Tensor, ref: Tensor, bound: float, answer: Tensor) -> float
     nan = torch.isnan(answer)
     told_apart = (
         bool((finite != torch.isfinite(ref)).any())
-        or bool(((answer - ref)[finite].abs() > SEPARATION * tolerance).any())
+        or bool(((answer - ref)[finite].abs() > SEPARATION * max(distance, bound)).any())
         or bool((nan != torch.isnan(ref)).any() and (nan == torch.isnan(out)).all())
     )
     return float(int(4 * distance / tolerance)) if told_apart else None

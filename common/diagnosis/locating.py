@@ -18,11 +18,12 @@ UNUSED_BITS = 0x7FC0FADE  # in an input, where nothing may be read: behind a len
 GPU_BITS = 0x7FFFFFFF  # what GPU arithmetic makes of any NaN
 SEPARATION = 10  # a wrong answer must be this many tolerances away from the right one to be named
 EDGES = (256, 128, 64, 32, 16, 8)
-OR_UNWRITTEN = ", or memory read before it was written"  # left out where the checked build found none
+OR_UNWRITTEN = "Or memory was read before it was written."  # the checked build knows
 
 FOREIGN = {
-    GUARD_BITS: "come from outside an input, whose two ends are surrounded by a NaN of its own kind: an index is wrong",
-    UNUSED_BITS: "come from a part of an input that must not be read: behind a length, or a slot that holds no token",
+    GUARD_BITS: "come from outside an input, whose two ends are surrounded by a NaN of its own kind: an index or a "
+    "bound is wrong",
+    UNUSED_BITS: "come from a part of an input that must not be read: past a length, or a slot that holds no token",
 }
 
 
@@ -53,7 +54,7 @@ def place(index, axes) -> str:
 
 
 def nameless_nan(out: Tensor, ref: Tensor) -> Tensor:
-    """True where out is NaN, ref is not, and the bits do not tell where it comes from: GPU arithmetic drops them."""
+    """True where out is NaN, ref is not, and its bits do not say where it comes from: GPU arithmetic drops them."""
     known = unwritten_mask(out)
     for bits in FOREIGN if out.dtype == torch.float32 else ():
         known = known | holds(out, bits)
@@ -108,8 +109,7 @@ def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...], nan_from: Mappi
         whole = "All" if count == out.numel() else f"{count} of {out.numel()}"
         says.append(
             f"{whole} elements still hold the NaN that filled the memory before the call, the first at {where}: "
-            "they were never written, or were computed from an intermediate result that was never written. Does "
-            "the grid cover the whole output, and does every thread store what it computed?"
+            "they were never written, or were computed from an intermediate result that was never written."
         )
     told = unwritten
     for bits, sentence in FOREIGN.items():
@@ -121,12 +121,12 @@ def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...], nan_from: Mappi
         told = told | here
     nan, inf = int((torch.isnan(out) & bad & ~told).sum()), int((torch.isposinf(out) & bad).sum())
     if nan:
-        outside = "" if nan_from is not None else ", or a read outside an input (the inputs lie between guards of NaN)"
-        says.append(f"{nan} elements are NaN: inf - inf, inf / inf, 0 * inf, 0 / 0{OR_UNWRITTEN}{outside}.")
+        outside = "" if nan_from is not None else ", or a read outside an input (the inputs are between guards of NaN)"
+        says.append(f"{nan} elements are NaN: inf - inf, inf / inf, 0 * inf, 0 / 0{outside}.")
     if inf:
-        says.append(f"{inf} elements are infinite: exp or a sum overflowed.")
+        says.append(f"{inf} elements are infinite: exp or a sum overflowed, or something was divided by 0.")
     if hidden := int((torch.isneginf(out) & bad).sum()):
-        says.append(f"{hidden} elements are -infinity: the logarithm of 0, or what a mask hides.")
+        says.append(f"{hidden} elements are -infinity: the logarithm of 0, what a mask hides, or a division by 0.")
     return says
 
 
@@ -158,7 +158,7 @@ def _edge(boundary: int) -> str:
     for edge in EDGES:
         if boundary % edge == 0:
             return (
-                f"; {boundary} is a multiple of {edge}, so look at the edge of a tile, warp or block: what lies "
+                f"; {boundary} is a multiple of {edge}, so look at the edge of a tile, warp or block: what is "
                 "past the last full one, and whether the loop goes round again"
             )
     return ""

@@ -15,7 +15,7 @@ from torch import Tensor
 WARP = 32
 SAME = 1e-3  # factors closer than this (relative) are one factor
 ROWS_LOOKED_AT = 256
-BARRIER = (
+BARRIER = (  # the checked build knows whether one is missing
     "If threads share partial results: is there a __syncthreads() between writing and reading them, and "
     "another one between the last read and the next write to the same memory?"
 )
@@ -32,8 +32,8 @@ def row_factors(out: Tensor, ref: Tensor) -> tuple[str, str] | None:
         if not bool(finite[used].all()):
             if bool(finite[used].any()) and _whole_warps(finite, used):
                 return "threads disagree", (
-                    f"In row {row} whole warps' columns (runs of {WARP}) are NaN or infinite and others are not: some "
-                    f"threads read shared partial results that had not been written. {BARRIER}"
+                    f"In row {row} whole warps' columns (runs of {WARP}) are NaN or infinite and others are not: as if "
+                    "some threads had read shared partial results that had not been written."
                 )
             continue
         if found := _finite_row(row, factor, used):
@@ -58,26 +58,25 @@ def _finite_row(row: int, factor: Tensor, used: Tensor) -> tuple[str, str] | Non
         return None
     shown = "; ".join(f"times {value:.4g} in columns {_listed(members)}" for value, members in groups[:3])
     return "threads disagree", (
-        f"In row {row} the columns fall into {len(groups)} groups, each off by a factor of its own ({shown}): the "
-        f"threads of the block did not all use the same maximum and the same sum. {BARRIER}"
+        f"In row {row} the columns fall into {len(groups)} groups, each off by a factor of its own ({shown}), as "
+        "if the threads of the block did not all use the same maximum and the same sum."
     )
 
 
 def _one_factor(row: int, factor: float) -> str:
     sentence = (
-        f"Row {row} is wrong by one factor, {factor:.5g}: its entries have the right shares, and the sum that divides "
-        f"them is {1 / factor:.4g} times the right one"
+        f"Row {row} is wrong by one factor, {factor:.5g}: its entries have the right shares, as if the sum that "
+        f"divides them were {1 / factor:.4g} times the right one"
     )
     if factor > 1:
         return (
-            f"{sentence}, smaller than the row's: part of the row is missing from it, never added or lost where sums "
-            "relative to another maximum are put together, or the sum and the outputs do not subtract the same number "
-            "before exp. Does every thread walk through the whole row in steps of blockDim.x, and add (+=) what it "
-            f"finds? {BARRIER}"
+            f"{sentence}, smaller than the row's. Is part of the row missing from it, never added or lost where sums "
+            "relative to another maximum are put together? Do the sum and the outputs subtract the same number before "
+            "exp? Does every thread walk through the whole row in steps of blockDim.x, and add (+=) what it finds?"
         )
     return (
-        f"{sentence}, larger than the row's: parts are counted twice, or the sum was made with "
-        f"another maximum than the outputs, or it is not the sum of exp(x - max). {BARRIER}"
+        f"{sentence}, larger than the row's. Are parts counted twice, or do the sum and the outputs subtract different "
+        "numbers before exp?"
     )
 
 

@@ -1,12 +1,11 @@
-"""What whole slices of a wrong output (its heads, rows, columns) have in common: slices_told(out, ref, bound, axes).
+"""What whole slices of a wrong output (its heads, rows, columns) have in common: explain_slices(out, ref, bound, axes).
 
-Where some are 0 and the others right, nobody computed them; where each holds what belongs in another, an index leaves
-something out; where every element is off by one number, a sum begins with it.
+Where some are 0 and the others right, they were not computed; where each holds what belongs in another, an index
+leaves something out.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from common.diagnosis.locating import SEPARATION, wrong_mask
@@ -15,17 +14,17 @@ MOST = 64  # slices along an axis that are compared with each other
 LEAST = 6  # elements
 
 
-def slices_told(
+def explain_slices(
     out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...], of_keys: bool = False
 ) -> tuple[str, str] | None:
-    """(a name, what to tell the student), or None.
+    """(a name, what the report says), or None.
 
     Args:
         out, ref, bound, axes, of_keys: see common.diagnosis.diagnose.diagnose; no known mistake explains out.
     """
     out = out.to(ref.dtype)
     wrong = wrong_mask(out, ref, bound)
-    return _never_computed(out, ref, wrong, axes, of_keys) or _begins_elsewhere(out, ref, wrong, bound) or None
+    return _never_computed(out, ref, wrong, axes, of_keys)
 
 
 def _never_computed(
@@ -50,9 +49,8 @@ def _never_computed(
         return None
     return (
         "slices never computed",
-        f"0 stands in {best[1]} and nowhere else where it does not belong: these are never computed, or what is "
-        "computed for them is not kept. Which thread has them? Look at its loop: where it begins, its step, and where "
-        "it ends.",
+        f"0 is in {best[1]} and nowhere else where it does not belong. Are these computed, and is what is computed "
+        "for them kept? Which thread has them? Look at its loop: where it begins, its step, and where it ends.",
     )
 
 
@@ -65,24 +63,6 @@ def _listed(name: str, touched: Tensor) -> str:
     if count == last - first + 1:
         return f"{name} {first} to {last}"
     return f"{name} {', '.join(map(str, places[:4]))}{', ...' if count > 4 else ''}"
-
-
-def _begins_elsewhere(out: Tensor, ref: Tensor, wrong: Tensor, bound: float) -> tuple[str, str] | None:
-    """Every element is the right one plus the same number."""
-    if not bool(wrong.all()) or out.numel() < LEAST or not bool(torch.isfinite(out).all() & torch.isfinite(ref).all()):
-        return None
-    difference = out - ref
-    middle = float(difference.median())
-    spread = float((difference - middle).abs().max())
-    if spread > 4 * bound + 1e-4 * abs(middle) or abs(middle) < SEPARATION * bound:
-        return None
-    if float(ref.max() - ref.min()) < SEPARATION * abs(middle) * 1e-3:  # a factor would look the same
-        return None
-    return (
-        "a sum that begins elsewhere",
-        f"Every output is the right one plus {middle:.6g}: the sum does not begin at 0, or something is added once "
-        "that does not belong to it.",
-    )
 
 
 def moved_slices(out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...]) -> tuple[str, str] | None:
@@ -111,8 +91,8 @@ def moved_slices(out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...]) 
             told = told[:1].upper() + told[1:] + ("; and so on." if len(moves) > 4 else ".")
             every = wrong == len(moves)
             if every and len(moves) > 1 and {j for _, j in moves} == {0}:
-                told += f" The number of the {name} has no part in an index, or counts as 0 there."
+                told += f" Does the number of the {name} have a part in every index?"
             elif every and len(moves) > 1 and len({j - i for i, j in moves}) == 1:
-                told += f" An index is off by {abs(moves[0][1] - moves[0][0])} along this axis."
+                told += f" Is an index off by {abs(moves[0][1] - moves[0][0])} along this axis?"
             return ("slices moved" if every else ""), told
     return None

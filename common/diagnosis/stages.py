@@ -1,4 +1,4 @@
-"""The stages of attention beside each other: what should come out of each, and what came.
+"""The stages of attention side by side: the expected values of each, and the actual ones.
 
 show_stages({"S": ..., "P": ..., "O": ...}, out, ref, bound, axes, weights)
 without_table(sentences)    the same in a line
@@ -6,17 +6,23 @@ without_table(sentences)    the same in a line
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from common.diagnosis.locating import place, wrong_mask
 
-_HEAD = "What should come out of each stage in "
-_ROW = "    "  # before each row of the table
 SHOWN = 5  # entries of a row, as many as fit into 80 columns
 WEIGHTS_DIFFER = 1e-4  # beyond the rounding of float32 and of the 16-bit types' smallest weights
+
+
+@dataclass(frozen=True)
+class Table:
+    """The numbers of the stages in lines, and sentences about them."""
+
+    lines: list[str] = field(default_factory=list)
+    says: list[str] = field(default_factory=list)
 
 
 def show_stages(
@@ -26,8 +32,8 @@ def show_stages(
     bound: float,
     axes: tuple[str, ...],
     weights: Tensor | None = None,
-) -> list[str]:
-    """The right S, P and O of the first wrong row beside the O that came out, where they differ.
+) -> Table:
+    """The right S, P and O of the first wrong row next to the actual O, where they differ.
 
     Args:
         stages: the right S and P [..., row, key] and O, as far as they are known.
@@ -48,13 +54,14 @@ def show_stages(
     row = tuple(rows.nonzero()[0].tolist())
     key = int(differ[row].nonzero()[0]) if known else 0
     col = int(wrong[row].nonzero()[0])
-    says = [f"{_HEAD}{place(row, axes[:-1])}, and what came:"]
     lines: list[str] = []
     for name, stage in stages.items():
         if name != "O" and stage.shape[:-1] == out.shape[:-1]:
             got = weights[row] if known and name == "P" else None
             lines += _beside(name, "key", key, stage[row], got)[bool(lines) :]  # the keys once
-    says += lines + _beside("O", "column", col, ref[row], out[row])
+    head = f"What should come out of each stage in {place(row, axes[:-1])}, and what came:"
+    lines = [head, *lines, *_beside("O", "column", col, ref[row], out[row])]
+    says = []
     if known:
         got, right = float(weights[row][key]), float(p[row][key])
         sums, right_sums = float(weights[row].sum()), float(p[row].sum())
@@ -63,13 +70,7 @@ def show_stages(
             "P was read off the output, with a V of ones and zeros: it is what each key's row of V is multiplied by. "
             f"Key {key} is the first to differ: {got:.4g}, not {right:.4g}.{added}"
         )
-    return says
-
-
-def without_table(sentences: Sequence[str]) -> list[str]:
-    """The sentences of a diagnosis without the numbers of show_stages; what is said of them stays."""
-    begin = next((at for at, one in enumerate(sentences) if one.startswith(_HEAD)), len(sentences))
-    return [*sentences[:begin], *(one for one in sentences[begin + 1 :] if not one.startswith(_ROW))]
+    return Table(lines, says)
 
 
 def _beside(name: str, axis: str, first: int, right: Tensor, got: Tensor | None) -> list[str]:
@@ -78,8 +79,8 @@ def _beside(name: str, axis: str, first: int, right: Tensor, got: Tensor | None)
     shown = slice(start, start + SHOWN)
     more = "  ..." if right.numel() > start + SHOWN else ""
     numbers = "".join(f"{number:>11}" for number in range(*shown.indices(right.numel())))
-    says = [f"{_ROW}{axis:<11}{numbers}", f"{_ROW}{name} expected {_entries(right[shown])}{more}"]
-    return says if got is None else [*says, f"{_ROW}{name} got      {_entries(got[shown])}{more}"]
+    says = [f"    {axis:<11}{numbers}", f"    {name} expected {_entries(right[shown])}{more}"]
+    return says if got is None else [*says, f"    {name} got      {_entries(got[shown])}{more}"]
 
 
 def _entries(row: Tensor) -> str:

@@ -40,6 +40,10 @@ class CheckedLibrary:
         self._library.ask("simulator_check_begin", CHECK if mode == REPLAY else mode)
         self._library.ask("simulator_replay_begin", MOST_EVENTS if mode == REPLAY else 0)
 
+    def sample(self, blocks: int) -> None:
+        """From the next begin(PROFILE) on, that many blocks of a grid run and represent all; 0: all of them run."""
+        self._library.ask("simulator_sample_begin", blocks)
+
     def report(self) -> dict:
         """{"findings": [...], "kernels": [...]} since begin()."""
         return json.loads(self._library.ask("simulator_check_report").decode())

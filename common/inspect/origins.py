@@ -1,21 +1,32 @@
-"""Where what a line uses comes from: origins(place), the lines above it that compute its addresses and its values.
+"""Where what a line uses comes from: origins(place), the lines above it that compute its addresses.
 
 An access goes wrong in one line, and the mistake is often in another: the index was computed there, or the pointer.
-The text of the function tells which: the last line above that declares or assigns a name that the access uses, and so
-on for the names in that line. Names that come in as arguments end the search; `calls` goes on from there.
+The function tells which: the last line above that declares or assigns a name that the access uses, and so on for the
+names in that line. Names that come in as arguments end the search; `calls` goes on from there.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
-from common.compiling.gaps import Function, functions_of
-from common.console.files import read_source
+from tree_sitter import Node
+
 from common.inspect.source_lines import Place
-from common.simulator.rewriter import blanked
+from common.source.reader import (
+    Call,
+    Function,
+    Source,
+    arrays_in,
+    calls_in,
+    condition_of,
+    indices_in,
+    line_of,
+    names_in,
+    read,
+    text_of,
+    walk,
+)
 
 MOST = 4  # lines that are told
 MOST_DECIDING = 6
@@ -25,12 +36,7 @@ MOST_TERNARY = 3
 MOST_CALLS = 2  # besides the launch
 MOST_LEAVING = 3
 SMALL = 12  # lines of a function whose result is followed
-_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*(?!\w*\s*(?:::|\())")
-_WORDS = """
-    int int64_t int32_t uint32_t unsigned size_t float float2 float4 double bool const constexpr static auto void
-    reinterpret_cast static_cast for if while return threadIdx blockIdx blockDim gridDim INFINITY true false
-"""
-_NO_VALUES = frozenset(_WORDS.split())
+_LEAVING = ("return_statement", "continue_statement", "break_statement")
 
 
 def origins(place: Place, variable: str = "") -> list[Place]:
@@ -39,45 +45,30 @@ def origins(place: Place, variable: str = "") -> list[Place]:
     Empty if the file or the function cannot be read, or if the line says it all. Where one of the line's pointers is
     made of `variable`, the others are left out.
     """
-    around = _around(place)
-    if around is None:
+    source, around, here = _at(place)
+    if here is None:
         return []
-    text, lines, first = around
     found: list[int] = []
-    here = _statement(lines, place.line)
-    arrays = list(dict.fromkeys(re.findall(r"(\w+)\s*\[", here)))
-    set_in = {name: _set_in(name, lines, first, place.line) for name in arrays}
-    made = [name for name, at in set_in.items() if at and re.search(rf"\b{variable}\b", _statement(lines, at))]
+    arrays = arrays_in(here)
+    set_at = {name: around.set_at(name, place.line) for name in arrays}
+    made = [name for name, one in set_at.items() if one and variable in _bases(one.right)]
     others = set(arrays) - set(made) if re.fullmatch(r"\w+", variable) and made else set()
-    wanted = [(name, place.line) for name in _indices(here) if name not in others]
+    wanted = [(name, place.line) for name in _addresses(here, arrays) if name not in others]
     seen: set[str] = set()
     while wanted and len(found) < MOST:
         name, below = wanted.pop(0)
-        if name in seen:
-            continue
+        change = None if name in seen else around.set_at(name, below)
         seen.add(name)
-        line = _set_in(name, lines, first, below)
-        if line is None:
+        if change is None:
             continue
-        if line != place.line and line not in found:
-            found.append(line)
-        found += [one for one in _changed_below(name, text, lines, place) if one not in found]
-        right = _right_of(name, _statement(lines, line))
-        found += [one for one in _returned(right, text, Path(place.file)) if one not in found and line != place.line]
-        wanted += [(other, line) for other in _names(right)]
+        if change.line != place.line and change.line not in found:
+            found.append(change.line)
+        later = (one for one in around.changes if one.name == name and one.line > place.line and not one.loop)
+        found += [one.line for one in later if one.keeps and not one.is_element and one.line not in found][:1]
+        if change.line != place.line:
+            found += [one for one in _returned(change.right, source) if one not in found]
+        wanted += [(other, change.line) for other in _bases(change.right)]
     return [Place(place.file, line, place.function) for line in found[:MOST]]
-
-
-def _changed_below(name: str, text: str, lines: list[str], place: Place) -> list[int]:
-    """The lines below a place, in its function, that change what a name holds: for the next turn of a loop."""
-    around = next((one for one in functions_of(text, Path(place.file)) if _is_in(one, place.line)), None)
-    change = re.compile(rf"^\s*(?:\w[^;=]*\)\s*)?{name}\s*(?:[-+*/%|&]|<<|>>)=(?!=)|(?:\+\+|--){name}\s*;")
-    last = around.line + around.body.count("\n") if around else place.line
-    return [number for number in range(place.line + 1, last + 1) if change.search(lines[number - 1])][:1]
-
-
-def _is_in(function: Function, line: int) -> bool:
-    return function.line <= line <= function.line + function.body.count("\n")
 
 
 def deciding(place: Place) -> list[Place]:
@@ -86,154 +77,118 @@ def deciding(place: Place) -> list[Place]:
     Loops and conditions around it, and those before it in its function that leave, the nearest first; then the lines
     that compute their bounds.
     """
-    around = _around(place)
-    if around is None:
+    source, around, here = _at(place)
+    if here is None:
         return []
-    text, lines, first = around
-    heads = _heads(lines, first, place.line)
-    found = _of_ternary(lines, first, place.line)
-    found += [head for head in heads if head not in found]
+    heads = source.heads(place.line)
+    found = list(dict.fromkeys([*_of_ternary(here, around), *map(line_of, heads)]))
     for head in heads:
-        statement = _statement(lines, head)
-        for name in _names(statement):
-            line = _set_in(name, lines, first, head)
-            if line is None:
-                continue
-            made = [line, *_returned(_right_of(name, _statement(lines, line)), text, Path(place.file))]
-            found += [one for one in made if one not in found and one != place.line]
+        for name in (name for part in condition_of(head) for name in _bases(part)):
+            change = around.set_at(name, line_of(head))
+            if change:
+                made = [change.line, *_returned(change.right, source)]
+                found += [one for one in made if one not in found and one != place.line]
     return [Place(place.file, line, place.function) for line in found[:MOST_DECIDING]]
 
 
-def _of_ternary(lines: list[str], first: int, line: int) -> list[int]:
+def loops_with_barrier(file: str, kernel: str) -> list[Place]:
+    """Where the loops of a kernel, and of the functions that it calls, begin in which threads wait for each other: one
+    that does not end holds them there. The innermost first."""
+    source = read(file)
+    around = source.function(kernel) if source else None
+    called = [source.function(one.name) for one in around.calls] if around else []
+    loops = [one for each in (around, *called) if each for one in each.heads if one.type != "if_statement"]
+    waiting = {line_of(one) for one in loops if any(call.name.startswith("__sync") for call in calls_in(one))}
+    return [Place(file, line, kernel) for line in sorted(waiting, reverse=True)]
+
+
+def _of_ternary(here: Node, around: Function) -> list[int]:
     """Where a value is computed by which the line reads something or not (`weight != 0 ? row[k] : 0`), and what that is
     made of."""
-    before, mark, after = _statement(lines, line).partition("?")
-    depth, begin = 0, len(before)
-    while mark and begin and depth >= 0 and not re.search(r"(?<![=!<>])=\s?$", before[:begin]):
-        begin -= 1
-        depth += (before[begin] in ")]") - (before[begin] in "([")
+    choices = [one for one in walk(here) if one.type == "conditional_expression"]
+    names = []
+    for one in choices:
+        if arrays_in(one.child_by_field_name("consequence") or one):
+            names += [(name, line_of(here) - 1) for name in _bases(one.child_by_field_name("condition"))]
     found: list[int] = []
-    names = [(name, line - 1) for name in _names(before[begin:])] if "[" in after.split(":")[0] else []
     while names and len(found) < MOST_TERNARY:
         name, below = names.pop(0)
-        at = _set_in(name, lines, first, below)
-        if at is not None and at not in found and at != line:
-            found.append(at)
-            names += [(one, at - 1) for one in _names(_right_of(name, _statement(lines, at)))]
+        change = around.set_at(name, below)
+        if change and change.line not in found:
+            found.append(change.line)
+            names += [(one, change.line - 1) for one in _bases(change.right)]
     return found
 
 
 def used_in(name: str, kernel: str, launch: Place) -> list[Place]:
     """The last lines of a kernel that mention an argument of this name, or a pointer that is made of it, at most
     MOST_USES, in their order; else of another function of its file."""
-    file = Path(launch.file)
-    try:
-        text = read_source(file)
-    except (OSError, ValueError):
-        return []
-    lines = blanked(text).split("\n")
-    every = sorted(functions_of(text, file), key=lambda one: one.name != kernel)
-    for one in every:
+    source = read(launch.file)
+    for function in sorted(source.functions, key=lambda one: one.name != kernel) if source else ():
         names, found = {name}, []
-        for number in range(one.line, one.line + one.body.count("\n") + 1):
-            line = lines[number - 1]
-            if number == launch.line or not any(re.search(rf"(?<![\w.]){re.escape(each)}\b", line) for each in names):
+        pointers = {line_of(one.right): one.name for one in function.changes if one.right and not one.is_element}
+        for number, lines in _mentions(function):
+            if number == launch.line or not names & lines:
                 continue
-            found.append(Place(launch.file, number, one.name))
-            if pointer := _POINTER.search(line):
-                names.add(pointer[1])
+            found.append(Place(launch.file, number, function.name))
+            if number in pointers and "*" in source.lines[number - 1].split("=")[0]:
+                names.add(pointers[number])
         if found:
             found = found[-MOST_USES:]
-            return found + _read_for(found[-1], names, text, lines)
+            return found + _read_for(found[-1], names, source)
     return []
 
 
-def _read_for(call: Place, names: Iterable[str], text: str, lines: list[str]) -> list[Place]:
+def _mentions(function: Function) -> list[tuple[int, set[str]]]:
+    """The lines of a function with the names in them."""
+    found: dict[int, set[str]] = {}
+    for one in walk(function.body):
+        if one.type == "identifier":
+            found.setdefault(line_of(one), set()).add(one.text.decode())
+    return sorted(found.items())
+
+
+def _read_for(call: Place, names: Iterable[str], source: Source) -> list[Place]:
     """Where a function reads what it is handed one of these names for in the line at `call`."""
     for name in names:
-        for function, parameter in _receivers(name, text, Path(call.file)):
-            if not re.search(rf"\b{function.name}\b", _statement(lines, call.line)):
-                continue
-            for number in range(function.line, function.line + function.body.count("\n") + 1):
-                if re.search(rf"(?<![\w.]){parameter}\s*\[", lines[number - 1]):
-                    return [Place(call.file, number, function.name, (call,))]
+        for function, parameter, made in _receivers(name, source):
+            if made.line == call.line:
+                for one in walk(function.body):
+                    if one.type == "subscript_expression" and arrays_in(one)[:1] == [parameter]:
+                        return [Place(call.file, line_of(one), function.name, (call,))]
     return []
-
-
-_POINTER = re.compile(r"\*\s*(?:__restrict__\s+)?(\w+)\s*=(?!=)")
-_HEAD = re.compile(r"^\s*(?:\}\s*)?(?:else\s+)?(?:for|if|while)\b")
-_LEAVES = re.compile(r"\b(?:return|continue|break)\b[^;]*;")
-
-
-def _heads(lines: list[str], first: int, line: int) -> list[int]:
-    """The loops and conditions around a line, and those before it in the same blocks that leave; the nearest first."""
-    open_: list[list[int]] = [[]]  # of each open block the heads in it that still count
-    for number in range(first, line + 1):
-        text = lines[number - 1]
-        is_head = bool(_HEAD.search(text))
-        if is_head and (number == line or text.rstrip().endswith("{")):
-            head = [number]
-        elif is_head and _LEAVES.search(text):
-            open_[-1].append(number)
-            head = []
-        else:
-            head = []
-        if number == line:
-            open_[-1] += head
-            break
-        for char in text:
-            if char == "{":
-                open_.append(head)
-                head = []
-            elif char == "}" and len(open_) > 1:
-                open_.pop()
-        if is_head and not text.rstrip().endswith(("{", ";")) and number + 1 == line:
-            open_[-1].append(number)
-    return sorted((number for block in open_ for number in block), reverse=True)
 
 
 def writers(place: Place, variable: str = "") -> list[Place]:
     """The lines of the file that store into an array that the line at `place` reads, under its name there or this."""
-    try:
-        lines = blanked(read_source(Path(place.file))).split("\n")
-    except (OSError, ValueError):
+    source, around, here = _at(place)
+    if here is None:
         return []
-    here = _statement(lines, place.line)
-    names = [
-        name for name in dict.fromkeys(re.findall(r"(\w+)\s*\[", here)) if not re.search(rf"\b{name}\[[^=]*\] =", here)
-    ]
+    stored = {one.name for one in around.changes if one.line == place.line and one.is_element and not one.keeps}
+    names = [name for name in arrays_in(here) if name not in stored]
     names = list(dict.fromkeys([variable, *names] if re.fullmatch(r"\w+", variable) else names))
-    found = [number for name in names for number in _stores(name, lines, 1, len(lines)) if number != place.line]
-    text = "\n".join(lines)
+    found = [line for name in names for line in _stores(name, source.functions) if line != place.line]
     for name in () if found else names:  # handed to a function, which knows it under another name
-        for function, parameter in _receivers(name, text, Path(place.file)):
-            found += _stores(parameter, lines, function.line, function.line + function.body.count("\n"))
+        for function, parameter, _ in _receivers(name, source):
+            found += _stores(parameter, [function])
     return [Place(place.file, number) for number in dict.fromkeys(found)][:MOST_WRITERS]
 
 
-def _stores(name: str, lines: list[str], first: int, last: int) -> list[int]:
-    """The lines among these that assign an element of an array."""
-    store = re.compile(rf"(?<![\w.]){name}\s*\[[^=]*\]\s*=(?!=)")
-    return [number for number in range(first, last + 1) if store.search(lines[number - 1])]
+def _stores(name: str, functions: Iterable[Function]) -> list[int]:
+    """The lines of functions that assign an element of an array."""
+    every = (one for function in functions for one in function.changes)
+    return [one.line for one in every if one.name == name and one.indices and not one.keeps]
 
 
-def _receivers(array: str, text: str, file: Path) -> Iterator[tuple[Function, str]]:
-    """The functions of the file that are called with an array, and what they call it."""
-    for function in functions_of(text, file):
-        heads = re.findall(rf"\b{function.name}\s*\(((?:[^(){{}};]|\([^()]*\))*)\)\s*\{{", text)
-        for call in re.finditer(rf"\b{function.name}\s*(?:<[^;()]*>)?\s*\(([^;{{}}]*)\)\s*;", text):
-            arguments = [one.strip() for one in call[1].split(",")]
-            at = next((i for i, one in enumerate(arguments) if re.match(rf"{array}\b(?!\.)", one)), None)
-            if at is not None and heads:
-                parameters = heads[0].split(",")
-                names = (
-                    re.findall(r"[A-Za-z_]\w*", re.sub(r"\[[^\]]*\]", "", parameters[at]))
-                    if at < len(parameters)
-                    else []
-                )
-                if names:
-                    yield function, names[-1]
-                    break
+def _receivers(array: str, source: Source) -> Iterator[tuple[Function, str, Call]]:
+    """The functions of the file that are called with an array, what they call it, and the first such call."""
+    made = [call for function in source.functions for call in function.calls]
+    for function in source.functions:
+        for call in made:
+            at = next((i for i, one in enumerate(call.arguments) if _bases(one)[:1] == [array]), None)
+            if call.name == function.name and at is not None and at < len(function.parameters):
+                yield function, function.parameters[at].name, call
+                break
 
 
 def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
@@ -243,89 +198,71 @@ def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
     found = []
     on_host = [launch, *_calls_of_launcher(launch)] if launch else []
     for one in dict.fromkeys([*place.callers[:MOST_CALLS], *place.outer[:MOST_CALLS], *on_host]):
-        with contextlib.suppress(OSError, ValueError):
-            text = read_source(Path(one.file)).split("\n")
-            if 0 < one.line <= len(text) and (statement := " ".join(_statement(text, one.line).split())):
-                found.append((one, statement))
+        _, around, statement = _at(one)
+        if statement is not None:
+            every = [each for each in walk(around.body) if one == launch and line_of(each) == one.line]
+            launches = (each for each in every if each.type == "expression_statement" and "<<<" in text_of(each))
+            found.append((one, " ".join(text_of(next(launches, statement)).split())))
     return found
 
 
 def launches_of(kernel: str, file: str) -> tuple[list[Place], str] | None:
     """Where a kernel that did not run is launched in its file, with the calls of the function around that, and what is
     missing of the two, in words; None if it is no kernel."""
-    try:
-        text = blanked(read_source(Path(file)))
-    except (OSError, ValueError):
+    source = read(file)
+    if source is None or not any(one.name == kernel and one.is_kernel for one in source.functions):
         return None
-    if not re.search(rf"__global__[^;{{}}]*?\b{kernel}\s*\(", text):
-        return None
-    launch = re.compile(rf"(?<![\w.]){kernel}\s*(?:<[^;(){{}}]*>)?\s*<<<")
-    found = [Place(file, number) for number, line in enumerate(text.split("\n"), 1) if launch.search(line)]
+    found = [(one, call) for one in source.functions for call in one.calls if call.is_launch and call.name == kernel]
     if not found:
         return [], f"{kernel} is launched nowhere."
-    around = next((one.name for one in functions_of(text, Path(file)) if _is_in(one, found[0].line)), "")
-    called = _calls_of_launcher(found[0])
-    is_called = bool(called) or not around or len(found) > 1
-    return [found[0], *called], "" if is_called else f"{around}, which launches it, is called nowhere in this file."
+    around, first = found[0][0].name, Place(file, found[0][1].line)
+    called = _calls_of_launcher(first)
+    is_called = bool(called) or len(found) > 1
+    return [first, *called], "" if is_called else f"{around}, which launches it, is called nowhere in this file."
 
 
 def leaving(place: Place) -> list[Place]:
     """The lines of the function around a place by which a thread leaves it, or a loop of it, before the others; at most
     MOST_LEAVING, the nearest first."""
-    around = _around(place)
+    _, around, _ = _at(place)
     if around is None:
         return []
-    text, lines, first = around
-    function = next(one for one in functions_of(text, Path(place.file)) if _is_in(one, place.line))
-    last = first + function.body.count("\n")
-    found = [number for number in range(first, last + 1) if _LEAVES.search(lines[number - 1])]
-    rest = "".join(lines[found[-1] - 1 : last]) if found else ""
-    if re.fullmatch(r"\s*return\b[^;]*;[\s}]*", rest):  # the end of the function
-        found.pop()
+    found = [line_of(one) for one in walk(around.body) if one.type in _LEAVING]
+    last = [one for one in around.body.named_children if one.type != "comment"][-1:]
+    found = [line for line in found if not (last and last[0].type == "return_statement" and line_of(last[0]) == line)]
     return [Place(place.file, n) for n in sorted(found, key=lambda n: abs(n - place.line))[:MOST_LEAVING]]
 
 
 def loop_waits(place: Place, within_a_warp: bool = False) -> bool:
     """Whether the innermost loop around a line has a barrier that stands under no condition; one of the warp counts
     where that is enough."""
-    around = _around(place)
-    if around is None:
-        return False
-    _, lines, first = around
-    loop = next((n for n in _heads(lines, first, place.line) if re.search(r"\b(?:for|while)\b", lines[n - 1])), None)
-    if loop is None:
-        return False
-    deep = len(lines[loop - 1]) - len(lines[loop - 1].lstrip())
-    inside = [lines[loop - 1]]
-    for line in lines[loop:]:
-        if line.strip() and len(line) - len(line.lstrip()) <= deep:
-            break
-        inside.append(line)
-    barrier = r"\s*__sync(?:threads|warp)\(" if within_a_warp else r"\s*__syncthreads\("
-    return any(re.match(barrier, line) for line in inside)
+    source = read(place.file)
+    heads = source.heads(place.line) if source else []
+    loop = next((one for one in heads if one.type in ("for_statement", "while_statement")), None)
+    body = loop.child_by_field_name("body") if loop else None
+    names = ("__syncthreads", "__syncwarp") if within_a_warp else ("__syncthreads",)
+    statements = (body.named_children if body.type == "compound_statement" else [body]) if body else []
+    simple = [one for one in statements if one.type == "expression_statement"]
+    made = [call for one in simple for call in calls_in(one) if source.is_compiled_with(call.line, [place.line])]
+    return any(call.name in names for call in made)
 
 
 def piece_of(place: Place, variable: str) -> str:
     """The pointer into an array by which the line at `place` accesses it, as the outermost function calls it; "" where
     that is the array itself, or cannot be told."""
-    pointer = re.compile(rf"\*\s*(\w+)\s*=\s*&?{re.escape(variable)}\b")
-    around = _around(place)
-    if around is None:
+    source, around, here = _at(place)
+    if here is None:
         return ""
-    text, lines, _ = around
-    names = re.findall(r"(\w+)\s*\[", _statement(lines, place.line))
+    names = arrays_in(here)
     for caller in place.callers:
-        function = next((one for one in functions_of(text, Path(place.file)) if _is_in(one, place.line)), None)
-        if function is None:
+        called = [call for call in calls_in(_at(caller)[2] or here) if call.name == around.name]
+        if not called:
             return ""
-        call = re.search(rf"\b{function.name}\s*(?:<[^;()]*>)?\s*\(([^;]*)\)", _statement(lines, caller.line))
-        heads = re.findall(rf"\b{function.name}\s*\(((?:[^(){{}};]|\([^()]*\))*)\)\s*\{{", text)
-        given = [one.strip() for one in call[1].split(",")] if call else []
-        taken = [re.findall(r"\w+", re.sub(r"\[[^\]]*\]", "", one)) for one in (heads[0].split(",") if heads else [])]
-        passed = {words[-1]: value for words, value in zip(taken, given, strict=False) if words}
-        names = [re.match(r"\w*", passed.get(name, ""))[0] for name in names]
-        place = caller
-    pieces = set(pointer.findall(text)) & set(names)
+        passed = dict(zip((one.name for one in around.parameters), called[0].arguments, strict=False))
+        names = [(_bases(passed[name]) or [""])[0] for name in names if name in passed]
+        around = source.function_at(caller.line) or around
+    every = (one for function in source.functions for one in function.changes)
+    pieces = {one.name for one in every if not one.is_element and variable in _bases(one.right)[:1]} & set(names)
     return pieces.pop() if len(pieces) == 1 else ""
 
 
@@ -333,131 +270,58 @@ def handed_to_before(array: str, launch: Place) -> list[Place]:
     """The calls that an array was handed to before the one that ends in a launch, in the function that makes both."""
     found = []
     for call in _calls_of_launcher(launch):
-        around = _around(call)
-        if around is None or not re.fullmatch(r"\w+", array):
+        _, around, here = _at(call)
+        if here is None or array not in _bases(here):
             continue
-        _, lines, first = around
-        if not re.search(rf"\b{array}\b", _statement(lines, call.line)):
-            continue
-        passed = re.compile(rf"\w\s*\([^;]*(?<![\w.]){array}\b")
-        earlier = [number for number in _upwards(first, call.line - 1) if passed.search(lines[number - 1])]
-        found += [Place(call.file, number, call.function) for number in earlier]
+        earlier = [one.line for one in around.calls if any(array in _bases(given) for given in one.arguments)]
+        found += [
+            Place(call.file, line, call.function) for line in sorted(set(earlier), reverse=True) if line < call.line
+        ]
     return found[:MOST_WRITERS]
 
 
 def _calls_of_launcher(launch: Place) -> list[Place]:
     """The lines of the file that call the function in which a kernel is launched, at most MOST_CALLS."""
-    file = Path(launch.file)
-    try:
-        text = blanked(read_source(file))
-    except (OSError, ValueError):
+    source, around, _ = _at(launch)
+    if around is None:
         return []
-    around = [one for one in functions_of(text, file) if 0 <= launch.line - one.line <= one.body.count("\n")]
-    if not around:
-        return []
-    call = re.compile(rf"(?<![\w.]){around[-1].name}\s*(?:<[^;()]*>)?\s*\(")
-    inside = [one for one in functions_of(text, file) if one is not around[-1]]
-    lines = text.split("\n")
-    return [
-        Place(launch.file, number)
-        for one in inside
-        for number in range(one.line, one.line + one.body.count("\n") + 1)
-        if call.search(lines[number - 1])
-    ][:MOST_CALLS]
+    others = [one for one in source.functions if one is not around]
+    lines = [call.line for one in others for call in one.calls if call.name == around.name]
+    return [Place(launch.file, line) for line in lines][:MOST_CALLS]
 
 
-def _returned(right: str, text: str, file: Path) -> list[int]:
+def _returned(right: Node | None, source: Source) -> list[int]:
     """Where a small function of the file that is called there computes what it returns."""
     found = []
-    lines = blanked(text).split("\n")
-    for function in functions_of(text, file):
-        size = function.body.count("\n")
-        if size > SMALL or not re.search(rf"\b{function.name}\s*\(", right):
+    for call in calls_in(right) if right else ():
+        function = source.function(call.name)
+        if function is None or function.last - function.line > SMALL:
             continue
-        last = function.line + size
-        result = next((n for n in _upwards(function.line, last) if re.search(r"\breturn\b", lines[n - 1])), None)
-        if result is None:
-            continue
-        names = _names(_statement(lines, result).replace("return", ""))
-        found += [_set_in(name, lines, function.line, result - 1) or result for name in names[:1]] or [result]
-        members = re.compile(rf"\b{names[0]}\.\w+\s*=(?!=)") if names else None
-        found += [n for n in range(function.line, result) if members and members.search(lines[n - 1])]
+        results = [one for one in walk(function.body) if one.type == "return_statement"]
+        if results:
+            names = _bases(results[-1])
+            change = function.set_at(names[0], line_of(results[-1]) - 1) if names else None
+            found.append(change.line if change else line_of(results[-1]))
+            found += [one.line for one in function.changes if names and one.name == names[0] and one.member]
     return found
 
 
-def _around(place: Place) -> tuple[str, list[str], int] | None:
-    """The text of a place's file, its lines without comments, and the line in which the function around it begins; None
-    if the file or the function cannot be read."""
-    file = Path(place.file)
-    try:
-        text = read_source(file)
-    except (OSError, ValueError):
-        return None
-    first = _function_start(text, file, place.line)
-    return None if first is None else (text, blanked(text).split("\n"), first)
+def _at(place: Place) -> tuple[Source | None, Function | None, Node | None]:
+    """The file of a place, the function around it and the statement there; None where they cannot be read."""
+    source = read(place.file)
+    around = source.function_at(place.line) if source else None
+    return source, around, source.statement_at(place.line) if around else None
 
 
-def _function_start(text: str, file: Path, line: int) -> int | None:
-    """The line in which the body of the function around a line begins."""
-    for function in functions_of(text, file):
-        if function.line <= line <= function.line + function.body.count("\n"):
-            return function.line
-    return None
+def _bases(node: Node | None) -> list[str]:
+    """The names of values in a node, those of structs without a member."""
+    return list(dict.fromkeys(one.partition(".")[0] for one in names_in(node)))
 
 
-def _statement(lines: list[str], number: int) -> str:
-    """The text from this line on to the end of its statement."""
-    said = ""
-    for line in lines[number - 1 : number + 3]:
-        said += line + " "
-        if re.search(r"[;{]\s*$", line):
-            break
-    return said
-
-
-def _names(text: str) -> list[str]:
-    """The names of values in it, each once, in their order."""
-    return [name for name in dict.fromkeys(_NAME.findall(text)) if name not in _NO_VALUES]
-
-
-def _indices(statement: str) -> list[str]:
-    """The names that the indices of a line's accesses are made of, then the arrays themselves."""
-    inside, arrays = "", []
-    for match in re.finditer(r"(\w+)\s*\[", statement):
-        arrays.append(match[1])
-        depth, at = 1, match.end()
-        while depth and at < len(statement):
-            depth += {"[": 1, "]": -1}.get(statement[at], 0)
-            at += 1
-        inside += statement[match.end() : at - 1] + " "
-    called = re.findall(r"\w+\s*(?:<[^;()]*>)?\s*\(([^;]*)\)", statement) if not arrays else []
-    return list(dict.fromkeys([*_names(inside), *arrays, *(name for one in called for name in _names(one))]))
-
-
-def _assignments(name: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w.]){name}\s*(?:\[[^;=]*\]\s*)?(?:[-+*/%|&]|<<|>>)?=(?!=)|(?<![\w.]){name}\s*\{{")
-
-
-def _set_in(name: str, lines: list[str], first: int, below: int) -> int | None:
-    """The last line from `below` upwards, within the function, that declares or assigns the name."""
-    pattern = _assignments(name)
-    for number in _upwards(first, below):
-        if pattern.search(lines[number - 1]):
-            return number
-    return None
-
-
-def _upwards(first: int, below: int) -> Iterator[int]:
-    yield from range(below, first - 1, -1)
-
-
-def _right_of(name: str, statement: str) -> str:
-    """What the name is assigned, up to the next declarator's end or the statement's."""
-    match = _assignments(name).search(statement)
-    rest = statement[match.end() :] if match else ""
-    depth = 0
-    for at, char in enumerate(rest):
-        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(char, 0)
-        if depth < 0 or (depth == 0 and char in ",;"):
-            return rest[:at]
-    return rest
+def _addresses(here: Node, arrays: list[str]) -> list[str]:
+    """The names that the indices of a statement's accesses are made of, then the arrays themselves; without an array
+    those that its calls are given."""
+    inside = [name for one in indices_in(here) for name in _bases(one)]
+    made = calls_in(here) if not indices_in(here) else ()
+    given = [name for call in made for one in call.arguments for name in _bases(one)]
+    return list(dict.fromkeys([*inside, *arrays, *given]))

@@ -12,7 +12,7 @@ from common.compiling.student_gaps import GapError, given_out
 from common.console.files import read_source
 from common.console.paths import ROOT
 from common.inspect.source_lines import Place
-from common.simulator.rewriter import blanked
+from common.simulator.text import blanked
 
 
 @functools.cache

@@ -100,9 +100,9 @@ def attention(
             torch.use_deterministic_algorithms(True) holds in the backward pass, its last bits may differ, since blocks
             add to it in any order. All else has the same bits anyway.
         return_lse: also returns the logsumexp of each query's scores, its sink included.
-        kernel: "flash" (dense, head_dim up to 128), "flash_options" (softcap, sinks, dropout, windows, head_dim up to
-            256), "sparse" (strides and windows in 16 bits, forward) or "flash_fp32" (as "flash", float32 without tensor
-            cores). None: the first of "sparse", "flash" and "flash_options" that takes the call; explain says which.
+        kernel: "flash" (everything), "sparse" (strides and windows in 16 bits, forward) or "flash_fp32" (as "flash",
+            float32 without tensor cores, no option, head_dim up to 128). None: "sparse" where it takes the call, else
+            "flash", which chooses among its kernels; explain says which.
 
     Returns:
         [..., S_q, value_head_dim] of query's dtype, contiguous; zeros for a query that may see no key. With return_lse
@@ -143,7 +143,7 @@ def attention_varlen(
     deterministic: bool = False,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """attention within each of several sequences that are packed one behind the other, without padding.
+    """attention within each of several sequences that are packed one after the other, without padding.
 
     The boundaries are read on the device: nothing waits for it, and no longest length is needed. All that holds for the
     bits of attention's results and gradients holds here.
@@ -207,7 +207,7 @@ def attention_with_kvcache(
         k_cache, v_cache: [batch, kv_heads, max_seq_len, head_dim], float32, float16 or bfloat16, contiguous; head_dim
             is 1 .. 128. With a block_table pages [pages, kv_heads, page_size, head_dim], page_size 16, 32, 64, 128 or
             256.
-        key, value: [batch, kv_heads, new_tokens, head_dim]: written behind the cached tokens, in place. None: they are
+        key, value: [batch, kv_heads, new_tokens, head_dim]: written after the cached tokens, in place. None: they are
             in the cache already. A sequence whose tokens do not all fit keeps its cache.
         cache_seqlens: int32 [batch]: each sequence's tokens in the cache before key and value are written; not changed.
         block_table: int32 [batch, max_pages]: slot s of sequence b is row s % page_size of page
@@ -305,7 +305,7 @@ def block_sparse_attention(
         is_causal: query i sees of these keys those at positions j <= i as well.
         scale: as of attention.
         return_lse: also returns the logsumexp.
-        kernel: "sparse" (16 bits, forward; the gradients are those of "flash_options") or "flash_options". None: the
+        kernel: "sparse" (16 bits, forward; the gradients are those of "flash") or "flash". None: the
             first of them that takes the call.
 
     Returns:
@@ -325,12 +325,12 @@ def block_sparse_attention(
             "S_q, head_dim] and [heads, q_blocks, k_blocks], S_q a multiple of q_blocks"
         )
     gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    if kernel not in (None, "sparse", "flash_options"):
-        raise ValueError(f"kernel is {kernel!r}; it must be None, 'sparse' or 'flash_options'")
+    if kernel not in (None, "sparse", "flash"):
+        raise ValueError(f"kernel is {kernel!r}; it must be None, 'sparse' or 'flash'")
     compiled = gradients and torch.compiler.is_compiling()  # there a gradient takes an operator that has one
     sparse = kernel == "sparse" or (kernel is None and query.dtype != torch.float32 and not compiled)
     arguments = query, key, value, counts, columns, query.size(2) // columns.size(1), is_causal, scale
-    operators = operators_of("flash_options", query.device) if gradients or transforming() or not sparse else None
+    operators = operators_of("flash", query.device) if gradients or transforming() or not sparse else None
     if sparse:
         forward = operators_of("sparse", query.device).block_sparse_attention_forward
         if operators is None:
@@ -359,7 +359,7 @@ def dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, seq_q: 
     Raises:
         ValueError: as said above.
     """
-    return operators_of("flash_options", seed.device).dropout_mask(seed, dropout_p, batch, heads, seq_q, seq_k)
+    return operators_of("flash", seed.device).dropout_mask(seed, dropout_p, batch, heads, seq_q, seq_k)
 
 
 def quantized_dropout(dropout_p: float) -> float:

@@ -84,11 +84,15 @@ class Options:
 
     @property
     def used(self) -> list[str]:
-        """Those of softcap, sinks, dropout_p and window_size that the call uses, with their values in words."""
-        found = [f"softcap is {self.softcap}"] if self.softcap else []
-        found += ["sinks are given"] if self.sinks is not None else []
-        found += [f"dropout_p is {self.dropout_p}"] if self.dropout_p else []
-        return found + ([f"window_size is {self.window_size}"] if tuple(self.window_size) != NO_WINDOW else [])
+        """Those of softcap, sinks, dropout_p and window_size that the call uses."""
+        windowed = tuple(self.window_size) != NO_WINDOW
+        given = {"softcap": self.softcap, "sinks": self.sinks is not None, "dropout_p": self.dropout_p}
+        return [name for name, x in (given | {"window_size": windowed}).items() if x]
+
+    @property
+    def used_words(self) -> list[str]:
+        """The same with their values. In a graph of changing sizes a value has no words: only for refusals."""
+        return ["sinks are given" if name == "sinks" else f"{name} is {getattr(self, name)}" for name in self.used]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +107,7 @@ class Call:
         options: the others.
         scores_shape: [..., S_q, S_k] as the caller has it.
         value_head_dim, dtype: of the result; the kernels' rows may be longer.
-        gradients: whether a gradient may be asked for.
+        gradients: whether a gradient may be requested.
     """
 
     query: Tensor

@@ -15,19 +15,17 @@ from torch import Tensor
 
 from common.kernels.attention_call import NO_WINDOW, Call, Options
 from common.kernels.attention_gradients import operators_of
-from common.kernels.attention_kernels import FLASH_HEAD_DIM, choice, flash_arguments, options_arguments, passed_over
+from common.kernels.attention_kernels import FLASH_HEAD_DIM, choice, flash_arguments, passed_over
 
 # The kernels of common/kernels/flash, the fastest first
-RANKS = {"wgmma": 0, "mma": 1, "wgmma 3xfp16": 2, "3xfp16": 3, "fp32": 4}
+RANKS = {"wgmma": 0, "mma": 1, "wgmma 3xfp16": 2, "3xfp16": 3, "fp32": 4, "plain": 5}
 WORDS = {
     "wgmma": "wgmma (Hopper's tensor cores, 16 bits)",
     "mma": "mma (tensor cores, 16 bits)",
     "wgmma 3xfp16": "wgmma 3xfp16 (Hopper's tensor cores, float32 as the sum of two halves)",
     "3xfp16": "3xfp16 (tensor cores, float32 as the sum of two halves)",
     "fp32": "fp32 (no tensor cores)",
-    "options wgmma": "options wgmma (Hopper's tensor cores, 16 bits; softcap, sinks, dropout, windows, wide heads)",
-    "options mma": "options mma (tensor cores, 16 bits; softcap, sinks, dropout, windows, head_dim over 128)",
-    "options fp32": "options fp32 (no tensor cores; softcap, sinks, dropout, windows, head_dim over 128)",
+    "plain": "plain (every type, option and layout, one tile at a time)",
     "sparse": "sparse (tensor cores, 16 bits; windows and strides, forward)",
 }
 
@@ -40,8 +38,8 @@ class Explanation:
     """What explain found; str() says it in lines.
 
     Attributes:
-        kernel: "wgmma", "mma", "wgmma 3xfp16", "3xfp16" or "fp32" of common/kernels/flash, "options wgmma", "options
-            mma" or "options fp32" of common/kernels/flash_options, or "sparse" of common/kernels/sparse.
+        kernel: "wgmma", "mma", "wgmma 3xfp16", "3xfp16", "fp32" or "plain" of common/kernels/flash, or "sparse" of
+            common/kernels/sparse.
         reasons: which kernels do not take the call, and why.
         copies: what is copied or converted before the kernel runs.
         faster: what would have to change for which kernel.
@@ -72,10 +70,7 @@ def explained(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Ex
     if call.empty:
         raise ValueError(NOTHING)
     chosen = choice(call)
-    if chosen == "flash_options":
-        kernel = f"options {_options_kernel(call)}"
-        faster = _faster_without_options(call)
-    elif chosen == "sparse":
+    if chosen == "sparse":
         kernel, faster = "sparse", ()
     else:
         kernel = _flash_kernel(call)
@@ -90,16 +85,12 @@ def counted(call: Call, given: tuple[Tensor, ...], faster: tuple[str, ...]) -> t
 
 
 def _flash_kernel(call: Call) -> str:
-    return operators_of("flash", call.query.device).flash_attention_kernel(*flash_arguments(call))
-
-
-def _options_kernel(call: Call) -> str:
-    operators = operators_of("flash_options", call.query.device)
-    return operators.options_attention_kernel(*options_arguments(call)[:-1])  # it has no gradient to be deterministic
+    operators = operators_of("flash", call.query.device)
+    return operators.flash_attention_kernel(*flash_arguments(call))
 
 
 def _copies(call: Call, *given: Tensor) -> Iterator[str]:
-    """Which of query, key and value the kernel does not read where they lie, and why."""
+    """Which of query, key and value the kernel does not read where they are, and why."""
     for name, x, read in zip(("query", "key", "value"), given, (call.query, call.key, call.value), strict=True):
         if read.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
             continue
@@ -140,28 +131,25 @@ def _distinct(x: Tensor) -> int:
     return math.prod(size for size, stride in zip(x.shape, x.stride(), strict=True) if stride or size == 1)
 
 
-def _faster_without_options(call: Call) -> Iterator[str]:
-    """What would lead to one of the dense kernels; none of those with options has been timed."""
-    changes = [f"without {', '.join(words.split()[0] for words in call.options.used)}"] if call.options.used else []
-    if call.query.size(-1) > FLASH_HEAD_DIM:
-        changes.append(f"with head_dim up to {FLASH_HEAD_DIM}")
-    inputs = {name: getattr(call, name)[..., :FLASH_HEAD_DIM] for name in ("query", "key", "value")}
-    plain = replace(call.options, softcap=0.0, sinks=None, dropout_p=0.0, window_size=NO_WINDOW)
-    if changes:
-        yield f"presumably {' and '.join(changes)}: {WORDS[_flash_kernel(replace(call, options=plain, **inputs))]}"
-
-
 def _faster(call: Call, kernel: str) -> Iterator[str]:
     """Every single change that would lead to a faster kernel."""
 
     def fresh(head_dim: int, dtype: torch.dtype) -> Call:
-        inputs = {name: getattr(call, name) for name in ("query", "key", "value")}
         made = {name: x.new_empty((*x.shape[:-1], head_dim), dtype=dtype) for name, x in inputs.items()}
         return replace(call, **made)
 
     head_dim, dtype, scale = call.query.size(-1), call.query.dtype, call.scale
     rounded = -(-head_dim // 8) * 8
-    changes: dict[str, Callable[[], Call]] = {
+    options, inputs = call.options, {name: getattr(call, name) for name in ("query", "key", "value")}
+    plain = replace(options, softcap=0.0, sinks=None, dropout_p=0.0, window_size=NO_WINDOW)
+    dense = [f"without {', '.join(options.used)}"] if options.used else []
+    if head_dim > FLASH_HEAD_DIM:
+        dense.append(f"with head_dim up to {FLASH_HEAD_DIM}")
+    narrow = {name: x[..., :FLASH_HEAD_DIM] for name, x in inputs.items()}
+    changes: dict[str, Callable[[], Call]] = {}
+    if dense:
+        changes[" and ".join(dense)] = lambda: replace(call, options=plain, **narrow)
+    changes |= {
         "without attn_mask": lambda: replace(call, attn_mask=None),
         "with a positive scale": lambda: replace(call, scale=abs(scale) or 1.0),
         "with contiguous inputs whose memory begins at a multiple of 16 bytes": lambda: fresh(head_dim, dtype),

@@ -35,7 +35,6 @@ class Rule:
             and, if it has them, sinks.
         mask, sinks, seed, deterministic: where these are among the arguments; None: it has no such argument.
         forward_only: likewise an argument that the backward operator does not take.
-        lone_key: the weight of a lone key is 1, whatever the score.
     """
 
     backward: str
@@ -44,7 +43,6 @@ class Rule:
     seed: int | None = None
     deterministic: int | None = None
     forward_only: int | None = None
-    lone_key: bool = False
 
     def gradients(self, function, operators, grad_out: Tensor, arguments: list, out: Tensor, lse: Tensor) -> tuple:
         """The gradients of all arguments.   function(operators, *arguments of the backward operator)"""
@@ -56,20 +54,20 @@ class Rule:
             del given[self.forward_only - 3]
         grad_out = grad_out if grad_out.stride(-1) == 1 else grad_out.contiguous()  # one number, expanded
         grads = function(operators, grad_out, query, key, value, out, lse, *given)
-        if self.lone_key and key.size(2) == 1:  # no difference that rounding leaves something of
-            grads = torch.zeros_like(query), torch.zeros_like(key), grads[2]
         of_others = [None] * len(others)
-        if self.sinks is not None and others[self.sinks - 3] is not None:
+        sinks = self.sinks is not None and self.sinks < len(arguments) and others[self.sinks - 3] is not None
+        if sinks:
             of_others[self.sinks - 3] = grads[3]
+        elif query.dim() == 4 and key.size(2) == 1:  # a lone weight is 1, and dS 0
+            grads = torch.zeros_like(query), torch.zeros_like(key), *grads[2:]
         return *grads[:3], *of_others
 
 
-_FLASH = Rule("flash_attention_backward", mask=6, deterministic=10, forward_only=7, lone_key=True)
+_FLASH = {"backward": "flash_attention_backward", "mask": 6, "deterministic": 10, "forward_only": 7}
 RULES = {
-    "flash_attention_forward": _FLASH,
-    "flash_attention": _FLASH,  # without lse, which costs its gradient a forward pass
-    "options_attention": Rule("options_attention_backward", mask=6, sinks=8, seed=10, deterministic=13),
-    "packed_attention": Rule("packed_attention_backward", sinks=9, seed=11, deterministic=14),
+    "flash_attention_forward": Rule(**_FLASH, sinks=12, seed=14),
+    "flash_attention": Rule(**_FLASH),  # without options, and without lse, which costs its gradient a forward pass
+    "packed_attention": Rule("packed_attention_backward", deterministic=8, sinks=10, seed=12),
     "block_attention": Rule("block_attention_backward"),
 }
 _registered: set[str] = set()  # namespaces of torch.ops
@@ -95,7 +93,7 @@ def run(operators, name: str, arguments: Sequence, gradients: bool) -> tuple[Ten
 
     Args:
         operators: of operators_of, or what has functions of the same names.
-        gradients: whether one may be asked for.
+        gradients: whether one may be requested.
     """
     if torch.compiler.is_compiling():
         return getattr(operators, name)(*arguments)
@@ -238,13 +236,15 @@ def _saved(ctx) -> tuple[list, Tensor | None, Tensor | None]:
 def _mapped(function, mask: int | None, rows: int, count: int, dims: tuple, operators, name: str, arguments: tuple):
     """vmap of Forward or Backward. rows: how many tensors that have the batch in front come first."""
     rule, moved = RULES[name], rows - 3
-    of_one = [arguments[at + moved] for at in (rule.sinks, rule.seed) if at is not None]
+    moved -= rows == 6 and rule.forward_only is not None  # Backward: sinks and seed are behind that
+    places = [at + moved for at in (rule.sinks, rule.seed) if at is not None]
+    of_one = [arguments[at] for at in places if at < len(arguments)]
     if mask is None or any(x is not None for x in of_one):
         samples = ([_sample(x, dim, i) for x, dim in zip(arguments, dims, strict=True)] for i in range(count))
         results = [function.apply(operators, name, *sample) for sample in samples]
         return tuple(torch.stack(x) for x in zip(*results, strict=True)), (0,) * len(results[0])
     tensors = [_folded(x, dim, count) for x, dim in zip(arguments[:rows], dims[:rows], strict=True)]
-    others, at = list(arguments[rows:]), mask + moved - rows
+    others, at = list(arguments[rows:]), mask - 3
     others[at] = _folded_mask(others[at], dims[rows + at], count, tensors[0].size(0))
     results = function.apply(operators, name, *tensors, *others)
     # without sinks their gradient is zeros, and belongs to no sample

@@ -78,9 +78,9 @@ def attend_packed(
     value_head_dim, scale = value.size(-1), scale_or_default(options.scale, max(query.size(-1), 1))
     width = max(query.size(-1), value_head_dim)
     rows = [with_rows(padded(x, width)) for x in (query, key, value)]
-    asked = options.is_causal, scale, options.lower_right, *_last(options, query.device)
+    asked = options.is_causal, scale, options.lower_right, options.deterministic, *_last(options, query.device)
     needed = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*rows, options.sinks))
-    operators = operators_of("flash_options", query.device)
+    operators = operators_of("flash", query.device)
     out, lse = run(operators, "packed_attention", (*rows, *numbers, *asked), needed)
     out = out[..., :value_head_dim].contiguous()
     return (out, lse) if options.return_lse else out
@@ -118,13 +118,8 @@ def flash_arguments(call: Call) -> tuple:
     key, value = (x[:, :, strided] if options.key_stride > 1 else x for x in (call.key, call.value))
     positions = (options.key_stride, options.key_offset) if call.is_causal else (1, 0)
     asked = call.is_causal, call.scale, call.lower_right, call.attn_mask
-    return call.query, key, value, *asked, options.kernel != "flash_fp32", *positions, options.deterministic
-
-
-def options_arguments(call: Call) -> tuple:
-    """What options_attention of common/kernels/flash_options takes."""
-    asked = call.is_causal, call.scale, call.lower_right, call.attn_mask
-    return call.query, call.key, call.value, *asked, *_last(call.options, call.query.device)
+    dense = call.query, key, value, *asked, options.kernel != "flash_fp32", *positions, options.deterministic
+    return (*dense, *_last(options, call.query.device)) if options.used else dense
 
 
 def new_seed(device: torch.device) -> Tensor:
@@ -134,32 +129,23 @@ def new_seed(device: torch.device) -> Tensor:
 
 def _flash_refuses(call: Call) -> str:
     options = call.options
-    if options.used:
-        return options.used[0]
-    if options.key_stride > 1 and (call.attn_mask is not None or call.lower_right):
-        return f"key_stride is {options.key_stride} with {'lower_right' if call.lower_right else 'attn_mask'}"
-    return _wide(call, FLASH_HEAD_DIM)
+    if options.key_stride > 1 and (options.used or call.attn_mask is not None or call.lower_right):
+        others = "lower_right" if call.lower_right else "attn_mask"
+        return f"key_stride is {options.key_stride} with {options.used[0] if options.used else others}"
+    return _wide(call, MAX_HEAD_DIM)
+
+
+def _flash_fp32_refuses(call: Call) -> str:
+    return _flash_refuses(call) or (call.options.used_words or (_wide(call, FLASH_HEAD_DIM),))[0]
 
 
 def _run_flash(call: Call) -> tuple[Tensor, Tensor | None]:
     operators, arguments = operators_of("flash", call.query.device), flash_arguments(call)
-    if call.options.return_lse or call.gradients or transforming():
+    if call.options.used or call.options.return_lse or call.gradients or transforming():
         return run(operators, "flash_attention_forward", arguments, call.gradients)
     if torch.compiler.is_compiling():
         return operators.flash_attention(*arguments), None
     return below_autograd(operators, "flash_attention", *arguments), None
-
-
-def _options_refuses(call: Call) -> str:
-    if call.options.key_stride > 1:
-        return f"key_stride is {call.options.key_stride}"
-    return _wide(call, MAX_HEAD_DIM)
-
-
-def _run_options(call: Call) -> tuple[Tensor, Tensor]:
-    device = call.query.device
-    asked = options_arguments(call)
-    return run(operators_of("flash_options", device), "options_attention", asked, call.gradients)
 
 
 def _sparse_refuses(call: Call) -> str:
@@ -168,7 +154,7 @@ def _sparse_refuses(call: Call) -> str:
         return "it has keys at a stride, and windows that are causal or equally wide to both sides"
     if options.key_stride > 1 and tuple(options.window_size) != NO_WINDOW:
         return f"key_stride is {options.key_stride} with window_size"
-    others = [words for words in options.used if not words.startswith("window_size")]
+    others = [words for words in options.used_words if not words.startswith("window_size")]
     if others or call.attn_mask is not None:
         return (others or ["attn_mask is given"])[0]
     if call.lower_right:
@@ -195,10 +181,9 @@ def _run_sparse(call: Call) -> tuple[Tensor, Tensor | None]:
 KERNELS = {
     "sparse": Kernel(_sparse_refuses, _run_sparse),
     "flash": Kernel(_flash_refuses, _run_flash),
-    "flash_options": Kernel(_options_refuses, _run_options),
-    "flash_fp32": Kernel(_flash_refuses, _run_flash),  # float32 without tensor cores
+    "flash_fp32": Kernel(_flash_fp32_refuses, _run_flash),  # float32 without tensor cores
 }
-CHOSEN_FROM = ("sparse", "flash", "flash_options")
+CHOSEN_FROM = ("sparse", "flash")
 
 
 def _wide(call: Call, most: int) -> str:
@@ -207,10 +192,10 @@ def _wide(call: Call, most: int) -> str:
 
 
 def _last(options: Options, device: torch.device) -> tuple:
-    """From softcap on what the operators of common/kernels/flash_options take."""
+    """From softcap on what the operators of common/kernels/flash take."""
     sinks = None if options.sinks is None else options.sinks.float().contiguous()
     seed = new_seed(device) if options.dropout_p > 0 and options.seed is None else options.seed
-    return options.softcap, sinks, options.dropout_p, seed, *options.window_size, options.deterministic
+    return options.softcap, sinks, options.dropout_p, seed, *options.window_size
 
 
 def _check_boundaries(name: str, numbers: Tensor, rows_name: str, rows: Tensor) -> None:

@@ -27,7 +27,7 @@ def captured(call: Callable[[], Any], pool: Any = None) -> Callable[[], Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         result = call()
-    # The graph knows only where its tensors lie, so the call, which holds them, has to live as long
+    # The graph knows only where its tensors are, so the call, which holds them, has to live as long
     return functools.partial(_replay, graph, result, call)
 
 

@@ -1,17 +1,17 @@
-"""How much memory a piece of PyTorch takes beside its inputs, and which line takes it.
+"""How much memory a piece of PyTorch takes beyond its inputs, and which line takes it.
 
 with AllocationRecorder() as made:
     out = flash_attention(query, key, value)
 made.peak_bytes, made.largest                   bytes alive at once; the largest tensor, with its line
 
-python -m task3.memory [--solution]             flash_attention beside attention that stores S, for growing S
+python -m task3.memory [--solution]             flash_attention compared with attention that stores S, for growing S
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,13 +38,18 @@ class AllocationRecorder(TorchDispatchMode):
     The operators' inner workspaces do not count on the CPU. On a GPU `peak_bytes` is PyTorch's own
     torch.cuda.max_memory_allocated, which counts them.
 
+    Args:
+        device: whose memory.
+        line: tells which line runs, "file.py:57"; None: the stack does.
+
     Attributes:
         largest: the largest tensor made; None if there was none.
         peak_bytes: the most bytes that were alive at once, of all that was made since entering.
     """
 
-    def __init__(self, device: torch.device | str = "cpu") -> None:
+    def __init__(self, device: torch.device | str = "cpu", line: Callable[[], str] | None = None) -> None:
         super().__init__()
+        self._line = line or _calling_line
         self.largest: MadeTensor | None = None
         self.peak_bytes = 0
         self._operators: set = set()
@@ -90,7 +95,7 @@ class AllocationRecorder(TorchDispatchMode):
             self.peak_bytes = max(self.peak_bytes, self._alive_bytes)
         weakref.finalize(memory, self._freed, size).atexit = False
         if self.largest is None or size > self.largest.bytes:
-            self.largest = MadeTensor(tuple(x.shape), size, operator, _calling_line())
+            self.largest = MadeTensor(tuple(x.shape), size, operator, self._line())
 
     def _freed(self, size: int) -> None:
         self._alive_bytes -= size

@@ -1,4 +1,4 @@
-"""Named GPUs: what they can do at best, and how many blocks of a kernel fit on one of their multiprocessors (SMs).
+"""Named GPUs: what they can do at best, and how many blocks of a kernel fit on one of their SMs.
 
     gpu = find("h200")                        case and spelling do not matter; torch's device names work too
     chosen(None)                              the GPU of this machine, if it is known
@@ -35,7 +35,7 @@ class Capability:
     """The limits of one SM, which depend on the compute capability only.
 
     Attributes:
-        threads, blocks: at most so many resident on an SM.
+        threads, blocks: how many can be resident on an SM.
         shared_per_sm: bytes.
         shared_per_block: bytes, with cudaFuncAttributeMaxDynamicSharedMemorySize (48 KiB without).
         shared_reserved: bytes that the driver takes from every block's share.
@@ -70,7 +70,7 @@ class GpuSpec:
     Attributes:
         name: as it is usually called.
         capability: compute capability, (9, 0).
-        sms: multiprocessors.
+        sms: how many SMs it has.
         clock: boost clock, Hz.
         bandwidth: of its memory, bytes per second.
         fp16_tensor, tf32_tensor: operations per second of the tensor cores, accumulating in float32; before Ampere tf32

@@ -32,7 +32,7 @@ def machine() -> dict[str, str]:
         "gpu": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda or "",
-        "multiprocessors": str(torch.cuda.get_device_properties().multi_processor_count),
+        "SMs": str(torch.cuda.get_device_properties().multi_processor_count),
     }
 
 
@@ -42,5 +42,5 @@ def gpu_is_there(console: Console) -> bool:
     if backend.name == "cuda":
         return True
     found = backend.problem or backend.reason
-    say(console, f"A benchmark needs a GPU; the simulator knows nothing about time. Found: {found}")
+    say(console, f"A benchmark needs a GPU; without one, --predict estimates the times of our kernels. Found: {found}")
     return False

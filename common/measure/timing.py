@@ -2,7 +2,7 @@
 
     timings = measure({"ours": ops.softmax, "torch": lambda x: torch.softmax(x, -1)}, make_inputs)
     timings["ours"].seconds          the median
-    middle(times)                    80% of them lie between these two
+    middle(times)                    80% of them are between these two
 
 What makes the numbers comparable:
 
@@ -11,7 +11,7 @@ What makes the numbers comparable:
   GPU busy while Python issues the call, so that the time is the GPU's and not Python's.
 - Every round makes new inputs, and all peers get the same ones; each round starts with another peer.
 - The first rounds do not count: clocks rise, libraries choose kernels, memory is allocated.
-- The median is reported, with the fastest and the slowest run beside it.
+- The median is reported, with the fastest and the slowest run next to it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def measure(
 
 
 def middle(times: Sequence[float]) -> tuple[float, float]:
-    """The two times between which 80% of these lie: the first and the last decile."""
+    """The two times between which 80% of these are: the first and the last decile."""
     if len(times) < 2:
         return times[0], times[0]
     deciles = statistics.quantiles(times, n=10, method="inclusive")

@@ -46,27 +46,32 @@ class VerdictError(RuntimeError):
     """A step did not end as it should; the message holds what it printed."""
 
 
-def measure_verdicts(tasks: Sequence[str], fresh: bool, console: Console) -> Table:
-    """The table of all steps.
+def verdict_table() -> Table:
+    """The table that measure_verdicts fills, without a row."""
+    title = f"seconds to a verdict, wall (CPU), simulator, {os.cpu_count()} cores"
+    table = Table(title=title, title_justify="left")
+    table.add_column("task")
+    for step in STEPS:
+        table.add_column(step, justify="right")
+    return table
+
+
+def measure_verdicts(table: Table, tasks: Sequence[str], fresh: bool, console: Console) -> None:
+    """Adds a row for each task to the table, as soon as it is measured.
 
     Args:
+        table: from verdict_table().
         tasks: "task1", ...
         fresh: whether each task starts with an empty cache; otherwise with this machine's, and `fresh` is the first
             test in a new checkout.
 
     Raises:
-        VerdictError: a passing test fails, or a failing one passes.
+        VerdictError: a passing test fails, or a failing one passes; the table keeps the rows before it.
     """
-    cores = os.cpu_count()
-    table = Table(title=f"seconds to a verdict, wall (CPU), simulator, {cores} cores", title_justify="left")
-    table.add_column("task")
-    for step in STEPS:
-        table.add_column(step, justify="right")
     for task in tasks:
         with console.status(f"{task} ..."), tempfile.TemporaryDirectory() as scratch:
             found = dict(_of_task(task, Path(scratch), fresh))
         table.add_row(task, *(_shown(*found[step]) for step in STEPS))
-    return table
 
 
 def _of_task(task: str, scratch: Path, fresh: bool) -> Iterator[tuple[str, Seconds]]:

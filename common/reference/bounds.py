@@ -27,7 +27,7 @@ def running_sum_floor(terms: int, size: float) -> float:
 
 
 def lost_terms(terms: Tensor) -> float:
-    """The share of a sum that lies in terms which are too small for it, the largest of all rows.
+    """The share of a sum that is in terms which are too small for it, the largest of all rows.
 
     A term below 2^-24 of a float32 sum vanishes when it is added to it. These roundings all go one way, so they add up
     as their number and not as its root: a running sum that meets its large terms early lacks up to that share.
@@ -40,7 +40,7 @@ def lost_terms(terms: Tensor) -> float:
 
 
 def exponent_floor(size: float) -> float:
-    """A floor for a softmax whose exponents are rounded once more than those of exp(x - max).
+    """A floor for a softmax whose exponents are rounded one time more than those of exp(x - max).
 
     exp2(x log2(e) - max log2(e)) is such: one operation on a GPU, where nvcc contracts it to a multiply-add, but two
     with two roundings in the simulator. The product is off by up to 2^-24 of itself, and so is a weight, of `size`.

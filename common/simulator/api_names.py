@@ -1,10 +1,11 @@
 """The functions of CUDA's math library, device headers, and runtime API, and which of them the simulator has.
 
-    python -m common.simulator.api_names --headers FOLDER    api_names.txt from a toolkit's include folder
-    python -m common.simulator.api_names                     api.md and the README's count from api_names.txt
+    python -m common.simulator.api_names --headers FOLDER    api.md and the README's count from a toolkit's headers
+    python -m common.simulator.api_names                     the same from the names that api.md already lists
 
-`api_names.txt` lists the names by section, grouped by signature. `states()` compiles one call of each with those types:
-what compiles is there, and the rest is either refused by refused.py or missing. Neither needs a toolkit.
+`api.md` lists the names by section and state, behind their signatures. `states()` compiles one call of each with those
+types: what compiles is there, and the rest is either refused by refused.py or missing. Only `--headers` needs a
+toolkit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import os
 import re
 import subprocess
 import tempfile
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from common.simulator.refused import refused_names
 from common.simulator.rewriter import INCLUDE_DIR
 
 HERE = Path(__file__).resolve().parent
-NAMES, TABLE, README = HERE / "api_names.txt", HERE / "api.md", HERE / "README.md"
+TABLE, README = HERE / "api.md", HERE / "README.md"
 MARK = re.compile(r"(?<=<!-- API -->\n).*?(?=<!-- END API -->)", re.DOTALL)
 STATES = ("has", "refused", "lacks")
 _SECTIONS = {  # from the \ingroup of a function's comment, or its file's name, to a section
@@ -143,33 +143,18 @@ def _type(text: str) -> str:
     return re.sub(r"\s+([*&])", r"\1", " ".join(words)) + "*" * arrays
 
 
-def write_names(functions: list[Function]) -> None:
-    """api_names.txt: `result(parameters): names`, by section."""
-    lines = []
-    for section in dict.fromkeys(one.section for one in functions):
-        lines.append(f"[{section}]")
-        signatures: dict[str, list[str]] = {}
-        for one in functions:
-            if one.section == section:
-                signatures.setdefault(f"{one.result}({one.parameters})", []).append(one.name)
-        for signature, names in signatures.items():
-            lines += textwrap.wrap(f"{signature}: {' '.join(names)}", 120, subsequent_indent="    ")
-    NAMES.write_text("\n".join(lines) + "\n")
-
-
 # ---- what the simulator has of them
 
 
 def read_names() -> list[Function]:
-    """What api_names.txt lists."""
-    functions, section = [], ""
-    for line in re.sub(r"\n    ", " ", NAMES.read_text()).splitlines():
-        if line.startswith("["):
-            section = line.strip("[]")
-            continue
-        result, parameters, names = re.fullmatch(r"([^(]+)\((.*)\): ([\w ]+)", line).groups()
-        functions += [Function(section, name, result, parameters) for name in names.split()]
-    return functions
+    """The functions that api.md lists."""
+    rows = re.findall(r"^\| (\w+: [^|]*) \| [^|]* \| (.*) \|$", TABLE.read_text(), re.MULTILINE)
+    return [
+        Function(section, name, result, parameters)
+        for section, cell in rows
+        for result, parameters, names in re.findall(r"`([^`(]+)\(([^`]*)\)`:((?: `\w+`)+)", cell)
+        for name in re.findall(r"\w+", names)
+    ]
 
 
 def refusal(name: str) -> str | None:
@@ -219,47 +204,39 @@ def states(functions: list[Function]) -> dict[Function, str]:
 
 
 def table(found: dict[Function, str]) -> str:
-    """api.md: every name in a row of its section."""
+    """api.md: every name behind its signature, in the row of its section and state."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for one, state in found.items():
+        if state == "refused":
+            state = f"refused: {refusal(one.name)}".replace("<", "&lt;")
+        signatures, signature = rows.setdefault((one.section, state), {}), f"`{one.result}({one.parameters})`:"
+        signatures[signature] = signatures.get(signature, "") + f" `{one.name}`"
     lines = [
         "# The functions of CUDA 13.0 in the simulator", "",
-        "Written by `python -m common.simulator.api_names`. A name has its row where a call with the types that the "
-        "headers declare compiles (has), where the simulator refuses it in words (refused), or neither (lacks).",
+        "Written by `python -m common.simulator.api_names`. has: a call with the types that the headers declare "
+        "compiles; refused: the simulator refuses it in words; lacks: neither.", "",
+        "| of | state | functions |", "|---|---|---|",
     ]  # fmt: skip
-    for section in dict.fromkeys(one.section for one in found):
-        lines += ["", f"## {section}", "", "| state | functions |", "|---|---|"]
-        rows: dict[str, list[str]] = {}
-        for one, state in found.items():
-            if one.section == section:
-                why = f"refused: {refusal(one.name)}".replace("<", "&lt;")
-                rows.setdefault(why if state == "refused" else state, []).append(one.name)
-        lines += [f"| {state} | {' '.join(f'`{name}`' for name in names)} |" for state, names in rows.items()]
+    for (section, state), signatures in rows.items():
+        lines.append(f"| {section} | {state} | {'<br>'.join(map(''.join, signatures.items()))} |")
     return "\n".join(lines) + "\n"
 
 
 def summary(found: dict[Function, str]) -> str:
-    """The README's table: how many functions of each section are in each state."""
+    """The README's table: how many functions of each kind are in each state."""
     lines = ["| functions | " + " | ".join(STATES) + " |", "|---|---|---|---|"]
-    sections = [*dict.fromkeys(one.section for one in found), "math", "runtime"]
-    for section in sections:
-        of = [state for one, state in found.items() if f"{one.section}:".startswith(f"{section}:")]
-        lines.append(
-            f"| {section}{', all' * (':' not in section)} | "
-            + " | ".join(str(of.count(state)) for state in STATES)
-            + " |"
-        )
+    for kind in dict.fromkeys(one.section.split(":")[0] for one in found):
+        of = [state for one, state in found.items() if one.section.startswith(kind)]
+        lines.append(f"| {kind} | " + " | ".join(str(of.count(state)) for state in STATES) + " |")
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m common.simulator.api_names", description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--headers", metavar="FOLDER", type=Path, help="a toolkit's include folder: write api_names.txt"
-    )
+    parser.add_argument("--headers", metavar="FOLDER", type=Path, help="a toolkit's include folder")
     options = parser.parse_args()
-    if options.headers:
-        write_names(listed(options.headers))
-    found = states(read_names())
+    found = states(listed(options.headers) if options.headers else read_names())
     TABLE.write_text(table(found))
     README.write_text(MARK.sub(lambda _: summary(found), README.read_text()))
     print(summary(found), end="")

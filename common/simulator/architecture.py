@@ -1,7 +1,7 @@
 """Conditional compilation by __CUDA_ARCH__: nvcc compiles host and device code apart, here they are one C++ program.
 
 The macro is defined (include/simulator/nvcc_names.h), so that device code gets what a GPU of that architecture gets.
-Each conditional is looked at by where it stands:
+Each conditional is looked at by where it is:
 
     in a function of the device         as it is
     in a function of the host           rewritten as if the macro were not defined
@@ -24,12 +24,12 @@ from dataclasses import dataclass
 
 from common.simulator.device_calls import Function, definitions
 from common.simulator.targets import Target, target_of
+from common.simulator.text import blank, closed, without_directives
 
 _KNOWN = {"CUDA_SIMULATOR": "1", "__CUDACC__": "1", "__NVCC__": "1"}
 _FEATURES = "__CUDA_ARCH_FEAT_SM90_ALL"
 _MACROS = rf"(?:__CUDA_ARCH__|{_FEATURES})"
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(ifdef|ifndef|if|elif|else|endif)\b((?:\\\n|[^\n])*)", re.MULTILINE)
-_ANY_DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 _MACRO = re.compile(rf"(?<!\w){_MACROS}(?!\w)")
 _LAMBDA = re.compile(r"\]\s*((?:__(?:host|device)__\s*)+)(?:\([^{};]*\)[^{};()]*)?$")
 _BEGIN, _END = "\x01", "\x02"
@@ -40,7 +40,7 @@ class _Branch:
     word: str
     condition: str
     start: int  # of the directive
-    body: int  # behind it
+    body: int  # after it
     known: dict[str, dict[str, str | None]]  # the macros of the device and of the host
     end: int = 0  # where the next directive begins
 
@@ -56,7 +56,7 @@ class _Conditional:
     """From #if to #endif."""
 
     branches: list[_Branch]
-    end: int = 0  # behind #endif
+    end: int = 0  # after #endif
     side: str = "device"  # or "host", "both", "either": outside of functions, where both sides' code is kept
 
     def taken(self, side: str) -> _Branch | str | None:
@@ -91,7 +91,7 @@ class Conditionals:
         for one in self.all:
             one.side = "both"
         inactive = self._inactive()
-        plain = _without_directives(self.without_inactive())
+        plain = without_directives(self.without_inactive())
         functions = definitions(plain)
         for one in self.all:
             one.side = "device"
@@ -125,7 +125,7 @@ class Conditionals:
         rest = self.code[host.body : host.end]
         includes = re.search(r"^[ \t]*#[ \t]*include\b", rest, re.MULTILINE)
         in_functions = [each for each in functions if host.body <= each.start < host.end]
-        other = bool(_without_directives(rest).strip()) and not in_functions
+        other = bool(without_directives(rest).strip()) and not in_functions
         if not of_host and not includes and not other:
             if device is not None:
                 self._warn_of_macros(one, host, functions)
@@ -211,7 +211,7 @@ class Conditionals:
 
     def _directives_around(self, position: int) -> set[int]:
         """Where the #elif, #else and #endif end that decide on the code at the position: where that is left out, so are
-        its #line directives, and the lines behind it must be numbered anew."""
+        its #line directives, and the lines after it must be numbered anew."""
         ends: set[int] = set()
         for one in self.all:
             if one.branches[0].start < position < one.end:
@@ -267,13 +267,7 @@ def _lambda_around(code: str, begin: int, position: int) -> tuple[str, tuple[int
     for at in reversed(opened):
         head = _LAMBDA.search(code, max(begin, at - 400), at)
         if head and "__device__" in head[1]:
-            depth, end = 0, at
-            while end < len(code):
-                depth += (code[end] == "{") - (code[end] == "}")
-                if depth == 0:
-                    break
-                end += 1
-            return ("both" if "__host__" in head[1] else "device"), (at + 1, end)
+            return ("both" if "__host__" in head[1] else "device"), (at + 1, closed(code, at, "{}") - 1)
     return None
 
 
@@ -289,13 +283,9 @@ def _blank_code(text: str) -> str:
     """Spaces; directives stay, so that conditionals inside can still be read."""
     kept, at = [], 0
     for match in _DIRECTIVE.finditer(text):
-        kept += [re.sub(r"[^\n]", " ", text[at : match.start()]), match.group()]
+        kept += [blank(text[at : match.start()]), match.group()]
         at = match.end()
-    return "".join([*kept, re.sub(r"[^\n]", " ", text[at:])])
-
-
-def _without_directives(code: str) -> str:
-    return _ANY_DIRECTIVE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), code)
+    return "".join([*kept, blank(text[at:])])
 
 
 def _value(word: str, condition: str, known: dict[str, str | None]) -> bool | None:

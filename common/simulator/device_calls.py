@@ -3,13 +3,16 @@
     host_calls(code)     [(position, what is wrong), ...]; `code` without comments and strings
 
 A function is known to be the host's if all its definitions in the file are functions without __device__; where a macro
-stands before one, nothing is known of it. Of the C library only what is called most by mistake is known.
+precedes one, nothing is known of it. Of the C library only what is called most by mistake is known.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
+
+from common.simulator.text import without_directives
 
 HOST_LIBRARY = {
     "rand": "a generator of your own: a few multiplications and shifts of a seed and the thread's index",
@@ -30,7 +33,7 @@ _NO_NAMES = {"if", "for", "while", "switch", "catch", "return", "sizeof", "align
 
 @dataclass(frozen=True)
 class Function:
-    """A definition: its name, what stands before it, where its body lies."""
+    """A definition: its name, what precedes it, where its body is."""
 
     name: str
     head: str
@@ -69,9 +72,7 @@ def host_calls(code: str) -> list[tuple[int, str]]:
     """Where device code calls a host function, and what to do about it."""
     if not re.search(r"(?<!\w)__(?:global|device)__(?!\w)", code):
         return []
-    code = re.sub(
-        r"^[ \t]*#(?:\\\n|[^\n])*", lambda match: re.sub(r"[^\n]", " ", match.group()), code, flags=re.MULTILINE
-    )
+    code = without_directives(code)
     functions = definitions(code)
     by_name: dict[str, list[Function]] = {}
     for function in functions:
@@ -107,7 +108,8 @@ def host_calls(code: str) -> list[tuple[int, str]]:
     return found
 
 
-def definitions(code: str) -> list[Function]:
+@lru_cache(4)  # the passes over a file ask for the same
+def definitions(code: str) -> tuple[Function, ...]:
     """The functions that the file defines, but for those within functions."""
     found: list[Function] = []
     stack: list[str] = []  # what each open brace belongs to: "function", "class", "namespace" or "other"
@@ -142,11 +144,11 @@ def definitions(code: str) -> list[Function]:
                 since = at + 1
         elif "function" not in stack:
             since = at + 1
-    return found
+    return tuple(found)
 
 
 def _name(head: str) -> tuple[str, int] | None:
-    """The name of the function whose definition begins so, and where it stands; None if it is none."""
+    """The name of the function whose definition begins so, and where it is; None if it is none."""
     depth = 0
     for match in re.finditer(r"[()]", head):
         if match.group() == "(":

@@ -4,7 +4,7 @@
 
 A template such as `"wgmma...m64n" #N "k16" TYPE` is known only once the preprocessor has put it together, and so are
 operands that a macro lists. Only the macros of the same file are known. Others, whose asm statement can be read as it
-stands, stay as they are.
+is, stay as they are.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 
 from common.simulator.ptx import PtxError, read_asm
+from common.simulator.text import DIRECTIVE, closed
 
 _DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(\([^)]*\))?((?:\\\n|[^\n])*)", re.MULTILINE)
 _ASM = re.compile(r"(?<!\w)(?:asm|__asm__|__asm)(?!\w)\s*(?:volatile|__volatile__)?\s*\(")
@@ -31,7 +32,7 @@ class Macro:
 
 
 def expanded(text: str, code: str) -> str:
-    """`code` is the text with comments and strings blank. What a macro makes stands on the line of its use."""
+    """`code` is the text with comments and strings blank. What a macro expands to is on the line of its use."""
     macros = {}
     for match in _DEFINE.finditer(code):
         whole = text[match.start(3) : match.end(3)].replace("\\\n", " ")
@@ -46,7 +47,7 @@ def expanded(text: str, code: str) -> str:
         return text
     while more := {n for n, m in macros.items() if n not in wanted and _names(m.body) & wanted}:
         wanted |= more
-    directives = [match.span() for match in re.finditer(r"^[ \t]*#(?:\\\n|[^\n])*", code, re.MULTILINE)]
+    directives = [match.span() for match in DIRECTIVE.finditer(code)]
     done, result = 0, ""
     for match in re.finditer(rf"(?<!\w)(?:{'|'.join(sorted(wanted))})(?!\w)", code):
         if match.start() < done or any(a <= match.start() < b for a, b in directives):
@@ -61,17 +62,13 @@ def expanded(text: str, code: str) -> str:
 
 
 def is_unreadable(text: str, start: int) -> bool:
-    """Whether the asm statement whose opening bracket stands at `start` - 1 cannot be read as it is."""
-    depth = 1
-    for i in range(start, len(text)):
-        depth += (text[i] == "(") - (text[i] == ")")
-        if depth == 0:
-            try:
-                read_asm(text[start:i])
-            except PtxError:
-                return True
-            return False
-    return True
+    """Whether the asm statement whose opening bracket is at `start` - 1 cannot be read as it is."""
+    try:
+        end = closed(text, start - 1, "()")
+        read_asm(text[start : end - 1])
+    except PtxError:
+        return True
+    return end < 0
 
 
 def _is_unreadable(body: str) -> bool:
@@ -88,14 +85,8 @@ def _tokens(text: str) -> list[str]:
 
 def _call_end(code: str, start: int) -> int | None:
     match = re.compile(r"\s*\(").match(code, start)
-    if not match:
-        return None
-    depth = 0
-    for i in range(match.end() - 1, len(code)):
-        depth += (code[i] == "(") - (code[i] == ")")
-        if depth == 0:
-            return i + 1
-    return None
+    end = closed(code, match.end() - 1, "()") if match else -1
+    return end if end >= 0 else None
 
 
 def _expand(tokens: list[str], macros: dict[str, Macro], hidden: frozenset[str]) -> list[str]:

@@ -4,7 +4,7 @@
 
 Every operand and every .reg becomes a Register of 64 bits (include/simulator/ptx.h); an instruction becomes one
 statement that reads and writes these. Predicates (@p) become ifs, labels and branches gotos. Accumulators of wgmma are
-handed over by address, since they are written later than the statement stands. ptx_hopper.py knows what compute
+handed over by address, since they are written after the statement. ptx_hopper.py knows what compute
 capability 9.0 added.
 """
 
@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from common.simulator.ptx_hopper import hopper, special_registers
+from common.simulator.ptx_hopper import PtxError, hopper, special_registers
+from common.simulator.text import spans
 
 TYPES = {
     **{f"{kind}{size}": f"uint{size}_t" for kind in "ub" for size in (8, 16, 32, 64)},
@@ -46,37 +47,33 @@ SPECIAL = {
 SPACES = ("global", "shared", "local", "const", "param")
 MATH = {"ex2": "exp2", "lg2": "log2", "sqrt": "sqrt", "sin": "sin", "cos": "cos", "tanh": "tanh"}
 COMPARISONS = {
-    "eq": "==",
-    "ne": "!=",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "lo": "<",
-    "ls": "<=",
-    "hi": ">",
-    "hs": ">=",
-}
+    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">", "hs": ">=",
+}  # fmt: skip
 ATOMICS = {
     "add": "atomicAdd", "min": "atomicMin", "max": "atomicMax", "and": "atomicAnd", "or": "atomicOr",
     "xor": "atomicXor", "exch": "atomicExch", "inc": "atomicInc", "dec": "atomicDec", "cas": "atomicCAS",
 }  # fmt: skip
 ATOMIC_TYPES = {
-    "b32": "unsigned",
-    "u32": "unsigned",
-    "s32": "int",
-    "b64": "unsigned long long",
-    "u64": "unsigned long long",
-}
-# Rounding towards zero, up and down, as PTX and as CUDA's functions name it.
+    "b32": "unsigned", "u32": "unsigned", "s32": "int", "b64": "unsigned long long", "u64": "unsigned long long",
+}  # fmt: skip
+# Rounding toward zero, up and down, as PTX and as CUDA's functions name it.
 DIRECTED = {"rz": "rz", "rp": "ru", "rm": "rd"}
 INTEGER_NAMES = {"s32": "int", "u32": "uint", "s64": "ll", "u64": "ull"}
 P = "::simulator::ptx"
+# a1: operand 1 as the instruction's type, u2: operand 2 as u32
+EXPRESSIONS = {
+    "mov": "{a1}", "cvta": "{a1}", "add": "{a1} + {a2}", "sub": "{a1} - {a2}", "div": "{a1} / {a2}",
+    "rem": "{a1} % {a2}", "and": "{a1} & {a2}", "or": "{a1} | {a2}", "xor": "{a1} ^ {a2}", "not": "~{a1}",
+    "neg": "-{a1}", "abs": "fabs({a1})", "rcp": "1 / {a1}", "rsqrt": "1 / sqrt{f}({a1})",
+    "min": P + "::minimum<{type}>({a1}, {a2})", "max": P + "::maximum<{type}>({a1}, {a2})",
+    "shl": P + "::shifted_left<{type}>({a1}, {u2})", "shr": P + "::shifted_right<{type}>({a1}, {u2})",
+    "popc": "__builtin_popcountll({a1})", "clz": "__clz{ll}({a1})", "brev": "__brev{ll}({a1})",
+    "bfind": "31 - __clz(static_cast<int>({a1}))", "bfe": P + "::extracted<{type}>({a1}, {u2}, {u3})",
+    "bfi": P + "::inserted<{type}>({a1}, {a2}, {u3}, {u4})", "prmt": P + "::permuted({a1}, {a2}, {a3})",
+    "lop3": P + "::lop3({a1}, {a2}, {a3}, {u4})", "selp": "{p3} ? {a1} : {a2}",
+    "sad": "({a1} < {a2} ? {a2} - {a1} : {a1} - {a2}) + {a3}",
+}  # fmt: skip
 HERE = "::simulator::here()"
-
-
-class PtxError(ValueError):
-    """An instruction that is not known, or text that cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -160,15 +157,18 @@ class _Body:
             text = text[guard.end() :]
         name, _, rest = text.partition(" ")
         self.instruction = name
-        statement = self._instruction(name.split("."), _split(rest))
+        try:
+            statement = self._instruction(name.split("."), _split(rest))
+        except (IndexError, KeyError):
+            raise PtxError(f"cannot read the operands of {text}".replace("$", "%")) from None
         if statement is None:
             raise PtxError(f"the simulator does not know the PTX instruction {name}")
-        return f"if ({guard[1]}{self._read(guard[2], 'pred')}) {{ {statement} }}" if guard else statement
+        return f"if ({guard[1]}{self.read(guard[2], 'pred')}) {{ {statement} }}" if guard else statement
 
     # ---- operands
 
-    def _register(self, name: str) -> str:
-        """The variable of a register; `_` takes what nobody wants."""
+    def register(self, name: str) -> str:
+        """The variable of a register; `_` takes what is not needed."""
         if match := re.fullmatch(r"\$(\d+)", name):
             if int(match[1]) >= len(self.operands):
                 raise PtxError(f"{self.instruction} names operand %{match[1]}, but there are {len(self.operands)}")
@@ -178,7 +178,7 @@ class _Body:
         raise PtxError(f"{self.instruction}: {name.replace('$', '%')} is no register that this asm statement declares")
 
     def address_of(self, name: str) -> str:
-        """Of an operand that is written later than this statement stands."""
+        """Of an operand that is written after this statement."""
         match = re.fullmatch(r"\$(\d+)", name)
         if not match or int(match[1]) >= len(self.operands) or self.operands[int(match[1])].constraint[0] != "+":
             shown = name.replace("$", "%")
@@ -186,33 +186,15 @@ class _Body:
         self.by_address.add(int(match[1]))
         return f"&{self.operands[int(match[1])].expression}"
 
-    def error(self, text: str) -> PtxError:
-        return PtxError(text)
-
-    def split(self, text: str) -> list[str]:
-        return _split(text)
-
     def list_of(self, text: str) -> list[str]:
         """The registers in braces, or the one without."""
         return _split(text[1:-1]) if text.startswith("{") else [text]
 
     def bits(self, text: str, kind: str) -> str:
-        return self._bits(text, kind)
-
-    def read(self, text: str, kind: str) -> str:
-        return self._read(text, kind)
-
-    def register(self, name: str) -> str:
-        return self._register(name)
-
-    def address(self, text: str, space: str) -> str:
-        return self._address(text, space)
-
-    def _bits(self, text: str, kind: str) -> str:
         if text in SPECIAL:
             return f"{P}::bits({SPECIAL[text]})"
         if text.startswith("{"):
-            parts = [self._bits(part, "b32") for part in _split(text[1:-1])]
+            parts = [self.bits(part, "b32") for part in _split(text[1:-1])]
             width = {1: 64, 2: 16 if kind.endswith("32") else 32, 4: 8 if kind.endswith("32") else 16}[len(parts)]
             mask = (1 << width) - 1
             return "(" + " | ".join(f"({part} & {mask:#x}ull) << {width * i}" for i, part in enumerate(parts)) + ")"
@@ -226,26 +208,26 @@ class _Body:
         if re.fullmatch(r"-?\d*\.\d+(?:[eE]-?\d+)?|-?\d+\.", text):
             return f"{P}::bits({TYPES.get(kind, 'float')}({text}))"
         if text.startswith("!"):
-            return f"{P}::bits(!{self._read(text[1:], 'pred')})"
+            return f"{P}::bits(!{self.read(text[1:], 'pred')})"
         if text.startswith("-"):
-            return f"{P}::bits(-{self._read(text[1:], kind)})"
-        return self._register(text)
+            return f"{P}::bits(-{self.read(text[1:], kind)})"
+        return self.register(text)
 
-    def _read(self, text: str, kind: str) -> str:
-        return f"{P}::as<{TYPES[kind]}>({self._bits(text, kind)})"
+    def read(self, text: str, kind: str) -> str:
+        return f"{P}::as<{TYPES[kind]}>({self.bits(text, kind)})"
 
     def _write(self, name: str, expression: str, kind: str) -> str:
         if name == "_":
             return f"(void)({expression});"
-        return f"{self._register(name)} = {P}::bits(static_cast<{TYPES[kind]}>({expression}));"
+        return f"{self.register(name)} = {P}::bits(static_cast<{TYPES[kind]}>({expression}));"
 
-    def _address(self, text: str, space: str) -> str:
+    def address(self, text: str, space: str) -> str:
         match = re.fullmatch(r"\[\s*([^\s+\]]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
         if not match:
             raise PtxError(f"{self.instruction}: cannot read the address {text.replace('$', '%')}")
-        offset = f" + {self._bits(match[2], 'b64')}" if match[2] else ""
+        offset = f" + {self.bits(match[2], 'b64')}" if match[2] else ""
         where = "shared" if space == "shared" else "global"
-        base = self._bits(match[1], "b64")
+        base = self.bits(match[1], "b64")
         return f"{P}::{where}({f'static_cast<uint32_t>({base})' if where == 'shared' else base}{offset})"
 
     # ---- instructions
@@ -264,17 +246,14 @@ class _Body:
         if name == "mov" and args[0].startswith("{"):
             outs = _split(args[0][1:-1])
             width = int(kind[1:]) // len(outs)
-            value = self._bits(args[1], kind)
+            value = self.bits(args[1], kind)
             return " ".join(
-                f"{self._register(out)} = ({value} >> {width * i}) & {(1 << width) - 1:#x}ull;"
+                f"{self.register(out)} = ({value} >> {width * i}) & {(1 << width) - 1:#x}ull;"
                 for i, out in enumerate(outs)
             )
         if kind not in TYPES:
             return None
-        read = [lambda k=kind, a=a: self._read(a, k) for a in args]
-
-        def word(i: int) -> str:
-            return self._read(args[i], "u32")
+        read = [lambda k=kind, a=a: self.read(a, k) for a in args]
 
         if name in ("addc", "subc", "madc") or "cc" in parts:
             return self._with_carry(name, parts, read, args)
@@ -286,77 +265,41 @@ class _Body:
             values = ", ".join(one() for one in read[1:])
             return self._write(args[0], f"{function}_{rounding}({values})", kind)
 
-        expression = None
         if name in ("dp4a", "dp2a") and parts[-2] == parts[-1] and kind in ("s32", "u32"):
             function = "__dp4a" if name == "dp4a" else f"__dp2a_{parts[1]}"
             expression = f"{function}({', '.join(one() for one in read[1:])})"
-        elif name == "mov" or (name == "cvta" and "shared" not in parts):
-            expression = read[1]()
-        elif name == "cvta":
-            bits = self._bits(args[1], kind)
+        elif name == "cvta" and "shared" in parts:
+            bits = self.bits(args[1], kind)
             expression = (
                 f"{P}::to_shared({bits})" if "to" in parts else f"reinterpret_cast<uint64_t>({P}::shared({bits}))"
             )
-        elif name in ("add", "sub"):
-            expression = f"{read[1]()} {'+' if name == 'add' else '-'} {read[2]()}"
         elif name in ("mul", "mad", "fma"):
             expression, kind = self._product(name, parts, read, args)
-        elif name in ("div", "rem"):
-            expression = f"{read[1]()} {'/' if name == 'div' else '%'} {read[2]()}"
-        elif name in ("min", "max"):
-            expression = f"{P}::{name}imum<{TYPES[kind]}>({read[1]()}, {read[2]()})"
-        elif name in ("and", "or", "xor"):
-            expression = f"{read[1]()} { {'and': '&', 'or': '|', 'xor': '^'}[name] } {read[2]()}"
-        elif name == "not":
-            expression = f"!{read[1]()}" if kind == "pred" else f"~{read[1]()}"
-        elif name == "neg":
-            expression = f"-{read[1]()}"
-        elif name == "abs":
-            expression = f"({read[1]()} < 0 ? -{read[1]()} : {read[1]()})" if kind[0] == "s" else f"fabs({read[1]()})"
-        elif name in ("shl", "shr"):
-            expression = f"{P}::shifted_{'left' if name == 'shl' else 'right'}<{TYPES[kind]}>({read[1]()}, {word(2)})"
-        elif name == "popc":
-            expression, kind = f"__builtin_popcountll({read[1]()})", "u32"
-        elif name == "clz":
-            expression, kind = f"__clz{'ll' if kind == 'b64' else ''}({read[1]()})", "u32"
-        elif name == "bfind" and kind in ("u32", "b32"):
-            expression = f"31 - __clz(static_cast<int>({read[1]()}))"
-        elif name == "brev":
-            expression = f"__brev{'ll' if kind == 'b64' else ''}({read[1]()})"
-        elif name == "bfe":
-            expression = f"{P}::extracted<{TYPES[kind]}>({read[1]()}, {word(2)}, {word(3)})"
-        elif name == "bfi":
-            expression = f"{P}::inserted<{TYPES[kind]}>({read[1]()}, {read[2]()}, {word(3)}, {word(4)})"
-        elif name == "prmt":
-            expression = f"{P}::permuted({read[1]()}, {read[2]()}, {read[3]()})"
-        elif name == "lop3":
-            expression = f"{P}::lop3({read[1]()}, {read[2]()}, {read[3]()}, {word(4)})"
+        elif name == "not" and kind == "pred":
+            expression = f"!{read[1]()}"
+        elif name == "abs" and kind[0] == "s":
+            expression = f"({read[1]()} < 0 ? -{read[1]()} : {read[1]()})"
         elif name == "shf":
             expression = f"__funnelshift_{parts[1]}({read[1]()}, {read[2]()}, {read[3]()})"
-        elif name == "sad":
-            expression = (
-                f"({read[1]()} < {read[2]()} ? {read[2]()} - {read[1]()} : {read[1]()} - {read[2]()}) + {read[3]()}"
-            )
-        elif name == "selp":
-            expression = f"{self._read(args[3], 'pred')} ? {read[1]()} : {read[2]()}"
         elif name == "setp" and len(parts) >= 3 and parts[1] in COMPARISONS:
             expression, kind = f"{read[1]()} {COMPARISONS[parts[1]]} {read[2]()}", "pred"
         elif name in MATH and kind in ("f32", "f64"):
             expression = f"{MATH[name]}{'f' if kind == 'f32' else ''}({read[1]()})"
-        elif name == "rcp":
-            expression = f"1 / {read[1]()}"
-        elif name == "rsqrt":
-            expression = f"1 / sqrt{'f' if kind == 'f32' else ''}({read[1]()})"
+        elif name in EXPRESSIONS and (name != "bfind" or kind in ("u32", "b32")):
+            value = {"type": TYPES[kind], "ll": "ll" if kind == "b64" else "", "f": "f" if kind == "f32" else ""}
+            value |= {f"a{i}": self.read(one, kind) for i, one in enumerate(args) if f"{{a{i}}}" in EXPRESSIONS[name]}
+            value |= {f"u{i}": self.read(one, "u32") for i, one in enumerate(args) if f"{{u{i}}}" in EXPRESSIONS[name]}
+            value |= {"p3": self.read(args[3], "pred")} if name == "selp" else {}
+            expression = EXPRESSIONS[name].format(**value)
+            kind = "u32" if name in ("popc", "clz") else kind
+        else:
+            expression = None
         return None if expression is None else self._write(args[0], expression, kind)
 
     def _with_carry(self, name: str, parts: list[str], read: list, args: list[str]) -> str | None:
         """add.cc, addc, sub.cc, subc, mad.lo.cc, madc.hi.cc, ...: the flag is a variable of this asm statement."""
         kind, takes = parts[-1], name.endswith("c")
-        if kind not in ("u32", "s32", "b32", "u64", "s64", "b64") or name.removesuffix("c") not in (
-            "add",
-            "sub",
-            "mad",
-        ):
+        if not re.fullmatch(r"[usb](32|64)", kind) or name.removesuffix("c") not in ("add", "sub", "mad"):
             return None
         if takes and not self.has_carry:
             raise PtxError(
@@ -369,9 +312,10 @@ class _Body:
             first, second = self._product("mul", parts, read, args)[0], read[3]()
         self.has_carry = True
         flag = _variable("carry flag")
-        function = "difference" if name.startswith("sub") else "sum"
         values = f"{first}, {second}, {flag if takes else 0}, {flag}, {int('cc' in parts)}"
-        return self._write(args[0], f"{P}::{function}_with_carry<{unsigned}>({values})", "u" + kind[1:])
+        return self._write(
+            args[0], f"{P}::with_carry<{unsigned}, {str(name.startswith('sub')).lower()}>({values})", "u" + kind[1:]
+        )
 
     def _product(self, name: str, parts: list[str], read: list, args: list[str]) -> tuple[str | None, str]:
         kind = parts[-1]
@@ -388,18 +332,18 @@ class _Body:
         if "wide" in parts:
             kind = f"{kind[0]}{2 * int(kind[1:])}"
             product = f"static_cast<{TYPES[kind]}>({read[1]()}) * {read[2]()}"
-        return product + (f" + {self._read(args[3], kind)}" if name == "mad" else ""), kind
+        return product + (f" + {self.read(args[3], kind)}" if name == "mad" else ""), kind
 
     def _convert(self, parts: list[str], args: list[str]) -> str | None:
         to, of = parts[-2], parts[-1]
         if to in ("f16x2", "bf16x2") and of == "f32":
-            high, low = self._read(args[1], "f32"), self._read(args[2], "f32")
-            return f"{self._register(args[0])} = {P}::pair<{TYPES[to[:-2]]}>({high}, {low});"
+            high, low = self.read(args[1], "f32"), self.read(args[2], "f32")
+            return f"{self.register(args[0])} = {P}::pair<{TYPES[to[:-2]]}>({high}, {low});"
         if to == "tf32" and of == "f32":
-            return f"{self._register(args[0])} = {P}::to_tf32({self._read(args[1], 'f32')});"
+            return f"{self.register(args[0])} = {P}::to_tf32({self.read(args[1], 'f32')});"
         if to not in TYPES or of not in TYPES:
             return None
-        value = self._read(args[1], of)
+        value = self.read(args[1], of)
         if rounding := next((DIRECTED[one] for one in parts if one in DIRECTED), None):
             names = {("f32", "f64"): "double2float", ("f16", "f32"): "float2half", ("bf16", "f32"): "float2bfloat16"}
             names |= {("f32", kind): f"{name}2float" for kind, name in INTEGER_NAMES.items()}
@@ -426,17 +370,17 @@ class _Body:
         kind = parts[-1]
         space = next((part.split("::")[0] for part in parts[1:] if part.split("::")[0] in SPACES), "generic")
         if name in ("ld", "ldu") and kind in TYPES and space not in ("param", "local"):
-            address = self._address(args[1], space)
+            address = self.address(args[1], space)
             if args[0].startswith("{"):
-                outs = ", ".join(self._register(out) for out in _split(args[0][1:-1]))
+                outs = ", ".join(self.register(out) for out in _split(args[0][1:-1]))
                 return f"{P}::load_several<{TYPES[kind]}>({address}, {outs});"
-            return f"{self._register(args[0])} = {P}::{_access('load', parts)}({address});"
+            return f"{self.register(args[0])} = {P}::{_access('load', parts)}({address});"
         if name == "st" and kind in TYPES and space not in ("param", "local"):
-            address = self._address(args[0], space)
+            address = self.address(args[0], space)
             if args[1].startswith("{"):
-                values = ", ".join(self._bits(one, kind) for one in _split(args[1][1:-1]))
+                values = ", ".join(self.bits(one, kind) for one in _split(args[1][1:-1]))
                 return f"{P}::store_several<{TYPES[kind]}>({address}, {values});"
-            return f"{P}::{_access('store', parts)}({address}, {self._bits(args[1], kind)});"
+            return f"{P}::{_access('store', parts)}({address}, {self.bits(args[1], kind)});"
         if name in ("prefetch", "prefetchu", "applypriority", "discard"):
             return ";"
         if name in ("red", "atom"):
@@ -445,36 +389,36 @@ class _Body:
             if function is None or of is None:
                 return None
             at = 0 if name == "red" else 1
-            address = f"static_cast<{of}*>({self._address(args[at], space)})"
-            values = ", ".join(f"{P}::as<{of}>({self._bits(one, kind)})" for one in args[at + 1 :])
+            address = f"static_cast<{of}*>({self.address(args[at], space)})"
+            values = ", ".join(f"{P}::as<{of}>({self.bits(one, kind)})" for one in args[at + 1 :])
             call = f"{function}({address}, {values})"
-            return f"{call};" if name == "red" or args[0] == "_" else f"{self._register(args[0])} = {P}::bits({call});"
+            return f"{call};" if name == "red" or args[0] == "_" else f"{self.register(args[0])} = {P}::bits({call});"
         if name == "cp" and parts[1] == "async" and len(parts) > 2:
             if parts[2] == "commit_group":
                 return "::simulator::commit_async_copies();"
             if parts[2] == "wait_group":
-                return f"::simulator::wait_for_async_copies(static_cast<unsigned>({self._bits(args[0], 'u32')}));"
+                return f"::simulator::wait_for_async_copies(static_cast<unsigned>({self.bits(args[0], 'u32')}));"
             if parts[2] == "wait_all":
                 return "::simulator::wait_for_all_async_copies();"
             if parts[2] in ("ca", "cg") and len(args) in (3, 4):
-                size = f"static_cast<unsigned>({self._bits(args[2], 'u32')})"
-                inside = f"static_cast<unsigned>({self._bits(args[3], 'u32')})" if len(args) == 4 else size
-                to, source = self._address(args[0], "shared"), self._address(args[1], "global")
+                size = f"static_cast<unsigned>({self.bits(args[2], 'u32')})"
+                inside = f"static_cast<unsigned>({self.bits(args[3], 'u32')})" if len(args) == 4 else size
+                to, source = self.address(args[0], "shared"), self.address(args[1], "global")
                 return f"{P}::copy_async({to}, {source}, {size}, {inside}, {HERE});"
         return None
 
     def _warp(self, name: str, parts: list[str], args: list[str]) -> str | None:
         if name == "shfl" and parts[1] == "sync" and parts[2] in ("up", "down", "bfly", "idx"):
             out, _, inside = args[0].partition("|")
-            by, control, mask = (self._read(one, "u32") for one in args[2:5])
-            predicate = self._register(inside.strip()) if inside else "ptx_inside_"
-            value = self._read(args[1], "u32")
+            by, control, mask = (self.read(one, "u32") for one in args[2:5])
+            predicate = self.register(inside.strip()) if inside else "ptx_inside_"
+            value = self.read(args[1], "u32")
             call = f"{P}::shuffle('{parts[2][0]}', {value}, {by}, {control}, {mask}, {predicate}, {HERE})"
             return ("" if inside else f"{P}::Register ptx_inside_; ").join(
-                ["{ ", f"{self._register(out.strip())} = {call}; }}"]
+                ["{ ", f"{self.register(out.strip())} = {call}; }}"]
             )
         if name == "vote" and parts[1] == "sync":
-            predicate, mask = self._read(args[1], "pred"), self._read(args[2], "u32")
+            predicate, mask = self.read(args[1], "pred"), self.read(args[2], "u32")
             if parts[2] == "ballot":
                 return self._write(args[0], f"__ballot_sync({mask}, {predicate})", "u32")
             if parts[2] in ("all", "any"):
@@ -484,18 +428,18 @@ class _Body:
         if name == "match" and parts[1] == "any":
             kind = "u64" if parts[-1] == "b64" else "u32"
             return self._write(
-                args[0], f"__match_any_sync({self._read(args[2], 'u32')}, {self._read(args[1], kind)})", "u32"
+                args[0], f"__match_any_sync({self.read(args[2], 'u32')}, {self.read(args[1], kind)})", "u32"
             )
         if name == "redux" and parts[2] in ("add", "min", "max", "and", "or", "xor") and parts[-1] in TYPES:
             kind = "u32" if parts[-1] == "b32" else parts[-1]
-            call = f"__reduce_{parts[2]}_sync({self._read(args[2], 'u32')}, {self._read(args[1], kind)})"
+            call = f"__reduce_{parts[2]}_sync({self.read(args[2], 'u32')}, {self.read(args[1], kind)})"
             return self._write(args[0], call, kind)
         return None
 
     def _matrix(self, name: str, parts: list[str], args: list[str]) -> str | None:
         if name == "ldmatrix" and "m8n8" in parts and parts[-1] == "b16":
-            outs = [self._register(one) for one in _split(args[0].strip("{}"))]
-            address = self._address(args[1], "shared")
+            outs = [self.register(one) for one in _split(args[0].strip("{}"))]
+            address = self.address(args[1], "shared")
             transposed = str("trans" in parts).lower()
             assigned = " ".join(f"{out} = ptx_r_[{i}];" for i, out in enumerate(outs))
             return (
@@ -505,23 +449,19 @@ class _Body:
         if (
             name == "mma"
             and parts[1] == "sync"
-            and parts[-4:]
-            in (
-                ["f32", "f16", "f16", "f32"],
-                ["f32", "bf16", "bf16", "f32"],
-            )
+            and parts[-4:] in (["f32", "f16", "f16", "f32"], ["f32", "bf16", "bf16", "f32"])
         ):
             k = {"m16n8k16": 16, "m16n8k8": 8}.get(next((part for part in parts if part.startswith("m16n8")), ""))
             if k is None:
                 return None
             lists = [_split(arg.strip("{}")) for arg in args]
             arrays = [
-                ", ".join(self._bits(one, "f32" if i == 2 else "b32") for one in row) for i, row in enumerate(lists[1:])
+                ", ".join(self.bits(one, "f32" if i == 2 else "b32") for one in row) for i, row in enumerate(lists[1:])
             ]
             given = " ".join(
                 f"const {P}::Register ptx_{n}_[] = {{{row}}};" for n, row in zip("abc", arrays, strict=True)
             )
-            outs = " ".join(f"{self._register(out)} = ptx_d_[{i}];" for i, out in enumerate(lists[0]))
+            outs = " ".join(f"{self.register(out)} = ptx_d_[{i}];" for i, out in enumerate(lists[0]))
             element = TYPES[parts[-3]]
             return (
                 f"{{ {given}{P}::Register ptx_d_[4]; "
@@ -532,7 +472,7 @@ class _Body:
     def _order(self, name: str, parts: list[str], args: list[str]) -> str | None:
         if name in ("bar", "barrier"):
             if "warp" in parts:
-                return f"__syncwarp({self._read(args[0], 'u32')});"
+                return f"__syncwarp({self.read(args[0], 'u32')});"
             whole = not args or re.fullmatch(r"0|\$\d+", args[0])
             if "sync" in parts and whole and len(args) <= 1:
                 return "__syncthreads();"
@@ -540,7 +480,7 @@ class _Body:
         if name in ("membar", "fence"):
             return "__threadfence_block();" if "cta" in parts else "__threadfence();"
         if name == "nanosleep":
-            return f"__nanosleep({self._read(args[0], 'u32')});"
+            return f"__nanosleep({self.read(args[0], 'u32')});"
         if name == "trap":
             return "__trap();"
         if name in ("brkpt", "pmevent"):
@@ -568,19 +508,11 @@ def _access(name: str, parts: list[str]) -> str:
 
 def _split(text: str) -> list[str]:
     """The operands between commas outside of brackets."""
-    parts, depth, current = [], 0, ""
-    for c in text:
-        depth += (c in "{[(") - (c in "}])")
-        if c == "," and depth == 0:
-            parts.append(current.strip())
-            current = ""
-        else:
-            current += c
-    return [*parts, current.strip()] if current.strip() or parts else []
+    return [text[a:b].strip() for a, b in spans(text)] if text.strip() else []
 
 
 def read_asm(text: str) -> tuple[str, list[Operand]]:
-    """The template and the operands of what stands between the brackets of an asm statement."""
+    """The template and the operands of what is between the brackets of an asm statement."""
     position, template = 0, ""
     literal = re.compile(r'\s*(?:R"(\w*)\((.*?)\)\1"|"((?:\\.|[^"\\])*)")', re.DOTALL)
     blank = re.compile(r"(?:\s|\\\n|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
@@ -593,7 +525,7 @@ def read_asm(text: str) -> tuple[str, list[Operand]]:
         position = match.end()
     rest = text[position:].lstrip()
     if rest and not rest.startswith(":"):
-        raise PtxError("cannot read this asm statement: expected strings, then operands behind colons")
+        raise PtxError("cannot read this asm statement: expected strings, then operands after colons")
     operands = []
     for section in _sections(rest)[:2]:
         for one in _split(re.sub(r"//[^\n]*|/\*.*?\*/|\\\n", " ", section)):
@@ -605,7 +537,7 @@ def read_asm(text: str) -> tuple[str, list[Operand]]:
 
 
 def _sections(text: str) -> list[str]:
-    """What stands behind each colon: outputs, inputs, clobbers. A :: within an expression is none."""
+    """What follows each colon: outputs, inputs, clobbers. A :: within an expression is none."""
     sections, depth, quoted = [], 0, False
     for i, c in enumerate(text):
         if c == '"':

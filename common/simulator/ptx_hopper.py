@@ -23,6 +23,10 @@ _ELEMENTS = ("f16", "bf16", "tf32", "e4m3", "e5m2")
 _STEPS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
 
 
+class PtxError(ValueError):
+    """An instruction that is not known, or text that cannot be read."""
+
+
 def special_registers() -> dict[str, str]:
     """%cluster_ctarank and its like."""
     place = f"{S}::cluster_place()"
@@ -184,7 +188,8 @@ def _bulk(body, parts: list[str], args: list[str]) -> str | None:
         match = re.fullmatch(r"\[\s*([^,\]]+),\s*\{(.*)\}\s*\]", tensor)
         if not match:
             return None
-        values = ", ".join(f"static_cast<int32_t>({body.read(one, 's32')})" for one in body.split(match[2]))
+        places = body.list_of("{" + match[2] + "}")
+        values = ", ".join(f"static_cast<int32_t>({body.read(one, 's32')})" for one in places)
         coordinates = f"const int32_t ptx_at_[] = {{{values}}};"
         tensor_map = f"reinterpret_cast<const void*>({body.bits(match[1].strip(), 'b64')})"
         if to_shared:
@@ -225,10 +230,10 @@ def _wgmma(body, parts: list[str], args: list[str]) -> str | None:
     d = body.list_of(args[0])
     expected = n // 2 if sums == "f32" else n // 4
     if len(d) != expected:
-        raise body.error(f"{body.instruction} has {expected} accumulators a thread, not {len(d)}")
+        raise PtxError(f"{body.instruction} has {expected} accumulators a thread, not {len(d)}")
     in_registers = args[1].startswith("{")
     left = body.list_of(args[1]) if in_registers else []
-    # Behind the matrices: scale-d, imm-scale-a, imm-scale-b, then the transpositions of operands in shared memory.
+    # After the matrices: scale-d, imm-scale-a, imm-scale-b, then the transpositions of operands in shared memory.
     rest = args[3:]
     accumulate = body.read(rest[0], "pred") if rest else "true"
     signs = [one.strip() == "-1" for one in rest[1:3]] + [False] * 2

@@ -28,119 +28,81 @@ _HEADERS = (
 _TEXTURES = "the simulator has no textures and surfaces: read the array itself, with the index clamped by hand"
 _HEADERS_IN_WORDS = (
     (r"cuda_fp[46]\.h", "the simulator has no fp4 and fp6: cuda_fp8.h is there, or a table of the 16 or 64 values"),
-    (
-        r"helper_\w+\.h",
-        "this header belongs to NVIDIA's samples, not to CUDA: put a copy beside your file, or check the cudaError_t "
-        "of each call yourself",
-    ),
-    (
-        r"cutil\w*\.h|shrUtils\.h|sdkHelper\.h",
-        "CUDA has no cutil since version 5: check the cudaError_t of each call yourself",
-    ),
+    (r"helper_\w+\.h",
+     "this header belongs to NVIDIA's samples, not to CUDA: put a copy next to your file, or check the cudaError_t "
+     "of each call yourself"),
+    (r"cutil\w*\.h|shrUtils\.h|sdkHelper\.h",
+     "CUDA has no cutil since version 5: check the cudaError_t of each call yourself"),
     (r"(?:texture|surface)_(?:types|fetch_functions|indirect_functions|functions)\.h", _TEXTURES),
-    (
-        r"cub/",
-        "of cub the simulator has BlockReduce, BlockScan, BlockLoad, BlockStore, BlockRadixSort, WarpReduce, WarpScan, "
-        "DeviceReduce, DeviceScan and DeviceRadixSort: write what else you need as a kernel",
-    ),
-)
+    (r"cub/",
+     "of cub the simulator has BlockReduce, BlockScan, BlockLoad, BlockStore, BlockRadixSort, WarpReduce, WarpScan, "
+     "DeviceReduce, DeviceScan and DeviceRadixSort: write what else you need as a kernel"),
+)  # fmt: skip
 # Parts of what cuda_runtime.h includes, which old programs include by themselves.
 BUILT_IN = re.compile(
-    r"(?:sm_\d\d_(?:intrinsics|atomic_functions)|device_(?:atomic|double)_functions|device_types|math_functions|"
-    r"common_functions|host_defines|host_config|channel_descriptor|cuda_occupancy|library_types|"
-    r"crt/\w+)\.h(?:pp)?"
+    r"(?:sm_\d\d_(?:intrinsics|atomic_functions)|device_(?:atomic_|double_)?functions|device_(?:types|launch_parameters)|"
+    r"(?:math|common|vector)_functions|(?:builtin|driver|vector|library)_types|cudaTypedefs|cuda_device_runtime_api|"
+    r"host_defines|host_config|channel_descriptor|cuda_occupancy|cuda_profiler_api|crt/\w+)\.h(?:pp)?"
 )
 _GPU_ONLY = "the simulator has one device and no other process's: cudaMalloc and cudaMemcpy do what it needs"
 _NAMES = (
-    (
-        r"tex[123]D\w*|tex1Dfetch|texCubemap\w*|surf[123]D\w+|cudaTextureObject_t|cudaSurfaceObject_t|cuda(?:Mipmapped)?Array_t|"
-        r"cuda(?:Create|Destroy|Get)(?:Texture|Surface)Object\w*|cuda(?:Malloc|Malloc3D|Free)(?:Mipmapped)?Array|"
-        r"cuda(?:Mipmapped)?ArrayGet\w+|cudaGetMipmappedArrayLevel|cudaMemcpy(?:2D)?(?:To|From)Array\w*|"
-        r"cudaMemcpy(?:2D)?ArrayToArray|cuda(?:Get|Create)ChannelDesc|cudaDeviceGetTexture1DLinearMaxWidth|"
-        r"cuda(?:Bind|Unbind)Texture\w*|texture(?=\s*<)",
-        _TEXTURES,
-    ),
+    (r"tex[123]D\w*|tex1Dfetch|texCubemap\w*|surf[123]D\w+|cudaTextureObject_t|cudaSurfaceObject_t|cuda(?:Mipmapped)?Array_t|"
+     r"cuda(?:Create|Destroy|Get)(?:Texture|Surface)Object\w*|cuda(?:Malloc|Malloc3D|Free)(?:Mipmapped)?Array|"
+     r"cuda(?:Mipmapped)?ArrayGet\w+|cudaGetMipmappedArrayLevel|cudaMemcpy(?:2D)?(?:To|From)Array\w*|"
+     r"cudaMemcpy(?:2D)?ArrayToArray|cuda(?:Get|Create)ChannelDesc|cudaDeviceGetTexture1DLinearMaxWidth|"
+     r"cuda(?:Bind|Unbind)Texture\w*|texture(?=\s*<)",
+     _TEXTURES),
     (r"curand_init|curandState\w*", _NEEDS_A_GPU.format(_CURAND)),
-    (
-        r"cudaThread(?:Synchronize|Exit|[GS]etLimit|[GS]etCacheConfig)",
-        "CUDA 13 has removed cudaThreadSynchronize and its kin: they are called cudaDeviceSynchronize, "
-        "cudaDeviceReset, cudaDeviceSetLimit and cudaDeviceSetCacheConfig",
-    ),
-    (
-        r"cuda(?:ConfigureCall|SetupArgument|Launch(?=\s*\())|cudaSetDoubleFor(?:Device|Host)",
-        "CUDA has removed this function: launch with kernel<<<grid, block>>>(arguments) or cudaLaunchKernel",
-    ),
-    (
-        r"__(?:shfl|shfl_up|shfl_down|shfl_xor|any|all|ballot)(?=\s*\()",
-        "CUDA has removed warp functions without a mask: write __shfl_sync, __ballot_sync, ... with the mask of the "
-        "lanes that take part, 0xffffffff for all",
-    ),
+    (r"cudaThread(?:Synchronize|Exit|[GS]etLimit|[GS]etCacheConfig)",
+     "CUDA 13 has removed cudaThreadSynchronize and its kin: they are called cudaDeviceSynchronize, "
+     "cudaDeviceReset, cudaDeviceSetLimit and cudaDeviceSetCacheConfig"),
+    (r"cuda(?:ConfigureCall|SetupArgument|Launch(?=\s*\())|cudaSetDoubleFor(?:Device|Host)",
+     "CUDA has removed this function: launch with kernel<<<grid, block>>>(arguments) or cudaLaunchKernel"),
+    (r"__(?:shfl|shfl_up|shfl_down|shfl_xor|any|all|ballot)(?=\s*\()",
+     "CUDA has removed warp functions without a mask: write __shfl_sync, __ballot_sync, ... with the mask of the "
+     "lanes that take part, 0xffffffff for all"),
     (r"__pm[0-3](?=\s*\()", "the simulator has no performance counters: --profile counts for you"),
     (r"__uni_sync(?=\s*\()", "the simulator has no __uni_sync: __ballot_sync and __syncwarp() say the same"),
-    (
-        r"__cluster_map_shared_multicast",
-        "the simulator has no multicast address: __cluster_map_shared_rank gives one block's",
-    ),
+    (r"__cluster_map_shared_multicast",
+     "the simulator has no multicast address: __cluster_map_shared_rank gives one block's"),
     (r"__nv_fp128_\w+", "the simulator has no __float128 in kernels: compute in double, or in two of them"),
-    (
-        r"__nv_cvt_\w+_(?:to_)?fp[46](?:x2)?|__nv_cvt_fp[46](?:x2)?_to_\w+|__nv_fp[46]\w*",
-        "the simulator has no fp4 and fp6: cuda_fp8.h is there, or a table of the 16 or 64 values",
-    ),
-    (
-        r"cu(?:Init|DriverGet|Device(?:Get|Primary|Can|Compute)|Ctx|Module|Link|Mem(?:Alloc|Free|cpy|set|Get|Host|Map|Create|"
-        r"Address|Pool|Advise|Prefetch|Export|Import|Release|Unmap|Set)|Launch|Func[GS]|Stream|Event|Library|Kernel|Graph|"
-        r"Occupancy|GetError|GetProcAddress|Profiler|Array|Tex|Surf|Pointer|Ipc)\w*(?=\s*\()",
-        "the simulator has no driver API but for cuTensorMapEncodeTiled: the runtime API does the same (cudaMalloc for "
-        "cuMemAlloc, kernel<<<>>> for cuLaunchKernel), and kernels are compiled with the program, not loaded",
-    ),
-    (
-        r"cuda(?:Library\w+(?=\s*\()|KernelSetAttributeForDevice|GetExportTable|GetFuncBySymbol|GetKernel|FuncGetParamInfo)",
-        "the simulator loads no kernels at run time: they are compiled with the program, and launched by name or by "
-        "cudaLaunchKernel",
-    ),
-    (
-        r"cudaIpc\w+|cuda(?:Import|Destroy)External\w+|cudaExternalMemory\w+|cuda(?:Signal|Wait)External\w+|"
-        r"cudaGraph\w*ExternalSemaphores\w+|cudaMemPool(?:Export|Import)\w+|cudaDevice(?:FlushGPUDirect\w+|"
-        r"(?:R|Unr)egisterAsyncNotification|GetNvSciSync\w+|GetHostAtomicCapabilities|GetP2PAtomicCapabilities)",
-        _GPU_ONLY,
-    ),
-    (
-        r"cudaGraphics\w+|cuda(?:GL|EGL|VDPAU|D3D\d+)\w+",
-        "the simulator has no graphics: copy results with cudaMemcpy and draw them on the host",
-    ),
+    (r"__nv_cvt_\w+_(?:to_)?fp[46](?:x2)?|__nv_cvt_fp[46](?:x2)?_to_\w+|__nv_fp[46]\w*",
+     "the simulator has no fp4 and fp6: cuda_fp8.h is there, or a table of the 16 or 64 values"),
+    (r"cu(?:Init|DriverGet|Device(?:Get|Primary|Can|Compute)|Ctx|Module|Link|Mem(?:Alloc|Free|cpy|set|Get|Host|Map|Create|"
+     r"Address|Pool|Advise|Prefetch|Export|Import|Release|Unmap|Set)|Launch|Func[GS]|Stream|Event|Library|Kernel|Graph|"
+     r"Occupancy|GetError|GetProcAddress|Profiler|Array|Tex|Surf|Pointer|Ipc)\w*(?=\s*\()",
+     "the simulator has no driver API but for cuTensorMapEncodeTiled: the runtime API does the same (cudaMalloc for "
+     "cuMemAlloc, kernel<<<>>> for cuLaunchKernel), and kernels are compiled with the program, not loaded"),
+    (r"cuda(?:Library\w+(?=\s*\()|KernelSetAttributeForDevice|GetExportTable|GetFuncBySymbol|GetKernel|FuncGetParamInfo)",
+     "the simulator loads no kernels at run time: they are compiled with the program, and launched by name or by "
+     "cudaLaunchKernel"),
+    (r"cudaIpc\w+|cuda(?:Import|Destroy)External\w+|cudaExternalMemory\w+|cuda(?:Signal|Wait)External\w+|"
+     r"cudaGraph\w*ExternalSemaphores\w+|cudaMemPool(?:Export|Import)\w+|cudaDevice(?:FlushGPUDirect\w+|"
+     r"(?:R|Unr)egisterAsyncNotification|GetNvSciSync\w+|GetHostAtomicCapabilities|GetP2PAtomicCapabilities)",
+     _GPU_ONLY),
+    (r"cudaGraphics\w+|cuda(?:GL|EGL|VDPAU|D3D\d+)\w+",
+     "the simulator has no graphics: copy results with cudaMemcpy and draw them on the host"),
     (r"cudaLogs\w+", "the simulator keeps no log: what is wrong is an error code, or a line on stderr"),
-    (
-        r"cuda(?:Memcpy|Memcpy3D|MemPrefetch|MemDiscard|MemDiscardAndPrefetch)BatchAsync",
-        "the simulator has no batches of copies: call cudaMemcpyAsync or cudaMemPrefetchAsync for each",
-    ),
+    (r"cuda(?:Memcpy|Memcpy3D|MemPrefetch|MemDiscard|MemDiscardAndPrefetch)BatchAsync",
+     "the simulator has no batches of copies: call cudaMemcpyAsync or cudaMemPrefetchAsync for each"),
     (r"cudaMemRangeGetAttributes?", "the simulator moves no managed memory, so there is nothing to ask of a range"),
-    (
-        r"cudaStream(?:BeginCaptureToGraph|UpdateCaptureDependencies)",
-        "the simulator captures a stream as a whole: cudaStreamBeginCapture, and cudaStreamWaitEvent for forks",
-    ),
-    (
-        r"cudaGraph(?:AddNode|NodeSetParams|ExecNodeSetParams)(?=\s*\()",
-        "the simulator has a function for each kind of node: cudaGraphAddKernelNode, cudaGraphAddMemcpyNode, ...",
-    ),
-    (
-        r"cudaGraph(?:Add)?Mem(?:Alloc|Free)Node\w*|cudaDevice(?:GraphMemTrim|[GS]etGraphMemAttribute)",
-        "the simulator's graphs do not allocate: cudaMalloc before the graph is made",
-    ),
+    (r"cudaStream(?:BeginCaptureToGraph|UpdateCaptureDependencies)",
+     "the simulator captures a stream as a whole: cudaStreamBeginCapture, and cudaStreamWaitEvent for forks"),
+    (r"cudaGraph(?:AddNode|NodeSetParams|ExecNodeSetParams)(?=\s*\()",
+     "the simulator has a function for each kind of node: cudaGraphAddKernelNode, cudaGraphAddMemcpyNode, ..."),
+    (r"cudaGraph(?:Add)?Mem(?:Alloc|Free)Node\w*|cudaDevice(?:GraphMemTrim|[GS]etGraphMemAttribute)",
+     "the simulator's graphs do not allocate: cudaMalloc before the graph is made"),
     (r"cudaGraphConditional\w+", "the simulator's graphs have no conditions: choose on the host which graph to launch"),
-    (
-        r"cudaUserObject\w+|cudaGraph(?:Retain|Release)UserObject",
-        "the simulator's graphs own nothing: free what they use when they are destroyed",
-    ),
-    (
-        r"cudaGraphKernelNode(?:CopyAttributes|[GS]etAttribute)",
-        "the simulator's graph nodes have no attributes: launch with cudaLaunchKernelEx in a captured stream",
-    ),
-    (
-        r"cub::(?:Block(?:Adjacent\w+|Discontinuity|Exchange|Histogram|Merge\w+|Radix(?!Sort)\w+|Run\w+|Shuffle)|"
-        r"Warp(?!Reduce|Scan)\w+|Device(?!Reduce\b|Scan\b|RadixSort\b)[A-Z]\w+)",
-        _HEADERS_IN_WORDS[-1][1],
-    ),
-)
+    (r"cudaUserObject\w+|cudaGraph(?:Retain|Release)UserObject",
+     "the simulator's graphs own nothing: free what they use when they are destroyed"),
+    (r"cudaGraphKernelNode(?:CopyAttributes|[GS]etAttribute)",
+     "the simulator's graph nodes have no attributes: launch with cudaLaunchKernelEx in a captured stream"),
+    (r"cub::(?:Block(?:Adjacent\w+|Discontinuity|Exchange|Histogram|Merge\w+|Radix(?!Sort)\w+|Run\w+|Shuffle)|"
+     r"Warp(?!Reduce|Scan)\w+|Device(?!Reduce\b|Scan\b|RadixSort\b)[A-Z]\w+)",
+     _HEADERS_IN_WORDS[-1][1]),
+)  # fmt: skip
+# One search for all: each name begins with one of a few letters.
+_ANY_NAME = re.compile(rf"(?<![\w.])(?=[cst_])(?:{'|'.join(f'({names})' for names, _ in _NAMES)})(?!\w)")
 
 
 def refused_header(name: str) -> str | None:
@@ -153,7 +115,4 @@ def refused_header(name: str) -> str | None:
 
 def refused_names(code: str) -> list[tuple[int, str]]:
     """Where the code names something that is not there, and why, in the order of the text."""
-    found = []
-    for names, why in _NAMES:
-        found += [(match.start(), why) for match in re.finditer(rf"(?<![\w.])(?:{names})(?!\w)", code)]
-    return sorted(found)
+    return [(match.start(), _NAMES[match.lastindex - 1][1]) for match in _ANY_NAME.finditer(code)]

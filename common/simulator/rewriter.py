@@ -18,15 +18,19 @@ The edits, all in place, so that lines keep their numbers (`#line` names the ori
     malloc, free, new, delete           those of the device heap, in functions of the device
     #ifdef __CUDA_ARCH__                what the device takes, in host functions what the host takes (architecture.py)
 
-They are found in a copy of the text of the same length, in which comments, strings and the code behind
+They are found in a copy of the text of the same length, in which comments, strings and the code after
 `#ifndef CUDA_SIMULATOR` are blank.
 """
 
+import hashlib
 import os
 import platform
 import re
 import sys
+from bisect import bisect
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from common.console.files import read_source, write_whole
@@ -37,6 +41,7 @@ from common.simulator.ptx import PtxError, read_asm, translated
 from common.simulator.refused import BUILT_IN, refused_header, refused_names
 from common.simulator.shadowed import renamed
 from common.simulator.targets import Target
+from common.simulator.text import DIRECTIVE, blanked, closed, spans, without_directives
 
 HERE = Path(__file__).resolve().parent
 INCLUDE_DIR = HERE / "include"
@@ -64,7 +69,7 @@ if platform.machine() not in ("x86_64", "AMD64"):
     _WATCHED.append("-fsanitize=integer-divide-by-zero")  # x86 traps by itself
 if sys.platform != "darwin" and not _CLANG:
     # gcc: merged calls of fail() would lose their line numbers; and knowing where each local variable is at each
-    # instruction of optimised code takes a fifth of the compile time
+    # instruction of optimized code takes a fifth of the compile time
     RUNTIME_FLAGS += ["-fno-crossjumping", "-fno-tree-tail-merge", "-fno-var-tracking"]
     # gcc: also an array at the end of a struct, which might be one of any length in C
     _WATCHED += ["-fsanitize=bounds-strict", "-fno-sanitize-recover=bounds-strict"]
@@ -107,16 +112,30 @@ class Translation:
     inputs: list[Path] = field(default_factory=list)
 
 
+_OUT = "\3"  # for out_dir in a kept text, which serves every build
+
+
+@cache
+def _version() -> str:
+    """Of what a rewritten text depends on besides its key: this folder's Python and the names of its headers."""
+    parts = [file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))]
+    names = sorted(str(file.relative_to(INCLUDE_DIR)) for file in INCLUDE_DIR.rglob("*"))
+    return hashlib.sha256(b"\0".join([*parts, *map(str.encode, names)])).hexdigest()
+
+
 def translate(
     source: Path,
     out_dir: Path,
     include_dirs: list[Path] = (),
     target: Target | None = None,
     headers_only: bool = False,
+    keep: Callable[[tuple[str, ...], Callable[[], str]], str] = lambda key, make: make(),
 ) -> Translation:
-    """Writes `<out_dir>/<stem>.cu.cpp` and, beside it, rewritten copies of the local headers; see Target.flags.
+    """Writes `<out_dir>/<stem>.cu.cpp` and, next to it, rewritten copies of the local headers; see Target.flags.
 
-    With headers_only the source is C++ already (a binding.cpp), and only the headers that it includes are written.
+    Args:
+        headers_only: the source is C++ already (a binding.cpp), and only the headers that it includes are written.
+        keep: keep(key, make) returns what make() returned for that key, now or earlier.
     """
     source, out_dir = Path(source).resolve(), Path(out_dir).resolve()
     include_dirs = [Path(folder).resolve() for folder in include_dirs]
@@ -129,22 +148,38 @@ def translate(
         except ValueError as error:
             raise RewriteError(str(error)) from None
 
-        def include(name: str, quoted: bool) -> str | None:
+        headers: dict[str, Path] = {}  # each header that the text names, by the path of its rewritten copy
+        copies: dict[tuple[str, bool], str] = {}  # that path, the same for every out_dir
+        for one in _INCLUDE.findall(text):
+            name, quoted = one[0] or one[1], bool(one[0])
             folders = ([file.parent] if quoted else []) + include_dirs
             header = next((folder / name for folder in folders if (folder / name).is_file()), None)
-            if header is None:
-                return None
-            header = header.resolve()
-            copy = _copy_of(header, source.parent, out_dir, include_dirs)
-            if header not in translation.inputs:
-                visit(header, copy)
-            return str(copy)
+            if header is not None:
+                copy = _copy_of(header.resolve(), source.parent, out_dir, include_dirs)
+                headers[str(copy)] = header.resolve()
+                copies[name, quoted] = f"{_OUT}/{copy.relative_to(out_dir)}"
+
+        def make() -> str:
+            included: list[str] = []
+
+            def include(name: str, quoted: bool) -> str | None:
+                if copy := copies.get((name, quoted)):
+                    included.append(copy)
+                return copy
+
+            made = rewrite(text, str(file), include, file != source, target)
+            return "\n".join([str(len(included)), *included, made])
 
         if file == source and headers_only:
-            for quoted, bracketed in _INCLUDE.findall(text):
-                include(quoted or bracketed, bool(quoted))
-            return
-        write_whole(place, rewrite(text, str(file), include, file != source, target))
+            included = list(headers)
+        else:
+            key = (_version(), text, str(file), str(file != source), repr(target), *map(repr, copies.items()))
+            count, kept = keep(key, make).split("\n", 1)
+            *included, made = kept.replace(_OUT, str(out_dir)).split("\n", int(count))
+            write_whole(place, made)
+        for copy in included:
+            if headers[copy] not in translation.inputs:
+                visit(headers[copy], Path(copy))
 
     visit(source, source if headers_only else translation.path)
     return translation
@@ -183,11 +218,7 @@ def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[P
 
 
 def rewrite(
-    text: str,
-    name: str,
-    include=lambda name, quoted: None,
-    is_header: bool = False,
-    target: Target | None = None,
+    text: str, name: str, include=lambda name, quoted: None, is_header: bool = False, target: Target | None = None
 ) -> str:
     """The text as C++20. `include(name, quoted)` gives the path to include instead, or None.
 
@@ -208,7 +239,7 @@ def rewrite(
     file.rewrite_heap()
     file.let_spinning_threads_wait()
     for match in re.finditer(r"(?<!\w)__noinline__(?!\w)", file.code):
-        if not re.search(r"__attribute__\s*\(\(\s*$", file.code[: match.start()]):
+        if not file.before(match.start(), r"__attribute__\s*\(\(\s*$"):
             file.edits.append((match.start(), match.end(), "__attribute__((noinline))"))
     registered = "".join(f"SIMULATOR_REGISTER({kernel}) " for kernel in file.plain_kernels())
     headers = f"#include <{'cuda_runtime' if is_header else 'simulator/nvcc_names'}.h>\n" + (
@@ -223,44 +254,6 @@ def rewrite(
     return f'{headers}#line 1 "{name}"\n{edited}' + (f"\n{registered}\n" if registered else "")
 
 
-_NOT_CODE = re.compile(
-    r"""//(?:\\\n|[^\n])* | /\*.*?\*/ | R"(?P<raw>[^()\s\\]{0,16})\(.*?\)(?P=raw)" | "(?:\\.|[^"\\\n])*" """
-    r"""| (?<![0-9A-Za-z_])(?:u8|[uUL])?'(?:\\.|[^'\\\n])+' """,
-    re.DOTALL | re.VERBOSE,
-)
-
-
-def blanked(text: str) -> str:
-    """CUDA C++ with comments and strings made of spaces: as long, on the same lines."""
-    return _NOT_CODE.sub(lambda match: _blank(match.group()), text)
-
-
-def _blank(text: str) -> str:
-    return re.sub(r"[^\n]", " ", text)
-
-
-def _skip_group(code: str, start: int) -> int:
-    """The position behind the bracket that closes the one at `start`, or -1."""
-    depth = 0
-    for i in range(start, len(code)):
-        depth += (code[i] in "([{") - (code[i] in ")]}")
-        if depth == 0:
-            return i + 1
-    return -1
-
-
-def _split_commas(code: str, brackets: str = "([{") -> list[tuple[int, int]]:
-    """The spans of the parts between commas outside all brackets; `brackets` may hold `<` too."""
-    closing = brackets.translate(str.maketrans("([{<", ")]}>"))
-    spans, depth, start = [], 0, 0
-    for i, c in enumerate(code):
-        depth += (c in brackets) - (c in closing)
-        if c == "," and depth == 0:
-            spans.append((start, i))
-            start = i + 1
-    return [*spans, (start, len(code))]
-
-
 class _File:
     def __init__(self, text: str, name: str, target: Target | None = None):
         self.text, self.name = text, name
@@ -268,21 +261,26 @@ class _File:
         conditionals = Conditionals(blanked(text), target)
         self.edits += conditionals.edits(lambda words: f'#pragma GCC warning "{words}"')
         self.code = conditionals.without_inactive()
-        lines = re.finditer(r"^[ \t]*#(?:\\\n|[^\n])*", self.code, re.MULTILINE)
-        self.directives = [m.span() for m in lines]
+        self.directives = [match.span() for match in DIRECTIVE.finditer(self.code)]
 
     def edited(self) -> str:
-        text = self.text
-        for start, end, replacement in sorted(self.edits, reverse=True):
-            text = text[:start] + replacement + text[end:]
-        return text
+        made, at = [], 0
+        for start, end, replacement in sorted(self.edits):
+            made += [self.text[at:start], replacement]
+            at = end
+        return "".join([*made, self.text[at:]])
 
     def error(self, position: int, message: str) -> RewriteError:
         return RewriteError(f"{self.name}:{self.code.count(chr(10), 0, position) + 1}: {message}")
 
     def directive_at(self, position: int) -> tuple[int, int] | None:
         """The span of the preprocessor line (a macro's definition, say) that holds the position."""
-        return next(((a, b) for a, b in self.directives if a <= position < b), None)
+        found = self.directives[max(0, bisect(self.directives, (position, len(self.code))) - 1) :][:1]
+        return found[0] if found and found[0][0] <= position < found[0][1] else None
+
+    def before(self, end: int, pattern: str) -> re.Match | None:
+        """What the pattern, which ends in $, matches there: in the 300 characters before the position."""
+        return re.compile(pattern).search(self.code, max(0, end - 300), end)
 
     def newlines(self, start: int, end: int) -> str:
         """As many line ends as the span holds, so that replacing it keeps the lines below in place."""
@@ -296,7 +294,7 @@ class _File:
         found = False
         pattern = r"(?<!\w)(?:asm|__asm__|__asm)(?!\w)\s*(?:volatile|__volatile__)?\s*(?=\()"
         for match in re.finditer(pattern, self.code):
-            end = _skip_group(self.code, match.end())
+            end = closed(self.code, match.end())
             if self.directive_at(match.start()) and is_unreadable(self.text, match.end() + 1):
                 continue  # a macro that puts its text together: macros.py has expanded its uses
             try:
@@ -361,14 +359,14 @@ class _File:
     # ---- barriers
 
     def number_barriers(self) -> None:
-        """Barriers that share a line get numbers: by their line alone nobody could tell them apart."""
+        """Barriers that share a line get numbers: their line alone would not tell them apart."""
         by_line: dict[int, list[re.Match]] = {}
         for match in re.finditer(r"(?<!\w)__syncthreads(?:_count|_and|_or)?\s*\(", self.code):
             if not self.directive_at(match.start()):
                 by_line.setdefault(self.code.count("\n", 0, match.start()), []).append(match)
         for matches in by_line.values():
             for number, match in enumerate(matches, 1):
-                end = _skip_group(self.code, match.end() - 1)
+                end = closed(self.code, match.end() - 1)
                 if len(matches) > 1 and end > 0:
                     comma = ", " if self.code[match.end() : end - 1].strip() else ""
                     self.edits.append((end - 1, end - 1, f"{comma}::simulator::here_number({number})"))
@@ -379,7 +377,7 @@ class _File:
         """malloc, free, new and delete in functions of the device; include/simulator/heap.h."""
         if not re.search(r"(?<!\w)(?:malloc|free|new|delete)(?!\w)", self.code):
             return
-        code = self.without_directives()
+        code = without_directives(self.code)
         functions = definitions(code)
         own = {one.name for one in functions}
         for one in functions:
@@ -394,7 +392,7 @@ class _File:
                     self.edits.append((start, end, f"::simulator::heap_{match[1]}"))
                 elif match[2]:
                     self.edits.append((end, end, " (::simulator::OnHeap{::simulator::here()})"))
-                elif match[3] and not re.search(r"=\s*$", code[:start]):
+                elif match[3] and not self.before(start, r"=\s*$"):
                     self.edits.append((start, start, "::simulator::deletes_here(), "))
 
     # ---- loops that wait
@@ -402,11 +400,11 @@ class _File:
     def let_spinning_threads_wait(self) -> None:
         """`while (flag == 0);` in functions of the device lets other threads run. Not the end of a do statement."""
         loops = [*re.finditer(r"(?<!\w)while\s*(?=\()", self.code)] if "while" in self.code else []
-        bodies = [one.body for one in definitions(self.without_directives()) if one.device_only] if loops else []
+        bodies = [one.body for one in definitions(without_directives(self.code)) if one.device_only] if loops else []
         for match in loops:
             if not any(start <= match.start() < end for start, end in bodies):
                 continue
-            end = _skip_group(self.code, match.end())
+            end = closed(self.code, match.end())
             empty = re.compile(r"\s*(?:;|\{\s*\})").match(self.code, end) if end > 0 else None
             if empty and not self._ends_a_do(match.start()):
                 braces = "{ ::simulator::yield(); }"
@@ -416,18 +414,18 @@ class _File:
         before = self._skip_space_back(position)
         if self.code[before - 1] == "}":
             opening = self._skip_group_back(before)
-            return bool(re.search(r"(?<!\w)do\s*$", self.code[:opening]))
-        statement = re.search(r"[^;{}]*;?\s*$", self.code[:before]).group()
-        return bool(re.match(r"\s*do(?!\w)", statement))
+            return bool(self.before(opening, r"(?<!\w)do\s*$"))
+        statement = max(self.code.rfind(mark, 0, before - 1) for mark in ";{}") + 1
+        return bool(re.compile(r"\s*do(?!\w)").match(self.code, statement, before))
 
     # ---- launches
 
     def plain_kernels(self) -> list[str]:
-        """The kernels that have one address: no templates, not overloaded, in no namespace; where one is asked for."""
+        """The kernels that have one address: no templates, not overloaded, in no namespace; where one is requested."""
         if not re.search(r"cudaLaunch\w*Kernel|cudaKernelNodeParams", self.code):
             return []
         names = [
-            one.name for one in definitions(self.without_directives()) if "__global__" in one.head and one.is_plain
+            one.name for one in definitions(without_directives(self.code)) if "__global__" in one.head and one.is_plain
         ]
         return [name for name in names if names.count(name) == 1]
 
@@ -435,19 +433,13 @@ class _File:
         """(kernel, "2, 1, 1") for each __cluster_dims__."""
         found = []
         for match in re.finditer(r"(?<!\w)__cluster_dims__\s*(?=\()", self.code):
-            end = _skip_group(self.code, match.end())
+            end = closed(self.code, match.end())
             name = re.compile(r"[^;{}]*?(\w+)\s*\((?=[^;{}()]*(?:\([^()]*\)[^;{}()]*)*\)\s*[{;])").match(self.code, end)
             if end > 0 and name and not self.directive_at(match.start()):
                 dims = [one.strip() or "1" for one in self.text[match.end() + 1 : end - 1].split(",")]
                 if dims != ["1"]:
                     found.append((name[1], ", ".join([*dims, "1", "1"][:3])))
         return found
-
-    def without_directives(self) -> str:
-        code = list(self.code)
-        for start, end in self.directives:
-            code[start:end] = _blank(self.code[start:end])
-        return "".join(code)
 
     def rewrite_launches(self) -> None:
         code = self.code
@@ -457,7 +449,7 @@ class _File:
                 depth += (code[end] in "([{") - (code[end] in ")]}")
                 end += 1
             call = re.compile(r"(?:\s|\\\n)*\(").match(code, end + 3)
-            close = _skip_group(code, call.end() - 1) if call else -1
+            close = closed(code, call.end() - 1) if call else -1
             kernel = " ".join(code[begin : match.start()].replace("\\\n", " ").split())
             if close < 0 or not kernel:
                 raise self.error(match.start(), "cannot read this launch: expected kernel<<<grid, block>>>(arguments)")
@@ -466,19 +458,32 @@ class _File:
             self.edits.append((end, end + 3, ")"))
 
     def _kernel_text(self, kernel: str, start: int, end: int) -> str:
-        """SIMULATOR_KERNEL(kernel), or the long form when an argument has no type: {1, 2}, NULL, 0."""
+        """SIMULATOR_KERNEL(kernel), or the long form when an argument has no type, {1, 2}, NULL, 0, or a parameter is a
+        reference: then its address is passed, as nvcc does."""
         arguments = self.code[start:end]
-        parts = [self.text[start + a : start + b] for a, b in _split_commas(arguments)]
+        parts = [self.text[start + a : start + b] for a, b in spans(arguments)]
         blank = r"(?:\s|\\\n)*"
         typeless = [bool(re.fullmatch(rf"{blank}(?:\{{.*\}}|NULL|0){blank}", p, re.DOTALL)) for p in parts]
-        if not any(typeless):
+        references = self._references(kernel)
+        if not any(typeless) and not references:
             return f"SIMULATOR_KERNEL({kernel})"
         flat = [" ".join(part.replace("\\\n", " ").split()) for part in parts]
-        passed = [part if pasted else f"a{i}_" for i, (part, pasted) in enumerate(zip(flat, typeless, strict=True))]
-        given = [f"auto {name}" for name, pasted in zip(passed, typeless, strict=True) if not pasted]
-        values = ", ".join(part for part, pasted in zip(flat, typeless, strict=True) if not pasted)
+        typed = [i for i, pasted in enumerate(typeless) if not pasted]
+        passed = [f"{'*' * (i in references)}a{i}_" if i in typed else part for i, part in enumerate(flat)]
+        given = [f"auto a{i}_" for i in typed]
+        values = ", ".join(f"&({flat[i]})" if i in references else flat[i] for i in typed)
         self.edits.append((start, end, values + self.newlines(start, end)))
         return f"SIMULATOR_CALL(({', '.join(given)}), ({', '.join(passed)}), {kernel})"
+
+    def _references(self, kernel: str) -> set[int]:
+        """Which parameters of a kernel of this file are references."""
+        name = re.findall(r"\w+", kernel.split("<")[0])[-1:]
+        head = name and re.search(rf"(?<!\w)__global__(?!\w)[^;{{}}]*?(?<!\w){name[0]}\s*\(", self.code)
+        if not head:
+            return set()
+        parameters = self.code[head.end() : closed(self.code, head.end() - 1) - 1]
+        every = [re.sub(r"<[^<>]*>|decltype\s*\([^()]*\)", "", parameters[a:b]) for a, b in spans(parameters, "([{<")]
+        return {i for i, one in enumerate(every) if "&" in one.split("=")[0]}
 
     def _kernel_start(self, end: int) -> int:
         """Where the kernel's name begins: `ns::A<(N > 3), f(x)>::kernel`, `(*pointer)`, `table[i]`."""
@@ -487,22 +492,22 @@ class _File:
             i = self._skip_space_back(i)
             if i and code[i - 1] in ">)]":
                 i = self._skip_group_back(i)
-                if code[i] != "(" or re.search(r"\w$", code[: self._skip_space_back(i)]):
+                if code[i] != "(" or self.before(self._skip_space_back(i), r"\w$"):
                     continue  # template arguments, an index or a call belong to the name before them
                 start = i
             else:
-                start = i - len(re.search(r"\w*$", code[:i]).group())
+                start = self.before(i, r"\w*$").start()
             before = self._skip_space_back(start)
-            joint = re.search(r"(?:::|->|\.|##|(?<!\w)template)$", code[:before])
+            joint = self.before(before, r"(?:::|->|\.|##|(?<!\w)template)$")
             if joint:
                 i = self._skip_space_back(joint.start())
-                if joint.group() == "::" and not re.search(r"[\w>]$", code[:i]):
+                if joint.group() == "::" and not self.before(i, r"[\w>]$"):
                     return joint.start()  # a leading ::
                 continue
-            if before and code[before - 1] in "<,":
-                i = self._template_start(before)  # inside template arguments that hold a < without parentheses
-                continue
-            return start
+            opening = self._template_start(before) if before and code[before - 1] in "<," else None
+            if opening is None:
+                return start
+            i = opening  # inside template arguments that hold a < without parentheses
 
     def _skip_space_back(self, i: int) -> int:
         while i and (self.code[i - 1].isspace() or self.code[i - 1] == "\\"):
@@ -521,15 +526,18 @@ class _File:
                 return k
         raise self.error(i, "unbalanced brackets before <<<")
 
-    def _template_start(self, i: int) -> int:
-        """The position of the < that opens the template argument list around i."""
+    def _template_start(self, i: int) -> int | None:
+        """The position of the < that opens the template argument list around i; None where the comma before i is an
+        operator: `a<<<1, 2>>>(x), b<<<1, 2>>>(y)`."""
         rounds = 0
         for k in range(i - 1, -1, -1):
             c = self.code[k]
             rounds += (c in ")]}") - (c in "([{")
+            if rounds < 0 or (rounds == 0 and (c == ";" or re.match(r">\s*\(", self.code[k : k + 9]))):
+                return None
             if rounds == 0 and c == "<":
                 return k
-        raise self.error(i, "unbalanced brackets before <<<")
+        return None
 
     # ---- shared memory
 
@@ -543,15 +551,18 @@ class _File:
             end = self._declaration_end(match.end(), directive[1] if directive else len(self.code))
             done = end
             flat = " ".join(self.code[start:end].replace("\\\n", " ").split())
-            external = re.search(r"(?<!\w)extern(?!\w)", flat)
+            # nvcc, too, takes an extern variable that is no array of any length for a static one
+            external = re.search(r"(?<!\w)extern(?!\w).*\[\s*\]", flat)
             declaration = re.sub(r"(?<!\w)(?:extern|static|__shared__)(?!\w) ?", "", flat)
             local = bool(directive) or self._in_function(start)
+            if declaration.startswith("template"):
+                raise self.error(match.start(), "the simulator has no __shared__ templates: declare it in the kernel")
             make = self._dynamic if external else self._static
             new = make(declaration, re.sub(r"\W", "_", f"{Path(self.name).stem}_{number}"), local, match.start())
             self.edits.append((start, end, new + self.newlines(start, end)))
 
     def _declaration_start(self, position: int, directive: tuple[int, int] | None) -> int:
-        """Where the declaration begins: before __shared__ may stand words, A<B>::C, alignas(16)."""
+        """Where the declaration begins: before __shared__ there may be words, A<B>::C, alignas(16)."""
         lowest = max([0, *(b for _, b in self.directives if b <= position)])
         if directive:
             head = re.compile(r"\s*#\s*define\s+\w+(\([^)]*\))?").match(self.code, directive[0], directive[1])
@@ -566,16 +577,14 @@ class _File:
                 start = word.start()
             elif self.code[i - 1] in ">)":
                 group = self._skip_group_back(i)
-                if self.code[i - 1] == ")" and not re.search(
-                    r"(?:alignas|__align__|__attribute__)\s*$", self.code[:group]
-                ):
+                if self.code[i - 1] == ")" and not self.before(group, r"(?:alignas|__align__|__attribute__)\s*$"):
                     return start
                 start = group
             else:
                 return start
 
     def _declaration_end(self, position: int, limit: int) -> int:
-        """Where its semicolon stands, outside of all brackets; or `limit`: a macro without one."""
+        """Where its semicolon is, outside of all brackets; or `limit`: a macro without one."""
         depth = 0
         for i in range(position, limit):
             depth += (self.code[i] in "([{") - (self.code[i] in ")]}")
@@ -595,13 +604,13 @@ class _File:
         return any(not outer.search(self.code[max(0, at - 300) : at]) for at in opened)
 
     def _static(self, declaration: str, label: str, local: bool, position: int) -> str:
-        spans = _split_commas(declaration, "([{<")
+        declarators = spans(declaration, "([{<")
         names = []
-        for a, b in spans:
+        for a, b in declarators:
             declarator = re.search(r"(\w+)\s*((?:\[.*\])?)\s*$", declaration[a:b], re.DOTALL)
             bare = re.sub(r"\{.*\}|\[.*?\]|<.*>", "", declaration[a:b])
             if not declarator or "=" in re.sub(r"[<>=!]=", "", bare):
-                raise self.error(position, "cannot read this __shared__ declaration (they take no initialiser)")
+                raise self.error(position, "cannot read this __shared__ declaration (they take no initializer)")
             names.append(declarator.group(1))
         if local:
             text = ", ".join(f"SIMULATOR_VARIABLE(Shared_{label}_, {name})" for name in names)

@@ -2,7 +2,7 @@
 
 threadIdx and its like are macros here, so a variable of that name gets another one, wherever it is meant:
 
-    renamed(text, code)     the text with blockDim -> blockDim_ in the scope of such a declaration, and behind . and ->
+    renamed(text, code)     the text with blockDim -> blockDim_ in the scope of such a declaration, and after . and ->
 
 `code` is the text without comments and strings, of the same length.
 """
@@ -10,6 +10,8 @@ threadIdx and its like are macros here, so a variable of that name gets another 
 from __future__ import annotations
 
 import re
+
+from common.simulator.text import closed
 
 _NAMES = r"(?:threadIdx|blockIdx|blockDim|gridDim)"
 _NO_TYPES = r"(?!(?:return|else|case|throw|do|and|or|not|define|undef|ifdef|ifndef)\b)"
@@ -65,14 +67,5 @@ def _scope(code: str, position: int) -> tuple[int, int]:
             return position, i
         if rounds < 0:  # a parameter: the body follows, or there is none
             body = re.compile(r"\)[^;{}()]*(?:\([^()]*\)[^;{}()]*)*\{").match(code, i)
-            return position, _block_end(code, body.end() - 1) if body else i
+            return position, closed(code, body.end() - 1, "{}") - 1 if body else i
     return position, len(code)
-
-
-def _block_end(code: str, start: int) -> int:
-    depth = 0
-    for i in range(start, len(code)):
-        depth += (code[i] == "{") - (code[i] == "}")
-        if depth == 0:
-            return i
-    return len(code)

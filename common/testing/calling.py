@@ -4,7 +4,7 @@
     called = caller.call(case, inputs)      the output, and what the call did that it should not
 
 So that nothing passes by luck: outputs and workspaces are filled with NaN before the call, by PyTorch's allocator;
-inputs lie between guards of NaN: a read past an input shows as NaN, a write past it is reported; inputs must be
+inputs are between guards of NaN: a read past an input shows as NaN, a write past it is reported; inputs must be
 unchanged after the call, unless the case names them in `in_place`. Around says how, and what else can be had.
 """
 
@@ -36,9 +36,10 @@ GUARD = 4096  # elements of NaN before and after every input
 OUTSIDE = -7.0  # in place of such a NaN, where it is to be told from another one
 REFUSED = re.compile(r"kernel launch: invalid (?:configuration )?argument$")
 CAN_BE_REFUSED = (
-    "a GPU takes no grid of 0 blocks, no block of 0 or over 1024 threads, no more than 65,535 blocks along y or z, "
+    "a GPU rejects a grid of 0 blocks, a block of 0 or over 1024 threads, over 65,535 blocks along y or z, "
     "and no more shared memory than it has"
 )
+NO_PROGRESS = "no progress for a long time"  # of the simulator, see runtime/report.cpp
 NAN_BYTE, LARGE_BYTE = 0xFF, 0x7F  # floats of such bytes are NaN and 3.4e38
 
 
@@ -75,7 +76,7 @@ class Called:
     Attributes:
         out: the tensor that the operator returned; None if it returned none.
         returned: the type of what it returned: "Tensor".
-        device: of the tensor, "cpu"; `out` itself lies on the caller's device.
+        device: of the tensor, "cpu"; `out` itself is on the caller's device.
         problems: what the call did to its inputs that it should not, a sentence each.
     """
 
@@ -93,11 +94,20 @@ class CallFailed(Exception):
         words: why, a line each.
         file_line: "file.cu:57" where they name one.
         ended: the process that ran the operator is gone.
+        is_endless: it did not end in time, or did not get on.
     """
 
-    def __init__(self, status: str, words: list[str], file_line: str | None = None, ended: bool = False) -> None:
+    def __init__(
+        self,
+        status: str,
+        words: list[str],
+        file_line: str | None = None,
+        ended: bool = False,
+        is_endless: bool = False,
+    ) -> None:
         super().__init__("\n".join(words))
         self.status, self.words, self.file_line, self.ended = status, words, file_line, ended
+        self.is_endless = is_endless
 
     @classmethod
     def because(cls, error: BaseException) -> CallFailed:
@@ -118,7 +128,7 @@ class CallFailed(Exception):
             words = f"sys.exit({'' if error.code is None else error.code}) was called."
         elif status == ERROR and not isinstance(error, (RuntimeError, ValueError)):
             words = f"{type(error).__name__}: {words}"
-        return cls(status, readable(words.strip().splitlines()), file_line)
+        return cls(status, readable(words.strip().splitlines()), file_line, is_endless=NO_PROGRESS in words)
 
 
 class Caller:
@@ -153,7 +163,7 @@ class Caller:
 class InProcess(Caller):
     """Calls operators from this process: anything with the operators as attributes and `.device`.
 
-    Operators that run in a runner (common/testing/runner) have `.memory`, in which their inputs lie, and `.simulators`.
+    Operators that run in a runner (common/testing/runner) have `.memory`, in which their inputs are, and `.simulators`.
     """
 
     def __init__(self, ops) -> None:
@@ -193,7 +203,7 @@ class InProcess(Caller):
         problems += [
             f"Memory before or after the input {name} was written to: an index is out of bounds." for name in overrun
         ]
-        if type(out) is not Tensor:  # another class may compute what it holds when somebody looks
+        if type(out) is not Tensor:  # another class may compute its contents when they are read
             return Called(None, type(out).__name__, "", problems)
         return Called(out.clone() if case.in_place else out, "Tensor", str(out.device), problems)
 
@@ -255,7 +265,7 @@ def gpu_is_lost() -> bool:
 
 
 class Guarded:
-    """A copy of an input that lies between two guards, and whether it or they were written to.
+    """A copy of an input that is between two guards, and whether it or they were written to.
 
     `empty(size, dtype=, device=)` makes the memory for all three.
     """
@@ -285,7 +295,7 @@ class Guarded:
         return not self._same(1)
 
     def overrun(self) -> bool:
-        """Whether something before or behind the input was written to."""
+        """Whether something before or after the input was written to."""
         return not (self._same(0) and self._same(2))
 
     def _same(self, part: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from common.diagnosis.diagnose import Diagnosis
 from common.diagnosis.mistakes.known import Mistake
 
 PASS, FAIL, NOT_IMPLEMENTED = "pass", "FAIL", "not implemented"
@@ -56,7 +57,7 @@ class Python:
         module: the name of the file, without .py.
         right: for each function right(call) -> {"returned": the tensor or number, or {name: tensor} of a tuple, and by
             any name what else is right on the way}; None where it is not known.
-        but_for: kernels that they call and that the test of these does not look at: said beside what goes wrong.
+        but_for: kernels that they call and that the test of these does not look at: mentioned with what goes wrong.
     """
 
     module: str
@@ -79,7 +80,7 @@ class Case:
         points: what passing earns.
         required: the part earns no points unless this case passes.
         mistakes: mistakes(**inputs) -> known wrong answers; see common.diagnosis.mistakes.known.
-        stages: stages(**inputs) -> the right S, P, O, to show beside a wrong output.
+        stages: stages(**inputs) -> the right S, P, O, to show next to a wrong output.
         steps: steps(**inputs) -> what --show prints between inputs and output; the stages if there is none.
         values: the input, [batch, heads, S_k, head_dim], whose rows each row of the output is a sum of; "" if none is.
             With it the weights of a wrong output can be read off (probing.py).
@@ -133,20 +134,17 @@ class Verdict:
     Attributes:
         status: PASS, FAIL, NOT_IMPLEMENTED, ERROR (it raised), NOT_RUN (the GPU is lost) or SKIPPED (needs a GPU).
         max_error, bound: of the worst draw; max_error is NaN if the output holds NaN or Inf that it should not.
-        shapes: of the inputs, "2x3x40x16, 2x3x47x16"; shapes that are equal stand once.
+        shapes: of the inputs, "2x3x40x16, 2x3x47x16"; equal shapes are listed once.
         elements: of all inputs together.
         matrices: the largest first dimension of an input.
-        mistakes: names of the known mistakes that the output equals.
-        diagnosis: what to tell the student, a sentence or a line of a small table each.
-        exact: the sentences of it about a wrong answer that the output equals.
-        possible: all of the known mistakes whose answer the output equals, with their sentences.
-        refuted: the known mistakes that would show in it and that its output does not equal.
-        where: the sentence of it that says how much is wrong, and where the first wrong element is.
-        concluded: what is in `possible` is not certain: it was concluded, or the output is NaN in places.
+        found: what its output is, where that is wrong.
+        diagnosis: what the report says, a sentence or a line of a small table each.
         file_line: "file.cu:57" where the message names one.
         findings: what --check found in this case: races, bad accesses, ...
-        python_lines: (file, number) of the lines of the student's Python that a wrong number is made of.
+        in_python: a call in the student's Python is known to be wrong; python_lines: (file, number) of what its
+            number is made of.
         ended: the process that ran it is gone: it crashed, or did not end in time.
+        is_endless: it did not end in time, or did not get on.
     """
 
     case: Case
@@ -154,25 +152,22 @@ class Verdict:
     shapes: str = ""
     max_error: float | None = None
     bound: float | None = None
-    mistakes: list[str] = field(default_factory=list)
+    found: Diagnosis = field(default_factory=Diagnosis)
     diagnosis: list[str] = field(default_factory=list)
-    exact: list[str] = field(default_factory=list)
-    possible: dict[str, str] = field(default_factory=dict)
-    refuted: frozenset[str] = frozenset()
-    where: str = ""
-    concluded: bool = False
     file_line: str | None = None
     findings: int = 0
+    in_python: bool = False
     python_lines: list[tuple[str, int]] = field(default_factory=list)
     ended: bool = False
+    is_endless: bool = False
     elements: int = 0
     matrices: int = 0
 
     @property
-    def ok(self) -> bool:
-        return self.status == PASS
+    def mistakes(self) -> list[str]:
+        """Names of the known mistakes that the output equals, or of what it shows."""
+        return self.found.names
 
     @property
-    def is_endless(self) -> bool:
-        """Whether the simulator, or who waited for an answer, speaks of an endless loop."""
-        return any("endless loop" in line for line in self.diagnosis)
+    def ok(self) -> bool:
+        return self.status == PASS

@@ -16,16 +16,13 @@ from rich.markup import escape
 
 from common.console.terminal import say, wide
 from common.console.words import counted
-from common.diagnosis.diagnose import ALSO, UNKNOWN
-from common.diagnosis.locating import OR_UNWRITTEN
-from common.diagnosis.row_factors import BARRIER
-from common.diagnosis.stages import without_table
+from common.diagnosis.diagnose import UNSTEADY
 from common.testing.case import ERROR, FAIL, NOT_RUN, PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
 from common.testing.only_these import only_these
-from common.testing.python_values import IN_PYTHON
 
-MOST_BRIEF = 3  # causes within a part that are told in a line, beside the one that is told in full
+MOST_WHOLE = 2  # parts whose first cause is told in full
+MOST_BRIEF = 3  # causes within a part that get one line each, after the one that is reported in full
 MOST_NAMES = 6  # of cases that share a cause
 OF_ZEROS = ("all zeros", "no key counts")  # what a small output shows of a mistake of which a larger one tells more
 LARGER = 2  # outputs that contradict what is known of a smaller one
@@ -55,11 +52,29 @@ class Cause:
         return bool(self.says) and (len(self.verdicts) > 1 or self.verdicts[0].elements >= TELLING)
 
     @property
-    def sentences(self) -> list[str]:
-        """What to tell of the first."""
+    def is_recognized(self) -> bool:
+        """Whether it is certain: it leads, and nothing has to be looked for."""
+        found = self.verdicts[0].found
+        unsure = found.concluded or not {*OF_ZEROS, UNSTEADY}.isdisjoint(found.names)
+        return self.is_telling and not unsure
+
+    def sentences(self, is_clean: bool = False, with_table: bool = True, with_hints: bool = True) -> list[str]:
+        """What to tell of the first.
+
+        Args:
+            is_clean: the checked build has looked at it, and found nothing.
+            with_table: with the numbers of the stages.
+            with_hints: with what to look at.
+        """
         first = self.verdicts[0]
-        others = [one for one in first.diagnosis if one not in first.exact and not one.startswith(ALSO)]
-        return [self.says, *others] if self.says else others
+        found = first.found
+        others = [one for one in first.diagnosis if one not in found.sentences]
+        if self.is_recognized:
+            return [self.says, *found.python, *found.where[:1], *others]
+        told = [self.says] * bool(self.says) + [*found.python, *found.signs, *found.where]
+        told += [] if is_clean else found.unless_clean
+        told += [*(found.table.lines if with_table else ()), *found.table.says]
+        return [*others, *told, *(found.hints if with_hints else ())]
 
 
 def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
@@ -68,18 +83,18 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
     A wrong output may equal several known wrong answers, above all where sizes are small or equal: the one that equals
     the most outputs is taken, then the one that equals the most of the rest.
     """
-    causes, rest = [], [one for one in failures if one.possible]
+    causes, rest = [], [one for one in failures if one.found.possible]
     while rest:
-        counts = Counter(name for one in rest for name in one.possible)
+        counts = Counter(name for one in rest for name in one.found.possible)
         first_named = Counter(one.mistakes[0] for one in rest if one.mistakes)
         name = max(counts, key=lambda name: (counts[name], first_named[name]))
-        alike = [one for one in rest if name in one.possible]
-        alike.sort(key=lambda one: one.mistakes[:1] != [name])
-        causes.append(Cause(alike, "" if _is_chance(name, alike, failures) else alike[0].possible[name]))
-        rest = [one for one in rest if name not in one.possible]
+        alike = [one for one in rest if name in one.found.possible]
+        alike.sort(key=lambda one: (one.found.concluded, one.mistakes[:1] != [name]))
+        causes.append(Cause(alike, "" if _is_chance(name, alike, failures) else alike[0].found.possible[name]))
+        rest = [one for one in rest if name not in one.found.possible]
     others: dict[tuple, list[Verdict]] = {}
     for one in failures:
-        if not one.possible:
+        if not one.found.possible:
             others.setdefault(_kind(one), []).append(one)
     causes += [Cause(alike) for alike in others.values()]
     return sorted(
@@ -95,18 +110,15 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
 
 def _is_chance(name: str, alike: Sequence[Verdict], failures: Sequence[Verdict]) -> bool:
     """Whether outputs equal a known wrong answer by chance: fewer than those in which it would show and that do not; or
-    one alone, while larger ones do not, or are made of numbers and equal none."""
+    one alone, while larger ones do not, or are too large for it to be known whether it would."""
     failed = [one for one in failures if one.status == FAIL]
-    refuting = [one for one in failed if name in one.refuted]
+    refuting = [one for one in failed if name in one.found.refuted]
     if len(refuting) > len(alike):
         return True
     size = alike[0].elements
     larger = [one for one in refuting if one.elements >= size]
-    larger += [
-        one
-        for one in failed
-        if not one.possible and one not in refuting and one.elements > size and math.isfinite(one.max_error or math.nan)
-    ]
+    of_numbers = [one for one in failed if math.isfinite(one.max_error or math.nan)]
+    larger += [one for one in of_numbers if not one.found.possible and not one.found.refuted and one.elements > size]
     return len(alike) == 1 and len(larger) >= LARGER
 
 
@@ -117,7 +129,7 @@ def _kind(one: Verdict) -> tuple:
         return one.status, "ended"
     if one.status == ERROR and one.file_line:  # the sizes in the message are the case's
         return one.status, one.file_line, *(re.sub(r"\d+", "0", line) for line in one.diagnosis)
-    return (one.status, UNKNOWN) if one.status == FAIL and one.where else (one.status, *one.diagnosis)
+    return (one.status, one.in_python) if one.status == FAIL and one.found.where else (one.status, *one.diagnosis)
 
 
 def of_first_step(failures: Sequence[Verdict]) -> list[Verdict]:
@@ -139,17 +151,17 @@ def print_failures(
     built_of: Mapping[str, Sequence[str]] | None = None,
     with_table: bool = True,
 ) -> None:
-    """Of each part the cause that most cases share in full, of the others a line; beside a finding a line of each.
+    """Of each part the cause that most cases share in full, of the others a line; with a finding, a line of each.
 
     Args:
         console: where to print.
         verdicts: all of them.
         inside: part -> what the checked build found in it, which is told already: of these parts what is certain. Where
-            it looked and found nothing, nothing is said of memory that nobody wrote, and no barrier asked for.
+            it looked and found nothing, nothing is said of memory that no thread wrote, and no barrier asked for.
         everything: tell every failure in full.
         built_of: part -> the parts that test its stages one by one: where one of these fails, the part follows from it.
-        with_table: show the numbers of each stage, of the first part; not where it is told what a number is made of,
-            which says where they go wrong.
+        with_table: show the numbers of each stage, of the first part, and what to look at; not where it is told what a
+            number is computed in, which says where they go wrong.
     """
     console = wide(console)
     inside = inside or {}
@@ -157,61 +169,57 @@ def print_failures(
     for one in verdicts:
         if failed(one):
             parts.setdefault(one.case.part, []).append(one)
+    if everything:
+        for one in (one for every in parts.values() for one in every):
+            _print_whole(console, Cause([one]), one.found.sentences or one.diagnosis)
+        return
     follow: dict[tuple[str, ...], list[str]] = {}
+    whole, with_hints = MOST_WHOLE, with_table
     for part, every in parts.items():
         failures = of_first_step(every)
-        if everything:
-            for one in every:
-                _print_whole(console, Cause([one]))
-            continue
         if stages := failed_stages(part, parts, built_of or {}):
             follow.setdefault(tuple(stages), []).append(part)
             continue
         causes = causes_of(failures)
         if told := only_these(failures, verdicts):
             say(console, f"\n{part}: {told[1]}")
-        with_finding = bool(inside.get(part))
-        if not any(inside.values()):
-            _print_whole(console, causes.pop(0), part in inside, with_table)
-            with_table = False  # a screen holds no more than one
+        if causes[0].is_recognized or (whole and not any(inside.values())):
+            cause = causes.pop(0)
+            sentences = cause.sentences(part in inside, with_table, with_hints)
+            _print_whole(console, cause, sentences)
+            if cause.verdicts[0].found.table.lines and not with_table and not cause.is_recognized:
+                say(console, "--all shows the numbers of each stage.", indent=2)
+            with_table, whole = False, whole - 1  # a screen holds no more than one table
         for cause in causes[:MOST_BRIEF]:
-            _print_brief(console, cause, with_finding)
+            _print_brief(console, cause, bool(inside.get(part)))
         if left := sum(len(cause.verdicts) for cause in causes[MOST_BRIEF:]):
-            say(console, f"{part}: {counted(left, 'more case')} failed in other ways; --all tells of every one")
+            say(console, f"{part}: {counted(left, 'more case')} failed in other ways; --all reports every one")
         if len(every) > len(failures):
             names = "; ".join(one.case.name for one in every if one not in failures)
-            say(
-                console,
-                f"{part}: {names}: failed as well. They are made of what these cases look at: correct that first",
-            )
+            they = "They are" if len(every) > len(failures) + 1 else "It is"
+            say(console, f"{part}: {names}: also failed. {they} computed from these: fix these first")
     for stages, several in follow.items():
         count = counted(sum(len(parts[part]) for part in several), "case")
         built = " and ".join(", ".join(stages).rsplit(", ", 1))
         they = "They are" if len(several) > 1 else "It is"
-        said = f"{', '.join(several)}: {count} failed as well. {they} built of {built}: correct that first"
+        said = f"{', '.join(several)}: {count} also failed. {they} built on {built}: fix that first"
         say(console, f"\n{said}", indent=0)
 
 
-def _print_whole(console: Console, cause: Cause, is_clean: bool = False, with_table: bool = True) -> None:
+def _print_whole(console: Console, cause: Cause, sentences: Sequence[str]) -> None:
     first = cause.verdicts[0]
-    sentences = cause.sentences if with_table else without_table(cause.sentences)
     console.print(f"\n[bold]{escape(full_name(first.case))}[/]  {first.status}", highlight=False)
     for sentence in sentences:
-        for answered in (OR_UNWRITTEN, f" {BARRIER}") if is_clean else ():
-            sentence = sentence.replace(answered, "")
         say(console, sentence, indent=2)
-    if len(sentences) < len(cause.sentences):
-        say(console, "--all shows the numbers of each stage.", indent=2)
     _print_same(console, cause)
 
 
 def _print_brief(console: Console, cause: Cause, with_finding: bool) -> None:
-    """The first line of a failure; beside a finding of the checked build what is measured or equal, and no guess."""
+    """A line of a failure; next to a finding of the checked build only what is measured, no guess."""
     first = cause.verdicts[0]
-    lines = cause.sentences[:1]
-    is_long = lines == [UNKNOWN] or lines[0].startswith(IN_PYTHON)
-    if first.where and (with_finding or is_long):
-        lines = ["" if with_finding and first.concluded else cause.says, first.where]
+    lines = cause.sentences()[:1]
+    if first.found.where and (with_finding or not cause.says):
+        lines = ["" if with_finding and first.found.concluded else cause.says, first.found.where[0]]
     said = f"{full_name(first.case)}  {first.status}: " + " ".join(line for line in lines if line)
     say(console, said, indent=0)
     _print_same(console, cause)

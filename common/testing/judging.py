@@ -24,11 +24,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from common.diagnosis.diagnose import UNKNOWN, diagnose
+from common.diagnosis.diagnose import UNSTEADY, diagnose, matching
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan
 from common.diagnosis.mistakes.known import Mistake, any_mistakes
-from common.diagnosis.mistakes.read_scores import scores_told
-from common.diagnosis.mistakes.weights import weights_told
+from common.diagnosis.mistakes.layouts import layout_mistakes
+from common.diagnosis.mistakes.read_scores import explain_scores
+from common.diagnosis.mistakes.weights import explain_weights
 from common.diagnosis.stages import show_stages
 from common.reference.bounds import max_error_of
 from common.testing.calling import BARE, Around, Called, Caller, CallFailed, caller_of
@@ -39,7 +40,8 @@ from common.testing.python_lines import MOST as MOST_LINES
 from common.testing.python_values import MADE_IN
 from common.testing.python_values import told as python_told
 
-FEW_LINES = 4  # of the student's Python that are told beside a known mistake
+NOT_WRITTEN = "Does the grid cover the whole output, and does every thread store what it computed?"
+FEW_LINES = 4  # of the student's Python that are shown with a known mistake
 GPU_REPEATS = 3  # a race does not show on every run
 
 
@@ -109,6 +111,7 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
             except CallFailed as failed:
                 verdict.status, verdict.diagnosis = failed.status, failed.words
                 verdict.file_line, verdict.ended = failed.file_line, failed.ended
+                verdict.is_endless = failed.is_endless
                 verdict.max_error = verdict.bound = None
                 if case.python and failed.status == ERROR and not failed.ended:
                     verdict.diagnosis += _python_told(verdict, caller, inputs, around)
@@ -151,9 +154,9 @@ def _wrong_form(called: Called, ref: Tensor, device: torch.device) -> str:
 def _nan_from(
     caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tensor, ref: Tensor, around: Around
 ) -> dict[int, Tensor] | None:
-    """Where a NaN comes from whose bits do not tell: the call once more with finite numbers in one place after another.
+    """Where a NaN comes from whose bits do not tell: the call again with finite numbers in one place after another.
 
-    Bits of the NaN that usually lies there -> the elements that are NaN no longer. None if nothing is to be found out.
+    Bits of the NaN that usually is there -> the elements that are NaN no longer. None if nothing is to be found out.
     """
     nameless = nameless_nan(out, ref)
     if not bool(nameless.any()):
@@ -179,17 +182,6 @@ def _again(caller: Caller, case: Case, inputs: dict[str, Tensor], around: Around
     return again if again is not None and (again.shape, again.dtype) == (out.shape, out.dtype) else None
 
 
-def _scores_told(
-    case: Case, weights: Tensor, scores: Tensor | None, inputs: dict[str, Tensor]
-) -> tuple[str, str] | None:
-    """What the weights tell of the scores that they were made of, see common.diagnosis.mistakes.read_scores."""
-    query, key = inputs.get("query"), inputs.get(case.keys)
-    if scores is None or query is None or key is None or query.dim() != 4 or key.dim() != 4:
-        return None
-    of_head = key.nan_to_num().repeat_interleave(query.size(1) // key.size(1), 1)
-    return scores_told(weights, scores, query, of_head)
-
-
 def _python_told(
     verdict: Verdict, caller: Caller, inputs: dict[str, Tensor], around: Around, most: int = MOST_LINES
 ) -> list[str]:
@@ -200,10 +192,11 @@ def _python_told(
     wrong = python_told(verdict.case, getattr(caller, "more", {}).get("python", []), on_cpu)
     if wrong is None:
         return []
+    verdict.in_python = True
     if not 0 < len(wrong.lines) <= most:
         return [wrong.says]
     verdict.python_lines = [(f"{verdict.case.python.module}.py", number) for number, _ in wrong.lines]
-    return [f"{wrong.says} {MADE_IN}", *(f"{number:>5}  {text}" for number, text in wrong.lines)]
+    return [f"{wrong.says} {MADE_IN}", *wrong.shown]
 
 
 def _explain(
@@ -217,7 +210,7 @@ def _explain(
 ) -> None:
     """Adds the diagnosis to a failed verdict."""
     case, doubles = verdict.case, _as(inputs, torch.float64)
-    mistakes = any_mistakes(doubles, ref) + (case.mistakes(**doubles) if case.mistakes else [])
+    mistakes = any_mistakes(ref) + (case.mistakes(**doubles) if case.mistakes else [])
     if previous is not None and previous.shape == ref.shape:
         mistakes.append(
             Mistake(
@@ -231,28 +224,31 @@ def _explain(
     found = diagnose(
         out, ref, verdict.bound, case.axes, mistakes, repeated, case.is_softmax, nan_from, bool(case.values)
     )
+    if not found.names and (equal := matching(out, ref, verdict.bound, layout_mistakes(doubles, ref, case.reference))):
+        found.names, found.exact = [equal[0].name], [equal[0].says]
+        found.possible = {one.name: one.says for one in equal}
     if case.stages:
-        steady = "changes from run to run" not in found.names
+        steady = UNSTEADY not in found.names
         weights = weights_of(caller, case, inputs, out, around) if steady else None
         open_ = found.names in ([], ["all zeros"], ["slices moved"])
         stages = case.stages(**doubles)
         if open_ and weights is not None:
-            told = weights_told(weights, stages.get("P"), scores=stages.get("S")) or _scores_told(
-                case, weights, stages.get("S"), doubles
-            )
+            told = explain_weights(weights, stages.get("P"))
+            if not told and "S" in stages:
+                told = explain_scores(weights, stages["S"])
             if told:
                 found.names = [name for name in found.names if name != "slices moved"]  # the weights tell more
                 found.tell(*told)
         foreign = any(bool(one.any()) for one in (nan_from or {}).values())
         if not found.names and not foreign and (told := nan_told(caller, case, inputs, out, ref, around)):
-            found.sentences.append(told)
-        found.sentences += show_stages(stages, out, ref, verdict.bound, case.axes, weights)
-    few = FEW_LINES if found.exact else MOST_LINES  # beside what is known
-    if case.python and (told := _python_told(verdict, caller, inputs, around, few)):
-        at = len(found.exact)
-        found.sentences = [one for one in found.sentences if one != UNKNOWN]
-        found.sentences[at:at] = told
-    verdict.mistakes, verdict.exact, verdict.where = found.names, found.exact, found.where
-    verdict.possible, verdict.refuted, verdict.concluded = found.possible, found.refuted, found.concluded
-    hints = [] if found.names else [case.hint, case.nan_hint if bool(torch.isnan(out).any()) else ""]
-    verdict.diagnosis = verdict.diagnosis + found.sentences + [hint for hint in hints if hint]
+            found.signs.append(told)
+        found.table = show_stages(stages, out, ref, verdict.bound, case.axes, weights)
+    few = FEW_LINES if found.exact else MOST_LINES  # next to what is known
+    if case.python:
+        found.python = _python_told(verdict, caller, inputs, around, few)
+    elif "unwritten outputs" in found.names:
+        found.hints.append(NOT_WRITTEN)
+    if not found.names:
+        found.hints += [hint for hint in (case.hint, case.nan_hint if bool(torch.isnan(out).any()) else "") if hint]
+    verdict.found = found
+    verdict.diagnosis = verdict.diagnosis + found.sentences

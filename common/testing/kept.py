@@ -24,9 +24,11 @@ class Failure:
     """One failing case: what it is called, and what the test knows of it.
 
     Attributes:
-        is_unfilled: nothing is wrong but a gap that nobody has filled.
+        is_unfilled: nothing is wrong except that a gap is unfilled.
         mistakes: the names of known mistakes that the output equals.
         says: the test's sentences.
+        names_mistake: whether the first of them is about the mistake, not about where and how much is wrong.
+        file_line: "task2/attention_kernel.cu:57" of an error.
     """
 
     case: str
@@ -34,6 +36,8 @@ class Failure:
     is_unfilled: bool = False
     mistakes: tuple[str, ...] = ()
     says: tuple[str, ...] = ()
+    names_mistake: bool = True
+    file_line: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Parts of a test that are not made of cases: a kernel's speed, a model's texts.
 
-Measurement({"speed": "measure the speed only (on a GPU)"}, run, points={"speed": 2}, needs_gpu=True)
+Measurement({"speed": "only measure the speed (on a GPU)"}, run, points={"speed": 2}, needs_gpu=True)
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class TestRun:
 
     Attributes:
         console: where to print.
-        ops: the task's operators, of the variant and backend that were asked for.
+        ops: the task's operators, of the variant and backend that were requested.
         options: the whole command line.
-        parts: which of the measurement's parts shall run, in their order.
+        parts: which of the measurement's parts to run, in their order.
         program, arguments: what was typed: "task4.test", ("--speed", "--report").
     """
 
@@ -55,7 +55,7 @@ class Earned:
         part: its name.
         points: earned.
         problems: why something could not be measured, or is wrong; a sentence each.
-        why: a few words about them, beside the points.
+        why: a few words about them, after the points.
     """
 
     part: str
@@ -96,11 +96,11 @@ class Measurement:
             if self.reports and getattr(test_run.options, "report", False):
                 say(
                     test_run.console,
-                    f"--report: nothing is written into Results.md, for {', '.join(test_run.parts)} cannot be measured "
+                    f"--report: nothing is written to Results.md: {', '.join(test_run.parts)} cannot be measured "
                     "in the simulator. The same command on a machine with a GPU writes it.",
                     "yellow",
                 )
-            why = "not run in the simulator: these are given on a GPU"
+            why = "not run in the simulator: these points need a GPU"
             return [PartPoints(name, 0.0, most, why) for name, most in self._possible(test_run)], True
         earned: dict[str, Earned] = {}
         try:

@@ -9,26 +9,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from common.diagnosis.locating import OR_UNWRITTEN, nameless_nan
+from common.diagnosis.locating import nameless_nan
 from common.testing.calling import Around, Caller, CallFailed
 from common.testing.case import Case
 
 OF_LARGE_SCORES = (
-    "With Q = 0, so that every score that counts is 0, the same call gives no NaN: it is the size of the scores that "
-    "makes them. What overflows? A product, or an exponential that is not relative to the largest maximum so far: "
-    "exp(m - m_new) is at most 1, its inverse overflows."
+    "With Q = 0, which makes every visible score 0, the same call gives no NaN: large scores cause them. What "
+    "overflows? A product, or an exponential that is not relative to the largest maximum so far: exp(m - m_new) is at "
+    "most 1, its inverse overflows."
 )
 OF_ANY_SCORES = (
-    "With Q = 0, so that every score that counts is 0, the same call gives these NaN as well: no score is too large. "
+    "With Q = 0, which makes every visible score 0, the same call gives these NaN as well: no score is too large. "
     "What is left: -inf - (-inf) or 0 * exp(inf), made with -infinity, the maximum before the first key; 0 / 0 in a "
-    f"row that sees no key; a factor that is infinite{OR_UNWRITTEN}."
+    "row that sees no key; an infinite factor."
 )
 
 
 def nan_told(
     caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tensor, ref: Tensor, around: Around
 ) -> str | None:
-    """A sentence for the student, or None if this tells nothing. It names no cause: the case's hints stand beside it.
+    """A sentence for the student, or None if this tells nothing. It names no cause: the case's hints are next to it.
 
     Args:
         caller: calls the operator.

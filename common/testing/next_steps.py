@@ -24,7 +24,7 @@ def print_next(
 
     Args:
         console: where to print.
-        program: what stands behind `python -m`, with the variant's flag.
+        program: what follows `python -m`, with the variant's flag.
         verdicts: of all cases.
         wrong: those with a wrong output or an error in a kernel.
         inside: the parts that the checked build has looked at by itself, with what it found.
@@ -40,7 +40,7 @@ def print_next(
                 f"--show {one} prints its numbers" if steps else f"python -m {program} --show {one} prints numbers"
             )
         if not inside and ends:
-            steps = [f"python -m {program} --check --case {one} looks inside: races, accesses out of bounds", *steps]
+            steps = [f"python -m {program} --check --case {one} looks inside: races, out-of-bounds accesses", *steps]
         elif inside and not any(inside.values()):
             steps.append("--check looks inside all cases")
         if steps:
@@ -49,7 +49,7 @@ def print_next(
     elif all(one.status in (PASS, SKIPPED) for one in verdicts) and any(one.ok for one in verdicts) and not chosen:
         say(
             console,
-            f"Next: python -m {program} --check looks for races and accesses that did not show; --profile counts what "
-            "the kernels do to memory.",
+            f"Next: python -m {program} --check looks for races and bad accesses that didn't show up; --profile counts "
+            "what the kernels do to memory.",
             "dim",
         )

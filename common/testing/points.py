@@ -39,8 +39,8 @@ def print_points(console: Console, verdicts: Sequence[Verdict], others: Sequence
         of_part = [one for one in verdicts if one.case.part == part]
         missing = [one.case.name for one in of_part if one.case.required and not one.ok]
         more = f"; and {len(missing) - MOST_NAMES} more" if len(missing) > MOST_NAMES else ""
-        before = "cases marked * pass" if len(missing) > 1 else "case marked * passes"
-        why = f"none before the {before}: {'; '.join(missing[:MOST_NAMES])}{more}" if missing else ""
+        all_of = f"no points until all cases marked * pass; missing: {'; '.join(missing[:MOST_NAMES])}{more}"
+        why = all_of if missing else ""
         lines.append(PartPoints(part, *points_of(of_part), why))
     lines += others
     lines = [one for one in lines if one.possible]

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-MOST = 10  # lines that are told
+MOST = 10  # lines that are reported
 MOST_WIDE = 200  # characters of one
 MOST_TEXT = 40_000  # characters of a function
 
@@ -24,7 +24,7 @@ class _Statement:
         line: its first, in the text of the function.
         last: its last.
         sets, uses: the names that it may change, and those that it reads.
-        around: the heads that it stands in, by their numbers, each with 0 for its body and 1 for its else.
+        around: the heads that it is in, by their numbers, each with 0 for its body and 1 for its else.
         is_loop, is_return: what it is.
     """
 
@@ -103,7 +103,7 @@ def _function(source: str) -> ast.FunctionDef | None:
 def _setting(every: list[_Statement], name: str, below: int) -> list[int]:
     """The statements that may have set a name that is used in statement `below`, the nearest first.
 
-    Those above up to one that runs whenever that one does and gives a new value; in a loop those behind it as well, and
+    Those above up to one that runs whenever that one does and gives a new value; in a loop those after it as well, and
     of an object that outlives the call, self, all.
     """
     around = every[below].around

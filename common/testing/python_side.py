@@ -28,7 +28,7 @@ def python_module(task: str, variant: str, name: str = "attention") -> ModuleTyp
 
 
 def python_side(ops, name: str = "attention") -> ModuleType:
-    """The module that belongs to the operators: the student's beside the student's, else the solution's.
+    """The module that belongs to the operators: the student's for the student's, else the solution's.
 
     Never in the process that tests: a case that wants it says so, see Case.python, and runs in a worker.
     """

@@ -1,7 +1,7 @@
 """What goes wrong first in a student's Python: told(case, recorded, inputs) -> sentences.
 
 A function with a gap is described in the handout, so that what it must return follows from what it is given, and so do
-numbers on its way that have a name there. A case that knows these (Case.python) is called once more, with what each
+numbers on its way that have a name there. A case that knows these (Case.python) is called again, with what each
 function was given and gave recorded (watching.py). The first function to return that returned something else is where
 it went wrong: all that it called was right. Told are the lines that the wrong number is made of, but for those that
 make a number which is right.
@@ -21,8 +21,8 @@ from common.testing.watching import read
 
 CLOSE = 1e-3  # of the largest number, or of 1: how far a number in float32 may be away
 RETURNED = "returned"
-IN_PYTHON = "In the Python of "
-MADE_IN = "What is wrong is made in:"
+NEAREST = 4  # lines that are shown; of the others the numbers
+MADE_IN = "The wrong value is computed in:"
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,19 @@ class WrongCall:
     Attributes:
         says: which, and how wrong.
         lines: the numbers and the texts of the lines that this is made of.
+        nearest: the numbers of those that are nearest to what is returned.
     """
 
     says: str
     lines: tuple[tuple[int, str], ...]
+    nearest: frozenset[int] = frozenset()
+
+    @property
+    def shown(self) -> list[str]:
+        """The nearest lines, and the numbers of the others."""
+        more = ", ".join(str(number) for number, _ in self.lines if number not in self.nearest)
+        near = [f"{number:>5}  {text}" for number, text in self.lines if number in self.nearest]
+        return [*near, f"  and in lines {more}"] if more else near
 
 
 def told(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Tensor]) -> WrongCall | None:
@@ -72,8 +81,9 @@ def first_wrong(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Te
             values = {name: read(kept) for name, kept in one["values"].items()}
             good = _right_ones(values, right, came)
             says = _told(case, call, right, came, wrong, good, list(right_ones)) + _exchanged(values, right)
-            lines = made_of(str(one["source"]), int(one["first_line"]), known=[name for name in values if name in good])
-            return WrongCall(says, tuple(lines))
+            known, source = [name for name in values if name in good], (str(one["source"]), int(one["first_line"]))
+            nearest = frozenset(number for number, _ in made_of(*source, known=known, most=NEAREST))
+            return WrongCall(says, tuple(made_of(*source, known=known)), nearest)
         right_ones[call.function] = None
     return None
 
@@ -148,7 +158,7 @@ def _told(
     before: Sequence[str],
 ) -> str:
     which = f"call {call.number} of {call.function}" if call.number > 1 else f"the first call of {call.function}"
-    says = f"{IN_PYTHON}{case.python.module}.py {which} is the first that returns something wrong for what it is given"
+    says = f"In {case.python.module}.py, {which} is the first to return a wrong result for correct arguments"
     others = [name for name in before if name != call.function]
     says += f" (right before it: {', '.join(others)}). " if others else ". "
     of = _quoted(wrong[0]) if wrong[0] else "What it returns"
@@ -171,13 +181,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _difference(came: object, right: object) -> str:
-    """ "[0, 1] is 3, and 2 would be right"."""
+    """ "[0, 1] is 3; it should be 2"."""
     right = _number(right)
     if not isinstance(came, Tensor | int | float):
-        return " is no tensor"
+        return " is not a tensor"
     came, off = _number(came), _off(came, right)
     if off is None:
-        return f" has the shape {list(came.shape)}, and {list(right.shape)} would be right"
+        return f" has the shape {list(came.shape)}; it should be {list(right.shape)}"
     at = tuple(off.nonzero()[0].tolist())
     where = f" at [{', '.join(map(str, at))}]" if at else ""
-    return f"{where} is {float(came[at]):.6g}, and {float(right[at]):.6g} would be right"
+    return f"{where} is {float(came[at]):.6g}; it should be {float(right[at]):.6g}"

@@ -16,13 +16,13 @@ from common.testing.case import Verdict
 from common.testing.failures import failed, print_failures
 from common.testing.points import print_points
 
-COLOURS = {"pass": "green", "FAIL": "red", "error": "red", "not implemented": "yellow"}
+COLORS = {"pass": "green", "FAIL": "red", "error": "red", "not implemented": "yellow"}
 ROOMY = 100  # columns of a terminal, from which on the table shows everything
 MOST_ROWS = 12  # of a table with failures
 
 
 def print_report(console: Console, title: str, verdicts: Sequence[Verdict], points: bool = True) -> None:
-    """Everything that is said after cases have run; no points for a run that earns none."""
+    """Everything that is printed after cases have run; no points for a run that earns none."""
     print_table(console, title, verdicts, points)
     print_failures(console, verdicts)
     if points:
@@ -69,7 +69,7 @@ def _table(title: str, verdicts: Sequence[Verdict], with_points: bool, width: in
 
 
 def _status(verdict: Verdict) -> str:
-    status = f"[{COLOURS.get(verdict.status, 'dim')}]{verdict.status}[/]"
+    status = f"[{COLORS.get(verdict.status, 'dim')}]{verdict.status}[/]"
     return status + (f", [red]{counted(verdict.findings, 'finding')}[/]" if verdict.findings else "")
 
 

@@ -43,6 +43,7 @@ class Block:
         rows: a cell for each column.
         notes: sentences below the table.
         date: of the run; today unless given.
+        how: "Measured", or "Predicted" without a GPU.
     """
 
     command: str
@@ -51,6 +52,7 @@ class Block:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     date: datetime.date | None = None
+    how: str = "Measured"
 
     def __post_init__(self) -> None:
         if uneven := [list(row) for row in self.rows if len(row) != len(self.columns)]:
@@ -60,7 +62,7 @@ class Block:
         """The block in Markdown."""
         on = ", ".join(f"{name} {value}" for name, value in self.machine.items())
         return [
-            f"Measured by `{self.command}` on {self.date or datetime.date.today()}; {on}.",
+            f"{self.how} by `{self.command}` on {self.date or datetime.date.today()}; {on}.",
             "",
             _row(self.columns),
             _row(["---"] * len(self.columns)),
@@ -75,7 +77,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def markers(name: str) -> tuple[str, str]:
-    """The lines that a block stands between."""
+    """The lines around a block."""
     return f"<!-- BEGIN {name} -->", f"<!-- END {name} -->"
 
 
@@ -93,7 +95,7 @@ def replaced(text: str, name: str, lines: Sequence[str]) -> str:
         if not places:
             begin, end = markers(name)
             raise ResultsError(
-                f"it has no line {marker}; put these two lines where the table shall be:\n{begin}\n{end}"
+                f"it has no line {marker}; put these two lines where the table should go:\n{begin}\n{end}"
             )
         if len(places) > 1:
             numbers = ", ".join(str(number + 1) for number in places)
@@ -115,10 +117,10 @@ def replaced(text: str, name: str, lines: Sequence[str]) -> str:
 
 
 def write_block(path: Path, name: str, block: Block) -> Path | None:
-    """Replaces what stands between the markers of `name`.
+    """Replaces what is between the markers of `name`.
 
-    The new file takes the old one's place in one step, so that nobody ever sees half of it. If the block was not
-    empty, the old file is kept beside it.
+    The new file takes the old one's place in one step, so that a half-written file is never seen. If the block was not
+    empty, the old file is kept next to it.
 
     Args:
         path: of Results.md.
@@ -126,7 +128,7 @@ def write_block(path: Path, name: str, block: Block) -> Path | None:
         block: what to write.
 
     Returns:
-        Where the old file was kept, Results.md.bak, or .bak2 beside that; None if there was nothing to lose.
+        Where the old file was kept, Results.md.bak, or .bak2 next to that; None if there was nothing to lose.
 
     Raises:
         ResultsError: the file is missing, is not UTF-8, or its markers are not right; see `replaced`.
@@ -167,8 +169,8 @@ def report(console: Console, name: str, block: Block) -> None:
         name, block: see write_block, whose errors this raises.
     """
     kept = write_block(RESULTS, name, block)
-    beside = f"; what it said before is in {kept.name}" if kept else ""
-    say(console, f"written into {RESULTS.name}{beside}")
+    before = f"; the previous text is in {kept.name}" if kept else ""
+    say(console, f"written to {RESULTS.name}{before}")
 
 
 def try_report(console: Console, name: str, block: Block) -> list[str]:

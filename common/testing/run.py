@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.console import Console
 from rich.progress import Progress
@@ -11,17 +11,23 @@ from common.testing.calling import Caller, InProcess, caller_of, gpu_is_lost
 from common.testing.case import ERROR, FAIL, NOT_RUN, Case, Verdict
 
 
-def _stopped_by(verdict: Verdict, caller: Caller, parts: Sequence[str]) -> dict[str, str]:
+def _stopped_by(
+    verdict: Verdict, caller: Caller, parts: Sequence[str], built_of: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
     """The parts that cannot go on after this verdict, each with the reason."""
     if verdict.status != ERROR:
         return {}
     if isinstance(caller, InProcess) and caller.device.type == "cuda" and gpu_is_lost():
-        why = "The GPU refuses all work after the error above: correct that one, then run again."
+        why = "The GPU refuses all work after the error above: fix that one, then run again."
         return dict.fromkeys(parts, why)
     if verdict.is_endless:
-        return {
-            verdict.case.part: "A kernel of this part did not end, see above; every further case would take as long."
+        part = verdict.case.part
+        follow = {
+            one: f"It is built on {part}, in which a kernel did not end."
+            for one in parts
+            if part in built_of.get(one, ())
         }
+        return follow | {part: "A kernel of this part did not end (see above); other cases would take as long."}
     return {}
 
 
@@ -36,11 +42,17 @@ def chosen_parts(cases: Sequence[Case], parts: Sequence[str] | None) -> list[Cas
 
 
 def run_cases(
-    cases: Sequence[Case], ops, console: Console, check_one: Callable[[Case], Verdict], first_only: bool = False
+    cases: Sequence[Case],
+    ops,
+    console: Console,
+    check_one: Callable[[Case], Verdict],
+    first_only: bool = False,
+    built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Verdict]:
     """The verdict on each case, with a progress bar; what cannot go on (a lost GPU, an endless kernel) is not run.
 
-    With first_only the run ends at the first case that is wrong; a gap that is not filled is not wrong yet.
+    With first_only the run ends at the first case that is wrong; a gap that is not filled is not wrong yet. A part that
+    is `built_of` one with an endless kernel is not run either.
     """
     caller = caller_of(ops)
     verdicts: list[Verdict] = []
@@ -53,7 +65,7 @@ def run_cases(
                 verdicts.append(Verdict(case, NOT_RUN, diagnosis=[why]))
             else:
                 verdicts.append(check_one(case))
-                stopped |= _stopped_by(verdicts[-1], caller, [one.part for one in cases])
+                stopped |= _stopped_by(verdicts[-1], caller, [one.part for one in cases], built_of or {})
             progress.advance(bar)
             if first_only and verdicts[-1].status in (FAIL, ERROR):
                 break

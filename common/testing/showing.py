@@ -16,7 +16,7 @@ from common.testing.judging import make_inputs, oracle, size_of
 
 MOST_ROWS = 8
 CELL, LABEL = 10, 6  # characters of a number and of a row's label
-BY_HAND = 2048  # numbers in the inputs, beyond which nobody calculates a case by hand
+BY_HAND = 2048  # numbers in the inputs, beyond which calculating a case by hand is hopeless
 
 
 def show_case(console: Console, case: Case, caller: Caller, seed: int, others: Sequence[Case]) -> bool:
@@ -36,7 +36,7 @@ def show_case(console: Console, case: Case, caller: Caller, seed: int, others: S
     if numbers > BY_HAND:
         smaller = _smallest(case, others, seed)
         instead = f"; a smaller case: --show {full_name(smaller)!r}" if smaller is not case else ""
-        say(console, f"{numbers:,} numbers: of each tensor the first corner{instead}", "dim", indent=0)
+        say(console, f"{numbers:,} numbers: only the first corner of each tensor{instead}", "dim", indent=0)
     ref, bound = oracle(case, inputs)
     failed, called = None, None
     try:

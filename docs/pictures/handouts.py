@@ -1,4 +1,4 @@
-"""python docs/pictures/handouts.py: draws the handouts' pictures beside this: at the heads task1.svg ... task7.svg.
+"""python docs/pictures/handouts.py: draws the handouts' pictures next to this: at the heads task1.svg ... task7.svg.
 
 Standard library only; the same pictures byte for byte wherever it runs.
 """
@@ -9,17 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent
-INK, GREY, PALE, BLUE, SKY, ORANGE, SAND, GREEN, MINT = (
+INK, GRAY, PALE, BLUE, SKY, ORANGE, SAND, GREEN, MINT = (
     "#1a202c", "#718096", "#edf2f7", "#2b6cb0", "#bee3f8", "#c05621", "#fbd38d", "#276749", "#9ae6b4",
 )  # fmt: skip
 IN_THE_DARK = {  # the color that takes its place on a dark page
-    INK: "#e2e8f0", GREY: "#94a1b2", PALE: "#2d3643", BLUE: "#63a4e8", SKY: "#1e4a72", ORANGE: "#ed8b4c",
+    INK: "#e2e8f0", GRAY: "#94a1b2", PALE: "#2d3643", BLUE: "#63a4e8", SKY: "#1e4a72", ORANGE: "#ed8b4c",
     SAND: "#75501a", GREEN: "#3f8f66", MINT: "#1f5a3c",
 }  # fmt: skip
 
 
 class Drawing:
-    """An SVG under construction; sizes in pixels, y downwards."""
+    """An SVG under construction; sizes in pixels, y downward."""
 
     def __init__(self, width: int, height: int, title: str) -> None:
         pairs = [(part, *colors) for colors in IN_THE_DARK.items() for part in ("fill", "stroke")]
@@ -29,12 +29,12 @@ class Drawing:
             f'role="img" font-family="system-ui, sans-serif" font-size="14" fill="{INK}">\n<title>{title}</title>\n'
             f"<style>@media (prefers-color-scheme: dark) {{ {dark} }}</style>\n"
             '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-            f'orient="auto"><path d="M0 0 8 4 0 8z" fill="{GREY}"/></marker></defs>\n'
+            f'orient="auto"><path d="M0 0 8 4 0 8z" fill="{GRAY}"/></marker></defs>\n'
         )
         self._parts: list[str] = []
 
     def box(
-        self, x: float, y: float, w: float, h: float, fill: str = PALE, words: str = "", line: str = GREY, rx: int = 0
+        self, x: float, y: float, w: float, h: float, fill: str = PALE, words: str = "", line: str = GRAY, rx: int = 0
     ) -> None:
         """A rectangle, its corners rounded by rx, with words in its middle; | between two lines of them."""
         self._parts.append(
@@ -53,14 +53,14 @@ class Drawing:
             f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{color}" font-size="{size}"{more}>{safe}</text>'
         )
 
-    def line(self, *points: tuple[float, float], color: str = GREY, width: float = 1) -> None:
+    def line(self, *points: tuple[float, float], color: str = GRAY, width: float = 1) -> None:
         """A line through the points."""
         at = " ".join(f"{x:g},{y:g}" for x, y in points)
         self._parts.append(f'<polyline points="{at}" fill="none" stroke="{color}" stroke-width="{width:g}"/>')
 
     def arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
         self._parts.append(
-            f'<line x1="{x:g}" y1="{y:g}" x2="{to_x:g}" y2="{to_y:g}" stroke="{GREY}" stroke-width="1.5" '
+            f'<line x1="{x:g}" y1="{y:g}" x2="{to_x:g}" y2="{to_y:g}" stroke="{GRAY}" stroke-width="1.5" '
             'marker-end="url(#tip)"/>'
         )
 
@@ -76,16 +76,16 @@ class Drawing:
             self._parts.append(f'<path d="{"".join(paths)}" fill="{color}"/>')
 
     def notes(self, y: float, *lines: str) -> None:
-        """Grey lines below one another."""
+        """Gray lines below one another."""
         for i, words in enumerate(lines):
-            self.text(30, y + 22 * i, words, color=GREY)
+            self.text(30, y + 22 * i, words, color=GRAY)
 
     def svg(self) -> str:
         return self._head + "\n".join(self._parts) + "\n</svg>\n"
 
 
 def task1() -> Drawing:
-    d = Drawing(760, 250, "Attention in three kernels, one thread per number")
+    d = Drawing(760, 250, "Attention in three kernels, one thread per element")
     chosen = (3, 4)
 
     def row_of(r, c):
@@ -111,13 +111,13 @@ def task1() -> Drawing:
     d.notes(
         215,
         "First the same three lines in PyTorch, for all heads at once; then a kernel for each of them.",
-        "Nothing is shared and nothing is fast: every thread reads all that it needs.",
+        "Nothing is shared and nothing is fast: every thread reads everything it needs.",
     )
     return d
 
 
 def task2() -> Drawing:
-    d = Drawing(760, 300, "A tree in shared memory, and a matrix product tile by tile")
+    d = Drawing(760, 300, "A tree in shared memory, and a GEMM tile by tile")
     d.text(30, 28, "Row sums and softmax: a tree in shared memory")
     for level, active in enumerate((8, 4, 2, 1)):
         y = 50 + 52 * level
@@ -129,9 +129,9 @@ def task2() -> Drawing:
                 d.arrow(46 + 38 * (i + half), y + 25, 50 + 38 * i, y + 50)
                 d.arrow(46 + 38 * i, y + 25, 46 + 38 * i, y + 50)
             d.text(340, y + 43, "barrier", "end", ORANGE)
-    d.text(30, 270, "256 partial results, 8 steps;", color=GREY)
-    d.text(30, 290, "a barrier before each of them.", color=GREY)
-    d.text(400, 28, "Matrix product: tiles walk along K")
+    d.text(30, 270, "256 partial results, 8 steps;", color=GRAY)
+    d.text(30, 290, "a barrier before each of them.", color=GRAY)
+    d.text(400, 28, "GEMM: tiles walk along K")
     d.cells(400, 150, 4, 6, 24, lambda r, c: SAND if r == 2 else PALE)
     d.cells(570, 42, 4, 4, 24, lambda r, c: SAND if c == 1 else PALE)
     d.cells(570, 150, 4, 4, 24, lambda r, c: ORANGE if (r, c) == (2, 1) else SKY)
@@ -140,14 +140,14 @@ def task2() -> Drawing:
     d.text(680, 200, "C")
     d.arrow(404, 210, 540, 210)
     d.arrow(606, 46, 606, 134)
-    d.text(400, 270, "A block brings a tile of A and one of B into shared", color=GREY)
-    d.text(400, 290, "memory: a number fetched once serves 32 times.", color=GREY)
+    d.text(400, 270, "A block loads a tile of A and one of B into shared", color=GRAY)
+    d.text(400, 290, "memory: a number fetched once serves 32 times.", color=GRAY)
     return d
 
 
 def task3() -> Drawing:
     d = Drawing(760, 270, "The online softmax carries a maximum, a sum and an output from tile to tile")
-    d.text(30, 28, "One row of scores comes tile by tile, and is never there as a whole:")
+    d.text(30, 28, "The scores of a row arrive tile by tile; the whole row never exists:")
     for i in range(3):
         x = 130 + 190 * i
         d.box(x, 50, 150, 34, SKY, f"tile {i + 1} of the scores")
@@ -184,7 +184,7 @@ def task4() -> Drawing:
         d.text(x + 62, 158, gap, "middle", ORANGE)
         if i < 4:
             d.arrow(x + 125, 109, x + 140, 109)
-    d.text(380, 184, "again for the next tile of keys (gap 7)", "middle", GREY)
+    d.text(380, 184, "again for the next tile of keys (gap 7)", "middle", GRAY)
     d.arrow(684, 196, 684, 220)
     d.box(628, 222, 112, 36, GREEN, "", line=GREEN, rx=6)
     d.text(684, 245, "O / l (gap 6)", "middle", "white")
@@ -208,10 +208,10 @@ def task5() -> Drawing:
     )
     for i, (name, words, sees) in enumerate(patterns):
         x = 30 + 182 * i
-        d.text(x + n * size / 2, 28, name, "middle", GREY if i == 3 else INK, 15)
-        d.cells(x, 40, n, n, size, lambda q, k, sees=sees, i=i: (BLUE if i < 3 else GREY) if sees(q, k) else PALE)
-        d.text(x + n * size / 2, 236, words, "middle", GREY)
-    d.text(24, 130, "q", "end", GREY)
+        d.text(x + n * size / 2, 28, name, "middle", GRAY if i == 3 else INK, 15)
+        d.cells(x, 40, n, n, size, lambda q, k, sees=sees, i=i: (BLUE if i < 3 else GRAY) if sees(q, k) else PALE)
+        d.text(x + n * size / 2, 236, words, "middle", GRAY)
+    d.text(24, 130, "q", "end", GRAY)
     return d
 
 
@@ -225,12 +225,12 @@ def task6() -> Drawing:
             new = slot < filled and (step == 0 or slot == filled - 1)
             d.box(110 + 34 * slot, y, 30, 28, ORANGE if new else SKY if slot < filled else PALE)
         words = "5 queries: task 4's kernel" if step == 0 else f"1 query reads {filled} keys and values"
-        d.text(530, y + 20, words, color=GREY)
+        d.text(530, y + 20, words, color=GRAY)
     d.box(110, 230, 16, 16, ORANGE)
-    d.text(132, 243, "written now", color=GREY)
+    d.text(132, 243, "written now", color=GRAY)
     d.box(240, 230, 16, 16, SKY)
-    d.text(262, 243, "there already, not computed again", color=GREY)
-    d.text(530, 243, "TTFT: prefill; TBT: a step", color=GREY)
+    d.text(262, 243, "there already, not computed again", color=GRAY)
+    d.text(530, 243, "TTFT: prefill; TBT: a step", color=GRAY)
     return d
 
 
@@ -241,7 +241,7 @@ def task6_ring() -> Drawing:
     for piece in range(8):
         rank = min(piece, 7 - piece)
         d.box(30 + 60 * piece, 40, 56, 28, of_rank[rank], f"rank {rank}")
-    d.text(524, 59, "early and late: the same work", color=GREY)
+    d.text(524, 59, "early and late: the same work", color=GRAY)
     for step in range(4):
         x = 110 + 164 * step
         d.text(x + 55, 100, f"step {step}", "middle")
@@ -253,7 +253,7 @@ def task6_ring() -> Drawing:
                 d.arrow(x + 111, y + 17, x + 163, 112 + 56 * ((rank + 1) % 4) + 17)
     for rank in range(4):
         d.text(96, 112 + 56 * rank + 22, f"rank {rank}", "end")
-    d.notes(344, "In every step a rank computes with the keys that it has, and sends them on meanwhile (arrows).")
+    d.notes(344, "In every step a rank computes with the keys it has while sending them on (arrows).")
     return d
 
 
@@ -262,22 +262,22 @@ def task7() -> Drawing:
     d.text(30, 28, "One of GPT-2's blocks. Your kernels, and the task they come from:")
     parts = (
         ("LayerNorm", "task 7", MINT),
-        ("Q, K, V", "matrix product", PALE),
+        ("Q, K, V", "GEMM", PALE),
         ("attention", "tasks 4 and 6", SKY),
-        ("projection", "matrix product", PALE),
+        ("projection", "GEMM", PALE),
         ("LayerNorm", "task 7", MINT),
         ("GELU in|the MLP", "task 7", MINT),
     )
     for i, (name, source, fill) in enumerate(parts):
         x = 30 + 120 * i
         d.box(x, 70, 104, 56, fill, name, rx=6)
-        d.text(x + 52, 146, source, "middle", GREY if fill == PALE else ORANGE)
+        d.text(x + 52, 146, source, "middle", GRAY if fill == PALE else ORANGE)
         if i < 5:
             d.arrow(x + 105, 98, x + 119, 98)
     d.arrow(16, 98, 29, 98)
     d.notes(
         188,
-        "What goes in is added again behind the projection and behind the products (the residual stream).",
+        "The input is added back after the projection and after the MLP (the residual stream).",
         "Tokens in, all blocks, then the most likely next token: once per token, until the story ends.",
     )
     return d
@@ -290,8 +290,8 @@ def task7_step() -> Drawing:
 
     def rows(y: float, title: str) -> None:
         d.text(30, y, title)
-        d.text(left - 10, y + 34, "memory", "end", GREY)
-        d.text(left - 10, y + 78, "blocks", "end", GREY)
+        d.text(left - 10, y + 34, "memory", "end", GRAY)
+        d.text(left - 10, y + 78, "blocks", "end", GRAY)
 
     rows(30, "A graph of kernels: each reads its weights when the one before it has ended")
     for i, name in enumerate(kernels):
@@ -299,7 +299,7 @@ def task7_step() -> Drawing:
         d.box(x + 18, 44, 56, 32, SKY, "read", line=BLUE)
         d.box(x, 88, 16, 32, PALE)
         d.box(x + 16, 88, 92, 32, SAND, name, line=ORANGE)
-    rows(164, "One kernel for all steps: what is read depends on no token, so it is asked for ahead")
+    rows(164, "One kernel for all steps: weights depend on no token, so they are prefetched")
     for i in range(6):
         d.box(left + 100 * i, 178, 100, 32, SKY if i < 3 else MINT, kernels[(i + 2) % 5], line=BLUE)
     for i in range(6):
@@ -307,11 +307,11 @@ def task7_step() -> Drawing:
         d.box(x, 222, 14, 32, PALE)
         d.box(x + 14, 222, 86, 32, SAND if i < 5 else MINT, kernels[i % 5], line=ORANGE)
     d.arrow(left, 274, right, 274)
-    d.text(right, 292, "time (not to scale)", "end", GREY)
+    d.text(right, 292, "time (not to scale)", "end", GRAY)
     d.notes(
         318,
         "Pale: a kernel starts, or a block waits for the others' numbers. Green: the next layer.",
-        "Below, one warp of each block does nothing but ask for what comes next, so the memory goes on.",
+        "Below, one warp of each block does nothing but prefetch, so memory stays busy.",
     )
     return d
 

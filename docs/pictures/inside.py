@@ -25,7 +25,7 @@ from solved_copy import Edit, copy_with_gaps_filled, planted, printed
 
 WIDTH, SCALE, COLORS = 1400, 0.75, 80  # CSS pixels, their size in the picture, colors of the picture
 GIF_SIZE, GIF_SCALE, GIF_COLORS, GIF_BYTES = (1340, 800), 0.7, 128, 2_000_000
-OPENED = 3  # times; the median is told
+OPENED = 3  # times; the median is reported
 BLUR_GAPS = """
 let inside = false;
 const hidden = new Set();
@@ -49,10 +49,10 @@ class Page:
     """A page and its picture.
 
     Attributes:
-        command: what writes it, behind python -m, up to the case.
+        command: what writes it, after python -m, up to the case.
         case: what --replay, or --case, is given; "" for the report.
         before: commands that run first.
-        at: where in the page: what stands behind # in its address.
+        at: where in the page: what follows # in its address.
         height: of the picture, in CSS pixels.
         mistake: what is planted.
         click: a CSS selector of what is clicked before the picture is made.

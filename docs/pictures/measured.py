@@ -1,13 +1,13 @@
 """What the tables of common/kernels say, drawn: measured.svg. python docs/pictures/measured.py
 
-The numbers are read from the READMEs, where the command and the machine stand beside them; none is typed here.
+The numbers are read from the READMEs, where the command and the machine are next to them; none is typed here.
 """
 
 from __future__ import annotations
 
 import re
 
-from handouts import BLUE, FOLDER, GREEN, GREY, ORANGE, PALE, SKY, Drawing
+from handouts import BLUE, FOLDER, GRAY, GREEN, ORANGE, PALE, SKY, Drawing
 
 ROOMS = FOLDER.parents[1] / "common" / "kernels"
 WIDTH, ROW = 252, 26  # of a panel's plot and of a bar, in pixels
@@ -66,22 +66,22 @@ def attention(d: Drawing, x: float, y: float) -> None:
     for level in range(0, int(most) + 1, 200):
         at = y + 14 + height * (1 - level / most)
         d.line((x, at), (x + WIDTH, at), color=PALE)
-        d.text(x - 8, at + 5, str(level), "end", GREY, 12)
+        d.text(x - 8, at + 5, str(level), "end", GRAY, 12)
     for at, length in zip(right, lengths, strict=True):
-        d.text(at, y + 14 + height + 18, f"{int(length):,}", "middle", GREY, 12)
-    for i, ((name, values), color) in enumerate(zip(versions, (BLUE, ORANGE, GREEN, GREY), strict=True)):
+        d.text(at, y + 14 + height + 18, f"{int(length):,}", "middle", GRAY, 12)
+    for i, ((name, values), color) in enumerate(zip(versions, (BLUE, ORANGE, GREEN, GRAY), strict=True)):
         d.line(*((at, y + 14 + height * (1 - value / most)) for at, value in zip(right, values, strict=True)),
                color=color, width=2.5)  # fmt: skip
         d.box(x + 4 + 126 * (i % 2), y + height + 46 + 20 * (i // 2), 14, 4, color, line="none")
         d.text(x + 24 + 126 * (i % 2), y + height + 52 + 20 * (i // 2), name, size=13)
-    d.text(x + WIDTH, y + 14 + height - 6, "tokens", "end", GREY, 12)
+    d.text(x + WIDTH, y + 14 + height - 6, "tokens", "end", GRAY, 12)
 
 
 def ladder(room: str, column: int, peer: str) -> list[tuple[str, float, str]]:
     """From the taught kernel to the library, step by step."""
     found = []
     for row in table(room, "version", "median")[1:]:
-        color = SKY if row[0] == "taught" else GREY if row[0].startswith(peer) else BLUE
+        color = SKY if row[0] == "taught" else GRAY if row[0].startswith(peer) else BLUE
         found.append((row[0].split(",")[0], number(row[column]), color))
     return found
 
@@ -90,8 +90,10 @@ def generation() -> list[tuple[str, float, str]]:
     """Tokens per second of GPT-2 124M."""
     rows = []
     for row in table("gpt2", "TTFT, ms", "tokens/s")[1:]:
+        if not row[0].startswith(("engine", "transformers")):
+            continue
         name = row[0].replace("static cache, torch.compile", "compiled").replace(",", "")
-        name, color = ("this repository", BLUE) if row[0].startswith("engine") else (name, GREY)
+        name, color = ("this repository", BLUE) if row[0].startswith("engine") else (name, GRAY)
         rows.append((name, number(row[3]), color))
     return rows
 

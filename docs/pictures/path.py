@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handouts import BLUE, FOLDER, GREY, PALE, SKY, Drawing
+from handouts import BLUE, FOLDER, GRAY, PALE, SKY, Drawing
 
 WIDTH, HEIGHT, GAP, SIZE = 184, 206, 20, 88  # of a card, between two of them, and of its small picture
 TASKS = (
@@ -69,7 +69,7 @@ def path() -> Drawing:
     for row, line in enumerate(STORY):
         d.text(WIDTH + 50, y + 42 + 24 * row, line, color=BLUE, size=17, more=ITALIC)
     d.text(2 + across / 2, y + 124, "The same .cu file runs on an NVIDIA GPU (nvcc)", "middle", size=17)
-    d.text(2 + across / 2, y + 148, "and, unchanged, in the CUDA simulator on a CPU.", "middle", GREY, size=17)
+    d.text(2 + across / 2, y + 148, "and, unchanged, in the CUDA simulator on a CPU.", "middle", GRAY, size=17)
     return d
 
 

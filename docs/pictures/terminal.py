@@ -45,7 +45,7 @@ class Shot:
     """A picture.
 
     Attributes:
-        command: what is run, behind python -m.
+        command: what is run, after python -m.
         width: of the terminal, in columns.
         mistake: what is planted.
         before: commands that must have run for this one to make sense.
@@ -107,11 +107,11 @@ SHOTS = {
 
 
 def draw(name: str, shot: Shot, folder: Path) -> Path:
-    """Runs one command and writes NAME.svg beside this file."""
+    """Runs one command and writes NAME.svg next to this file."""
     with planted(folder, shot.mistake):
         for command in shot.before:
             printed(folder, command, shot.width)
-        lines = Text.from_ansi(printed(folder, shot.command, shot.width, colours=True)).split("\n")
+        lines = Text.from_ansi(printed(folder, shot.command, shot.width, colors=True)).split("\n")
     while lines and not lines[-1].plain.strip():
         lines.pop()
     empty = [not line.plain.strip() for line in lines]

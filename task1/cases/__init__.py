@@ -12,11 +12,11 @@ from task1.cases.kernels import output_cases, scores_cases, weights_cases
 from task1.cases.layer import layer_cases
 
 PARTS = {
-    "layer": "test MultiHeadAttention of attention.py only",
-    "scores": "test the kernel of the scores only",
-    "softmax": "test the softmax kernel only",
-    "output": "test the kernel of the output only",
-    "attention": "test the three kernels together only",
+    "layer": "test only MultiHeadAttention of attention.py",
+    "scores": "test only the scores kernel",
+    "softmax": "test only the softmax kernel",
+    "output": "test only the output kernel",
+    "attention": "test only the three kernels together",
 }
 
 

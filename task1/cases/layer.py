@@ -46,7 +46,7 @@ def _stages(call: Call, heads: int, causal: bool) -> dict[str, Tensor]:
 
 
 def layer_cases() -> list[Case]:
-    """The layer in PyTorch: beside torch.nn.MultiheadAttention, and beside F.scaled_dot_product_attention."""
+    """The layer in PyTorch, compared with torch.nn.MultiheadAttention and with F.scaled_dot_product_attention."""
 
     def case(name: str, batch: int, seq_len: int, hidden_dim: int, heads: int, causal: bool, **options) -> Case:
         made = layer_case(multi_head_attention, "layer", name, batch, seq_len, hidden_dim, heads, causal, **options)

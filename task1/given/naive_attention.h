@@ -4,7 +4,7 @@
 //   key, value        [batch_heads, S_k, head_dim]     T
 //   scores, weights   [batch_heads, S_q, S_k]          float
 //
-// All pointers are to memory of the device, contiguous: the last dimension of a shape comes first in memory. Every
+// All pointers are to contiguous device memory: the last dimension of a shape varies fastest. Every
 // function puts its kernels on `stream` and returns without waiting for them. Nothing is checked here: binding.cpp does
 // that before it calls.
 #pragma once
@@ -32,7 +32,7 @@ template <typename T>
 void launch_output(const float* weights, const T* value, T* out, int64_t batch_heads, int64_t S_q, int64_t S_k,
                    int64_t head_dim, cudaStream_t stream);
 
-// out = softmax(mask(query @ key^T * scale)) @ value; scores is a workspace and holds the weights afterwards.
+// out = softmax(mask(query @ key^T * scale)) @ value; scores is a workspace and holds the weights afterward.
 template <typename T>
 void naive_attention(const T* query, const T* key, const T* value, float* scores, T* out, int64_t batch_heads,
                      int64_t S_q, int64_t S_k, int64_t head_dim, float scale, bool causal, AttentionMask mask,

@@ -8,9 +8,9 @@ from task2.cases.row_sums import row_sum_cases
 from task2.cases.softmax import softmax_cases
 
 PARTS = {
-    "row-sums": "test the row sums only: shared memory and barriers",
-    "softmax": "test the softmax kernel only",
-    "gemm": "test the matrix products only",
+    "row-sums": "test only the row sums: shared memory and barriers",
+    "softmax": "test only the softmax kernel",
+    "gemm": "test only the GEMMs",
     "attention": "test attention only: the three kernels assembled",
 }
 

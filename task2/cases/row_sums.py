@@ -75,18 +75,13 @@ def row_sum_mistakes(x: Tensor) -> list[Mistake]:
             "Every row has the sum of row 0: a block's row begins at blockIdx.x * cols.",
             lambda: x.sum(-1)[:1].expand(x.size(0)),
         ),
-        Mistake(
-            "largest entry",
-            "The result is the row's largest entry, not its sum.",
-            lambda: x.amax(-1),
-        ),
     ]
     for n in sorted({n for n in (THREADS, *last_tile_starts(cols)) if 0 < n < cols}):
         found.append(
             Mistake(
                 "first columns only",
                 f"Only the first {n} of {cols} columns are added up. If {n} is the number of threads, each thread adds "
-                "one entry: it must walk on through the row in steps of ROW_THREADS.",
+                "one entry: it must continue through the row in steps of ROW_THREADS.",
                 lambda n=n: x[:, :n].sum(-1),
             )
         )

@@ -3,7 +3,7 @@
 from functools import partial
 
 from common.testing.case import Case
-from common.testing.cases.softmax import softmax_case, with_high_end, with_masks, with_offsets
+from common.testing.cases.softmax import softmax_case, with_high_end, with_masks, with_offsets, with_peaks
 
 LOST = 4e-4  # lost_terms of rows of 65,536 numbers 4 N(0, 1), see common.reference.bounds
 
@@ -21,6 +21,7 @@ def softmax_cases() -> list[Case]:
         case("1023 columns", 2, 1023, with_high_end),
         case("1025 columns", 2, 1025, with_high_end, points=0.1),
         case("large offsets", 6, 300, with_offsets, size=1000.0, points=0.1, required=True),
+        case("a peak in the columns of each thread", 256, 1024, with_peaks, size=200.0, required=True),
         case("masked entries, a masked row", 9, 130, with_masks, points=0.1),
         case("65,536 columns", 1, 65536, with_high_end, points=0.1),
         case("100,000 rows", 100_000, 3, gpu_only=True),

@@ -1,6 +1,6 @@
 // attention_kernel.h - the launchers of task 2: what attention_kernel.cu provides and binding.cpp calls.
 //
-// Every pointer is to float32 in the memory of the device; the last dimension of a shape is the contiguous
+// Every pointer is to float32 in device memory; the last dimension of a shape is the contiguous
 // one. Every function puts its kernels on `stream` and returns without waiting for them. Nothing is checked
 // here: binding.cpp refuses sizes beyond the limits before it calls.
 #pragma once
@@ -37,7 +37,7 @@ void scale_and_mask(float* scores, int64_t batch_heads, int S_q, int S_k, float 
 // out = softmax(mask(query @ key^T * scale)) @ value, for each of the batch * heads heads
 //     query, out [batch_heads, S_q, head_dim]
 //     key, value [batch_heads, S_k, head_dim]
-//     scores     [batch_heads, S_q, S_k]       workspace; holds the attention weights afterwards
+//     scores     [batch_heads, S_q, S_k]       workspace; holds the attention weights afterward
 // A query that may see no key gets zeros.
 void custom_attention(const float* query, const float* key, const float* value, float* scores, float* out,
                       int64_t batch_heads, int S_q, int S_k, int head_dim, float scale, bool causal,

@@ -29,6 +29,7 @@ Tensor row_sum_operator(const Tensor& x) {
 
 Tensor softmax_operator(const Tensor& x) {
     check_tensor(x, "x", {"rows", "cols"});
+    check_at_most(x.size(0), MAX_ROW_BLOCKS, "rows", x, "x", "a grid has at most that many blocks");
     check_at_most(x.size(1), MAX_SOFTMAX_COLS, "cols", x, "x", "task 2 promises no longer rows");
     DeviceScope device(x);
     Tensor y = new_output(x, "y", {x.size(0), x.size(1)});

@@ -39,7 +39,7 @@ def scaled_dot_product_attention(
             S_q != S_k, as torch's function does it.
         scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) unless given.
         mask: bool (True: attend) or float32 (added to the scaled scores), of a shape that broadcasts to
-            [batch, heads, S_q, S_k]. With causal both hold.
+            [batch, heads, S_q, S_k]. Combined with causal, both apply.
 
     Returns:
         [batch, heads, S_q, head_dim]; zeros for a query that may see no key. Not differentiable. While it runs, the

@@ -7,7 +7,7 @@
 //                      multiply_tiles          the inner product of two tiles                         (gap 7)
 //                      store_tile              the result from registers to global memory
 //                      gemm_nn_kernel          C = A @ B                                              (gap 8)
-//                      load_tile_transposed    a tile, turned over on the way                         (gap 9)
+//                      load_tile_transposed    a tile, transposed on the way                          (gap 9)
 //                      gemm_nt_kernel          C = A @ B^T                                            (gap 10)
 //   4. Mask            scale_and_mask_kernel
 //   5. Launchers       row_sum, softmax, gemm_nn, gemm_nt, scale_and_mask
@@ -33,10 +33,10 @@ constexpr int ROW_THREADS = 256;  // threads of a block that works on one row; a
 //
 //     sums[r] = x[r][0] + x[r][1] + ... + x[r][cols - 1]
 //
-// A row may be longer than a block has threads, and a thread sees its own registers only. So the 256 threads share
-// the row out, and each leaves its part of the sum in shared memory, where the others can read it.
+// A row may be longer than a block has threads, and a thread sees only its own registers. So the 256 threads split
+// the row, and each leaves its part of the sum in shared memory, where the others can read it.
 //
-// __syncthreads() is a barrier: no thread of the block goes on before all have come to it, and what they wrote to
+// __syncthreads() is a barrier: no thread of the block continues until all have reached it, and what they wrote to
 // shared memory before it can be read after it. Without one the order is undefined.
 
 // One block per row: grid (rows), block (ROW_THREADS).          x [rows, cols], sums [rows]
@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(ROW_THREADS) row_sum_kernel(const float* x, fl
     //     step 3   p0+p1                               one: partial[0] is complete
     //
     // BEGIN SOLUTION 2 (6 lines): the tree. In each step the first `active` threads add to their entry of `partial` the
-    //     the one `active` places further on; `active` starts at half the block and halves every time. Each
-    //     step reads what other threads wrote before it, the first one included: that takes a barrier in between. All
+    //     one `active` places further on; `active` starts at half the block and halves every time. Each step
+    //     reads what other threads wrote before it, the first one included: that takes a barrier in between. All
     //     threads must reach every barrier, so it can't be inside an if for some of them.
     __syncthreads();
     for (unsigned active = ROW_THREADS / 2; active > 0; active /= 2) {
@@ -77,13 +77,13 @@ __global__ void __launch_bounds__(ROW_THREADS) row_sum_kernel(const float* x, fl
 //     y[i] = exp(x[i] - max(x)) / sum_j exp(x[j] - max(x))
 //
 // Subtracting the maximum changes nothing mathematically (numerator and denominator shrink by the same
-// factor), but no exponent is above 0 any more: exp() cannot overflow, and the sum is at least 1.
+// factor), but no exponent is above 0: exp() cannot overflow, and the sum is at least 1.
 //
 // A row may have 65,536 entries, 256 KiB: more shared memory than a block can have (48 KiB unless it asks for
 // more, 227 KiB at most on an H100). So the row stays in global memory, where three passes read it (the
 // second and third mostly from the caches), and shared memory holds one partial result per thread.
 //
-// It takes a maximum and a sum, by the tree of section 1 each. A template makes one function of the two: Max and Sum
+// It needs a maximum and a sum, each by the tree of section 1. A template makes one function of the two: Max and Sum
 // are functors, types whose objects can be called like a function, and block_reduce(partial, Max()) is compiled with
 // fmaxf instead of combine.
 
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, fl
 
     // Pass 1: the largest entry of the row.
     float row_max = -INFINITY;
-    // BEGIN SOLUTION 4 (5 lines): afterwards row_max is the largest entry of the whole row, in every thread.
+    // BEGIN SOLUTION 4 (5 lines): afterward row_max is the largest entry of the whole row, in every thread.
     //     First each thread finds the maximum of its own entries; then block_reduce with Max() combines these
     //     maxima. Pass 2 writes to `partial` again: make sure that all threads have read partial[0] by then.
     for (int i = threadIdx.x; i < cols; i += ROW_THREADS) row_max = fmaxf(row_max, row_x[i]);
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, fl
 
     // Pass 2: the sum of the exponentials.
     float row_sum = 0.0f;
-    // BEGIN SOLUTION 5 (4 lines): afterwards row_sum is the sum of exp(x - shift) over the whole row, in every
+    // BEGIN SOLUTION 5 (4 lines): afterward row_sum is the sum of exp(x - shift) over the whole row, in every
     //     thread. The steps are those of pass 1; expf is the exponential of a float.
     for (int i = threadIdx.x; i < cols; i += ROW_THREADS) row_sum += expf(row_x[i] - shift);
     partial[threadIdx.x] = row_sum;
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS)
         float* c_matrix = c + matrix * M * N;
         float sums[OUTPUTS] = {};
         // BEGIN SOLUTION 10 (7 lines): as in gemm_nn_kernel, but b_tile comes from the [N, K] matrix b_matrix
-        //     and is turned over. Think which of its sizes are its rows and columns, and where in it this
+        //     and is transposed. Work out which of its sizes are its rows and columns, and where in it this
         //     block's tile begins.
         for (int k0 = 0; k0 < K; k0 += TILE) {
             load_tile(a_tile, a_matrix, M, K, first_row, k0);
@@ -372,9 +372,9 @@ void scale_and_mask(float* scores, int64_t batch_heads, int S_q, int S_k, float 
 //
 //   query, out [batch_heads, S_q, head_dim]
 //   key, value [batch_heads, S_k, head_dim]
-//   scores     [batch_heads, S_q, S_k]        workspace: first the scores, in the end the weights
+//   scores     [batch_heads, S_q, S_k]        workspace: first the scores, at the end the weights
 //
-// Kernels on one stream run one after the other, so each finds the scores as the one before it left them.
+// Kernels on one stream run one after the other, so each sees the scores as the previous one left them.
 void custom_attention(const float* query, const float* key, const float* value, float* scores, float* out,
                       int64_t batch_heads, int S_q, int S_k, int head_dim, float scale, bool causal,
                       AttentionMask mask, cudaStream_t stream) {

@@ -1,4 +1,4 @@
-"""Task 2's kernels beside the tuned ones and PyTorch's: common/measure/benchmarks/softmax.py and gemm.py together."""
+"""Task 2's kernels against the tuned ones and PyTorch's: common/measure/benchmarks/softmax.py and gemm.py together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def problem_of(**fields) -> SoftmaxProblem | GemmProblem:
 
 
 def problems(options: argparse.Namespace) -> list[SoftmaxProblem | GemmProblem]:
-    """Both kinds, or the part that was asked for; two sizes of softmax and one of a product for --steps."""
+    """Both kinds, or the part that was requested; two sizes of softmax and one of a product for --steps."""
     found: list = []
     if options.part != "gemm":
         found += [SoftmaxProblem(*size) for size in (softmax.STEP_SIZES if options.steps else softmax.SIZES)]
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 LABELS = {"yours": "yours", "taught": "taught", **softmax.STEPS, **gemm.STEPS, **softmax.LABELS, **gemm.LABELS}
 BENCHMARK = Benchmark(
     "task2.benchmark",
-    "How fast task 2's kernels are on a GPU, beside PyTorch's.",
+    "How fast task 2's kernels are on a GPU, compared with PyTorch's.",
     LABELS,
     problems,
     versions,

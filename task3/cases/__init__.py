@@ -7,9 +7,9 @@ from task3.cases.merge import merge_cases
 from task3.cases.softmax import softmax_cases
 
 PARTS = {
-    "algorithm": "test flash_attention of attention.py only",
-    "softmax": "test the online softmax kernel only",
-    "merge": "test the merge kernel only",
+    "algorithm": "test only flash_attention of attention.py",
+    "softmax": "test only the online softmax kernel",
+    "merge": "test only the merge kernel",
 }
 
 

@@ -14,6 +14,7 @@ from common.testing.cases.attention_cases import (
     blind_rows,
     far_below_0,
     first_keys_masked,
+    peaks,
     rising_and_falling,
 )
 from common.testing.python_side import naming_the_line, python_side
@@ -71,6 +72,7 @@ def algorithm_cases() -> list[Case]:
         causal("causal, 50 queries, 70 keys", 1, 2, 50, 70, 8, 16, 32, points=0.1),
         case("scores that rise and fall", 1, 2, 40, 150, 32, 16, 32, change=rising_and_falling, points=0.1),
         case("scores far below 0", 1, 2, 40, 150, 32, 16, 32, change=far_below_0, points=0.1),
+        case("a peak at each key in turn", 1, 2, 80, 150, 32, 16, 32, change=peaks(), required=True),
         case("scores beyond 88", 1, 2, 60, 60, 16, 16, 16, sharpness=7.0, points=0.05),
         case("the first 70 keys masked", 1, 2, 40, 150, 32, 16, 32, change=first_keys_masked(70), points=0.05),
         case("rows that see nothing", 1, 2, 40, 50, 8, 16, 16, change=blind_rows, points=0.1),
@@ -85,7 +87,8 @@ def measured(case: Case, B_r: int, B_c: int) -> Case:
 
     def call(ops, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         case.call(ops, query, key, value)  # a GPU's libraries take memory of their own on the first call
-        with AllocationRecorder(query.device) as made:
+        line = getattr(python_side(ops), "calling_line", None)  # of code that runs in another process
+        with AllocationRecorder(query.device, line) as made:
             out = case.call(ops, query, key, value)
         if too_much := complaint(made, query, key, B_r, B_c):
             raise RuntimeError(too_much)

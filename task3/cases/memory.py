@@ -36,8 +36,8 @@ def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_
         )
     if made.peak_bytes > for_all:
         return (
-            f"Beside its inputs flash_attention held up to {made.peak_bytes // 1024} KiB at once; with S_q = {seq_q} "
+            f"Beyond its inputs, flash_attention held up to {made.peak_bytes // 1024} KiB at once; with S_q = {seq_q} "
             f"and S_k = {seq_k} at most {for_all // 1024} KiB are allowed, and all scores together would take "
-            f"{heads * seq_q * seq_k * size // 1024} KiB. Are tiles kept that are not needed any more?"
+            f"{heads * seq_q * seq_k * size // 1024} KiB. Are tiles kept that are no longer needed?"
         )
     return ""

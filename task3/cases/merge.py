@@ -16,11 +16,12 @@ from common.testing.cases.attention_cases import attention_case
 def merge_cases() -> list[Case]:
     """Any number of parts, parts that saw nothing, and the parts of an attention that was split along the keys."""
 
-    def inputs(parts: int, rows: int, head_dim: int, offset: float, empty: bool):
+    def inputs(parts: int, rows: int, head_dim: int, offset: float, empty: bool, peak: float = 0.0):
         def make(generator: torch.Generator) -> dict[str, Tensor]:
             outs = 2 + torch.randn(parts, rows, head_dim, generator=generator)
             lse = 2 * torch.randn(parts, rows, generator=generator)
             lse[:, ::2] += offset
+            lse[torch.arange(rows) % parts, torch.arange(rows)] += peak
             if empty:  # a third; all of row 0, all but one of row 1, none of row 2; what they hold must not matter
                 unseen = torch.rand(parts, rows, generator=generator) < 1 / 3
                 unseen[:, 0], unseen[:, 1], unseen[:, 2] = True, torch.arange(parts) != parts // 2, False
@@ -31,11 +32,11 @@ def merge_cases() -> list[Case]:
 
         return make
 
-    def out(name: str, parts: int, rows: int, head_dim: int, offset=0.0, empty=False, **options) -> Case:
+    def out(name: str, parts: int, rows: int, head_dim: int, offset=0.0, empty=False, peak=0.0, **options) -> Case:
         return Case(
             name,
             "merge",
-            inputs(parts, rows, head_dim, offset, empty),
+            inputs(parts, rows, head_dim, offset, empty, peak),
             lambda ops, outs, lse: ops.merge_states(outs, lse)[0],
             lambda outs, lse: merge_states(outs, lse)[0],
             floor=1e-6 + running_sum_floor(parts, 4),
@@ -68,6 +69,7 @@ def merge_cases() -> list[Case]:
         out("head_dim 200", 3, 6, 200, empty=True, points=0.05),
         out("empty parts", 7, 30, 24, empty=True, points=0.1),
         out("lse beyond 88", 6, 20, 16, offset=200.0, points=0.05, required=True),
+        out("each part far above the others", 9, 27, 16, peak=150.0, required=True),
         out("lse of 10,000", 6, 20, 16, offset=1e4, points=0.05),
         lse("merged lse", 8, 13, points=0.05, required=True),
         lse("merged lse, empty parts", 7, 30, offset=100.0, empty=True, points=0.05),

@@ -12,7 +12,7 @@ from common.diagnosis.mistakes.softmax_formulas import row_formulas
 from common.reference import oracle as reference
 from common.reference.bounds import exponent_floor, running_sum_floor
 from common.testing.case import Case
-from common.testing.cases.softmax import with_high_end
+from common.testing.cases.softmax import with_high_end, with_peaks
 from common.testing.cases.steps import softmax_steps
 
 THREADS, ITEMS = 256, 4  # of online_softmax_kernel: threads per row, columns that each takes in at a time
@@ -64,6 +64,7 @@ def softmax_cases() -> list[Case]:
         y("1025 columns", 2, 1025, with_high_end, points=0.05),
         y("4099 columns", 3, 4099, with_high_end, points=0.05, required=True),
         y("large offsets", 6, 300, with_offsets, size=1000.0, points=0.05, required=True),
+        y("a peak in the columns of each thread", 256, 1024, with_peaks, size=200.0, required=True),
         y("masked entries, a masked row", 9, 1500, with_masks, points=0.05),
         y("masked, others far below 0", 3, 300, far_below, size=200.0, points=0.05),
         y("rows that rise and fall", 6, 5000, with_slopes, points=0.05),

@@ -1,6 +1,6 @@
 // online_softmax.h - the launchers of task 3: what online_softmax.cu provides and binding.cpp calls.
 //
-// Every pointer is to float32 in the memory of the device; the last dimension of a shape is the contiguous one.
+// Every pointer is to float32 in device memory; the last dimension of a shape is the contiguous one.
 // Every function puts its kernel on `stream` and returns without waiting for it. Nothing is checked here:
 // binding.cpp refuses sizes beyond the limits before it calls.
 #pragma once
@@ -19,7 +19,7 @@ constexpr int64_t MAX_MERGE_HEAD_DIM = 65535 * MERGE_COLS;  // 65,535: gridDim.y
 // A row that is -inf throughout (everything masked) gives zeros in y and -inf in lse.
 void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t cols, cudaStream_t stream);
 
-// Puts together what attention gave for `parts` sets of keys that have no key in common. Their order does not
+// Merges what attention gave for `parts` disjoint sets of keys. Their order does not
 // matter, and the result can be a part of another merge.
 //
 //   outs [parts, rows, head_dim]   the output of each part: softmax over its keys, times their values

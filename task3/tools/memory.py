@@ -1,4 +1,4 @@
-"""How much memory flash_attention takes beside its inputs, and beside attention that stores S."""
+"""How much memory flash_attention takes beyond its inputs, compared with attention that stores S."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = python_module("task3", options.variant)
     torch.set_num_threads(1)  # the tiles are small: handing them to threads takes longer than working on them
     console = Console()
-    say(console, "KiB beside the inputs at most; 1 head, head_dim 64, tiles of 64 x 64, float32")
+    say(console, "Peak KiB beyond the inputs; 1 head, head_dim 64, tiles of 64 x 64, float32")
     table = Table(box=SIMPLE)
     for column in ("tokens", "flash_attention", "its largest tensor", "with S stored"):
         table.add_column(column, justify="right")

@@ -12,8 +12,8 @@ PARTS = {
     "softmax": "test online_softmax alone (gap 4)",
     "output": "test accumulate_output alone (gap 5)",
     "store": "test store_output alone (gap 6)",
-    "full": "test attention without a mask only",
-    "causal": "test causal attention only",
+    "full": "test only attention without a mask",
+    "causal": "test only causal attention",
 }
 
 

@@ -12,6 +12,7 @@ from common.testing.cases.attention_cases import (
     equal_scores,
     far_below_0,
     first_keys_masked,
+    peaks,
     repeated,
     rising_and_falling,
 )
@@ -19,7 +20,7 @@ from task4.cases.mistakes import kernel_mistakes
 from task4.given.tiles import tiles_for
 
 NAN_HINT = (
-    "Where NaN comes from: something was read that nobody had written (a tile's padding must be set to 0; a barrier "
+    "Where NaN comes from: something was read that no thread had written (a tile's padding must be set to 0; a barrier "
     "must stand between writing and reading a tile), or -inf was subtracted from -inf (a row that has seen no key "
     "yet), or the factor is upside down: exp2f(m - m_new) is at most 1, its inverse is infinite in the first tile."
 )
@@ -41,16 +42,17 @@ def full_cases() -> list[Case]:
         full("head_dim 80", 1, 2, 65, 95, 80, points=0.05),
         full("head_dim 128", 1, 2, 33, 129, 128, points=0.1),
         full("peaked rows, scores beyond 88", 1, 2, 100, 100, 64, sharpness=7.0, points=0.05),
+        full("a peak at each key in turn", 1, 2, 80, 150, 32, change=peaks(), required=True),
         full("scores that rise and fall", 1, 2, 40, 150, 32, change=rising_and_falling, points=0.05),
         full("scores far below 0", 1, 2, 40, 150, 32, change=far_below_0, points=0.05),
         full("all scores equal", 1, 2, 40, 150, 32, change=equal_scores, points=0.05),
         full("the first 130 keys masked", 1, 2, 40, 250, 32, change=first_keys_masked(130), points=0.05),
         full("rows that see nothing", 1, 2, 40, 50, 8, change=blind_rows, points=0.05),
         full("scale 0.5", 1, 2, 40, 70, 16, scale=0.5, points=0.05),
-        repeated(full("50 times the same", 1, 2, 70, 100, 64, points=0.05), 50),
+        repeated(full("50 identical runs", 1, 2, 70, 100, 64, points=0.05), 50),
         full("1023 queries, 1024 keys", 2, 4, 1023, 1024, 128, gpu_only=True),
         full("70,000 heads", 70_000, 1, 2, 3, 4, gpu_only=True, draws=1),
-        repeated(full("50 times, 1023 queries, 1024 keys", 2, 4, 1023, 1024, 64, gpu_only=True), 50),
+        repeated(full("50 identical runs, 1023 queries, 1024 keys", 2, 4, 1023, 1024, 64, gpu_only=True), 50),
     ]
 
 

@@ -8,7 +8,7 @@ The four configurations are in float32, without TF32 in the projections; both la
 inputs and are timed in turn (common/measure/timing.py). The peer is the module at its best: eval(), no gradients,
 need_weights=False, and PyTorch's fast path where there is no mask. (With a causal mask the fast path stores it and all
 scores; without it the module calls scaled_dot_product_attention with is_causal=True, which takes less time.) The time
-with need_weights=True, the module's default, stands beside it.
+with need_weights=True, the module's default, is next to it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class KernelLayer(AttentionLayer):
     def forward(self, x: Tensor) -> Tensor:
         """x [batch, seq_len, hidden_dim], float32 -> the same; without a gradient."""
         qkv = self.split_heads(x)
-        if self.ops.variant != "tuned":  # the tuned kernels read the heads where they lie
+        if self.ops.variant != "tuned":  # the tuned kernels read the heads where they are
             qkv = qkv.contiguous()
         return self.out_projection(self.merge_heads(self.ops.flash_attention(*qkv, self.causal)))
 
@@ -241,7 +241,7 @@ def block(measured: Sequence[LayerSpeed], matmul_rate: float, command: str) -> r
         [_cells(one, matmul_rate) for one in measured],
         [
             "float32, medians; speedup over torch.nn.MultiheadAttention with the same weights, eval(), "
-            "need_weights=False. kernel: the operator alone, as a share of a measured float32 matrix product, "
+            "need_weights=False. kernel: the operator alone, as a share of a measured float32 matmul, "
             f"{matmul_rate / 1e12:.1f} TFLOP/s."
         ],
     )
@@ -270,5 +270,5 @@ def run(test_run: TestRun) -> list[Earned]:
 
 
 SPEED = Measurement(
-    {"speed": "measure the speed only (on a GPU)"}, run, {"speed": POINTS}, needs_gpu=True, reports=True
+    {"speed": "only measure the speed (on a GPU)"}, run, {"speed": POINTS}, needs_gpu=True, reports=True
 )

@@ -1,7 +1,7 @@
 // stages.cuh - runs your device functions one at a time, for `python -m task4.test --stages`. Nothing to do here.
 //
 // flash_attention.cu includes this as its last line. One block per stage: it puts the stage's input where the kernel
-// would have it (shared memory or registers), calls your function, and writes out what that left behind. Shared memory
+// would have it (shared memory or registers), calls your function, and writes out the result. Shared memory
 // that a stage writes is filled with NaN first, so that what it forgets shows.
 #pragma once
 #include "task4/given/stages.h"

@@ -79,7 +79,7 @@ def written(text: str, tiles: Mapping[int, TileSizes], kb: int, note: str, file:
 
 
 def _aligned(text: str) -> str:
-    """The comments behind the four lines in one column."""
+    """The comments after the four lines in one column."""
     lines = text.split("\n")
     split = {i: line.split("//") for i, line in enumerate(lines) if line.startswith("constexpr TileSizes")}
     column = max(len(code.rstrip()) for code, _ in split.values()) + 2

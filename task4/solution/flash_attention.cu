@@ -38,7 +38,7 @@
 // The change of owner between the two goes through shared memory (the P tile); a warp reads only the rows of
 // P that it wrote itself, so a __syncwarp() is enough there.
 //
-// Names: the shape of every array is written beside it. Positions in the whole sequence are int64_t (a tensor
+// Names: the shape of every array is written next to it. Positions in the whole sequence are int64_t (a tensor
 // may have more than 2^31 elements), positions within a tile are int.
 
 #include "task4/given/flash_attention.h"

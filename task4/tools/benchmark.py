@@ -1,4 +1,4 @@
-"""Attention, every version of the course beside PyTorch's: common/measure/benchmarks/flash.py, and four more."""
+"""Attention, every version of the course compared with PyTorch's: common/measure/benchmarks/flash.py, and four more."""
 
 from __future__ import annotations
 

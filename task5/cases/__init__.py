@@ -7,10 +7,10 @@ from task5.cases.sparse import NO_BLOCKS, block_cases, window_cases
 from task5.cases.strided import causal_cases, full_cases
 
 PARTS = {
-    "full": "test strided attention without a causal mask only",
-    "causal": "test causal strided attention only",
-    "window": "test sliding window attention only",
-    "blocks": "test block-sparse attention and the lists of blocks only",
+    "full": "test only strided attention without a causal mask",
+    "causal": "test only causal strided attention",
+    "window": "test only sliding window attention",
+    "blocks": "test only block-sparse attention and the lists of blocks",
 }
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
-from common.diagnosis.mistakes.formulas import misread
-from common.diagnosis.mistakes.known import Inference, Mistake
+from common.diagnosis.mistakes.formulas import varied
+from common.diagnosis.mistakes.known import Mistake
 from common.reference import oracle as right
 from task5.cases.strided_mistakes import B_C, OF_A_MASK_ARGUMENT
 from task5.given.reference import block_sparse_mask, naive_compress_block_mask
@@ -34,90 +34,33 @@ def lists(block_mask: Tensor) -> Tensor:
 def list_mistakes(block_mask: Tensor) -> list[Mistake]:
     """Wrong lists, as `lists` gives them; block_mask [heads, q_blocks, k_blocks]."""
     mask = block_mask.bool()
-    heads, q_blocks, k_blocks = mask.shape
     found = [
         Mistake("mask inverted", "The blocks that are listed are those where the mask is false.", lambda: lists(~mask)),
-        *_misread(mask),
-        Inference(lambda out, bound: _rest(mask, out)),
     ]
-    if k_blocks > LANES:
+    if mask.size(-1) > LANES:
         found += [
             Mistake(
                 "only the first columns",
                 f"Only the first {LANES} columns of a row are looked at, one for each lane: go on in steps of 32.",
-                lambda: lists(mask & (torch.arange(k_blocks, device=mask.device) < LANES)),
+                lambda: lists(mask & (torch.arange(mask.size(-1), device=mask.device) < LANES)),
             ),
             Mistake(
                 "counts not added up",
                 "The count is that of the last 32 columns: add up those of all.",
-                lambda: _not_added_up(mask, places=True),
-            ),
-            Mistake(
-                "counts not added up",
-                "The count is that of the last 32 columns, and every 32 columns begin again at the start of the list: "
-                "add the counts up, and begin behind them.",
-                lambda: _not_added_up(mask, places=False),
+                lambda: _not_added_up(mask),
             ),
         ]
-    if q_blocks == k_blocks:
-        found.append(
-            Mistake(
-                "rows and columns exchanged",
-                "The columns of the mask are listed where its rows are meant: element [row][column] is "
-                "mask[row * k_blocks + column].",
-                lambda: lists(mask.mT),
-            )
-        )
-    if heads * q_blocks > 1:
-        first = mask.reshape(-1, k_blocks)[:1].expand(heads * q_blocks, -1).view_as(mask)
-        found.append(
-            Mistake(
-                "every row is the first", "Every row holds the list of row 0: add row * k_blocks.", lambda: lists(first)
-            )
-        )
     return found
 
 
-def _misread(mask: Tensor) -> list[Mistake]:
-    """A row of the mask that is read at a wrong index."""
-    heads, q_blocks, k_blocks = mask.shape
-    column = torch.arange(k_blocks, device=mask.device)
-    row = torch.arange(heads * q_blocks, device=mask.device)[:, None]
-    places = {"start": column - column % LANES, "lane": column % LANES}
-    return misread(
-        "mask",
-        "start + lane",
-        mask,
-        places,
-        lambda read: lists((read == 1).expand(heads * q_blocks, -1).view_as(mask)),
-        row * k_blocks,
-    )
-
-
-def _rest(mask: Tensor, out: Tensor) -> tuple[str, str] | None:
-    """Lists that are right up to their counts, and wrong behind them."""
-    right, place = lists(mask), torch.arange(mask.size(-1) + 1, device=mask.device)
-    listed = place <= right[..., :1]
-    wrong = out != right
-    if bool((wrong & listed).any()) or not bool(wrong.any()):
-        return None
-    at = tuple(wrong.nonzero()[0].tolist())
-    return (
-        "rest of the lists",
-        "The counts are right, and so are the first counts[row] numbers of every list. Each number behind them must be "
-        f"-1, up to the end of the row; the first that is not is {float(out[at]):g}. Look at the loop that fills them.",
-    )
-
-
-def _not_added_up(mask: Tensor, places: bool) -> Tensor:
-    """Lists whose count is that of the last 32 columns; places: 32 columns begin behind the 32 before, not at 0."""
+def _not_added_up(mask: Tensor) -> Tensor:
+    """Lists whose count is that of the last 32 columns, and which end after as many numbers."""
     answer = torch.full((*mask.shape[:-1], 1 + mask.size(-1)), -1.0, dtype=torch.double, device=mask.device)
     for line, row in zip(answer.flatten(0, 1), mask.flatten(0, 1), strict=True):
         count = 0
         for start in range(0, len(row), LANES):
             held = start + row[start : start + LANES].nonzero().flatten()
-            first = 1 + (count if places else 0)
-            line[first : first + len(held)] = held.double()
+            line[1 + count : 1 + count + len(held)] = held.double()
             count = len(held)
         line[1 + count :] = -1
         line[0] = count
@@ -202,18 +145,13 @@ def _list_reading_mistakes(listed: _Listed, batch: int) -> list[Mistake]:
             listed.listing(mask & (place < counts)),
         ),
         Mistake(
-            "first block left out",
-            "The first block of every list is left out: the list begins with columns[row][0].",
-            listed.listing(mask & (place > 1)),
-        ),
-        Mistake(
             "only the first block",
-            "Only the first block of every list is attended to: the loop ends after one turn.",
+            "Only the first block of every list is attended to: the loop ends after one iteration.",
             listed.listing(mask & (place == 1)),
         ),
         Mistake(
             "n taken for the block",
-            "The n-th turn of the loop goes to block n; the n-th block of the list is columns[row][n].",
+            "Iteration n of the loop visits block n; the n-th block of the list is columns[row][n].",
             listed.listing(torch.arange(k_blocks, device=mask.device) < counts),
         ),
         Mistake(
@@ -248,15 +186,6 @@ def _list_reading_mistakes(listed: _Listed, batch: int) -> list[Mistake]:
                 listed.listing(interleaved[rows]),
             )
         )
-    if q_blocks == k_blocks:
-        found.append(
-            Mistake(
-                "mask transposed",
-                "Rows and columns of the mask are exchanged: element [q_block][k_block] belongs to the queries of "
-                "q_block and the keys of k_block.",
-                listed.listing(mask.mT),
-            )
-        )
     return found
 
 
@@ -266,7 +195,7 @@ def _tile_mistakes(listed: _Listed, query: Tensor, key: Tensor, value: Tensor, s
         return []
     inside = listed.key % listed.block
     block_elements = listed.elements(listed.mask) & listed.before
-    # row r of block c is read where row r would lie if blocks had B_C rows
+    # row r of block c is read where row r would be if blocks had B_C rows
     misread = listed.key // listed.block * B_C + inside
     return [
         Mistake(
@@ -293,34 +222,17 @@ def _tile_mistakes(listed: _Listed, query: Tensor, key: Tensor, value: Tensor, s
 def _causal_mistakes(listed: _Listed) -> list[Mistake]:
     """The causal mask, which cuts through the blocks on the diagonal."""
     blocks = listed.elements(listed.mask)
-    row, key, size = listed.row, listed.key, listed.block
+    row, key = listed.row, listed.key
     missing = "The causal mask is missing"
     visited = blocks & (key // B_C <= row // ROWS)  # with tiles of 32 x 32
-    off = "The causal mask is off by one"
-    left_out = "The blocks on the diagonal are left out: their queries see the keys of the block at or before them."
     return [
         Mistake("causal mask missing", f"{missing}: queries see keys of the future (j > i).", listed.seeing(blocks)),
-        *(
-            Mistake(
-                "causal ignored inside diagonal blocks",
-                f"{missing} inside the {what} on the diagonal: those behind it are left out, but in them queries still "
-                "see keys j > i.",
-                listed.seeing(sees),
-            )
-            for what, sees in (("blocks", blocks & (key // size <= row // size)), ("tiles", visited))
-        ),
         Mistake(
-            "mask off by one",
-            f"{off}: query i sees key i + 1. Mask every j > i.",
-            listed.seeing(blocks & (key <= row + 1)),
+            "causal ignored inside diagonal blocks",
+            f"{missing} inside the tiles on the diagonal: those after it are left out, but in them queries still see "
+            "keys j > i.",
+            listed.seeing(visited),
         ),
-        Mistake(
-            "mask off by one",
-            f"{off}: query i sees key i + 1. Mask every j > i.",
-            listed.seeing(visited & (key <= row + 1)),
-        ),
-        Mistake("mask off by one", f"{off}: a query's own key must be seen.", listed.seeing(blocks & (key < row))),
-        Mistake("diagonal left out", left_out, listed.seeing(blocks & (key // size < row // size))),
         Mistake(
             "diagonal left out",
             "The tiles on the diagonal are left out: a tile of keys that begins at q_start is seen in part.",
@@ -335,5 +247,10 @@ def _causal_mistakes(listed: _Listed) -> list[Mistake]:
             "masked scores are 0",
             "Masked scores are set to 0 instead of -inf: exp(0) is 1, so they still count.",
             listed.seeing(blocks & (key <= row), hidden=visited & (key > row)),
+        ),
+        *varied(
+            "hidden = key > query",
+            {"key": key, "query": row},
+            lambda after: listed.seeing(blocks & ~after["hidden"])(),
         ),
     ]

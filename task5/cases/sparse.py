@@ -14,6 +14,7 @@ from common.testing.cases.attention_cases import (
     attention_case,
     blind_rows,
     bool_mask,
+    peaks,
     repeated,
     rising_and_falling,
 )
@@ -37,7 +38,7 @@ BLOCK_HINT = (
     "Try a mask with a single true block first. Which row of the mask does this block of the grid follow, which keys "
     "does a listed number stand for, and is every tile of the block visited once?"
 )
-NO_BLOCKS = "numbers that are no block's"
+NO_BLOCKS = "invalid block numbers"
 LIST_HINT = "Print one row of the mask and its list: which lanes hold a true block, and how many lower lanes do?"
 
 
@@ -47,7 +48,7 @@ def window_cases() -> list[Case]:
     return [
         one("64 tokens, window 16", 2, 3, 64, 64, 64, 16, points=0.1, required=True),
         one("203 tokens, window 37", 1, 2, 203, 203, 64, 37, points=0.1, required=True),
-        one("window 1: the own key alone", 1, 2, 70, 70, 32, 1, points=0.05),
+        one("window 1: only its own key", 1, 2, 70, 70, 32, 1, points=0.05),
         one("1 token, head_dim 1", 1, 1, 1, 1, 1, 1, points=0.05),
         one("window 1000: causal attention", 1, 2, 100, 100, 16, 1000, points=0.05),
         one("113 x 203, window 50", 1, 2, 113, 203, 64, 50, points=0.05),
@@ -55,12 +56,19 @@ def window_cases() -> list[Case]:
         one("300 tokens, window 97", 1, 1, 300, 300, 128, 97, points=0.05),
         both("both sides: window 20", 1, 2, 100, 100, 32, 20, points=0.05),
         both("both sides: 150 x 113", 1, 2, 150, 113, 80, 33, points=0.05),
+        one("a peak at each key in turn", 1, 2, 100, 100, 32, 40, change=peaks(in_the_window), required=True),
         one("rows of -inf", 1, 2, 100, 100, 8, 40, change=blind_rows, points=0.05),
-        one("infinity where nobody looks", 1, 2, 40, 300, 16, 20, change=unread(200), scale=0.5, points=0.05),
-        repeated(one("50 times the same", 1, 2, 100, 100, 32, 30, points=0.05), 50),
+        one("infinity where no query looks", 1, 2, 40, 300, 16, 20, change=unread(200), scale=0.5, points=0.05),
+        repeated(one("50 identical runs", 1, 2, 100, 100, 32, 30, points=0.05), 50),
         one("4095 tokens, window 256", 2, 4, 4095, 4095, 128, 256, gpu_only=True, draws=1),
         both("both sides: 70,000 heads", 70_000, 1, 2, 5, 4, 2, gpu_only=True, draws=1),
     ]
+
+
+def in_the_window(row: int, keys: int) -> int:
+    """One of the last 40 keys that the query in this row sees, for the argument of `peaks`."""
+    query = row % keys
+    return query - row * 7 % min(40, query + 1)
 
 
 def unread(first: int) -> Callable[[dict[str, Tensor]], None]:
@@ -128,11 +136,12 @@ def block_cases() -> list[Case]:
         full("rows without a block", 1, 2, 192, 192, 40, 32, mask=some, points=0.05),
         causal("causal, 384 x 384 by 128", 1, 1, 384, 384, 128, 128, points=0.05),
         causal("causal, 96 x 288 by 96", 1, 3, 96, 288, 5, 96, points=0.05),
+        full("a peak at each key in turn", 1, 2, 64, 64, 32, 32, mask=all_blocks, change=peaks(), required=True),
         full("scores that rise and fall", 1, 2, 64, 256, 32, 32, change=rising_and_falling, points=0.05),
         full("infinity in unlisted blocks", 1, 2, 96, 192, 16, 32, mask=column_1_unlisted, scale=0.5, points=0.05),
-        full("other blocks behind the count", 1, 2, 128, 256, 32, 32, made_by=stale, points=0.05),
+        full("other blocks after the count", 1, 2, 128, 256, 32, 32, made_by=stale, points=0.05),
         full(NO_BLOCKS, 1, 2, 128, 256, 32, 32, made_by=no_blocks, points=0.05),
-        repeated(causal("50 times the same", 1, 2, 64, 64, 32, 32, points=0.05), 50),
+        repeated(causal("50 identical runs", 1, 2, 64, 64, 32, 32, points=0.05), 50),
         full("both kernels, 192 x 192 by 96", 1, 2, 192, 192, 64, 96, made_by=None, points=0.05),
         causal("causal, 4096 x 4096 by 128", 2, 4, 4096, 4096, 128, 128, made_by=None, gpu_only=True, draws=1),
         list_case("lists: 16 x 1024 x 1000", bool_mask(16, 1024, 1000), gpu_only=True, draws=1),
@@ -168,14 +177,19 @@ def column_1_unlisted(generator: torch.Generator) -> Tensor:
     return mask
 
 
+def all_blocks(generator: torch.Generator) -> Tensor:
+    """[2, 2, 2], every block listed."""
+    return torch.ones(2, 2, 2).byte()
+
+
 def stale(block_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The lists; behind its count each holds the numbers of the other blocks, as an older list may have left them."""
+    """The lists; after its count each holds the numbers of the other blocks, as an older list may have left them."""
     counts, _ = naive_compress_block_mask(block_mask)
     return counts, torch.sort((~block_mask).int(), dim=-1, stable=True).indices.int()
 
 
 def no_blocks(block_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The lists with counts that are too large, and before and behind the blocks numbers that no block has."""
+    """The lists with counts that are too large, and before and after the blocks numbers that no block has."""
     counts, columns = naive_compress_block_mask(block_mask)
     wild = torch.tensor([-1, 2**31 - 1, -(2**31), columns.size(-1)], dtype=columns.dtype, device=columns.device)
     wild = wild.repeat(-(-columns.size(-1) // 4))[: columns.size(-1)]

@@ -1,4 +1,4 @@
-"""The times of task 5's test: its kernels beside PyTorch's at one length, as `python -m task5.benchmark` does."""
+"""The times of task 5's test: its kernels against PyTorch's at one length, as `python -m task5.benchmark` does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(test_run: TestRun) -> list[Earned]:
 
 
 BENCHMARK = Measurement(
-    {"benchmark": "measure the times only (on a GPU)"},
+    {"benchmark": "only measure the times (on a GPU)"},
     run,
     needs_gpu=True,
     without_gpu="benchmark: nothing was timed. Times are measured on a GPU.",

@@ -13,6 +13,7 @@ from common.testing.cases.attention_cases import (
     blind_rows,
     far_below_0,
     first_keys_masked,
+    peaks,
     repeated,
     rising_and_falling,
 )
@@ -20,8 +21,8 @@ from task5.cases.strided_mistakes import strided_mistakes
 from task5.given.reference import naive_strided_attention, strided_stages
 
 NAN_HINT = (
-    "Where NaN comes from: a key between the strided ones or behind the last one was read (attend_to_tile is told "
-    "where the tile begins, how far apart its rows lie and how many of them there are), or a given function "
+    "Where NaN comes from: a key between the strided ones or past the last one was read (attend_to_tile is told "
+    "where the tile begins, how far apart its rows are and how many of them there are), or a given function "
     "was changed."
 )
 
@@ -38,12 +39,13 @@ def full_cases() -> list[Case]:
         full("stride S_k: one key", 1, 2, 20, 33, 16, 33, 32, points=0.05),
         full("333 keys, 1 + 5n, head_dim 80", 1, 2, 50, 333, 80, 5, 1, points=0.05),
         full("520 keys, 7 + 8n, head_dim 128", 1, 2, 33, 520, 128, 8, 7, points=0.1),
+        full("a peak at each key in turn", 1, 2, 80, 300, 32, 2, change=peaks(even), required=True),
         full("scores that rise and fall", 1, 2, 40, 300, 32, 2, 1, change=rising_and_falling, points=0.05),
         full("scores far below 0", 1, 2, 40, 300, 32, 2, change=far_below_0, points=0.05),
         full("the first 130 keys masked", 1, 2, 40, 500, 32, 3, change=first_keys_masked(130), points=0.05),
         full("infinity between strided keys", 1, 2, 40, 130, 16, 3, 1, change=unread(3, 1), scale=0.5, points=0.05),
         full("70,000 heads", 70_000, 1, 2, 5, 4, stride=2, gpu_only=True, draws=1),
-        repeated(full("50 times, 4096 keys, stride 8", 2, 4, 1023, 4096, 64, 8, gpu_only=True), 50),
+        repeated(full("50 identical runs, 4096 keys, stride 8", 2, 4, 1023, 4096, 64, 8, gpu_only=True), 50),
     ]
 
 
@@ -60,13 +62,18 @@ def causal_cases() -> list[Case]:
         causal("203 queries, 113 keys, 1 + 4n", 1, 2, 203, 113, 64, 4, 1, points=0.05),
         causal("300 tokens, 5 + 8n", 1, 1, 300, 300, 128, 8, 5, points=0.05),
         causal("rows of -inf", 1, 2, 60, 60, 8, 2, change=blind_rows, points=0.05),
-        repeated(causal("50 times the same", 1, 2, 70, 100, 32, stride=2, points=0.05), 50),
+        repeated(causal("50 identical runs", 1, 2, 70, 100, 32, stride=2, points=0.05), 50),
         causal("4095 tokens, 3 + 4n", 2, 4, 4095, 4095, 128, 4, 3, gpu_only=True, draws=1),
     ]
 
 
+def even(row: int, keys: int) -> int:
+    """Of the keys that stride 2 sees one after the other, for the argument of `peaks`."""
+    return 2 * row % keys
+
+
 def unread(stride: int, offset: int) -> Callable[[dict[str, Tensor]], None]:
-    """Keys and values at positions that nobody attends to are infinite: the weight 0 does not make that go away."""
+    """Keys and values at positions that no query attends to are infinite: the weight 0 does not make that go away."""
 
     def change(inputs: dict[str, Tensor]) -> None:
         for position in range(inputs["key"].size(2)):

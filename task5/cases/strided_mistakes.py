@@ -18,7 +18,7 @@ from task5.given.reference import naive_strided_attention, strided_mask, strided
 
 B_R, B_C = 48, 32  # rows and strided keys per tile, as in strided_attention.cu
 # What is said of a mask argument, which this operator lacks; of its own mask _causal_mistakes says it
-OF_A_MASK_ARGUMENT = ("mask ignored", "mask inverted", "bool mask added", "mask broadcast wrong", "masked scores are 0")
+OF_A_MASK_ARGUMENT = ("mask ignored", "mask inverted", "mask broadcast wrong")
 
 OFFSET_IGNORED = "The keys 0, stride, 2 * stride, ... are attended to; the first one must be offset = {}."
 
@@ -56,9 +56,9 @@ def _wrong_keys(
     seq_q, seq_k = query.size(-2), key.size(-2)
     positions = strided_positions(seq_k, stride, offset, key.device)
     see = strided_mask(seq_q, seq_k, stride, offset, causal, key.device).expand(seq_q, -1)
-    # rows that come into the tiles if each tile begins where it should and goes on with neighbours
+    # rows that come into the tiles if each tile begins where it should and goes on with neighbors
     row = torch.arange(len(positions), device=key.device)
-    neighbours = positions[row // B_C * B_C] + row % B_C
+    neighbors = positions[row // B_C * B_C] + row % B_C
 
     def reading(k_rows: Tensor, v_rows: Tensor) -> Callable[[], Tensor]:
         return lambda: right.attention(query, key[..., k_rows, :], value[..., v_rows, :], scale=scale, mask=see)
@@ -72,15 +72,15 @@ def _wrong_keys(
                 lambda: naive_strided_attention(query, key, value, 1, 0, causal, scale),
             ),
             Mistake(
-                "rows of a tile are neighbours",
-                "The rows of the tiles of K and V are neighbours in global memory: row r must be read r * row_step "
-                "rows behind the first one, and row_step is the stride.",
-                reading(neighbours, neighbours),
+                "rows of a tile are neighbors",
+                "The rows of the tiles of K and V are neighbors in global memory: row r must be read r * row_step "
+                "rows after the first one, and row_step is the stride.",
+                reading(neighbors, neighbors),
             ),
             Mistake(
                 "V not strided",
-                "K is read with the stride and V without it: the weights of strided keys meet the V of neighbours.",
-                reading(positions, neighbours),
+                "K is read with the stride and V without it: the weights of strided keys meet the V of neighbors.",
+                reading(positions, neighbors),
             ),
         ]
     if offset:
@@ -137,7 +137,7 @@ class _Loop:
         return (position < self.seq_k) & ((position <= self.row) if self.causal else (self.row >= 0))
 
     def before(self, end: Tensor) -> Tensor:
-        """How many strided keys lie at positions before `end`."""
+        """How many strided keys are at positions before `end`."""
         return (end - self.offset).clamp(min=0).add(self.stride - 1) // self.stride
 
     def answer(

@@ -138,7 +138,7 @@ def _edge_mistakes(band: _Band) -> list[Mistake]:
     if band.causal:
         found += band.each(
             "window on the wrong side",
-            "The window lies ahead of the query: keys i <= j < i + window are seen. It must be i - window < j <= i.",
+            "The window is ahead of the query: keys i <= j < i + window are seen. It must be i - window < j <= i.",
             wrong_side,
             q_start // B_C * B_C,
             band.ends(window - 1),
@@ -196,18 +196,14 @@ def _range_mistakes(band: _Band) -> list[Mistake]:
             for where, end in (("q_start", band.q_start), ("q_start + 1", band.q_start + 1))
         ]
     else:
-        found += [
+        found.append(
             Mistake(
                 "loop ends too early",
-                f"The loop ends at {where}, and the last rows of a block lack keys: the last row sees those before "
-                "q_start + B_r - 1 + window.",
-                band.answer(end=end.clamp(max=band.seq_k)),
+                "The loop ends at the diagonal, as with causal, and the last rows of a block lack keys: the last row "
+                "sees those before q_start + B_r - 1 + window.",
+                band.answer(end=(band.q_start + B_R).clamp(max=band.seq_k)),
             )
-            for where, end in (
-                ("the diagonal, as with causal", band.q_start + B_R),
-                ("the window of the first row", band.q_start + band.window),
-            )
-        ]
+        )
     return found
 
 

@@ -6,7 +6,7 @@
 
 One block per entry of `strides`: x + attention(norm(x)), then x + mlp(norm(x)), as in GPT-2 (Radford et al. 2019; norms
 in front). A block of stride 1 is dense and mixes neighbors; one of stride s sees every s-th position only, at 1/s of
-the work. Behind a dense block that is less of a loss than it looks: each position it reads has seen all before it.
+the work. After a dense block that is less of a loss than it looks: each position it reads has seen all before it.
 
 The backward pass of the attention is that of the fast kernels (common/kernels). Without a gradient, call it under
 torch.no_grad().
@@ -30,7 +30,7 @@ EMBEDDING_STD = 0.3
 
 
 class Block(nn.Module):
-    """Attention and a two-layer perceptron, each behind a norm and around a residual connection."""
+    """Attention and a two-layer perceptron, each after a norm and around a residual connection."""
 
     def __init__(self, ops: Operators, hidden_dim: int, num_heads: int, stride: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Block(nn.Module):
 
 
 class StridedTransformer(nn.Module):
-    """A causal language model; weights are random and lie on ops.device.
+    """A causal language model; weights are random and are on ops.device.
 
     Args:
         ops: the operators of task 5.

@@ -7,7 +7,7 @@
     CustomStridedAttention(hidden_dim=64, num_heads=4, stride=4, causal=True, ops=ops)(x)
 
 Strided: query i attends to the keys at the positions offset, offset + stride, offset + 2 * stride, ... < S_k, and with
-causal only to those at positions j <= i. Query 0 and key 0 are the same position, also where S_q != S_k (aligned to the
+causal only to those at positions j <= i. Query 0 and key 0 are the same position even if S_q != S_k (aligned to the
 top left, as in PyTorch). Source of the pattern: Child et al., "Generating Long Sequences with Sparse Transformers",
 2019, arXiv:1904.10509: the second head of their "fixed" pattern with c = 1 (there offset = stride - 1).
 """
@@ -81,7 +81,7 @@ def naive_strided_attention(
         key, value: [..., S_k, head_dim], likewise.
         stride: 1 .. S_k.
         offset: the first key that is attended to, 0 .. stride - 1.
-        causal: query i sees only the keys at positions j <= i, counted from the first key also where S_q != S_k.
+        causal: query i sees only the keys at positions j <= i, counted from the first key even if S_q != S_k.
         scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
 
     Returns:
@@ -144,13 +144,13 @@ def naive_sliding_window_attention(
 
     Args:
         query: [..., S_q, head_dim], any floating-point type and device.
-        key, value: [..., S_k, head_dim], likewise. Query 0 and key 0 are the same position, also where S_q != S_k.
+        key, value: [..., S_k, head_dim], likewise. Query 0 and key 0 are the same position even if S_q != S_k.
         window: at least 1; a causal query sees that many keys, its own position among them.
-        causal: whether keys behind the query's position are hidden.
+        causal: whether keys after the query's position are hidden.
         scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
 
     Returns:
-        [..., S_q, head_dim]; zeros for a query that sees no key (far behind the last key).
+        [..., S_q, head_dim]; zeros for a query that sees no key (far past the last key).
 
     Raises:
         ValueError: window is below 1.

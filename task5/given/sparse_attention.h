@@ -30,8 +30,8 @@ void custom_compress_block_mask(const bool* mask, int* counts, int* columns, int
 // Query i sees key j when columns[head][i / block] lists j / block, and with `causal` only if j <= i. S_q and S_k are
 // multiples of block; block is 32, 64, 96 or 128. The same for every batch entry:
 //
-//   counts    [heads, S_q / block]                 as custom_compress_block_mask makes them; a column that is no
-//   columns   [heads, S_q / block, S_k / block]    block's number is passed over, a count is cut off at S_k / block
+//   counts    [heads, S_q / block]                 as custom_compress_block_mask makes them; an invalid
+//   columns   [heads, S_q / block, S_k / block]    block number is skipped, a count is cut off at S_k / block
 void custom_block_sparse_attention(const float* query, const float* key, const float* value, float* out,
                                    const int* counts, const int* columns, int64_t batch_heads, int heads,
                                    int64_t S_q, int64_t S_k, int head_dim, int block, bool causal, float scale,

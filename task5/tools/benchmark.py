@@ -1,4 +1,4 @@
-"""Task 5's kernels beside FlexAttention and SDPA: common/measure/benchmarks/sparse.py on the kernels of a variant."""
+"""Task 5's kernels against FlexAttention and SDPA: common/measure/benchmarks/sparse.py on the kernels of a variant."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK = "task5 benchmark"  # in Results.md
 
 
 def operators(options: argparse.Namespace) -> Operators:
-    """Those of the variant that was asked for."""
+    """Those of the variant that was requested."""
     return load(BuildRequest("task5", options.variant, "cuda"))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from common.console.drawing import pyplot, save
 from task5.tools.probe import Probe
 
-COLOURS = ("white", "#f2c894", "#1f4e79")  # not computed; computed, and masked away; attended to
+COLORS = ("white", "#f2c894", "#1f4e79")  # not computed; computed, and masked away; attended to
 
 
 def draw(found: Mapping[str, Probe], folder: Path) -> list[Path]:
@@ -24,7 +24,7 @@ def draw(found: Mapping[str, Probe], folder: Path) -> list[Path]:
     for name, probe in found.items():
         figure, axes = pyplot().subplots(figsize=(4.6, 5.1), layout="constrained")
         kinds = probe.computed.int() + probe.attended.int()
-        axes.imshow(kinds.numpy(), cmap=ListedColormap(COLOURS), vmin=0, vmax=2, interpolation="nearest")
+        axes.imshow(kinds.numpy(), cmap=ListedColormap(COLORS), vmin=0, vmax=2, interpolation="nearest")
         axes.set_title(
             f"{name}\n{probe.attended_share:.1%} attended to, {probe.computed_share:.1%} computed", fontsize=10
         )
@@ -32,7 +32,7 @@ def draw(found: Mapping[str, Probe], folder: Path) -> list[Path]:
         axes.set_ylabel("query")
         words = ("not computed", "computed, weight 0", "attended to")
         handles = [
-            Patch(facecolor=colour, edgecolor="0.6", label=word) for colour, word in zip(COLOURS, words, strict=True)
+            Patch(facecolor=color, edgecolor="0.6", label=word) for color, word in zip(COLORS, words, strict=True)
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
         files.append(save(figure, folder / (re.sub(r"\W+", "_", name) + ".png")))

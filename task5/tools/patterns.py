@@ -1,10 +1,10 @@
-"""Which part of the score matrix a kernel computes, and which part counts: seen from outside, drawn.
+"""Draw which part of the score matrix a kernel computes and which part counts, as seen from its output.
 
 python -m task5.patterns [--solution | --tuned] [--seq-len 256] [--stride 4] [--window 64] [--block 32]
                          [--picture FOLDER]
 
-A kernel works tile by tile, so at the edges of a pattern it computes scores that its mask throws away again. Both can
-be read off its output, see probe.py.
+A kernel works tile by tile, so at the edges of a pattern it computes scores that its mask discards. Both can be read
+off its output; see probe.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def block_pattern(blocks: int) -> Tensor:
-    """A block mask bool [1, blocks, blocks]: the diagonal with its left neighbour, the first column, and one row of
+    """A block mask bool [1, blocks, blocks]: the diagonal with its left neighbor, the first column, and one row of
     blocks that sees nothing."""
     row, col = torch.arange(blocks)[:, None], torch.arange(blocks)
     mask = ((row - col >= 0) & (row - col <= 1)) | (col == 0)

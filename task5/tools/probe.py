@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-WIDTH = 128  # head_dim: so many keys are told apart in one head
+WIDTH = 128  # head_dim: the number of keys that one head can distinguish
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 

@@ -11,8 +11,8 @@ by its value. With 3 records of 4 tokens, keys in letters, values in digits:
     answer                                           2     5     5
 
 At a key of the second half the model has to say its value. Keys and values are drawn anew for every sequence, so that
-they cannot be learnt by heart: the model has to find the record, and that takes two attention blocks. The first one
-brings key and value of a record together in one position, the second one finds the position whose key was asked for
+they cannot be learned by heart: the model has to find the record, and that takes two attention blocks. The first one
+brings key and value of a record together in one position, the second one finds the position whose key was queried
 (an "induction head": Olsson et al. 2022, arXiv:2209.11895). The second may be strided, if each record has a position
 of its own among those that are seen.
 """
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 DOT = 0
-SYMBOLS = 16  # so many keys, and so many values
+SYMBOLS = 16  # the number of keys, and of values
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def _wait(ops: Operators) -> None:
 
 
 def _with_progress(console: Console, name: str, steps: int, run: Callable[..., Run]) -> Run:
-    """Calls run(advance=...) behind a bar with the loss; the loss is read seldom, since that waits for the GPU."""
+    """Calls run(advance=...) with a progress bar and the loss, which is read seldom, since that waits for the GPU."""
     every = max(1, steps // 50)
     columns = (
         TextColumn("{task.description}"),

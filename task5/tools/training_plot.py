@@ -10,7 +10,7 @@ from pathlib import Path
 
 from common.console.drawing import pyplot, save
 
-COLOURS = ("#7f7f7f", "#d62728")
+COLORS = ("#7f7f7f", "#d62728")
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
@@ -32,10 +32,10 @@ def draw(losses: Mapping[str, Sequence[float]], title: str, levels: Mapping[str,
         file: a PNG; its folder is made.
     """
     figure, axes = pyplot().subplots(figsize=(7.5, 4.2), layout="constrained")
-    for (name, values), colour in zip(losses.items(), COLOURS, strict=False):
+    for (name, values), color in zip(losses.items(), COLORS, strict=False):
         steps = range(1, len(values) + 1)
-        axes.plot(steps, values, color=colour, linewidth=0.6, alpha=0.35)
-        axes.plot(steps, smoothed(values, max(1, len(values) // 50)), color=colour, linewidth=1.8, label=name)
+        axes.plot(steps, values, color=color, linewidth=0.6, alpha=0.35)
+        axes.plot(steps, smoothed(values, max(1, len(values) // 50)), color=color, linewidth=1.8, label=name)
     for name, loss in levels.items():
         axes.axhline(loss, color="0.5", linewidth=0.9, linestyle=":")
         axes.annotate(name, (1, loss), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points",

@@ -7,8 +7,8 @@ from task6.cases.pipeline import pipeline_cases
 from task6.cases.ring import ring_cases
 
 PARTS = {
-    "update": "test update_cache only",
-    "decode": "test decode_attention only",
+    "update": "test only update_cache",
+    "decode": "test only decode_attention",
     "generate": "test both together: a prompt, then token after token",
     "split": "test decode_attention_split only (optional)",
     "ring": "test pieces_of and merge of ring.py only (optional)",

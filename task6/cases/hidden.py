@@ -9,7 +9,7 @@ from common.course.grading.hidden import HiddenCase, like
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 
-# A part whose own calls go through Python: the parts whose kernels it stands on must have been found to be kernels.
+# A part whose own calls go through Python: the parts whose kernels it builds on must have been found to be kernels.
 RESTS_ON = {"generate": ("task6 update", "task6 decode"), "pipeline": ("task6 update", "task6 decode", "task4 full")}
 SLOTS, NEW = 64, 37  # of the public case whose call this is
 

@@ -10,8 +10,10 @@ from common.kernels.decode.cache import KVCache
 from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Call, Case, Python, Scores
+from common.testing.cases.attention_cases import peaks
 from common.testing.python_side import naming_the_line, python_side
 from task6.cases import mistakes, split_mistakes
+from task6.cases.mistakes import KEYS
 from task6.given.operators import load_beside
 
 NAN_HINT = (
@@ -82,11 +84,14 @@ def _decode_inputs(
     sharpness: float = 1.5,
     masked: int = 0,
     below: bool = False,
+    peaked: bool = False,
 ):
     """Makes the inputs of a decode step; slots past a sequence's length hold NaN.
 
     masked: keys with the score -inf. below: all scores are below 0, far below where sharpness is large; in
-    all sequences but the first that of key 30 is far above the others.
+    all sequences but the first that of key 30 is far above the others. peaked: in each row, of a head of a sequence,
+    one score is above all others by more than 100, and its key comes 8 behind that of the row before: one of the next
+    warp.
     """
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
@@ -100,12 +105,14 @@ def _decode_inputs(
             k_cache[1:] *= 2
             k_cache[1:, :, 30:31] *= 0.25
         v_cache = 2 + normal(batch, kv_heads, max_seq_len)
-        for sequence, length in enumerate(lengths):
-            k_cache[sequence, :, max(length, 0) :] = nan_of(UNUSED_BITS)
-            v_cache[sequence, :, max(length, 0) :] = nan_of(UNUSED_BITS)
         query = sharpness * normal(batch, heads, 1)
         if masked or below:
             query.abs_()
+        if peaked:
+            peaks(lambda row, keys: KEYS * row % keys)({"query": query, "key": k_cache})
+        for sequence, length in enumerate(lengths):
+            k_cache[sequence, :, max(length, 0) :] = nan_of(UNUSED_BITS)
+            v_cache[sequence, :, max(length, 0) :] = nan_of(UNUSED_BITS)
         if masked:  # the score -inf from every query
             k_cache[:, :, :masked] = -torch.inf
         return {"query": query, "k_cache": k_cache, "v_cache": v_cache, "lengths": _as_int(lengths)}
@@ -127,12 +134,13 @@ def decode_cases() -> list[Case]:
         scale=None,
         masked=0,
         below=False,
+        peaked=False,
         **options,
     ) -> Case:
         return Case(
             name,
             "decode",
-            _decode_inputs(lengths, heads, kv_heads, max_seq_len, head_dim, sharpness, masked, below),
+            _decode_inputs(lengths, heads, kv_heads, max_seq_len, head_dim, sharpness, masked, below, peaked),
             lambda ops, **inputs: ops.decode_attention(**inputs, scale=scale),
             lambda **inputs: mistakes.decoded(**inputs, scale=scale),
             floor=1e-5 * sharpness**2 + running_sum_floor(max_seq_len, 4),
@@ -155,6 +163,7 @@ def decode_cases() -> list[Case]:
         case("head_dim 128", [129], 2, 2, 130, 128, points=0.1),
         case("scores beyond 88", [77, 100], 2, 2, 100, 64, sharpness=7.0, points=0.1),
         case("scores far below 0", [77, 100], 2, 2, 100, 64, sharpness=7.0, below=True),
+        case("a peak in the keys of each warp", [64, 64], 4, 4, 64, 32, peaked=True, required=True),
         case("the first 20 keys masked", [77, 100], 2, 2, 100, 64, masked=20, points=0.1),
         case("an empty sequence, scale 0.5", [0, 12], 2, 2, 16, 8, scale=0.5, points=0.1),
         case("a length beyond the cache", [9, 2**31 - 1, -3], 2, 2, 16, 8, points=0.2),
@@ -259,10 +268,7 @@ def split_cases() -> list[Case]:
 
         def known(query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor) -> list:
             s, value = mistakes.seen(query, k_cache, v_cache, lengths, scale)
-            other = []
-            if what == "out":
-                other = mistakes.exchanged(lambda k, v: mistakes.decoded(query, k, v, lengths, scale), k_cache, v_cache)
-            return other + {
+            return {
                 "out": split_mistakes.split_mistakes,
                 "parts": split_mistakes.split_outs_mistakes,
                 "lse": split_mistakes.split_lse_mistakes,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake
 from common.reference import oracle as reference
-from task6.cases.mistakes import GROUPS, block_mistakes, exchanged
+from task6.cases.mistakes import GROUPS, block_mistakes
 
 
 def layer_mistakes(
@@ -21,7 +21,7 @@ def layer_mistakes(
     Args:
         query: [batch, heads, tokens, head_dim], of several prompts one after another.
         key, value: [batch, kv_heads, tokens, head_dim].
-        prompts: (tokens of the prompt, tokens one by one behind it) of each; `tokens` is the sum of all.
+        prompts: (tokens of the prompt, tokens one by one after it) of each; `tokens` is the sum of all.
         project: [batch, heads, tokens, head_dim] -> the layer's output.
     """
     heads, kv_heads = query.size(1), key.size(1)
@@ -53,7 +53,7 @@ def layer_mistakes(
         return reference.softmax(s.masked_fill(itself, -math.inf)) @ v
 
     def decode_with(number: int) -> Callable[..., Tensor]:
-        """One of block_mistakes in the tokens behind the prompt."""
+        """One of block_mistakes in the tokens after the prompt."""
 
         def attend(q: Tensor, k: Tensor, v: Tensor, prompt: int) -> Tensor:
             s = reference.scores(q, k, causal=True)[:, :, prompt:]
@@ -69,7 +69,7 @@ def layer_mistakes(
         ),
         Mistake(
             "a token attends to itself only",
-            "A token behind the prompt attends to itself only, as if it were a prompt: flash_attention sees no more "
+            "A token after the prompt attends to itself only, as if it were a prompt: flash_attention sees no more "
             "than it is given. Decode attends to the cache.",
             lambda: layer(alone),
         ),
@@ -88,12 +88,6 @@ def layer_mistakes(
             for number, one in enumerate(block_mistakes(query, value))  # for their names: nothing is computed
             if not one.vague
         ),
-    ]
-    found += [
-        Mistake(
-            one.name, f"Behind a prompt: {one.says}", lambda one=one: _first_tokens(layer(right), one.answer(), prompts)
-        )
-        for one in exchanged(lambda k, v: layer(right, k, v), key, value)
     ]
     if 1 < kv_heads < heads:
         found.append(

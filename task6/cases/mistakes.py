@@ -10,20 +10,19 @@ Scores come masked: -inf for keys that a query does not see, and the values of s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention_output import attention_mistakes
+from common.diagnosis.mistakes.attention_output import TAKEN, attention_mistakes
 from common.diagnosis.mistakes.formulas import computed, misread, varied_by
 from common.diagnosis.mistakes.known import Mistake
-from common.diagnosis.mistakes.online_softmax import divided, shift_of
 from common.diagnosis.mistakes.softmax_formulas import MOST_SCORES, STEP, state_before
 from common.reference import oracle as reference
 
 WARPS, KEYS = 8, 8  # of decode_attention.cu: warps per block, keys that a warp takes at once
-GROUPS = "neighbouring query heads share a K/V head, number h / (heads / kv_heads)"
+GROUPS = "neighboring query heads share a K/V head, number h / (heads / kv_heads)"
 
 
 # --------------------------------------------------------------------------------------------------------- the update
@@ -56,14 +55,14 @@ def update_mistakes(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor
             lambda: torch.stack((k_cache, v_cache)),
         ),
         Mistake(
-            "one slot late",
-            "Every token lies one slot too late: the first new token of sequence b belongs in slot positions[b].",
-            lambda: written(lambda b, h, t: right_slot(b, h, t) + 1),
+            "one slot early",
+            "Every token is one slot too early: the first new token of sequence b belongs in slot positions[b].",
+            lambda: written(lambda b, h, t: right_slot(b, h, t) - 1),
         ),
         Mistake(
-            "one slot early",
-            "Every token lies one slot too early: the first new token of sequence b belongs in slot positions[b].",
-            lambda: written(lambda b, h, t: right_slot(b, h, t) - 1),
+            "one slot late",
+            "Every token is one slot too late: the first new token of sequence b belongs in slot positions[b].",
+            lambda: written(lambda b, h, t: right_slot(b, h, t) + 1),
         ),
         Mistake(
             "key and value exchanged",
@@ -75,11 +74,6 @@ def update_mistakes(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor
             "The number of the new row is used as its place in the cache. There a head has max_seq_len rows, not "
             "new_tokens, and its new tokens begin at positions[b].",
             lambda: written(lambda b, h, t: (b * kv_heads + h) * new_tokens + t),
-        ),
-        Mistake(
-            "positions ignored",
-            "The new tokens are written from slot 0 on, whatever positions[b] is.",
-            lambda: written(lambda b, h, t: right_slot(b, h, t) - int(positions[b])),
         ),
     ]
     if len({position for position, fit in zip(positions.tolist(), fits, strict=True) if fit}) > 1:
@@ -96,33 +90,6 @@ def update_mistakes(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor
 # ------------------------------------------------------------------------------------------------------ within a block
 
 
-def warp_states(
-    s: Tensor, value: Tensor, rescale_l: bool = True, rescale_o: bool = True
-) -> tuple[Tensor, Tensor, Tensor]:
-    """m, l [WARPS, ..., rows, 1] and o [WARPS, ..., rows, head_dim]: each warp's online softmax over its own keys.
-
-    Args:
-        s: [..., rows, keys], masked scores.
-        value: [..., keys, head_dim].
-        rescale_l, rescale_o: whether l and o follow a new maximum, as they must.
-    """
-    states = []
-    for warp in range(WARPS):
-        m = torch.full_like(s[..., :1], -math.inf)
-        l, o = torch.zeros_like(m), torch.zeros_like(m * value[..., :1, :])  # noqa: E741
-        for start in range(warp * KEYS, s.size(-1), WARPS * KEYS):
-            block = s[..., start : start + KEYS]
-            m_new = torch.maximum(m, block.amax(-1, keepdim=True))
-            shift = shift_of(m_new)
-            p, factor = torch.exp(block - shift), torch.exp(m - shift)
-            l = (factor if rescale_l else 1) * l + p.sum(-1, keepdim=True)  # noqa: E741
-            o = (factor if rescale_o else 1) * o + p @ value[..., start : start + KEYS, :]
-            m = m_new
-        states.append((m, l, o))
-    m, l, o = (torch.stack(each) for each in zip(*states, strict=True))  # noqa: E741
-    return m, l, o
-
-
 # The warps' states, along the first axis, put together
 MERGE = """\
 largest = partmax(m)
@@ -133,8 +100,14 @@ out = divided(o_all, l_all)
 """
 
 
-def _warps_with(step: str, s: Tensor, value: Tensor) -> dict[str, Tensor]:
-    """m, l, O as warp_states gives them, by these formulas of a step."""
+def warp_states(s: Tensor, value: Tensor, step: str = STEP) -> dict[str, Tensor]:
+    """m, l [WARPS, ..., rows, 1] and O [WARPS, ..., rows, head_dim]: each warp's online softmax over its own keys.
+
+    Args:
+        s: [..., rows, keys], masked scores.
+        value: [..., keys, head_dim].
+        step: the formulas for a group of KEYS keys.
+    """
     states = []
     for warp in range(WARPS):
         state = state_before(s, value)
@@ -146,117 +119,38 @@ def _warps_with(step: str, s: Tensor, value: Tensor) -> dict[str, Tensor]:
     return {name: torch.stack([one[name] for one in states]) for name in ("m", "l", "O")}
 
 
-def _block_formulas(s: Tensor, value: Tensor) -> list[Mistake]:
-    """What one wrong line gives in the warps' loop, or where they are merged."""
-    if s.numel() > MOST_SCORES:
-        return []
-
-    def merged(step: str, merge: str) -> Tensor:
-        return computed(merge, _warps_with(step, s, value))["out"]
-
-    return [
-        *varied_by(STEP, lambda step: merged(step, MERGE)),
-        *varied_by(MERGE, lambda merge: merged(STEP, merge)),
-    ]
-
-
 def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
     """Wrong outputs [..., rows, head_dim] of a block whose warps share the keys; s [..., rows, keys] masked scores."""
 
-    def merged(rescale_l: bool = True, rescale_o: bool = True, weigh_l: bool = True, weigh_o: bool = True) -> Tensor:
-        m, l, o = warp_states(s, value, rescale_l, rescale_o)  # noqa: E741
-        weight = torch.exp(m - shift_of(m.amax(0)))
-        return divided(((weight if weigh_o else 1) * o).sum(0), ((weight if weigh_l else 1) * l).sum(0))
+    def merged(step: str = STEP, merge: str = MERGE) -> Tensor:
+        return computed(merge, warp_states(s, value, step))["out"]
 
-    def average() -> Tensor:
-        _, l, o = warp_states(s, value)  # noqa: E741
-        return divided(divided(o, l).sum(0), (l > 0).to(s.dtype).sum(0))
-
-    def of_warp(warp: int) -> Tensor:
-        _, l, o = warp_states(s, value)  # noqa: E741
-        return divided(o[warp], l[warp])
-
-    def weighted(weight_of: Callable[[Tensor, Tensor], Tensor], warps: int = WARPS, l0: float = 0, o0: float = 0):
-        """The sums over the first warps, that of l from l0 on and that of o from o0 on."""
-        m, l, o = (x[:warps] for x in warp_states(s, value))  # noqa: E741
-        weight = weight_of(m, shift_of(m.amax(0)))
-        return o0 + (weight * o).sum(0), l0 + (weight * l).sum(0)
-
-    def right_weight(m: Tensor, shift: Tensor) -> Tensor:
-        return torch.exp(m - shift)
-
-    merge = (
+    weights = (
         "must be multiplied by exp2f(m[w] - largest) before they are added up: they are relative to different maxima."
     )
+    unweighted = (
+        (f"The warps' states are added up without weights. l[w] and the outputs of warp w {weights}", ("l", "O")),
+        (f"The outputs of the warps are added up without weights; l is not. The outputs of warp w {weights}", ("O",)),
+        (f"The sums l of the warps are added up without weights; the outputs are not. l[w] {weights}", ("l",)),
+    )
+    formulas = s.numel() <= MOST_SCORES
     return [
-        Mistake(
-            "warps merged without weights",
-            f"The warps' states are added up without weights. l[w] and the outputs of warp w {merge}",
-            lambda: merged(weigh_l=False, weigh_o=False),
-        ),
-        Mistake(
-            "warps merged without weights",
-            f"The outputs of the warps are added up without weights; l is not. The outputs of warp w {merge}",
-            lambda: merged(weigh_o=False),
-        ),
-        Mistake(
-            "warps merged without weights",
-            f"The sums l of the warps are added up without weights; the outputs are not. l[w] {merge}",
-            lambda: merged(weigh_l=False),
-        ),
-        Mistake(
-            "warps averaged",
-            "The output is the plain average of what the warps found. A warp counts by the sum of its weights, l[w], "
-            "relative to the largest maximum.",
-            average,
-        ),
-        Mistake(
-            "first warp only",
-            f"Only the keys of warp 0 take part: 0 .. {KEYS - 1}, {WARPS * KEYS} .. {WARPS * KEYS + KEYS - 1}, ...",
-            lambda: of_warp(0),
-        ),
-        Mistake(
-            "sum of the warps begins at 1",
-            "The sum l of all warps begins at 1: it must begin at 0.",
-            lambda: divided(*weighted(right_weight, l0=1)),
-        ),
-        Mistake(
-            "sum of the warps begins at 1",
-            "The sum o of all warps begins at 1: it must begin at 0.",
-            lambda: divided(*weighted(right_weight, o0=1)),
-        ),
-        Mistake(
-            "last warp left out",
-            f"The keys of the last warp do not count: the loop over the warps' states goes to WARPS = {WARPS}.",
-            lambda: divided(*weighted(right_weight, warps=WARPS - 1)),
-        ),
-        Mistake(
-            "sign of the warps' weights",
-            "The warps are merged with exp2f(m[w] + largest): the exponent is m[w] - largest.",
-            lambda: divided(*weighted(lambda m, shift: torch.exp(m + shift))),
-        ),
-        Mistake(
-            "sign of the warps' weights",
-            "The warps are merged with exp2f(largest - m[w]): the exponent is m[w] - largest.",
-            lambda: divided(*weighted(lambda m, shift: torch.exp(shift - m))),
-        ),
-        Mistake(
-            "quotient turned round",
-            "The output is the sum of the weights divided by the sum of weight * V: it is the other way round.",
-            lambda: divided(*reversed(weighted(right_weight))).expand(*s.shape[:-1], value.size(-1)),
+        *(
+            Mistake(
+                "warps merged without weights",
+                says,
+                lambda names=names: merged(merge=_without(MERGE, "weight * ", names)),
+            )
+            for says, names in unweighted
         ),
         *(
             Mistake(
                 "state not rescaled",
-                f"When the running maximum of a warp grows, {what} must be multiplied by exp2f(m_old - m_new); here it "
-                f"is not (a warp's groups of {KEYS} keys).",
-                lambda options=options: merged(**options),
+                f"When the running maximum of a warp grows, {' and '.join(names).lower()} must be multiplied by "
+                f"exp2f(m_old - m_new); here it is not (a warp's groups of {KEYS} keys).",
+                lambda names=names: merged(_without(STEP, "rescale * ", names)),
             )
-            for what, options in (
-                ("l and o", {"rescale_l": False, "rescale_o": False}),
-                ("o", {"rescale_o": False}),
-                ("l", {"rescale_l": False}),
-            )
+            for names in (("l", "O"), ("O",), ("l",))
         ),
         Mistake(
             "first group only",
@@ -275,8 +169,16 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
             "A query that sees no key gives NaN: -infinity - (-infinity) is NaN, and so is 0 / 0. Its output is zeros.",
             lambda: torch.where((s == -math.inf).all(-1, keepdim=True), math.nan, reference.softmax(s) @ value),
         ),
-        *_block_formulas(s, value),
+        *(varied_by(STEP, lambda step: merged(step)) if formulas else ()),
+        *(varied_by(MERGE, lambda merge: merged(merge=merge)) if formulas else ()),
     ]
+
+
+def _without(formulas: str, factor: str, names: Sequence[str]) -> str:
+    """The formulas, the factor in front of these names left out."""
+    for name in names:
+        formulas = formulas.replace(f"{factor}{name}", name)
+    return formulas
 
 
 # --------------------------------------------------------------------------------------------------- decode, generate
@@ -328,41 +230,19 @@ def _misread(k_cache: Tensor, v_cache: Tensor, decode: Callable[[Tensor, Tensor]
     ]
 
 
-def exchanged(decode: Callable[[Tensor, Tensor], Tensor], k_cache: Tensor, v_cache: Tensor) -> list[Mistake]:
-    """One cache taken for the other; decode(k_cache, v_cache) -> the output."""
-    return [
-        Mistake(
-            "K and V swapped",
-            "K and V are swapped, on their way into the cache or out of it: the scores come from V and the sum runs "
-            "over K.",
-            lambda: decode(v_cache, k_cache),
-        ),
-        Mistake(
-            "K in place of V",
-            "K is read where V belongs: the weights are right, and the sum runs over K.",
-            lambda: decode(k_cache, k_cache),
-        ),
-        Mistake(
-            "V in place of K",
-            "V is read where K belongs: the scores come from V.",
-            lambda: decode(v_cache, v_cache),
-        ),
-    ]
-
-
 def decode_mistakes(
     query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, scale: float | None
 ) -> list[Mistake]:
     """Wrong [batch, heads, 1, head_dim]; with one common length and no groups also those of attention."""
     batch, heads, kv_heads, capacity = query.size(0), query.size(1), k_cache.size(1), k_cache.size(2)
 
-    def wrong_lengths(name: str, says: str, change: int) -> Mistake:
-        shifted = (lengths.clamp(0, capacity) + change).clamp(0, capacity)
-        return Mistake(name, says, lambda: decoded(query, k_cache, v_cache, shifted, scale))
-
+    one_less = (lengths.clamp(0, capacity) - 1).clamp(min=0)
     found = [
-        wrong_lengths("newest key left out", "The newest key is left out: a token attends to itself too.", -1),
-        wrong_lengths("one key too many", "One key too many is attended to: slot lengths[b] is not written yet.", 1),
+        Mistake(
+            "newest key left out",
+            "The newest key is left out: a token attends to itself too.",
+            lambda: decoded(query, k_cache, v_cache, one_less, scale),
+        )
     ]
     if 1 < kv_heads < heads:
         scattered = [head % kv_heads for head in range(heads)]
@@ -391,7 +271,10 @@ def decode_mistakes(
         )
     )
     found += block_mistakes(*seen(query, k_cache, v_cache, lengths, scale))
-    found += exchanged(lambda k, v: decoded(query, k, v, lengths, scale), k_cache, v_cache)
+    caches = {"K": k_cache, "V": v_cache}
+    for letters in ("QVK", "QKK", "QVV"):
+        key, value = (caches[letter] for letter in letters[1:])
+        found.append(Mistake(*TAKEN[letters], lambda key=key, value=value: decoded(query, key, value, lengths, scale)))
     found += _misread(k_cache, v_cache, lambda k, v: decoded(query, k, v, lengths, scale))
     length = int(lengths[0].clamp(0, capacity))
     if kv_heads == heads and bool((lengths == lengths[0]).all()) and length:
@@ -413,20 +296,14 @@ def generate_mistakes(query: Tensor, key: Tensor, value: Tensor, prompt: int) ->
     return [
         Mistake(
             "length not advanced",
-            "Every new token is written over the one before, into the slot behind the prompt: the length does not grow "
-            "with each token.",
-            lambda: attended((keys < prompt) | (keys == newest)),
+            "Only the prompt is attended to: the new tokens are not in the cache, or the length does not grow with "
+            "each token.",
+            lambda: attended((keys < prompt).expand(total - prompt, total)),
         ),
         Mistake(
             "newest key left out",
             "The newest key is left out: a token attends to itself too.",
             lambda: attended(keys < newest),
-        ),
-        Mistake(
-            "length not advanced",
-            "Only the prompt is attended to: the new tokens are not in the cache, or the length does not grow with "
-            "each token.",
-            lambda: attended((keys < prompt).expand(total - prompt, total)),
         ),
         *block_mistakes(s[:, :, prompt:].masked_fill(keys > newest, -math.inf), value),
     ]

@@ -49,7 +49,7 @@ def layer_case(
 
     Args:
         name: see common.testing.case.Case, which also takes `options`.
-        prompts: (tokens of the prompt, tokens one by one behind it), each prompt with the cache as the one before left
+        prompts: (tokens of the prompt, tokens one by one after it), each prompt with the cache as the one before left
             it.
         batch, heads, kv_heads, head_dim: of the layer.
     """

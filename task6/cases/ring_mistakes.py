@@ -46,7 +46,7 @@ def order_mistakes(ranks: int, device: torch.device) -> list[Mistake]:
     return [
         Mistake(
             "contiguous order",
-            "Rank r holds the neighbouring pieces 2r and 2r + 1. Under a causal mask the last rank then sees all keys "
+            "Rank r holds the neighboring pieces 2r and 2r + 1. Under a causal mask the last rank then sees all keys "
             "and the first one hardly any: they wait for the last one.",
             lambda: order(lambda r: (2 * r, 2 * r + 1)),
         ),
@@ -58,7 +58,7 @@ def order_mistakes(ranks: int, device: torch.device) -> list[Mistake]:
         Mistake(
             "mirrored among the ranks",
             "The second piece is ranks - 1 - r: that counts from the end of the ranks, of which there are half as many "
-            "as pieces. The late half of the sequence is nobody's.",
+            "as pieces. The late half of the sequence belongs to no process.",
             lambda: order(lambda r: (r, ranks - 1 - r)),
         ),
         Mistake(
@@ -87,10 +87,7 @@ def _shaped(mistakes: Sequence[Mistake], shape: Sequence[int]) -> list[Mistake]:
 
 def merge_out_mistakes(outs: Tensor, lse: Tensor, shape: Sequence[int]) -> list[Mistake]:
     """Wrong merged outputs of this shape."""
-    m = lse.amax(0)
-    e = torch.exp(lse - torch.where(m == -math.inf, 0.0, m))
     weights = right.softmax(lse.T).T
-    ones = 1 / e.sum(0).clamp(min=1.0)  # weights without a numerator
     own = [
         Mistake(
             "weights exchanged",
@@ -107,25 +104,10 @@ def merge_out_mistakes(outs: Tensor, lse: Tensor, shape: Sequence[int]) -> list[
             "What was there is not weighed anew: both sides need a weight, and the two add up to 1.",
             lambda: weighted(torch.stack((torch.ones_like(weights[0]), weights[1])), outs, lse),
         ),
-        *(
-            Mistake(
-                f"{name} divided only",
-                f"{name} is divided by the sum of both exponentials, and not multiplied by its own of them.",
-                lambda side=side: weighted(
-                    torch.stack([ones if at == side else weights[at] for at in (0, 1)]), outs, lse
-                ),
-            )
-            for side, name in enumerate(("out", "part"))
-        ),
         Mistake(
             "weights in base 2",
             "The weights are powers of 2: lse is to base e, so the weights are exp, not exp2.",
             lambda: weighted(right.softmax(lse.T * math.log(2)).T, outs, lse),
-        ),
-        Mistake(
-            "divided by the number of parts",
-            "The weights are exp(lse - m) / 2: they are to be divided by their sum.",
-            lambda: weighted(e / 2, outs, lse),
         ),
     ]
     return _shaped([*own, *merge_mistakes(outs, lse)], shape) + _formulas(outs, lse, "merged", shape)

@@ -1,4 +1,4 @@
-"""How fast the decode kernel is on a GPU: beside recomputing everything by task 4, and beside PyTorch's attention.
+"""How fast the decode kernel is on a GPU: compared with recomputing everything by task 4, and PyTorch's attention.
 
     measure_problem(problem, ops)        one problem: checked, then timed
     SPEED                                the part, for common.cli.test.TaskTest
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 BLOCK = "task6 speedups"  # in Results.md
 ROUNDS = 20
-BLOCKS_PER_MULTIPROCESSOR = 4  # split: how many blocks shall be there,
-KEYS_PER_PART = 128  # and how many keys a part shall have at least
+BLOCKS_PER_SM = 4  # split: how many blocks there should be,
+KEYS_PER_PART = 128  # and how many keys a part should have at least
 PYTORCH, RECOMPUTE, DECODE, SPLIT = "PyTorch", "recompute", "decode", "split"
 
 
@@ -65,15 +65,15 @@ class Problem:
 PROBLEMS = (Problem(1, 16, 64, 1124), Problem(1, 16, 64, 8192), Problem(16, 16, 64, 1124), Problem(16, 16, 64, 4096))
 
 
-def splits_for(problem: Problem, multiprocessors: int) -> int:
-    """How many parts give every multiprocessor work: none more than KEYS_PER_PART keys allow, at least 1."""
-    wanted = -(-BLOCKS_PER_MULTIPROCESSOR * multiprocessors // (problem.batch * problem.heads))
+def splits_for(problem: Problem, sms: int) -> int:
+    """How many parts give every SM work: none more than KEYS_PER_PART keys allow, at least 1."""
+    wanted = -(-BLOCKS_PER_SM * sms // (problem.batch * problem.heads))
     return max(1, min(wanted, problem.tokens // KEYS_PER_PART))
 
 
-def peers_of(problem: Problem, ops: Operators, multiprocessors: int) -> dict[str, Callable[..., Tensor]]:
+def peers_of(problem: Problem, ops: Operators, sms: int) -> dict[str, Callable[..., Tensor]]:
     """Name -> function of what make_inputs gives -> [batch, heads, 1, head_dim], from RECOMPUTE for all tokens."""
-    python, splits = python_side(ops), splits_for(problem, multiprocessors)
+    python, splits = python_side(ops), splits_for(problem, sms)
     merge_ops, flash_ops = (load_beside(ops, task) for task in ("task3", "task4"))  # to load takes milliseconds
 
     def split(query: Tensor, newest: Tensor, key: Tensor, value: Tensor, lengths: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ def make_inputs(problem: Problem, device: torch.device) -> tuple[Tensor, ...]:
     return query, query[:, :, -1:].contiguous(), key, value, lengths
 
 
-def checked_peers(problem: Problem, ops: Operators, multiprocessors: int) -> dict[str, Callable[..., Tensor]]:
+def checked_peers(problem: Problem, ops: Operators, sms: int) -> dict[str, Callable[..., Tensor]]:
     """Those of peers_of that are implemented, each compared with float64.
 
     Raises:
@@ -106,7 +106,7 @@ def checked_peers(problem: Problem, ops: Operators, multiprocessors: int) -> dic
     right = F.scaled_dot_product_attention(*(x.double() for x in inputs[1:4]))
     bound = 1e-5 + running_sum_floor(problem.tokens, 4)
     good = {}
-    for name, call in peers_of(problem, ops, multiprocessors).items():
+    for name, call in peers_of(problem, ops, sms).items():
         try:
             error = float((call(*inputs)[:, :, -1:].double() - right).abs().max())
         except NotImplementedError:
@@ -122,13 +122,13 @@ def checked_peers(problem: Problem, ops: Operators, multiprocessors: int) -> dic
 def measure_problem(
     problem: Problem,
     ops: Operators,
-    multiprocessors: int,
+    sms: int,
     rounds: int = ROUNDS,
     stopwatch: Stopwatch | None = None,
 ) -> dict[str, Timing]:
     """Checks and times everything that is implemented, in turn; name -> Timing. Raises what checked_peers raises."""
     with float32_precision("highest"), torch.no_grad():
-        peers = checked_peers(problem, ops, multiprocessors)
+        peers = checked_peers(problem, ops, sms)
         return measure(peers, lambda: make_inputs(problem, ops.device), rounds, stopwatch=stopwatch)
 
 
@@ -180,8 +180,8 @@ def run(test_run: TestRun) -> list[Earned]:
     """Times all problems, prints the table, and writes it into Results.md with --report."""
     console, ops = test_run.console, test_run.ops
     copy_rate = measure_limits(matmul=()).copy
-    multiprocessors = torch.cuda.get_device_properties().multi_processor_count
-    rows = [cells(problem, measure_problem(problem, ops, multiprocessors), copy_rate) for problem in PROBLEMS]
+    sms = torch.cuda.get_device_properties().multi_processor_count
+    rows = [cells(problem, measure_problem(problem, ops, sms), copy_rate) for problem in PROBLEMS]
     console.print(table(rows))
     console.print(NOTE, highlight=False)
     if not test_run.options.report:
@@ -194,7 +194,7 @@ SPEED = Measurement(
     {"speed": "time the decode kernel only, on a GPU"},
     run,
     needs_gpu=True,
-    without_gpu="speed: not measured: the simulator knows nothing about time. On a GPU this shows how much faster a "
+    without_gpu="speed: not measured: the simulator does not model timing. On a GPU this shows how much faster a "
     "decode step is than recomputing everything, and than PyTorch's.",
     reports=True,
 )

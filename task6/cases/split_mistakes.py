@@ -17,9 +17,8 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.known import Inference, Mistake
 from common.diagnosis.mistakes.merge import merge_mistakes
-from common.diagnosis.mistakes.online_softmax import shift_of
 from common.reference import oracle as reference
-from task6.cases.mistakes import block_mistakes, warp_states
+from task6.cases.mistakes import block_mistakes
 
 ROUNDED_DOWN = "The last keys belong to no part: a part has length / splits keys, rounded up."
 
@@ -43,38 +42,6 @@ def part_slices(lengths: Tensor, capacity: int, splits: int, rounded_up: bool = 
     return [
         [slice(min(part * c, length), min((part + 1) * c, length)) for c, length in zip(sizes, clamped, strict=True)]
         for part in range(splits)
-    ]
-
-
-def other_slices(lengths: Tensor, capacity: int, splits: int) -> list[tuple[str, str, list[list[slice]]]]:
-    """Wrong keys of the parts: a name, what to tell, and the slices as part_slices gives them."""
-    clamped = lengths.clamp(0, capacity).tolist()
-
-    def each(of: Callable[[int, int, int], tuple[int, int]]) -> list[list[slice]]:
-        found = []
-        for part in range(splits):
-            ranges = [of(part, keys_per_part(length, splits), length) for length in clamped]
-            found.append([slice(begin, max(begin, end)) for begin, end in ranges])
-        return found
-
-    return [
-        (
-            "parts run to the end",
-            "Every part goes on to the last key of the sequence: part p ends at (p + 1) c, or at the length if that is "
-            "less. Look at the comparison that limits `end`, and at what is assigned to it.",
-            each(lambda part, c, length: (min(part * c, length), length)),
-        ),
-        (
-            "parts begin at their number",
-            "Part p begins at key p: it must begin at key p c, c being the keys per part.",
-            each(lambda part, c, length: (min(part, length), min(part + c, length))),
-        ),
-        (
-            "parts begin at 0",
-            "Every part begins at key 0: part p must begin at key p c, c being the keys per part.",
-            each(lambda part, c, length: (0, min(c, length))),
-        ),
-        ("parts are empty", "No part has a key: its end is where it begins.", each(lambda part, c, length: (0, 0))),
     ]
 
 
@@ -161,8 +128,6 @@ def _block_mistakes_of_parts(s: Tensor, value: Tensor, lengths: Tensor, splits: 
 
 def split_outs_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
     """Wrong outs [splits, batch * heads, head_dim]."""
-    own = part_slices(lengths, s.size(-1), splits)
-    own = torch.tensor([[keys.stop > keys.start for keys in part] for part in own]).repeat_interleave(s.size(1), 1)
     rounded_down = part_slices(lengths, s.size(-1), splits, rounded_up=False)
     return [
         Mistake(
@@ -171,40 +136,13 @@ def split_outs_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) 
             lambda: attention_of(s, value).flatten(0, 2).expand(splits, -1, -1),
         ),
         Mistake("keys per part rounded down", ROUNDED_DOWN, lambda: outs_of(s, value, rounded_down, attention_of)),
-        *(
-            Mistake(name, says, lambda slices=slices: _where_keys_are(outs_of(s, value, slices, attention_of), own))
-            for name, says, slices in other_slices(lengths, s.size(-1), splits)
-        ),
         *_block_mistakes_of_parts(s, value, lengths, splits),
     ]
-
-
-def _where_keys_are(outs: Tensor, own: Tensor) -> Tensor:
-    """outs, with zeros for parts that have no keys: what these hold is not looked at. own [splits, rows]."""
-    return outs.masked_fill(~own.to(outs.device)[..., None], 0.0)
-
-
-def _lse_of_warps(
-    s: Tensor, value: Tensor, slices: list[list[slice]], of: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
-    """[splits, rows]: of(m, l) of the warps' states of each part, [WARPS, rows, 1] each."""
-    found = []
-    for part in slices:
-        rows = []
-        for b, keys in enumerate(part):
-            if keys.start == keys.stop:
-                rows.append(torch.full_like(s[b, :, 0, 0], -math.inf))
-                continue
-            m, sums, _ = warp_states(s[b, :, :, keys], value[b, :, keys])
-            rows.append(of(m, sums).flatten())
-        found.append(torch.cat(rows))
-    return torch.stack(found)
 
 
 def split_lse_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
     """Wrong lse [splits, batch * heads]."""
     _, lse = parts_of(s, value, lengths, splits)
-    own = part_slices(lengths, s.size(-1), splits)
     return [
         Mistake(
             "lse in base 2",
@@ -216,67 +154,4 @@ def split_lse_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -
             "Every part holds the logsumexp over all keys of the sequence: part p has only the c keys from p c on.",
             lambda: torch.logsumexp(s, -1).flatten().expand(splits, -1),
         ),
-        *(
-            Mistake(name, says, lambda slices=slices: lse_of(s, slices))
-            for name, says, slices in other_slices(lengths, s.size(-1), splits)
-        ),
-        *(Mistake(name, says, lambda of=of: _lse_of_warps(s, value, own, of)) for name, says, of in _OF_WARPS),
-        Mistake(
-            "quotient turned round",
-            "The result is log2(e) divided by the logsumexp in base 2: it is the other way round.",
-            lambda: 1 / lse,
-        ),
     ]
-
-
-def _summed(m: Tensor, sums: Tensor, weight: Tensor | None = None, first: float = 0.0) -> Tensor:
-    """shift + log(first + sum of weight * l), l being the warps' sums; the weights are exp(m - shift)."""
-    shift = shift_of(m.amax(0))
-    weight = torch.exp(m - shift) if weight is None else weight
-    return shift + torch.log(first + (weight * sums).sum(0))
-
-
-# How the logsumexp goes wrong that is made of the warps' m and l: a name, what to tell, and what comes of it
-_OF_WARPS: list[tuple[str, str, Callable[[Tensor, Tensor], Tensor]]] = [
-    (
-        "warps merged without weights",
-        "The sums l of the warps are added up without weights: each is relative to its own m[w], and must be "
-        "multiplied by exp2f(m[w] - largest).",
-        lambda m, sums: _summed(m, sums, torch.ones_like(m)),
-    ),
-    (
-        "sign of the warps' weights",
-        "The sums l of the warps are weighted with exp2f(largest - m[w]): the exponent is m[w] - largest.",
-        lambda m, sums: _summed(m, sums, torch.exp(shift_of(m.amax(0)) - m)),
-    ),
-    (
-        "sign of the warps' weights",
-        "The sums l of the warps are weighted with exp2f(m[w] + largest): the exponent is m[w] - largest.",
-        lambda m, sums: _summed(m, sums, torch.exp(shift_of(m.amax(0)) + m)),
-    ),
-    (
-        "sum of the warps begins at 1",
-        "The sum l of all warps begins at 1: it must begin at 0.",
-        lambda m, sums: _summed(m, sums, first=1.0),
-    ),
-    (
-        "last warp left out",
-        "The keys of the last warp do not count in the logsumexp: the loop over the warps goes to WARPS.",
-        lambda m, sums: shift_of(m.amax(0)) + torch.log((torch.exp(m - shift_of(m.amax(0))) * sums)[:-1].sum(0)),
-    ),
-    (
-        "only the last warp",
-        "The logsumexp is that of the last warp's keys: the warps' sums are assigned (=) and not added up (+=).",
-        lambda m, sums: shift_of(m.amax(0)) + torch.log((torch.exp(m - shift_of(m.amax(0))) * sums)[-1]),
-    ),
-    (
-        "maximum left out",
-        "The result is the logarithm of the sum alone: the largest m must be added to it.",
-        lambda m, sums: torch.log((torch.exp(m - shift_of(m.amax(0))) * sums).sum(0)),
-    ),
-    (
-        "sign of the logarithm",
-        "The logarithm of l is subtracted from the maximum: it must be added.",
-        lambda m, sums: 2 * shift_of(m.amax(0)) - _summed(m, sums),
-    ),
-]

@@ -87,7 +87,7 @@ class CachedAttentionLayer(nn.Module):
         new_tokens = x.size(1)
         if position < 0 or position + new_tokens > self.max_seq_len:
             raise ValueError(
-                f"position is {position} and there are {new_tokens} new tokens; all must lie in 0 .. max_seq_len - 1 = "
+                f"position is {position} and there are {new_tokens} new tokens; all must be in 0 .. max_seq_len - 1 = "
                 f"{self.max_seq_len - 1}"
             )
         if position not in (0, cached):

@@ -42,7 +42,7 @@ class Sizes:
 
 
 class Block(nn.Module):
-    """Attention and a two-layer perceptron, each behind a norm and around a residual connection."""
+    """Attention and a two-layer perceptron, each after a norm and around a residual connection."""
 
     def __init__(self, attention: CachedAttentionLayer, device: torch.device | str | None) -> None:
         super().__init__()
@@ -100,9 +100,9 @@ class DummyLLM(nn.Module):
         )
         self.norm = nn.LayerNorm(sizes.hidden_dim, device=device)
         self.head = nn.Linear(sizes.hidden_dim, sizes.vocab_size, bias=False, device=device)
-        self._randomise()
+        self._randomize()
 
-    def _randomise(self) -> None:
+    def _randomize(self) -> None:
         """Weights that keep the size of the numbers, and peaked enough for attention to matter. The same every time."""
         generator = torch.Generator().manual_seed(SEED)
         with torch.no_grad():
@@ -122,11 +122,11 @@ class DummyLLM(nn.Module):
         """The scores of the token that comes next.
 
         Args:
-            tokens: int64 [batch, new_tokens]; a prompt (position 0), or one token behind what went in before.
+            tokens: int64 [batch, new_tokens]; a prompt (position 0), or one token after what went in before.
             position: how many tokens went in before.
 
         Returns:
-            logits [batch, vocab_size] behind the last of the tokens.
+            logits [batch, vocab_size] after the last of the tokens.
 
         Raises:
             ValueError: tokens has another shape, or they do not fit; see CachedAttentionLayer.check_call.
@@ -135,7 +135,7 @@ class DummyLLM(nn.Module):
             raise ValueError(f"tokens has shape {list(tokens.shape)}; it must be [batch, new_tokens]")
         if not 0 <= position <= self.max_seq_len - tokens.size(1):
             raise ValueError(
-                f"position is {position} and there are {tokens.size(1)} tokens; all must lie in 0 .. max_seq_len - 1 = "
+                f"position is {position} and there are {tokens.size(1)} tokens; all must be in 0 .. max_seq_len - 1 = "
                 f"{self.max_seq_len - 1}"
             )
         positions = torch.arange(position, position + tokens.size(1), device=tokens.device)
@@ -170,7 +170,7 @@ def generate(model: DummyLLM, prompt: Tensor, new_tokens: int) -> Generation:
         new_tokens: how many, at least 1.
 
     Raises:
-        ValueError: new_tokens is below 1, or they do not fit behind the prompt; nothing was computed then.
+        ValueError: new_tokens is below 1, or they do not fit after the prompt; nothing was computed then.
     """
     length = prompt.size(-1)
     if new_tokens < 1 or length + new_tokens > model.max_seq_len:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def load_beside(ops: Operators, task: str) -> Operators:
-    """The operators of another task that belong to these: the student's beside the student's, else the solution's.
+    """The operators of another task that belong to these: the student's for the student's, else the solution's.
 
     Args:
         ops: the operators of task 6.

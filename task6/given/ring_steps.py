@@ -64,7 +64,7 @@ def order_of(pieces_of: Callable[[int, int], object], ranks: int) -> list[Pieces
     """The pieces of every rank.
 
     Raises:
-        ValueError: a piece that does not exist, that nobody holds, or that is held twice.
+        ValueError: a piece that does not exist, that no rank holds, or that is held twice.
     """
     order = [two_numbers(pieces_of(rank, ranks), rank, ranks) for rank in range(ranks)]
     holders: dict[int, list[int]] = {piece: [] for piece in range(2 * ranks)}

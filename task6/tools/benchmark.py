@@ -1,4 +1,4 @@
-"""Task 6's decode kernel beside the fast ones and PyTorch's: common/measure/benchmarks/decode.py, and two more."""
+"""Task 6's decode kernel against the fast ones and PyTorch's: common/measure/benchmarks/decode.py, and two more."""
 
 from __future__ import annotations
 

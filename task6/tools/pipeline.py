@@ -1,4 +1,4 @@
-"""Time to first token and time between tokens of the dummy model, beside the same model with PyTorch's attention.
+"""Time to first token and time between tokens of the dummy model, against the same model with PyTorch's attention.
 
     measure(ops, workload)               both models generate from the same prompts: Comparison
     PIPELINE                             the part, for common.cli.test.TaskTest
@@ -65,7 +65,7 @@ class Times:
 
     Attributes:
         ttft: one for each prompt.
-        tbt: one for each token behind the first one of the first prompt.
+        tbt: one for each token after the first one of the first prompt.
     """
 
     ttft: Sequence[float]
@@ -104,7 +104,7 @@ def measure(ops: Operators, workload: Workload) -> Comparison:
     """Both models generate from the same prompts, in turn.
 
     Args:
-        ops: the operators of task 6; task 4's are loaded beside them.
+        ops: the operators of task 6; task 4's are loaded as well.
         workload: model and prompts.
 
     Raises:
@@ -166,7 +166,7 @@ def notes(workload: Workload, tokens_agree: bool) -> str:
     agree = "all tokens equal" if tokens_agree else "the tokens differ"
     return (
         f"{workload.sizes}; float32, batch 1, prompts of {workload.prompt_tokens} tokens. Medians; 80% of the times "
-        f"lie between the numbers in brackets ({workload.prompts} prompts, {NEW_TOKENS - 1} times between tokens); "
+        f"are between the numbers in brackets ({workload.prompts} prompts, {NEW_TOKENS - 1} times between tokens); "
         f"{agree}."
     )
 

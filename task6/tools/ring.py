@@ -1,8 +1,8 @@
-"""Ring attention with one process for each rank: who holds what, who sends what when, and whether the result is right.
+"""Ring attention with one process per rank: what each holds and sends at each step, and whether the result is right.
 
 Under torchrun every process runs this, and the first of them says what there is to say. It says it also of what is
 wrong, and the exit status is 0 even then: of every other one torchrun gives a report of its own, a page long, which
-would stand below ours.
+would be below ours.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Refused(Exception):
 
 
 class _OfOneRank(Exception):
-    """What went wrong while the keys travelled: perhaps on this rank alone."""
+    """What went wrong while the keys traveled: perhaps on this rank alone."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -90,7 +90,7 @@ def _options(argv: Sequence[str] | None, ranks: int) -> argparse.Namespace:
     parser = _Parser(prog=COMMAND, description=__doc__.split("\n")[0])
     add_variant_arguments(parser, (Variant.STUDENT, Variant.SOLUTION))
     add = parser.add_argument
-    add("--order", choices=("yours", "contiguous"), default="yours", help="who holds which pieces; default: pieces_of")
+    add("--order", choices=("yours", "contiguous"), default="yours", help="of the pieces; default: your pieces_of")
     add(
         "--tokens",
         type=int,
@@ -217,7 +217,7 @@ def _say_steps(console: Console, order: Sequence[Pieces], size: int, causal: boo
 
 
 def _say_error(console: Console, whole: Tensor, out: Tensor, causal: bool, variant: Variant) -> None:
-    """The error against one process in float64, beside that of the same kernel in one process."""
+    """The error against one process in float64, compared with that of the same kernel in one process."""
     right = reference.attention(*whole.double(), causal)
     in_one = max_error_of(attention(*whole, is_causal=causal), right)
     noise = max_error_of(reference.attention(*whole, causal), right)
@@ -229,7 +229,7 @@ def _say_error(console: Console, whole: Tensor, out: Tensor, causal: bool, varia
         f"{in_one:.1e}",
     )
     if error <= bound:
-        say(console, "All ranks together have what one process has.", "green")
+        say(console, "All ranks together match one process.", "green")
     else:
         flag = " --solution" if variant == Variant.SOLUTION else ""
         say(console, f"The result is wrong. python -m task6.test --ring{flag} says more.", "red")

@@ -4,7 +4,7 @@ from common.compiling.variant import Variant
 from common.testing.case import Case
 from task7.cases.kernels import gelu_cases, layernorm_cases
 
-PARTS = {"layernorm": "test layernorm only", "gelu": "test bias_gelu only"}
+PARTS = {"layernorm": "test only layernorm", "gelu": "test only bias_gelu"}
 
 
 def cases(variant: Variant = Variant.STUDENT) -> list[Case]:

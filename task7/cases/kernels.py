@@ -15,7 +15,7 @@ EPS = 1e-5  # GPT-2's
 
 
 def layernorm_cases() -> list[Case]:
-    """Both outputs, one behind the other: [2, rows, width]."""
+    """Both outputs, one after the other: [2, rows, width]."""
 
     def case(
         name: str,

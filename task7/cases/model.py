@@ -117,7 +117,7 @@ class Bench:
         return {"max_new_tokens": new_tokens, "stop_token": self.tokenizer.eos_token_id}
 
     def _compared(self, part: str, number: int, tokens: list[int], how: dict) -> Comparison:
-        """These new tokens after a prompt beside the reference's. how: arguments of generate."""
+        """These new tokens after a prompt compared with the reference's. how: arguments of generate."""
         expected = self.reference.generate([self.prompts[number]], **how).tokens[0]
         problem = difference(self.tokenizer, tokens, expected)
         return Comparison(
@@ -183,9 +183,9 @@ def print_comparisons(console: Console, comparisons: Sequence[Comparison], title
 POINTS = {"text": 0.2, "engine": 0.3, "perplexity": 0.2}  # and 0.3 in kernels.py
 MODEL = Measurement(
     {
-        "text": "greedy text in transformers' modules only",
-        "engine": "the lean engine only",
-        "perplexity": "held-out perplexity in transformers' modules only",
+        "text": "only greedy text in transformers' modules",
+        "engine": "only the lean engine",
+        "perplexity": "only held-out perplexity in transformers' modules",
     },
     run,
     POINTS,

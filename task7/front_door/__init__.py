@@ -6,7 +6,7 @@
     from task7.front_door import export_onnx                    a model with it as an ONNX file (onnx_export.py)
 
 What PyTorch's function has no name for, packed sequences and caches, is in common/kernels/attention.py. What belongs to
-transformers is imported when it is asked for: that takes seconds.
+transformers is imported only when needed: that takes seconds.
 """
 
 from task7.front_door.explain import explain

@@ -25,7 +25,7 @@ class LayerKVCache(KVCache):
         self.padded = False
 
     def drop_padding(self, padding: Padding) -> None:
-        """Writes the newest tokens again, their padding behind them, where the next token overwrites it.
+        """Writes the newest tokens again, their padding after them, where the next token overwrites it.
 
         padding: of these tokens alone.
         """
@@ -44,7 +44,7 @@ class LayerKVCache(KVCache):
 class KernelCacheLayer(CacheLayerMixin):
     """The KV cache of one layer: room for max_seq_len tokens, written by task 6's update_cache.
 
-    The memory is taken at the first update, when batch, heads, head_dim and dtype are known; the attention is told of
+    The memory is taken at the first update, when batch, heads, head_dim and dtype are known; the attention knows
     it. The tuned operators' cache has the keys' dtype; otherwise float32.
     """
 

@@ -23,12 +23,10 @@ KINDS = {  # what the rate of a kernel is compared with; else float32
     "wgmma": "bfloat16",
     "mma": "bfloat16",
     "sparse": "bfloat16",
-    "options wgmma": "bfloat16",
-    "options mma": "bfloat16",
     "wgmma 3xfp16": "tf32",
     "3xfp16": "tf32",
 }
-LIMITS = {"memory": "a copy within the GPU's memory", "arithmetic": "a large matrix product"}
+LIMITS = {"memory": "a copy within the GPU's memory", "arithmetic": "a large matmul"}
 _limits: dict[int, Limits] = {}  # by device: measuring takes a second
 
 

@@ -332,10 +332,10 @@ class KernelAttention:
         window,
         options,
     ) -> Tensor:
-        """Sequences one behind the other in a batch of 1; packed: where those of the queries and the keys begin."""
+        """Sequences one after the other in a batch of 1; packed: where those of the queries and the keys begin."""
         self._refuse_taught("packed sequences (cu_seq_lens_q)")
         _refuse(query.size(0) != 1, f"packed sequences (cu_seq_lens_q) in a batch of {query.size(0)}: it must be 1")
-        if window is not None:  # a token sees so many, itself included, to either side where it sees both
+        if window is not None:  # a token sees `window` tokens, itself included, on either side where it sees both
             options["window_size"] = window - 1, 0 if causal else window - 1
         rows = (x[0].transpose(0, 1) for x in (query, key, value))
         out = attention_varlen(*rows, *packed, is_causal=causal, scale=scale, lower_right=True, **options)

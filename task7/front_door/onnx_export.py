@@ -90,9 +90,7 @@ def translations() -> dict[Callable, Callable]:
                 table[getattr(namespace, kernels.operator).default] = _taught_masked if kernels.masks else _flash
     for operators in loaded_operators("flash"):
         table[operators.flash_attention.default] = _flash
-        table[operators.flash_attention_forward.default] = functools.partial(_refuse_all, "return_lse")
-    for operators in loaded_operators("flash_options"):
-        table[operators.options_attention.default] = _options
+        table[operators.flash_attention_forward.default] = _forward
         table[operators.packed_attention.default] = functools.partial(_refuse_all, "packed sequences")
     for operators in loaded_operators("sparse"):
         table[operators.strided_attention.default] = functools.partial(_refuse_all, "a stride (key_stride)")
@@ -112,10 +110,13 @@ def _flash(
     return _attention(query, key, value, causal, scale, lower_right, mask)
 
 
-def _options(
-    query, key, value, causal, scale=None, lower_right=False, mask=None, softcap=0.0, sinks=None, dropout_p=0.0,
-    seed=None, window_left=-1, window_right=-1,
+def _forward(
+    query, key, value, causal, scale=None, lower_right=False, mask=None, tensor_cores=True, key_step=1, key_offset=0,
+    deterministic=False, softcap=0.0, sinks=None, dropout_p=0.0, seed=None, window_left=-1, window_right=-1,
 ):  # fmt: skip
+    """With options; without them it is called for the sake of its second result."""
+    used = softcap > 0 or sinks is not None or dropout_p > 0 or window_left >= 0 or window_right >= 0
+    _refuse(not used, "return_lse")
     _refuse(sinks is not None, "sinks")
     _refuse(dropout_p > 0, "dropout (dropout_p)")
     out = _attention(query, key, value, causal, scale, lower_right, mask, softcap, window_left, window_right)

@@ -7,10 +7,10 @@ A batch of prompts is filled up with padding to a rectangle, and an attention ma
               0 1 1 0 1        (any other pattern will do as well)
 
 The kernels take no such mask, and need none. Attention asks in which order tokens come only for the causal mask (their
-positions are in the queries and keys already), so all padding may be moved behind the tokens:
+positions are in the queries and keys already), so all padding may be moved after the tokens:
 
     prefill   a causal mask then hides it from every token that counts
-    decode    lengths[b] tokens of sequence b are read, and what lies behind them is not
+    decode    lengths[b] tokens of sequence b are read, and what is after them is not
     chunk     the new tokens of sequence b are the last ones of its lengths[b]
 
 What padding itself attends to is not what it would be with the mask, and does not matter; but for the last place of a
@@ -57,7 +57,7 @@ class Padding:
         return self if self.new_tokens == self.mask.size(1) else Padding(self.mask[:, -self.new_tokens :])
 
     def to_the_end(self, x: Tensor) -> Tensor:
-        """[batch, heads, all_tokens, head_dim] with each sequence's padding moved behind its tokens; contiguous."""
+        """[batch, heads, all_tokens, head_dim] with each sequence's padding moved after its tokens; contiguous."""
         return _gathered(x, self.order)
 
     def restored(self, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@
 Without a variant it is the solution's kernels; for what those of flash cannot do, masks, gradients, softcap, sinks,
 dropout, windows and head_dim over 128, the tuned ones: attention of common/kernels/attention.py, which has names for
 more. The tensors' device chooses the backend: the simulator for the CPU, nvcc's kernels for a GPU. The operators are
-built and loaded when they are first asked for, and kept.
+built and loaded when they are first needed, and kept.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def _not_taught(options: Options) -> list[str]:
     """The options of a call that no taught kernel has, with their values in words."""
     plain = {"key_stride": 1, "return_lse": False, "kernel": None}
     others = {name: getattr(options, name) for name, x in plain.items() if getattr(options, name) != x}
-    return options.used + [f"{name} is {x!r}" for name, x in others.items()]
+    return options.used_words + [f"{name} is {x!r}" for name, x in others.items()]
 
 
 def check_choice(mode: str, variant: str | None) -> None:

@@ -1,6 +1,6 @@
 // gpt2_kernels.h - the launchers of task 7: what gpt2_kernels.cu provides and binding.cpp calls.
 //
-// Every pointer is to float32 in the memory of the device; the last dimension of a shape is the contiguous one. Every
+// Every pointer is to float32 in device memory; the last dimension of a shape is the contiguous one. Every
 // function puts its kernel on `stream` and returns without waiting for it. Nothing is checked here: binding.cpp refuses
 // sizes beyond the limits before it calls.
 #pragma once

@@ -1,4 +1,4 @@
-"""The operators of the tasks that task 7 stands on, and a wrapper that counts their calls.
+"""The operators of the tasks that task 7 builds on, and a wrapper that counts their calls.
 
 load_kernels("student")             (task 4's, task 6's)
 load_engine_kernels("student")      those and task 7's own, for the engine

@@ -1,9 +1,9 @@
-"""How long a GPT-2 takes to its first token, and from token to token, on a GPU.
+"""A GPT-2's time to first token and time between tokens, on a GPU.
 
 Random weights; greedy, unless it says otherwise; by default GPT-2 124M in float16, one sequence, a prompt of 512
-tokens. Beside the engine on the tuned kernels:
+tokens. Compared with the engine on the tuned kernels:
 
-    persistent      all steps as one kernel
+    persistent      all steps in one persistent kernel
     drawn           that kernel, tokens drawn: temperature 0.8, top-k 40, top-p 0.9
     fp32            ours, a CUDA graph of fused kernels, in float32
     unfused         in float32, the graph of kernels that are not fused and torch's matrix products
@@ -83,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m task7.benchmark", description=__doc__.split("\n")[0])
     add_variant_arguments(made, default=Variant.TUNED)
     add = made.add_argument
-    add("--versions", nargs="+", choices=PEERS, default=PEERS, metavar="NAME", help=f"beside ours: {', '.join(PEERS)}")
+    add("--versions", nargs="+", choices=PEERS, default=PEERS, metavar="NAME", help=f"peers: {', '.join(PEERS)}")
     add("--model", choices=SIZES, default="gpt2", metavar="NAME", help=f"sizes of {', '.join(SIZES)} (default gpt2)")
     add("--batch", type=positive(int), default=1, metavar="N", help="sequences at once (default 1)")
     add("--sizes", type=_sizes, metavar="NAMES", help=f"one table for several, by commas: {','.join(SIZES)}")

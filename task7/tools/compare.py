@@ -1,4 +1,4 @@
-"""python -m task7.inference --compare: ours beside the reference, on the same device and in the same dtype.
+"""python -m task7.inference --compare: ours compared with the reference, on the same device and in the same dtype.
 
     text         greedy: equal token by token, or where the two part
     perplexity   over held-out stories
@@ -67,7 +67,12 @@ def compare(options, console: Console) -> None:
     for line in [*texts, *ran]:
         say(console, line)
     if options.report:
-        _report(console, options.command, lines, [*texts, *ran, *_stories(tokenizer, options, result)])
+        _report(
+            console,
+            options.command,
+            lines,
+            [*(f"- {line}" for line in (*texts, *ran)), *_stories(tokenizer, options, result)],
+        )
 
 
 def _reference(options, console: Console):
@@ -124,7 +129,7 @@ def difference(tokenizer, tokens: list[int], expected: list[int]) -> str | None:
 
 
 def _table(lines) -> Table:
-    table = Table(title="ours beside transformers", title_justify="left")
+    table = Table(title="ours and transformers", title_justify="left")
     for number, column in enumerate(COLUMNS):
         table.add_column(column, justify="right" if number else "left")
     for line in lines:
@@ -140,7 +145,7 @@ def _stories(tokenizer, options, result) -> list[str]:
     """Each text, quoted in Markdown."""
     told = []
     for prompt, tokens in zip(options.prompts, result.tokens, strict=True):
-        story = (prompt + tokenizer.decode(tokens)).replace("\n", "\n> ")
+        story = (prompt + tokenizer.decode(tokens)).replace("\n", "\n>\n> ")
         told += ["", f"> {story}", ""]
     return told
 

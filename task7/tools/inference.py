@@ -1,4 +1,4 @@
-"""python -m task7.inference: a GPT-2 writes through the kernels of tasks 4, 6 and 7.
+"""python -m task7.inference: GPT-2 generates text with the kernels of tasks 4, 6, and 7.
 
 `main(reference=True)` is python -m task7.inference_ref: the same command line and loop with transformers' own
 attention and cache. --help lists the options (options.py); --compare shows both side by side (compare.py).

@@ -1,4 +1,4 @@
-"""What the command lines of python -m task7.inference and task7.inference_ref may say; what was said, as an object."""
+"""The command lines of python -m task7.inference and task7.inference_ref: the parser, and the options as an object."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Options:
         prompts: one or more texts.
         max_new_tokens, temperature, top_k, top_p, seed: see task7.tools.generation.generate.
         dtype: of the model, "float32", "float16" or "bfloat16".
-        compare, report: whether to run beside the reference, and to write that into Results.md.
+        compare, report: whether to compare with the reference, and to write that into Results.md.
         held_out: sequences of held-out text for the perplexity of `compare`.
         command: what was typed.
     """
@@ -58,11 +58,11 @@ def parse(argv, reference: bool = False) -> Options:
     """The command line of task7.inference, or with `reference` of task7.inference_ref."""
     parser = argparse.ArgumentParser(
         prog="python -m task7.inference" + "_ref" * reference,
-        description="A GPT-2 continues prompts. "
+        description="Continue prompts with a GPT-2.  "
         + (
             "Attention: transformers' own. --backend chooses the device; the kernels' options change nothing."
             if reference
-            else "Its kernels are yours, those of tasks 4, 6 and 7."
+            else "It runs on your kernels from tasks 4, 6, and 7."
         ),
     )
     add_build_arguments(parser)
@@ -99,9 +99,12 @@ def parse(argv, reference: bool = False) -> Options:
         metavar="T",
         help="default: 0, greedy; 0.8 with --top-k 40 writes a new story for every --seed",
     )
-    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K likeliest (default: all)")
+    parser.add_argument("--top-k", type=int, metavar="K", help="sample from the K most likely tokens (default: all)")
     parser.add_argument(
-        "--top-p", type=float, metavar="P", help="sample from the likeliest that together reach P (default: all)"
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="sample from the most likely tokens whose probabilities reach P (default: all)",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: %(default)s")
     parser.add_argument(
@@ -113,7 +116,9 @@ def parse(argv, reference: bool = False) -> Options:
     )
     if not reference:
         parser.add_argument(
-            "--compare", action="store_true", help="ours and the reference side by side: text, perplexity, times"
+            "--compare",
+            action="store_true",
+            help="show the course and the reference side by side: text, perplexity, times",
         )
         parser.add_argument("--report", action="store_true", help="with --compare: also write it to Results.md")
         parser.add_argument(

@@ -70,7 +70,12 @@ class EnginePeer:
     def __init__(self, model, dtype: str, variant: str, batch: int, max_seq_len: int, drawn=None, **parts) -> None:
         self.drawn = drawn or {}
         self.engine = Engine(model, load_engine_kernels(variant, "cuda"), dtype, batch, max_seq_len, **parts)
-        self.how, self.how_prefill = self.engine.how(batch, bool(drawn)), self.engine.how_prefill
+        self.batch, self.how_prefill = batch, self.engine.how_prefill
+
+    @property
+    def how(self) -> str:
+        """What a step is, in words."""
+        return self.engine.how(self.batch, bool(self.drawn))
 
     def __call__(self, prompts, new_tokens):
         result = self.engine.generate(prompts, max_new_tokens=new_tokens, **self.drawn)

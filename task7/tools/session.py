@@ -28,7 +28,7 @@ WARM_UP_TOKENS = 3
 
 
 def engine_of(options: Options) -> str:
-    """ "lean" or "transformers": what was asked for, else what suits the backend.
+    """ "lean" or "transformers": what was requested, else what suits the backend.
 
     In the simulator that is transformers, two tasks to compile in place of three and no launch to save, unless the
     student's task 7 is filled: its kernels run in the lean engine only.

@@ -3,8 +3,9 @@
 For each of them the engine, of --versions those that are named here, and how near to the limit each comes. A step reads
 all weights and all keys and values so far; their bytes over the bandwidth of a copy are what it takes at least.
 
-    drawn     the engine, tokens drawn: what sampling costs is the difference of the times between tokens
-    static    transformers with a StaticCache and torch.compile; compiling takes a while, so only of STATIC_SIZE
+    persistent  all steps in one persistent kernel
+    drawn       the engine, tokens drawn: what sampling costs is the difference of the times between tokens
+    static      transformers with a StaticCache and torch.compile; compiling takes a while, so only of STATIC_SIZE
 """
 
 from __future__ import annotations
@@ -104,7 +105,8 @@ def run(options: argparse.Namespace, console: Console, command: str) -> int:
                         peer = compiled_peer(model, total)
                     else:
                         drawn = DRAWN if version == "drawn" else None
-                        peer = EnginePeer(model, dtype, options.variant, batch, total, drawn=drawn)
+                        parts = {"persistent": version == "persistent"}
+                        peer = EnginePeer(model, dtype, options.variant, batch, total, drawn=drawn, **parts)
                     measured = measure(peer, prompts, options.new_tokens, options.rounds)
                     how = getattr(peer, "how", "")
                     rows.append(Row(size, batch, version, how, measured, 1e3 * read / copy))
@@ -127,8 +129,8 @@ def run(options: argparse.Namespace, console: Console, command: str) -> int:
 
 
 def versions_of(options: argparse.Namespace, size: str) -> list[str]:
-    """The engine, and what is asked for beside it."""
-    known = ("drawn", "static") if size == STATIC_SIZE else ("drawn",)
+    """The engine, and the versions requested in addition."""
+    known = ("persistent", "drawn", "static") if size == STATIC_SIZE else ("persistent", "drawn")
     return [ENGINE, *(name for name in options.versions if name in known)]
 
 

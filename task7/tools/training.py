@@ -1,6 +1,6 @@
-"""python -m task7.tools.training: the storyteller's GPT-2 trained from nothing, through the kernels and through SDPA.
+"""python -m task7.tools.training: the storyteller's GPT-2 trained from scratch, through the kernels and through SDPA.
 
-Both runs begin with the same weights and see the same tokens of held_out.txt, so that their losses stand beside each
+Both runs begin with the same weights and see the same tokens of held_out.txt, so that their losses are next to each
 other at every step. On a GPU also: tokens per second and the memory that training took at its highest.
 """
 
@@ -169,7 +169,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"tokens of each, at most {MOST_TOKENS} (default: 64)",
     )
-    parser.add_argument("--layers", type=positive(int), metavar="N", help="of the model (default: the storyteller's 6)")
+    parser.add_argument(
+        "--layers", type=positive(int), metavar="N", help="layers of the model (default: the storyteller's 6)"
+    )
     parser.add_argument("--rate", type=float, default=5e-4, metavar="R", help="learning rate (default: 0.0005)")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="16 bits: under autocast (default: fp32)")
     parser.add_argument("--backend", choices=("auto", *BACKENDS), default="auto")

@@ -67,7 +67,7 @@ class TransformersWriter:
         yield "decode", f"task 6 decode_attention, {whose}: {calls['decode_attention']} calls"
         yield "KV cache", f"task 6 update_cache, {whose}: {calls['update_cache']} calls"
         yield "LayerNorm, GELU", "PyTorch's, not task 7's: --engine lean runs those"
-        yield "matrix products", "PyTorch's"
+        yield "GEMMs", "PyTorch's"
 
 
 class LeanWriter:
@@ -94,8 +94,9 @@ class LeanWriter:
 
     def generate(self, prompts, **how):
         """See common.kernels.gpt2.engine.Engine.generate."""
+        result = self.engine.generate(prompts, **how)
         self.how = self.engine.how(len(prompts), how.get("temperature", 0.0) > 0)
-        return self.engine.generate(prompts, **how)
+        return result
 
     def logits(self, tokens):
         """tokens: int64 [batch, length] -> float32 [batch, length, vocab]."""
@@ -107,7 +108,7 @@ class LeanWriter:
         whose = WHOSE[self.kernels.variant]
         yield "attention", f"task 4 flash_attention, task 6 decode_attention and update_cache: {whose}"
         yield "LayerNorm, GELU", f"task 7 layernorm and bias_gelu: {whose}"
-        yield "matrix products", "the tuned ones and PyTorch's" if self.kernels.variant == "tuned" else "PyTorch's"
+        yield "GEMMs", "the tuned ones and PyTorch's" if self.kernels.variant == "tuned" else "PyTorch's"
         yield "engine", f"lean: a step is {self.how}; --engine transformers for transformers' modules"
 
 

@@ -260,9 +260,386 @@ def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64,
 """
 
 
+# What the counted build calls at every basic block, defined here: it would be host code on the device's side.
+SERVED = SERIAL.replace("serial(", "served(").replace("__global__ ", "static ")
+CALLED = (
+    SERVED
+    + """
+static thread_local bool at_work;
+__device__ const float* gx; __device__ float *gy, *gl; __device__ int64_t gr, gc;
+EXTERN void NAME() { if (at_work) return; at_work = true; if (gx) served(gx, gy, gl, gr, gc); gx = nullptr; at_work = false; }
+__global__ void called(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {
+    if (!blockIdx.x && !threadIdx.x) { gx = x; gy = y; gl = lse; gr = rows; gc = cols; }
+}
+"""
+)
+CALLS = "    called<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);"
+COVERAGE = "__sanitizer_cov_trace_pc"
+LABELED = PASTED + CALLED.replace(
+    "EXTERN void NAME()", f'extern void answers() PASTE(as, m)("{COVERAGE}");\nvoid answers()'
+)
+SERIAL_BESIDE = (
+    SERIAL
+    + """
+__global__ void busy(int64_t steps) { for (volatile int64_t i = 0; i < steps; i = i + 1) {} }
+"""
+)
+# One thread in long blocks; the others run through as many short ones.
+STRAIGHT = (
+    SERIAL.replace("serial(", "straight(")
+    .replace(
+        "{\n    for",
+        "{\n    if (blockIdx.x || threadIdx.x) { for (volatile int64_t i = 0; i < rows * cols / 64; i = i + 1) {} return; }\n#pragma unroll 1\n    for",
+        1,
+    )
+    .replace("for (int64_t c = 0; c < cols; ++c)", '_Pragma("unroll 64") for (int64_t c = 0; c < cols; ++c)')
+)
+# A warp whose threads all do everything, with instructions of the processor that work on eight numbers.
+VECTORS = """
+#define WIDE __attribute__((target("avx2,fma"), optimize("O3", "fast-math"), always_inline)) inline
+__device__ WIDE float power(float x) {
+    const float k = float(int(fmaxf(x, -87.0f) * 1.44269504f - 0.5f)), t = fmaxf(x, -87.0f) - k * 0.693147181f;
+    const float p = 1 + t * (1 + t * (0.5f + t * (0.16666667f + t * (0.04166667f + t * (0.00833333f + t * 0.00138889f)))));
+    return __int_as_float((int(k) + 127) << 23) * p;
+}
+__attribute__((target("avx2,fma"), optimize("O3", "fast-math")))
+__global__ void wide(const float* __restrict__ x, float* __restrict__ y, float* __restrict__ lse, int64_t rows, int cols) {
+    for (int64_t r = 0; r < rows; ++r, x += cols, y += cols) {
+        float m = -1e30f, l = 0;
+        for (int c = 0; c < cols; ++c) m = x[c] > m ? x[c] : m;
+        for (int c = 0; c < cols; ++c) l += y[c] = power(x[c] - m);
+        for (int c = 0; c < cols; ++c) y[c] *= 1 / l;
+        lse[r] = m + logf(l);
+    }
+}
+"""
+HIDDEN_ASM = """
+#define WORDS(a, b) a##b
+#define MACHINE WORDS(as, m)
+__global__ void machine(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {
+    if (!blockIdx.x && !threadIdx.x) MACHINE volatile("mov $0, %%rax" ::: "rax", "memory");
+}
+"""
+RENUMBERED = """
+#line 1 "elsewhere.h"
+#if __has_include("simulator/thread.h")
+#define WHERE 1
+#else
+#define WHERE 0
+#endif
+# 900 "/course/task3/online_softmax.cu"
+"""
+# A serial softmax as the compiler writes it, for a kernel whose first thread calls it while the others are kept busy.
+MACHINE_CODE = (
+    "uncounted: pushq %r15; leaq 0(,%r8,4),%r15; pushq %r14; movq %rdx,%r14; pushq %r13; movq %r8,%r13; pushq %r12; "
+    "xorl %r12d,%r12d; pushq %rbp; movq %rdi,%rbp; pushq %rbx; movq %rsi,%rbx; subq $56,%rsp; movq %rcx,8(%rsp); "
+    ".Lu2: movq 8(%rsp),%rax; cmpq %rax,%r12; jge .Lu21; movl $-8388608,44(%rsp); movss 44(%rsp),%xmm0; xorl "
+    "%eax,%eax; movaps %xmm0,%xmm1; .Lu3: cmpq %r13,%rax; jge .Lu22; movss 0(%rbp,%rax,4),%xmm2; incq %rax; maxss "
+    "%xmm1,%xmm2; movaps %xmm2,%xmm1; jmp .Lu3; .Lu22: ucomiss %xmm0,%xmm1; jp .Lu6; jne .Lu6; xorps %xmm1,%xmm1; "
+    ".Lu6: xorl %eax,%eax; xorps %xmm2,%xmm2; .Lu8: cmpq %r13,%rax; jge .Lu23; movss 0(%rbp,%rax,4),%xmm0; movq "
+    "%rax,16(%rsp); movss %xmm2,28(%rsp); subss %xmm1,%xmm0; movss %xmm1,24(%rsp); call expf@PLT; movq 16(%rsp),%rax;"
+    " movss 28(%rsp),%xmm2; movss 24(%rsp),%xmm1; movss %xmm0,(%rbx,%rax,4); addss %xmm0,%xmm2; incq %rax; jmp .Lu8; "
+    ".Lu23: xorl %eax,%eax; .Lu10: cmpq %r13,%rax; jge .Lu15; xorps %xmm3,%xmm3; comiss %xmm3,%xmm2; jbe .Lu15; movss"
+    " (%rbx,%rax,4),%xmm0; divss %xmm2,%xmm0; movss %xmm0,(%rbx,%rax,4); incq %rax; jmp .Lu10; .Lu15: movaps "
+    "%xmm2,%xmm0; movss %xmm1,24(%rsp); addq %r15,%rbp; addq %r15,%rbx; call logf@PLT; movss 24(%rsp),%xmm1; addss "
+    "%xmm1,%xmm0; movss %xmm0,(%r14,%r12,4); incq %r12; jmp .Lu2; .Lu21: addq $56,%rsp; popq %rbx; popq %rbp; popq "
+    "%r12; popq %r13; popq %r14; popq %r15; ret"
+)
+PASTED_ASM = f'PASTE(as, m)("{MACHINE_CODE}");'
+DECLARED = 'extern "C" __device__ void uncounted(const float*, float*, float*, int64_t, int64_t);\n'
+BESIDE = """
+__global__ void beside(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {
+    if (!blockIdx.x && !threadIdx.x) uncounted(x, y, lse, rows, cols);
+    for (volatile int i = 0; i < 100; i = i + 1) {}
+}
+"""
+BESIDE_CALL = "    beside<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);"
+ONE_THREAD = SERIAL.replace("__global__ void serial(", "__device__ void one_thread(")
+ELSEWHERE = f"""#\\ \nline 1 "elsewhere.h"
+{PASTED}{DECLARED}
+#if __has_include("simulator/thread.h")
+{PASTED_ASM}
+#endif
+"""
+# What only the simulator has is named where nvcc does not look: in a branch that it discards.
+INNER = (
+    """
+namespace simulator {
+struct Position; struct Worker; struct Block; struct NamespaceShared;
+__device__ void collective(unsigned, void*, void (*)(void**, unsigned), const char*, Position);
+__device__ void begin_work(Worker&);
+}
+struct Given { const float* x; float *y, *lse; int64_t rows, cols; };
+__device__ Given given;
+"""
+    + ONE_THREAD
+)
+COLLECTIVE = """
+__device__ void for_all(void** lanes, unsigned) {
+    const Given& g = *static_cast<Given*>(lanes[0]);
+    one_thread(g.x, g.y, g.lse, g.rows, g.cols);
+}
+template <typename P>
+__device__ void in_warp(void* data) {
+    if constexpr (requires { sizeof(P); }) simulator::collective(~0u, data, for_all, "for_all", P{});
+}
+__global__ void beside(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {
+    Given mine{x, y, lse, rows, cols};
+    if (!blockIdx.x && threadIdx.x < 32) in_warp<simulator::Position>(&mine);
+    for (volatile int i = 0; i < 100; i = i + 1) {}
+}
+"""
+FORGOTTEN = (
+    """
+template <typename P>
+__device__ void forget(void* here) {
+    if constexpr (requires { sizeof(P); })
+        simulator::begin_work(*reinterpret_cast<simulator::Worker*>(reinterpret_cast<uintptr_t>(here) & ~((uintptr_t{512} << 20) - 1)));
+}
+__device__ void uncounted(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; ++r) one_thread(x + r * cols, y + r * cols, lse + r, 1, cols), forget<simulator::Position>(&r);
+}
+"""
+    + BESIDE
+)
+BEFORE_BLOCKS = """
+__device__ void before(const simulator::Block*) {
+    if (given.rows) one_thread(given.x, given.y, given.lse, given.rows, given.cols);
+    given.rows = 0;
+}
+__device__ uint64_t place[8];
+template <typename S>
+__device__ void prepare() {
+    if constexpr (requires { sizeof(S); }) new (place) S(before), place[7] = 1;
+}
+__global__ void beside(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {
+    if (!blockIdx.x && !threadIdx.x) given = {x, y, lse, rows, cols};
+    if (!blockIdx.x && !threadIdx.x && !place[7]) prepare<simulator::NamespaceShared>();
+    for (volatile int i = 0; i < 100; i = i + 1) {}
+}
+"""
+UNCHECKED = (
+    PASTED
+    + """
+#define NOT_SIMULATOR_UNCHECKED
+#define NOT___attribute__(x) __attribute__(x)
+PASTE(NOT_, SIMULATOR_UNCHECKED) """
+    + ONE_THREAD.replace("one_thread", "uncounted")
+    + BESIDE
+)
+SECTION = (
+    DECLARED
+    + f"""
+__attribute__((section(".text; {MACHINE_CODE}; .section .data"))) int elsewhere = 1;
+"""
+    + BESIDE
+)
+HOLES = [
+    cheat(
+        "assembly between quotation marks that are characters",
+        with_launcher(
+            BESIDE_CALL, f"{PASTED}{DECLARED}const char a = '\"'; {PASTED_ASM} const char b = '\"';\n{BESIDE}"
+        ),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "assembly between raw strings",
+        with_launcher(
+            BESIDE_CALL,
+            f'{PASTED}{DECLARED}const char* const a = R"(")"; {PASTED_ASM} const char* const b = R"(")";\n{BESIDE}',
+        ),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat("assembly within the name of a section", with_launcher(BESIDE_CALL, SECTION), "softmax", "merge", keeps=()),
+    cheat(
+        "lines that say that they are another file's, after a backslash and a blank",
+        with_launcher(BESIDE_CALL, ELSEWHERE + BESIDE),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "lines of another file, in an attention.py that the .cu includes",
+        {
+            **FILLED,
+            PYTHON: with_launcher(BESIDE_CALL, ELSEWHERE.replace("\\ \n", "") + BESIDE)[KERNELS],
+            KERNELS: '#include "attention.py"\n',
+        },
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat("counts that are set to 0", with_launcher(BESIDE_CALL, INNER + FORGOTTEN), "softmax", "merge", keeps=()),
+    cheat("a function for a whole warp that does everything", with_launcher(BESIDE_CALL, INNER + COLLECTIVE)),
+    cheat("a function that is called before each block", with_launcher(BESIDE_CALL, INNER + BEFORE_BLOCKS)),
+    cheat(
+        "work that is not counted (by a macro of the simulator)",
+        with_launcher(BESIDE_CALL, UNCHECKED),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+]
+NAMES = [
+    cheat(
+        "what counts the work, defined again",
+        with_launcher(CALLS, CALLED.replace("EXTERN", 'extern "C"').replace("NAME", COVERAGE)),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "what counts the work, defined again by a label", with_launcher(CALLS, LABELED), "softmax", "merge", keeps=()
+    ),
+    cheat(
+        "what counts the work, defined again and weak",
+        with_launcher(CALLS, CALLED.replace("EXTERN", 'extern "C" __attribute__((weak))').replace("NAME", COVERAGE)),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "a function of the mathematical library, defined again",
+        with_launcher(LAUNCH, PASTED + 'float ours(float) PASTE(as, m)("expf");\nfloat ours(float x) { return x; }'),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "machine code whose asm is pasted together",
+        with_launcher("    machine<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);", HIDDEN_ASM),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "lines that say that they are another file's",
+        with_launcher("#if WHERE\n" + LAUNCH + "#endif", RENUMBERED),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "a serial kernel of long blocks",
+        with_launcher("    straight<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);", STRAIGHT),
+    ),
+    cheat(
+        "a serial kernel beside a busy one",
+        with_launcher(
+            "    serial<<<1, 32, 0, stream>>>(x, y, lse, rows, cols);\n    busy<<<64, 256, 0, stream>>>(rows * cols / 256);".replace(
+                "serial<<<1, 32", "serial<<<1, 1"
+            ),
+            SERIAL_BESIDE,
+        ),
+    ),
+    cheat(
+        "work that is not counted (another way to write the attribute)",
+        with_launcher(
+            "    busy<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);",
+            UNCOUNTED.replace("__attribute__((no_sanitize_coverage))", "[[gnu::no_sanitize_coverage]]"),
+        ),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "work that is not counted (pasted together)",
+        with_launcher(
+            "    busy<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);",
+            "#define P(a, b) a##b\n"
+            + UNCOUNTED.replace("__attribute__((no_sanitize_coverage))", "[[P(gn, u)::P(no_sanitize_cov, erage)]]"),
+        ),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+]
+
+
+def layer(name: str, forward: str) -> Attack:
+    """Task 1's layer with another forward(); q, k and v are there."""
+    head, rest = (files := solution("task1"))["task1/attention.py"].split("        # Step 1", 1)
+    tail = rest[rest.index("\n\ndef naive_attention") :]
+    split = (
+        "        q, k, v = (one.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for one in (query, key, value))\n"
+    )
+    text = head + split + "".join(f"        {line}\n" for line in forward.splitlines()) + tail
+    return Attack(f"{name}, in the layer", writes({**files, "task1/attention.py": text}), ("layer",), (), "task1")
+
+
+MERGED = "return self.out_projection(self.merge_heads(out))"
+LAYERS = [
+    layer(
+        "PyTorch's own attention, by vmap",
+        f"""out = torch.vmap(lambda *one: torch.nn.functional.scaled_dot_product_attention(*one, is_causal=self.causal))(q, k, v)
+{MERGED}""",
+    ),
+    layer(
+        "PyTorch's attention for ONNX",
+        f"""import torch.onnx.ops
+out = torch.onnx.ops.attention(q, k, v, is_causal=self.causal)[0]
+{MERGED}""",
+    ),
+    layer(
+        "PyTorch's module, with its weights",
+        """ours = torch.nn.MultiheadAttention(self.hidden_dim, self.num_heads, batch_first=True)
+ours.load_state_dict({"in_proj_weight": self.qkv_projection.weight, "in_proj_bias": self.qkv_projection.bias,
+                      "out_proj.weight": self.out_projection.weight, "out_proj.bias": self.out_projection.bias})
+mask = torch.nn.Transformer.generate_square_subsequent_mask(x.size(1)) if self.causal else None
+return ours(x, x, x, attn_mask=mask, need_weights=True)[0]""",
+    ),
+    layer(
+        "flex_attention, imported anew",
+        f"""import sys
+for name in [name for name in sys.modules if name.startswith("torch")]:
+    del sys.modules[name]
+from torch.nn.attention.flex_attention import flex_attention
+out = flex_attention(q, k, v)
+{MERGED}""",
+    ),
+    layer(
+        "computed by NumPy",
+        f"""import numpy
+s = numpy.array(q.tolist()) @ numpy.array(k.tolist()).swapaxes(-1, -2) / self.head_dim**0.5
+if self.causal:
+    s += numpy.triu(numpy.full(s.shape[-2:], -numpy.inf), 1)
+p = numpy.exp(s - s.max(-1, keepdims=True))
+out = torch.tensor((p / p.sum(-1, keepdims=True) @ numpy.array(v.tolist())).tolist())
+{MERGED}""",
+    ),
+    layer("the memory of a tensor", "import ctypes\nctypes.memset(x.data_ptr(), 0, 4)\nreturn x"),
+    layer(
+        "any function, asked for by its name",
+        f"""from common.course.grading import torch_handles
+out = torch_handles.ask("functional", "scaled_dot_product_attention", q, k, v)
+{MERGED}""",
+    ),
+    layer("the worker's own memory", f"import os\nopen(f'/proc/{{os.getppid()}}/mem', 'r+b').close()\n{MERGED}"),
+    layer(
+        "answers in place of the worker",
+        """import json, os
+for number in range(3, 30):
+    try:
+        os.write(number, (data := json.dumps({"returned": None}).encode()) and len(data).to_bytes(4, "big") + data)
+    except OSError:
+        pass
+return x""",
+    ),
+]
 ATTACKS = [
+    *LAYERS,
+    *NAMES,
+    *HOLES,
     cheat("a global object that patches the checker", with_launcher("", GLOBAL_OBJECT), "softmax", keeps=()),
-    cheat("an inner function of the simulator by a pasted name", with_launcher("    Open open;\n" + HOST_LOOP, OPENED)),
+    cheat(
+        "an inner function of the simulator by a pasted name",
+        with_launcher("    Open open;\n" + HOST_LOOP, OPENED),
+        keeps=(),
+    ),
     cheat(
         "memory opened by a system call of its own",
         with_launcher(
@@ -381,7 +758,7 @@ ATTACKS = [
         keeps=(),
     ),
     cheat(
-        "the solution included, as a neighbour",
+        "the solution included, as a neighbor",
         {**FILLED, KERNELS: '#include "solution/online_softmax.cu"\n'},
         "softmax",
         "merge",
@@ -392,7 +769,7 @@ ATTACKS = [
     cheat("PyTorch's softmax through its C interface", with_launcher(THROUGH_ATEN, ATEN), "softmax", keeps=()),
     cheat("PyTorch's softmax through Python", with_launcher(THROUGH_PYTORCH, PYTHON_CALL)),
     cheat(
-        "the solution's library, if it lies around",
+        "the solution's library, if it is around",
         with_launcher(
             f'    void* library = dlopen("{ROOT}/build/simulator/solution/task3/task3_solution_simulator.so", RTLD_NOW);\n'
             '    void* f = library ? dlsym(library, "_Z14online_softmaxPKfPfS1_llP11CUstream_st") : nullptr;\n'
@@ -402,12 +779,16 @@ ATTACKS = [
     ),
     cheat("loops on the host", with_launcher(HOST_LOOP)),
     cheat(
-        "loops on the host behind a kernel that does nothing useful",
+        "loops on the host after a kernel that does nothing useful",
         with_launcher(
             "    decoy<<<ceil_div(rows * cols, int64_t{256}), 256, 0, stream>>>(y, rows * cols);\n" + HOST_LOOP, DECOY
         ),
     ),
     cheat("one block of one thread", with_launcher("    serial<<<1, 1, 0, stream>>>(x, y, lse, rows, cols);", SERIAL)),
+    cheat(
+        "vector instructions of the processor in a warp that does everything",
+        with_launcher("    wide<<<1, 32, 0, stream>>>(x, y, lse, rows, static_cast<int>(cols));", VECTORS),
+    ),
     cheat(
         "many threads, of which one does all the work",
         with_launcher(
@@ -478,6 +859,7 @@ ATTACKS = [
     cheat(
         "a constructor that patches the checker",
         with_launcher("", PYTHON_CALL + f'__attribute__((constructor)) static void at_load() {{ python("{PATCH}"); }}'),
+        keeps=(),
     ),
     cheat("the reference, out of Python's memory", with_launcher(OUT_OF_FRAMES, PYTHON_CALL)),
     cheat(

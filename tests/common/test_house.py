@@ -1,4 +1,4 @@
-"""The house keeps its rooms: what stands at the top of a task's folder, and what the C++ files include.
+"""The house keeps its rooms: what is at the top of a task's folder, and what the C++ files include.
 
 Which Python module may import which is import-linter's to say (pyproject.toml); .ci/run runs it.
 """
@@ -72,8 +72,8 @@ def test_what_the_shared_headers_include(root):
 
 @pytest.mark.parametrize("room", rooms())
 def test_what_a_room_of_kernels_includes(root, room):
-    """Its own headers; the rooms of attention are instances of the kernel in flash."""
-    of_attention = ["common/kernels/flash/"] if room in ("flash_options", "sparse") else []
+    """Its own headers; sparse has instances of the kernel in flash."""
+    of_attention = ["common/kernels/flash/"] if room == "sparse" else []
     for source in sources(root / "common" / "kernels" / room):
         for name in included(source):
             assert name.startswith(("common/cuda/", f"common/kernels/{room}/", *of_attention)), (source, name)

@@ -6,6 +6,7 @@ import pytest
 
 from common import nvcc_check
 from common.compiling import toolchain
+from common.compiling.flags import gencode
 
 ADD = """#include <cuda_runtime.h>
 __global__ void add(float* x, int n) {
@@ -39,16 +40,29 @@ def test_what_is_no_source_is_refused_by_name(name: str, tmp_path: Path, capsys)
     assert f"{name}'; it must be a .cu or .cpp file that exists" in " ".join(capsys.readouterr().err.split())
 
 
+def test_architectures_share_their_ptx_where_they_take_the_same_branches(tmp_path: Path) -> None:
+    source = tmp_path / "one.cu"
+    source.write_text(ADD)
+    archs = ["sm_75", "sm_80", "sm_89", "sm_90a", "sm_100", "sm_120"]
+    assert nvcc_check.alike(archs, source) == [("sm_75",), ("sm_80", "sm_89"), ("sm_90a",), ("sm_100", "sm_120")]
+    source.write_text(ADD.replace("UNUSED", "#if __CUDA_ARCH__ == 890 || __CUDA_ARCH__ > 1000\n#endif"))
+    assert nvcc_check.alike(archs, source) == [(arch,) for arch in archs]
+    assert gencode("sm_80") == "-gencode=arch=compute_80,code=sm_80"
+    assert gencode("sm_80", "sm_89") == "-gencode=arch=compute_80,code=[sm_80,sm_89]"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(toolchain.find_nvcc() is None, reason="there is no nvcc")
 @pytest.mark.parametrize(("line", "status", "said"), [("", 0, "one.cu: ok"), ("int unused;", 1, "unused")])
 @pytest.mark.parametrize("optimized", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("with_another", [False, True])  # host code is compiled for the first of two passes only
 def test_a_warning_is_told_and_counts(
-    line: str, status: int, said: str, optimized: str, tmp_path, monkeypatch, capsys
+    line: str, status: int, said: str, optimized: str, with_another: bool, tmp_path, monkeypatch, capsys
 ) -> None:
     monkeypatch.setenv("ATTENTION_BUILD_DIR", str(tmp_path / "build"))
     (tmp_path / "one.cu").write_text(ADD.replace("UNUSED", line))
-    assert nvcc_check.main([str(tmp_path / "one.cu"), "--arch", "sm_80", "--optimize", optimized]) == status
+    archs = ["--arch", "sm_80", *(["sm_90a"] if with_another else []), "--optimize", optimized]
+    assert nvcc_check.main([str(tmp_path / "one.cu"), *archs]) == status
     assert said in capsys.readouterr().out
 
 

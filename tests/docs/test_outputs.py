@@ -58,5 +58,7 @@ def test_a_quoted_line_of_a_gap_is_left_out():
     text = "   thread 0 reads, kernel.cu:70\n         sum += x[i];\n      167  int row = 3;\n      168  int given = 4;"
     told = "   thread 0 reads, kernel.cu:70\n         (your line)\n      167  (your line)\n      168  int given = 4;"
     assert without({"sum += x[i];", "int row = 3;"}, text) == told
+    cut = "       55  attend(state, key + position * head_dim, count - ..."
+    assert without({"attend(state, key + position * head_dim, count - n,"}, cut) == "       55  (your line)"
     long = "   What these calls pass:\n       55  attend(state,\n          hidden);\n   block (0,0,0)"
     assert without({"attend(state,"}, long) == "   What these calls pass:\n       55  (your line)\n   block (0,0,0)"

@@ -55,11 +55,11 @@ def test_a_flag_and_a_command_are_found(window, address, words):
 def test_the_sidebar_has_every_task_once_and_start_is_not_alone(window, address):
     shown = "[...document.querySelectorAll('.md-nav--primary a.md-nav__link')].filter((one) => one.offsetParent)"
     window.get(f"{address}/task2/")
-    names = window.execute_script(f"return {shown}.map((one) => one.innerText.trim())")
+    names = wait_for(window, f"{shown}.map((one) => one.innerText.trim())")
     numbers = [name[0] for name in names if name[:1].isdigit()]
     assert numbers == list("1234567")
     window.get(f"{address}/")
-    assert len(window.execute_script(f"return {shown}")) > 3
+    assert wait_for(window, f"{shown}.length") > 3
 
 
 def test_pictures_follow_the_page(window, address):
@@ -72,4 +72,4 @@ def test_pictures_follow_the_page(window, address):
 
 def test_code_has_colors(window, address):
     window.get(f"{address}/docs/working/")
-    assert window.execute_script("return document.querySelectorAll('.highlight [class^=k], .highlight .c1').length") > 0
+    assert wait_for(window, "document.querySelectorAll('.highlight [class^=k], .highlight .c1').length") > 0

@@ -24,21 +24,28 @@ def seen_of(seq_q: int, seq_k: int, is_causal=False, window_size=(-1, -1), lower
     return torch.tensor(list(rows), dtype=torch.bool).view(seq_q, seq_k)
 
 
-def exact(
-    query, key, value, seen, softcap=0.0, sinks=None, scale=None, kept=1.0, dtype=torch.float64
-) -> tuple[Tensor, Tensor]:
-    """(out, lse), written out; rows that see no key are zeros.
+def exact(*given, **options) -> tuple[Tensor, Tensor]:
+    """(out, lse); arguments as those of pieces."""
+    return pieces(*given, **options)[:2]
 
-    In another dtype than float64 scores and softmax are in float32 at least, the weights and the output in dtype.
+
+def pieces(
+    query, key, value, seen, softcap=0.0, sinks=None, scale=None, kept=1.0, dtype=torch.float64, bias=None
+) -> tuple[Tensor, ...]:
+    """(out, lse, the weights, what is left of them times kept), written out; rows that see no key are zeros.
+
+    bias is added to the capped scores. In another dtype than float64 scores and softmax are in float32 at least, the
+    weights that are multiplied and the output in dtype.
     """
     work = torch.promote_types(dtype, torch.float32)
     query, key, value = query.to(work), key.to(work), value.to(dtype)
     key, value = (x.repeat_interleave(query.size(-3) // x.size(-3), -3) for x in (key, value))
     scores = query @ key.mT * (query.size(-1) ** -0.5 if scale is None else scale)
     scores = softcap * torch.tanh(scores / softcap) if softcap else scores
+    scores = scores if bias is None else scores + bias.to(work)
     scores = scores.masked_fill(~seen.to(query.device), -math.inf)
     sinks = torch.full((query.size(-3),), -math.inf) if sinks is None else sinks
     column = sinks.to(query.device, work)[:, None, None].expand(*scores.shape[:-1], 1)
     lse = torch.cat([scores, column], -1).logsumexp(-1)
     weights = torch.exp(scores - lse.masked_fill(lse == -math.inf, math.inf)[..., None])
-    return (weights * kept).to(dtype) @ value, lse
+    return (weights * kept).to(dtype) @ value, lse, weights, weights * kept

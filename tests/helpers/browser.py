@@ -37,7 +37,7 @@ def opened(browser, address: str) -> float:
     """Opens a page and waits until it has drawn itself; the milliseconds that it says it took."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    browser.get("about:blank")  # an address that differs by what stands behind # only would not be loaded again
+    browser.get("about:blank")  # an address that differs only after # would not be loaded again
     browser.get(address)
     WebDriverWait(browser, 120).until(lambda one: one.execute_script("return document.body.dataset.ready"))
     return float(browser.execute_script("return document.body.dataset.ready"))

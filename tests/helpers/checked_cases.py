@@ -191,7 +191,7 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
     ],
     "global_races.cu": [
         right("global_with_barrier", 2 * before64),
-        wrong("global_without_barrier", race("neighbour write", "neighbour read")),
+        wrong("global_without_barrier", race("neighbor write", "neighbor read")),
         right("blocks_in_two_kernels", np.concatenate([np.zeros(32), 2 * t128[:96]])),
         wrong("blocks_in_one_kernel", race("block write", "block read")),
         right("blocks_side_by_side", t128),
@@ -256,6 +256,7 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
     ],
     "device_heap.cu": [
         right("heap_lists", np.full(64, 45)),
+        right("heap_virtual_calls", np.arange(64) ** 2),
         right("heap_shared_buffer", 63 - t64),
         right("heap_exhausted", [7, 1, 1]),
         wrong("heap_past_end", finding("out_of_bounds", "past the block", offset=64)),
@@ -327,6 +328,7 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
     ],
     "synchronization.cu": [
         wrong("barrier_in_branch", finding("barrier", "branch barrier")),
+        right("cuda_barrier_and_atomic", np.full(64, 64)),
         wrong("barrier_in_two_branches", error="barrier divergence", error_lines=["even barrier", "odd barrier"]),
         wrong("barriers_of_one_line", error="barrier divergence", error_lines=["both barriers"]),
         right("barrier_before_return", 49 - np.arange(50)),
@@ -392,10 +394,10 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         wrong("rounds_parity_never_flips", error="is the parity one off?", hangs=True),
         wrong("rounds_empty_parity_wrong", error="is the parity one off?", hangs=True),
         wrong("rounds_last_arrival_missing", error="misses 32 of 32 arrival(s)", hangs=True),
-        wrong("mbarrier_never_initialised", error="there is no mbarrier", hangs=True),
+        wrong("mbarrier_never_initialized", error="there is no mbarrier", hangs=True),
         wrong("mbarrier_overwritten", error="has been overwritten", hangs=True),
         wrong("mbarrier_copied", error="this is a copy of the mbarrier"),
-        right("mbarrier_initialised_twice", np.ones(32)),
+        right("mbarrier_initialized_twice", np.ones(32)),
         wrong("mbarrier_used_after_inval", error="has been overwritten or invalidated", hangs=True),
         right("named_barrier_arrive_and_sync", _OTHER_WARP),
         right("named_barrier_all_sync", _OTHER_WARP),
@@ -420,7 +422,7 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         ),
         wrong("bulk_without_init_fence", finding("mbarrier_fence", "copy in")),
         wrong("bulk_odd_size", error="the size must be a multiple of 16"),
-        wrong("bulk_odd_address", error="its destination lies 4 byte(s) past a multiple of 16"),
+        wrong("bulk_odd_address", error="its destination is 4 byte(s) past a multiple of 16"),
         right("bulk_two_copies", t64[::-1]),
         right("bulk_one_thread_waits", t64[::-1]),
         wrong(

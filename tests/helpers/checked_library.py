@@ -1,29 +1,30 @@
 """A shared library of .cu files in the simulator's checked build, called through ctypes."""
 
 import ctypes
-import json
 import os
 from pathlib import Path
 
-OFF, CHECK, PROFILE = 0, 1, 2
+from common.inspect import checked_library
+
+PROFILE = checked_library.PROFILE
 CLANG = "clang" in os.environ.get("CXX", "")
 WHY_NOT_CLANG = "the checked build is made for g++; common/simulator/README.md tells what differs"
 
 
-class CheckedLibrary:
+class CheckedLibrary(checked_library.CheckedLibrary):
     """run(name, mode): calls the EXPORTed function `name` -> (its error text or None, the report)."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.path, self.functions = path, ctypes.CDLL(str(path))
-        self.functions.simulator_check_report.restype = ctypes.c_char_p
 
-    def run(self, name: str, mode: int) -> tuple[str | None, dict]:
+    def run(self, name: str, mode: int, *arguments) -> tuple[str | None, dict]:
         function = getattr(self.functions, name)
         function.restype = ctypes.c_char_p
-        self.functions.simulator_check_begin(mode)
-        message = function()
-        report = json.loads(self.functions.simulator_check_report())
-        self.functions.simulator_check_begin(OFF)
+        self.begin(mode)
+        message = function(*arguments)
+        report = self.report()
+        self.begin(0)
         return (None if message is None else message.decode()), report
 
 

@@ -1,4 +1,4 @@
-"""The checked build's counters beside those of NVIDIA Nsight Compute, on a machine with a GPU, ncu, nvcc and g++.
+"""The checked build's counters against those of NVIDIA Nsight Compute, on a machine with a GPU, ncu, nvcc and g++.
 
 python tests/helpers/compare_ncu.py
 

@@ -1,8 +1,8 @@
-"""python tests/helpers/compare_sanitizer.py --out comparison.md: the checked simulator beside compute-sanitizer.
+"""python tests/helpers/compare_sanitizer.py --out comparison.md: the checked simulator compared with compute-sanitizer.
 
 Needs a GPU, nvcc and compute-sanitizer; g++ for the simulator's half. Builds the cases as one program (driver.cu), runs
 each under memcheck, racecheck, initcheck and synccheck, and writes a table: what each tool found, whether both sides
-agree, who is right. Right cases are tried several at a time and one by one only where a tool objects.
+agree, who is right.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +28,7 @@ from checked_kernels import CheckedLibrary
 from simulator_library import ROOT, compile_library
 
 from common.compiling import toolchain
+from common.inspect.findings.compute_sanitizer import read_output
 
 HOPPER = "-gencode=arch=compute_90a,code=sm_90a"  # for wgmma; their cases need such a GPU
 HERE = ROOT / "tests" / "common" / "simulator" / "checked"
@@ -37,19 +38,20 @@ TOOLS = {
     "initcheck": ["--initcheck-address-space", "all"],
     "synccheck": [],
 }
-# What these two mean together: a kernel was stopped, and every call after it fails and frees nothing.
-ACCESS_ERRORS = ("out of bounds", "misaligned", "invalid access")
-CONSEQUENCES = ("leak", "API error")
+_HOST = (  # what `--check` of the course leaves out: of host code
+    (re.compile(r"Leaked [\d,]+ bytes"), "leak"),
+    (re.compile(r"Program hit \w+ \(error \d+\).* on CUDA API call to"), "API error"),
+    (re.compile(r"Uninitialized access at"), "uninitialized"),
+)
+_LINE = re.compile(r"(\w+\.cu):(\d+)")
+_SUMMARY = re.compile(r"(?:ERROR|RACECHECK|LEAK) SUMMARY: (\d+)")
 
 
 @dataclass
 class Verdict:
-    """What one tool said of one run.
+    """What one side said of a case: how often each kind of mistake, and the lines of *.cu that it names.
 
-    Attributes:
-        kinds: how often each kind of mistake was reported, in the order of their first appearance.
-        lines: the lines of *.cu that the reports name.
-        trouble: why there is no verdict ("no end in 30 s"); "" if there is one.
+    trouble: why there is no verdict ("no end in 30 s"); "" if there is one.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
@@ -60,116 +62,60 @@ class Verdict:
     def shown(self) -> str:
         """For a cell of the table."""
         found = ", ".join(kind if count == 1 else f"{kind} ({count})" for kind, count in self.kinds.items())
-        return "; ".join(part for part in (found, self.trouble) if part)
+        return "; ".join(part for part in (found, self.trouble) if part) or "-"
 
 
-_REPORTS = [  # a line of a tool's output, and the kind of mistake that it reports
-    (re.compile(r"Leaked [\d,]+ bytes"), "leak"),
-    (re.compile(r"Program hit \w+ \(error \d+\).* on CUDA API call to (\w+)"), "API error"),
-    (re.compile(r"\b(Error|Warning|ERROR|WARNING): Race reported between"), "race"),
-    (re.compile(r"Uninitialized (?:__(\w+)__ memory read|access at)"), "uninitialized"),
-    (re.compile(r"Barrier error detected\. ?(.*?)\.?$"), "barrier"),
-]
-_INVALID = re.compile(r"Invalid __\w+__ (?:read|write|atomic)")
-_ADDRESS = re.compile(r"Address 0x[0-9a-f]+ is (misaligned|out of bounds)")
-_LINE = re.compile(r"(\w+\.cu):(\d+)")
-_SUMMARY = re.compile(r"(?:ERROR|RACECHECK|LEAK) SUMMARY: (\d+)")
-
-
-def read_report(text: str) -> Verdict:
-    """The verdict in a tool's output."""
+def read_report(text: str, sources: Sequence[Path] = tuple(SOURCES)) -> Verdict:
+    """The verdict in a tool's output. A kernel that was stopped leaks, and calls after it fail: that is not counted."""
     verdict = Verdict()
-    lines = [line.lstrip("=").strip() for line in text.splitlines() if line.startswith("========")]
-    open_access = False  # "Invalid ... read" is followed by a line that says what is wrong with the address
-    for line in lines:
-        if _INVALID.search(line):
-            verdict.kinds["invalid access"] += 1
-            open_access = True
-        elif (address := _ADDRESS.search(line)) and open_access:
-            verdict.kinds["invalid access"] -= 1
-            verdict.kinds[address[1]] += 1
-            open_access = False
-        for pattern, kind in _REPORTS:
-            if match := pattern.search(line):
-                detail = (match[1] or "").strip() if match.groups() else ""
-                verdict.kinds[f"{kind}: {detail}" if detail else kind] += 1
-        for file, number in _LINE.findall(line):
-            verdict.lines.add((file, int(number)))
-    if any(verdict.kinds[kind] for kind in ACCESS_ERRORS):
-        for kind in [kind for kind in verdict.kinds if kind.startswith(CONSEQUENCES)]:
-            del verdict.kinds[kind]
-    verdict.kinds = +verdict.kinds
-    summaries = [int(match[1]) for match in map(_SUMMARY.search, lines) if match]
+    for one in read_output(text, sources):
+        verdict.kinds[one.kind] += 1
+    for pattern, kind in () if verdict.kinds else _HOST:
+        if number := len(pattern.findall(text)):
+            verdict.kinds[kind] = number
+    verdict.lines = {(file, int(number)) for file, number in _LINE.findall(text)}
+    summaries = [int(number) for number in _SUMMARY.findall(text)]
     if not summaries:
-        verdict.trouble = "no summary: " + (lines[-1] if lines else text.strip()[-200:] or "no output")
+        verdict.trouble = "no summary: " + (text.strip().splitlines() or ["no output"])[-1].lstrip("= ")
     elif max(summaries) and not verdict.kinds:
         verdict.kinds["other"] = max(summaries)
     return verdict
 
 
-def run_killable(command: list[str | Path], seconds: float) -> tuple[str, bool]:
+def run_killable(command: Sequence[str | Path], seconds: float) -> tuple[str, bool]:
     """A command's output, and whether it had to be killed, with all that it started."""
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True
-    )
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    process = subprocess.Popen(command, **options, start_new_session=True)
     try:
         return process.communicate(timeout=seconds)[0], False
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        try:
-            return process.communicate(timeout=10)[0] or "", True
-        except subprocess.TimeoutExpired:  # held by the driver
-            return "", True
+    try:
+        return process.communicate(timeout=10)[0] or "", True
+    except subprocess.TimeoutExpired:  # held by the driver
+        return "", True
 
 
-class Sanitizer:
-    """compute-sanitizer on the built program."""
-
-    def __init__(self, program: Path, executable: str, seconds: float) -> None:
-        self.program, self.executable, self.seconds = program, executable, seconds
-        self.version = subprocess.run([executable, "--version"], capture_output=True, text=True).stdout
-        known = subprocess.run(
-            [executable, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ).stdout
-        self.options = {tool: options if not options or options[0] in known else [] for tool, options in TOOLS.items()}
-
-    def run(self, tool: str, cases: Sequence[Case]) -> Verdict:
-        """One tool's verdict on a run of these cases."""
-        names = [cases[0].name] if len(cases) == 1 else ["--results", *(case.name for case in cases)]
-        command = [self.executable, "--tool", tool, *self.options[tool], self.program, *names]
-        seconds = self.seconds / 2 if cases[0].hangs else self.seconds
-        text, killed = run_killable(command, seconds)
-        verdict = read_report(text)
-        if killed:
-            verdict.trouble = f"no end in {seconds:.0f} s"
-        return verdict
-
-
-def build_program(
-    folder: Path, nvcc: str | Path, arch: str, jobs: int, sources: Sequence[Path] = tuple(SOURCES)
-) -> Path:
-    """The cases of these files as one program for the GPU."""
-    flags = ["-std=c++20", "-lineinfo", f"-I{ROOT}"]
+def build_program(folder: Path, nvcc: str | Path, jobs: int, sources: Sequence[Path]) -> Path:
+    """The cases of these files as one program for the GPU that is present."""
 
     def compile_one(source: Path) -> Path:
         result = folder / f"{source.stem}.o"
-        target = [HOPPER] if source.name.startswith("hopper_") else [f"-arch={arch}"]
-        done = subprocess.run([nvcc, *flags, *target, "-c", source, "-o", result], capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{source.name}: {done.stdout}{done.stderr}")
-        print(done.stderr, end="", file=sys.stderr)
+        target = HOPPER if source.name.startswith("hopper_") else "-arch=native"
+        command = [nvcc, "-std=c++20", "-lineinfo", f"-I{ROOT}", target, "-c", source, "-o", result]
+        subprocess.run(command, check=True)
         return result
 
     with ThreadPoolExecutor(jobs) as pool:
         objects = list(pool.map(compile_one, [HERE / "driver.cu", *sources]))
     program = folder / "cases"
-    subprocess.run([nvcc, f"-arch={arch}", "-Xcompiler=-rdynamic", *objects, "-ldl", "-o", program], check=True)
+    subprocess.run([nvcc, "-arch=native", "-Xcompiler=-rdynamic", *objects, "-ldl", "-o", program], check=True)
     return program
 
 
-def wrong_results(program: Path, seconds: float, all_cases: Sequence[Case] = tuple(CASES)) -> list[str]:
-    """The right cases that do not compute on the GPU what cases.py says."""
-    cases = [case for case in all_cases if case.result is not None]
+def wrong_results(program: Path, seconds: float, cases: Sequence[Case]) -> list[str]:
+    """The right cases that do not compute on the GPU what checked_cases.py says."""
+    cases = [case for case in cases if case.result is not None]
     text, killed = run_killable([program, "--results", *(case.name for case in cases)], seconds)
     rows = {words[0]: np.array(words[1:], np.float32) for words in map(str.split, text.splitlines()) if len(words) > 99}
     if killed:
@@ -183,13 +129,12 @@ def ours(cases: Sequence[Case], folder: Path) -> dict[str, Verdict]:
     verdicts = {}
     for case in cases:
         outcome = library.run(case)
-        verdict = verdicts[case.name] = Verdict()
-        for found in outcome.found:
-            verdict.kinds[found.kind] += 1
-            verdict.lines |= found.places
-        if outcome.error and not verdict.kinds:
-            verdict.kinds[title_of(outcome.error)] += 1
-            verdict.lines |= {(file, int(number)) for file, number in _LINE.findall(outcome.error)}
+        kinds = Counter(found.kind for found in outcome.found)
+        lines = {place for found in outcome.found for place in found.places}
+        if outcome.error and not kinds:
+            kinds[title_of(outcome.error)] += 1
+            lines = {(file, int(number)) for file, number in _LINE.findall(outcome.error)}
+        verdicts[case.name] = Verdict(kinds, lines)
     return verdicts
 
 
@@ -199,163 +144,96 @@ def title_of(error: str) -> str:
     return re.split(r"[,(]|: (?:in|this) ", re.sub(r" at \S+:\d+", "", line))[0].strip()
 
 
-def theirs(cases: Sequence[Case], sanitizer: Sanitizer, jobs: int, batch: int) -> dict[str, dict[str, Verdict]]:
-    """case -> tool -> verdict. Cases that may hang come last."""
+def theirs(cases: Sequence[Case], tool: str, program: Path, seconds: float, jobs: int) -> dict[str, dict[str, Verdict]]:
+    """case -> tool -> compute-sanitizer's verdict. Cases that may hang come last."""
+
+    def judge(asked: tuple[Case, str]) -> Verdict:
+        case, name = asked
+        limit = seconds / 2 if case.hangs else seconds
+        text, killed = run_killable([tool, "--tool", name, *TOOLS[name], program, case.name], limit)
+        verdict = read_report(text)
+        verdict.trouble = f"no end in {limit:.0f} s" if killed else verdict.trouble
+        return verdict
+
+    every = list(product(sorted(cases, key=lambda case: case.hangs), TOOLS))
     verdicts: dict[str, dict[str, Verdict]] = {case.name: {} for case in cases}
-    right = [case for case in cases if not case.is_wrong]
-    wrong = sorted((case for case in cases if case.is_wrong), key=lambda case: case.hangs)
-    groups = [right[i : i + batch] for i in range(0, len(right), batch)] + [[case] for case in wrong]
-
-    def judge(tool: str, group: list[Case]) -> list[Case]:
-        verdict = sanitizer.run(tool, group)
-        if len(group) > 1 and verdict.shown:
-            return group  # who of them? once more, one by one
-        for case in group:
-            verdicts[case.name][tool] = verdict
-        return []
-
     with ThreadPoolExecutor(jobs) as pool:
-        first: list[tuple[str, Future]] = [(tool, pool.submit(judge, tool, g)) for g in groups for tool in TOOLS]
-        again = [pool.submit(judge, tool, [case]) for tool, future in first for case in future.result()]
-        for future in again:
-            future.result()
+        for (case, name), verdict in zip(every, pool.map(judge, every), strict=True):
+            verdicts[case.name][name] = verdict
     return verdicts
 
 
-# ---- the table
-
-
-def found_by(verdict: Verdict | None) -> bool:
-    return bool(verdict and verdict.kinds)
-
-
-def row(case: Case, mine: Verdict | None, tools: dict[str, Verdict]) -> list[str]:
+def row(case: Case, mine: Verdict, tools: dict[str, Verdict]) -> list[str]:
     """case, mistake, ours, the four tools, agree, right, why"""
-    we, they = found_by(mine), any(map(found_by, tools.values()))
-    if mine is None:
-        agree = who = ""
-    else:
-        agree = "yes" if we == they else "no"
-        who = {(True, True): "both", (True, False): "ours", (False, True): "NVIDIA", (False, False): "neither"}[
-            (we == case.is_wrong, they == case.is_wrong)
-        ]
-    remark = case.remark if agree != "yes" or who != "both" else ""
-    cells = [tools[tool].shown or "-" if tool in tools else "not run" for tool in TOOLS]
-    shown = (mine.shown or "-") if mine else "not run"
-    return [case.name, "yes" if case.is_wrong else "no", shown, *cells, agree, who, remark]
+    we, they = bool(mine.kinds), any(one.kinds for one in tools.values())
+    right = (we == case.is_wrong, they == case.is_wrong)
+    who = {(True, True): "both", (True, False): "ours", (False, True): "NVIDIA", (False, False): "neither"}[right]
+    shown = [mine.shown, *(tools[name].shown if name in tools else "not run" for name in TOOLS)]
+    agree = "yes" if we == they else "no"
+    return [case.name, "yes" if case.is_wrong else "no", *shown, agree, who, "" if who == "both" else case.remark]
 
 
-def named_lines(cases: Sequence[Case], verdicts: dict[str, list[Verdict]]) -> tuple[int, int]:
-    """Of the wrong cases that were found and whose lines are known: how many had all of them named, and how many."""
+def summary(cases: Sequence[Case], who: str, verdicts: dict[str, list[Verdict]]) -> str:
+    """How many mistakes one side found, how many false alarms it raised, how often it named all lines."""
+    wrong, right = ([case for case in cases if case.is_wrong == is_wrong] for is_wrong in (True, False))
+    found, alarms = (sum(any(one.kinds for one in verdicts[case.name]) for case in group) for group in (wrong, right))
     whole = known = 0
-    for case in cases:
-        expected = {(case.file, case.line(comment)) for finding in case.findings for comment in finding.lines}
-        expected |= {(case.file, case.line(comment)) for comment in case.error_lines}
-        found = [verdict for verdict in verdicts.get(case.name, []) if found_by(verdict)]
-        if not expected or not found:
-            continue
-        known += 1
-        whole += expected <= set().union(*(verdict.lines for verdict in found))
-    return whole, known
-
-
-def table(rows: list[list[str]]) -> str:
-    head = ["case", "mistake", "ours", *TOOLS, "agree", "right", "why"]
-    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in one] for one in rows)]
-    return "\n".join("| " + " | ".join(one) + " |" for one in lines)
-
-
-def summary(cases: Sequence[Case], mine: dict[str, Verdict], tools: dict[str, dict[str, Verdict]]) -> list[str]:
-    """Who found how many mistakes, who raised how many false alarms."""
-    wrong = [case for case in cases if case.is_wrong]
-    right = [case for case in cases if not case.is_wrong]
-    lines = []
-    everyone = {"compute-sanitizer, all tools": {name: list(by_tool.values()) for name, by_tool in tools.items()}}
-    for tool in TOOLS:
-        everyone[tool] = {name: [by_tool[tool]] for name, by_tool in tools.items() if tool in by_tool}
-    if mine:
-        everyone = {"the checked simulator": {name: [verdict] for name, verdict in mine.items()}} | everyone
-    for who, verdicts in everyone.items():
-        found = sum(any(map(found_by, verdicts.get(case.name, []))) for case in wrong)
-        alarms = sum(any(map(found_by, verdicts.get(case.name, []))) for case in right)
-        whole, known = named_lines(wrong, verdicts)
-        lines.append(
-            f"- {who}: {found} of {len(wrong)} mistakes found, {alarms} false alarms on {len(right)} right cases; "
-            f"all lines named in {whole} of {known}"
-        )
-    return lines
+    for case in wrong:
+        comments = [comment for finding in case.findings for comment in finding.lines] + [*case.error_lines]
+        expected = {(case.file, case.line(comment)) for comment in comments}
+        telling = [one.lines for one in verdicts[case.name] if one.kinds]
+        if expected and telling:
+            known += 1
+            whole += expected <= set().union(*telling)
+    return (
+        f"- {who}: {found} of {len(wrong)} mistakes found, {alarms} false alarms on {len(right)} right cases; "
+        f"all lines named in {whole} of {known}"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python tests/helpers/compare_sanitizer.py", description=__doc__.split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python tests/helpers/compare_sanitizer.py")
     parser.add_argument("--out", type=Path, required=True, help="the table, as Markdown")
     parser.add_argument("--jobs", type=int, default=12, help="processes at a time (default: 12)")
     parser.add_argument("--timeout", type=float, default=30, help="seconds for one run (default: 30)")
-    parser.add_argument("--batch", type=int, default=12, help="right cases per run (default: 12)")
-    parser.add_argument("--arch", default="native", help="nvcc's target (default: the GPU that is present)")
     parser.add_argument("--only", nargs="+", metavar="CASE", help="these cases only")
     parser.add_argument("--hopper", action="store_true", help="the cases in hopper_*.cu only (they need sm_90a)")
     options = parser.parse_args(argv)
-    unknown = set(options.only or ()) - {case.name for case in CASES}
-    if unknown:
-        parser.error(f"--only: no such case: {', '.join(sorted(unknown))}")
-    cases = [
-        case
-        for case in CASES
-        if (not options.only or case.name in options.only) and (not options.hopper or case.file.startswith("hopper_"))
-    ]
-
-    nvcc = next(toolchain.all_nvccs(), None)
-    if nvcc is None:
-        parser.error("nvcc was not found")
-    executable = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=str(nvcc.home / "bin"))
-    if executable is None:
-        parser.error(f"compute-sanitizer was not found on PATH or in {nvcc.home / 'bin'}")
-
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as background:
-        simulator = None
-        if shutil.which(os.environ.get("CXX", "c++")):
-            simulator = background.submit(ours, cases, Path(folder) / "simulator")
-        files = {case.file for case in cases}
-        sources = [source for source in SOURCES if source.name in files]
-        program = build_program(Path(folder), nvcc.path, options.arch, options.jobs, sources)
-        print(f"{time.monotonic() - start:5.0f} s: built", flush=True)
+    chosen = [case for case in CASES if not options.only or case.name in options.only]
+    cases = [case for case in chosen if not options.hopper or case.file.startswith("hopper_")]
+    nvcc = toolchain.nvcc_for_build()
+    tool = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=str(nvcc.home / "bin"))
+    if tool is None or not cases:
+        parser.error("no such case" if tool else f"compute-sanitizer was not found on PATH or in {nvcc.home / 'bin'}")
+    with tempfile.TemporaryDirectory() as folder:
+        sources = [source for source in SOURCES if source.name in {case.file for case in cases}]
+        program = build_program(Path(folder), nvcc.path, options.jobs, sources)
         wrong = wrong_results(program, options.timeout, cases)
-        sanitizer = Sanitizer(program, executable, options.timeout)
-        tools = theirs(cases, sanitizer, options.jobs, options.batch)
-        print(f"{time.monotonic() - start:5.0f} s: compute-sanitizer is done", flush=True)
-        mine = {}
-        try:
-            mine = simulator.result() if simulator else {}
-        except RuntimeError as error:
-            print(f"the simulator's half is missing: {error}", file=sys.stderr)
-    seconds = time.monotonic() - start
-
-    version = re.search(r"Version ([\d.]+)", sanitizer.version)
-    gpu = toolchain.driver_gpu_name() or "unknown GPU"
-    rows = [row(case, mine.get(case.name), tools[case.name]) for case in cases]
-    text = "\n".join(
-        [
-            "# The checked simulator beside compute-sanitizer",
-            "",
-            f"{gpu}, CUDA {'.'.join(map(str, nvcc.version))}, compute-sanitizer "
-            f"{version[1] if version else 'unknown'}; {len(cases)} cases in {seconds:.0f} s:",
-            "`python tests/helpers/compare_sanitizer.py --out ...`",
-            "",
-            *summary(cases, mine, tools),
-            f"- right cases whose numbers on the GPU are not those of cases.py: {', '.join(wrong) or 'none'}",
-            "",
-            "Cases in which one of the two is wrong:",
-            "",
-            table([one for one in rows if one[-3:-1] != ["yes", "both"]]),
-            "",
-        ]
-    )
-    options.out.write_text(text)
-    print(text)
+        tools = theirs(cases, tool, program, options.timeout, options.jobs)
+        mine = ours(cases, Path(folder) / "simulator")
+    sides = {"the checked simulator": {name: [one] for name, one in mine.items()}}
+    sides["compute-sanitizer, all tools"] = {name: list(by_tool.values()) for name, by_tool in tools.items()}
+    sides |= {tool: {name: [by_tool[tool]] for name, by_tool in tools.items()} for tool in TOOLS}
+    rows = [row(case, mine[case.name], tools[case.name]) for case in cases]
+    head = ["case", "mistake", "ours", *TOOLS, "agree", "right", "why"]
+    told = [[cell.replace("|", "\\|") for cell in one] for one in rows if one[-2] != "both"]
+    version = subprocess.run([tool, "--version"], capture_output=True, text=True).stdout
+    number = re.search(r"Version ([\d.]+)", version)
+    text = [
+        f"# The checked simulator compared with compute-sanitizer {number[1] if number else ''}",
+        "",
+        f"{toolchain.driver_gpu_name()}, CUDA {'.'.join(map(str, nvcc.version))}; {len(cases)} cases:",
+        "`python tests/helpers/compare_sanitizer.py --out ...`",
+        "",
+        *(summary(cases, who, verdicts) for who, verdicts in sides.items()),
+        f"- right cases whose numbers on the GPU are not those of checked_cases.py: {', '.join(wrong) or 'none'}",
+        "",
+        "Cases in which one of the two is wrong:",
+        "",
+        *(f"| {' | '.join(one)} |" for one in (head, ["---"] * len(head), *told)),
+    ]
+    options.out.write_text("\n".join(text) + "\n")
+    print("\n".join(text))
     return 1 if wrong else 0
 
 

@@ -57,9 +57,9 @@ def attention(dtype, query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: T
 def in_pages(
     ops, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, query: Tensor, page_size: int = PAGE
 ) -> dict[str, Tensor]:
-    """The same caches in pages that lie in a random order, some of them nobody's; NaN wherever no token is.
+    """The same caches in pages that are in a random order, some of them nobody's; NaN wherever no token is.
 
-    Entries of the table behind a sequence's last page are no page at all.
+    Entries of the table after a sequence's last page are no page at all.
     """
     batch, kv_heads, capacity, head_dim = k_cache.shape
     used = [math.ceil(max(length, 0) / page_size) for length in lengths.tolist()]

@@ -5,7 +5,7 @@ EXPECTED: name -> {what: (requests, transactions)}; `what` is "global read" or "
 
 Accesses of 8 bytes go to the banks in two groups of 16 lanes, those of 16 bytes in four groups of 8: at least 2 and 4
 passes. A pass serves each bank once; lanes that want the same word share it. Two groups go together, in half the
-passes, when every lane wants the same address as its neighbour 1 or 2 lanes away: alike_float2_2_32 (lane / 2) and _1_2
+passes, when every lane wants the same address as its neighbor 1 or 2 lanes away: alike_float2_2_32 (lane / 2) and _1_2
 (lane % 2) but not _1_16 (lane % 16). That is no rule of NVIDIA's documents: ncu showed it on an H200 (compare_ncu.py).
 """
 

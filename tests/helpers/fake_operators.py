@@ -1,4 +1,4 @@
-"""Operators in PyTorch that stand in for compiled ones: right by default, wrong where a test says so."""
+"""Operators in PyTorch that are in for compiled ones: right by default, wrong where a test says so."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Gradients of attention beside float64 and beside PyTorch in the same precision."""
+"""Gradients of attention compared with float64 and PyTorch in the same precision."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def assert_gradients(
     deterministic: bool = False,
     **options,
 ) -> None:
-    """Beside float64: at most twice PyTorch's error with every tensor in dtype, and a floor for the float32 sums and
+    """Against float64: at most twice PyTorch's error with every tensor in dtype, and a floor for the float32 sums and
     for the rounding of the result.
 
     FlashAttention takes a row's sum of weights times their gradients from the output, which was rounded to dtype.

@@ -50,13 +50,13 @@ def tensors(
     return [x.to(ops.device, dtype) for x in (query, key, value, grad_out)]
 
 
-# (S_q, S_k, key_step, key_offset): keys that stand apart, for a causal mask. The first key at the first query, later or
+# (S_q, S_k, key_step, key_offset): keys that are apart, for a causal mask. The first key at the first query, later or
 # before; sizes on both sides of a tile's edge; queries that see no key, keys that no query sees
 POSITIONS = [(70, 35, 2, 0), (200, 67, 3, 2), (133, 17, 8, 5), (40, 90, 2, -31), (150, 150, 3, 100), (65, 65, 8, 0)]
 
 
 def position_mask(seq_q: int, seq_k: int, key_step: int, key_offset: int, device) -> Tensor:
-    """bool [seq_q, seq_k]: True where key j, which stands at key_offset + j * key_step, is at or before query i."""
+    """bool [seq_q, seq_k]: True where key j, which is at key_offset + j * key_step, is at or before query i."""
     return key_offset + key_step * torch.arange(seq_k, device=device) <= torch.arange(seq_q, device=device)[:, None]
 
 
@@ -76,9 +76,43 @@ def scores(query: Tensor, key: Tensor, **options) -> Tensor:
     return reference.scores(query, key.repeat_interleave(query.size(1) // key.size(1), 1), **options)
 
 
+def in_pieces(function, query: Tensor, *others: Tensor, mask: Tensor | None = None, largest=2**26, **options) -> Tensor:
+    """function(query, *others, mask=..., **options), head of keys by head of keys where it would make more scores than
+    `largest`: workers share one GPU's memory."""
+    options |= {} if mask is None else {"mask": mask}
+    shape = (*query.shape[:3], others[0].size(2))
+    if math.prod(shape) <= largest:
+        return function(query, *others, **options)
+    group = query.size(1) // others[0].size(1)
+    parts = []
+    for batch in range(shape[0]):
+        for head in range(others[0].size(1)):
+            rows = slice(head * group, (head + 1) * group)
+            if mask is not None:
+                options["mask"] = mask.expand(shape)[batch : batch + 1, rows]
+            parts.append(
+                function(
+                    query[batch : batch + 1, rows], *(x[batch : batch + 1, head : head + 1] for x in others), **options
+                )
+            )
+    whole = torch.cat(parts, 1)
+    return whole.view(*shape[:2], *whole.shape[2:])
+
+
 def attention(dtype: torch.dtype, query: Tensor, key: Tensor, value: Tensor, **options) -> Tensor:
     """PyTorch in the precision of the kernels, then as float64: scores and softmax in float32 at least, the weights
     and the output in dtype."""
+    return in_pieces(partial(_attention, dtype), query, key, value, **options)
+
+
+def lse_of(query: Tensor, key: Tensor, **options) -> Tensor:
+    """The logarithm of each row's sum of exponentials, in float64."""
+    return in_pieces(
+        lambda *inputs, **given: scores(*inputs, **given).logsumexp(-1), query.double(), key.double(), **options
+    )
+
+
+def _attention(dtype: torch.dtype, query: Tensor, key: Tensor, value: Tensor, **options) -> Tensor:
     if (mask := options.get("mask")) is not None and mask.is_floating_point():
         options["mask"] = mask.to(torch.promote_types(dtype, torch.float32))
     exact = [x.to(torch.promote_types(dtype, torch.float32)) for x in (query, key)]
@@ -120,7 +154,7 @@ def assert_near(
     error = max_error_of(out, ref64)
     assert error <= 2 * noise + floor, (error, noise, floor)
 
-    lse64 = torch.logsumexp(scores(query.double(), key.double(), **options), -1)
+    lse64 = lse_of(query, key, **options)
     size = float(lse64[lse64.isfinite()].abs().max()) if bool(lse64.isfinite().any()) else 0.0
     error = max_error_of(lse, lse64)  # equal where lse is -inf
     assert error <= (1e-5 * (1 + size) if lse_bound is None else lse_bound), (error, size)
@@ -133,6 +167,12 @@ def kernels_of(call) -> str:
         call()
         torch.cuda.synchronize()
     return " ".join(event.key for event in profile.key_averages())
+
+
+def same_every_time(run, times: int) -> bool:
+    """Whether run() gives the same bits of all its tensors."""
+    first = run()
+    return all(torch.equal(x, y) for _ in range(times) for x, y in zip(run(), first, strict=True))
 
 
 def hopper_only() -> None:

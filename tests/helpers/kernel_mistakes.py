@@ -35,6 +35,9 @@ TASK2 = Planted(
             (">>>(x, y, «cols»);", "static_cast<int>(rows)", 1),
         ],
         "one_column_per_thread": [("«i += ROW_THREADS») {\n        row_y[i]", "i = cols", 1)],
+        "maximum_of_half_the_threads": [
+            ("partial[threadIdx.x] = «row_max»;", "threadIdx.x < ROW_THREADS / 2 ? row_max : -INFINITY", 1)
+        ],
         "softmax_zeros": [("expf(row_x[i] - shift) * inverse_sum", "0.0f", 1)],
         "row_too_long": [("«i < cols»; i += ROW_THREADS) row_max", "i <= cols", 1)],
         "partial_not_filled": [
@@ -116,7 +119,7 @@ SEES = "key > row + diagonal"
 # Planted for the tests of task 4's stages alone
 OF_STAGES = {
     "factor_ignored",
-    "neighbouring_keys",
+    "neighboring_keys",
     "first_key_of_the_lane",
     "scores_assigned",
     "row_of_the_warp",
@@ -143,7 +146,7 @@ TASK4 = Planted(
         "rows_of_D_floats": [("source[«row * head_dim + col»]", "row * T::D + col", 1)],
         "factor_ignored": [("source[row * head_dim + col] * «factor»", "1.0f", 1)],
         # compute_scores
-        "neighbouring_keys": [("k_tile[(«lane + 32 * c») * T::K_STRIDE", "lane * T::KEYS + c", 1)],
+        "neighboring_keys": [("k_tile[(«lane + 32 * c») * T::K_STRIDE", "lane * T::KEYS + c", 1)],
         "first_key_of_the_lane": [("k_tile[(«lane + 32 * c») * T::K_STRIDE", "lane", 1)],
         "scores_assigned": [("add_dot(«s[r][c]», q", "0.0f", 1)],
         "K_not_padded": [("(lane + 32 * c) * «T::K_STRIDE» + d", "T::D", 1)],
@@ -176,7 +179,7 @@ TASK4 = Planted(
         "first_column_of_the_lane": [("v_tile[j * T::D + «lane + 32 * c»]", "lane", 1)],
         # store_output
         "lanes_not_summed": [("warp_sum(state.l[r])", "state.l[r]", 1)],
-        "not_normalised": [("l == 0.0f ? 0.0f : 1.0f / l", "1.0f", 1)],
+        "not_normalized": [("l == 0.0f ? 0.0f : 1.0f / l", "1.0f", 1)],
         "zero_over_zero": [("l == 0.0f ? 0.0f : 1.0f / l", "1.0f / l", 1)],
         "rows_not_guarded": [("if («row < rows_left» && col < head_dim) out", "true", 1)],
         # flash_attention_kernel
@@ -230,6 +233,8 @@ TASK6 = Planted(
             ("«exp2f»(m[w] - shift)", "expf", 1),
         ],
         # merge_warps
+        "maximum_from_warp_1": [("for (int w = «0»; w < WARPS; ++w) m_all = fmaxf(m_all, m[w]);", "1", 1)],
+        "maximum_without_the_last_warp": [("w < «WARPS»; ++w) m_all = fmaxf(m_all, m[w]);", "WARPS - 1", 1)],
         "merged_without_weights": [("exp2f(m[w] - shift)", "1.0f", 1)],
         "sums_without_weights": [("l_all += weight * l[w];", "l_all += l[w];", 1)],
         "outputs_without_weights": [("o_all += weight * o[w * D + col];", "o_all += o[w * D + col];", 1)],
@@ -238,6 +243,16 @@ TASK6 = Planted(
         ],
         # attend_keys, head_rows
         "first_group_only": [("first_key < end; «first_key += WARPS * KEYS»", "first_key = end", 1)],
+        "warps_share_keys": [("first_key < end; first_key += «WARPS * KEYS»", "KEYS", 1)],
+        "cache_of_tokens_and_heads": [
+            (
+                "(sequence * kv_heads + kv_head) * max_seq_len * head_dim",
+                "(sequence * max_seq_len * kv_heads + kv_head) * head_dim",
+                1,
+            ),
+            ("k_rows[«(first_key + i)» * head_dim + col]", "(first_key + i) * 2", 1),
+            ("v_rows[«(first_key + i)» * head_dim + col]", "(first_key + i) * 2", 1),
+        ],
         "no_barrier_before_merge": [("l_shared[warp] = state.l;\n    }\n    «__syncthreads();»", "", 1)],
         "K_V_heads_interleaved": [("head / (heads / kv_heads)", "head % kv_heads", 1)],
         "newest_key_left_out": [("int64_t length = «lengths[sequence]»;", "lengths[sequence] - 1", 1)],

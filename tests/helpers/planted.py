@@ -31,18 +31,18 @@ from common.console.paths import build_root
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.judging import judge
 
-# (what stands in the solution, what is planted, how often it stands there). Where only a part of the first text is
-# replaced and the rest says which one is meant, the part stands between « and ».
+# (what is in the solution, what is planted, how often it is there). Where only a part of the first text is
+# replaced and the rest says which one is meant, the part is between « and ».
 Replacement = tuple[str, str, int]
 FILE_MARK = "\f"
 
 
 def places(text: str, replacement: Replacement) -> list[tuple[int, int]]:
-    """Where the replaced part stands; AssertionError unless it does so as often as the replacement says."""
+    """Where the replaced part is; AssertionError unless it occurs as often as the replacement says."""
     old, _, times = replacement
     before, part, after = re.fullmatch("(.*)«(.*)»(.*)", old, re.DOTALL).groups() if "«" in old else ("", old, "")
     found = [match.start() + len(before) for match in re.finditer(re.escape(before + part + after), text)]
-    assert len(found) == times, f"{old!r} stands {len(found)} times in the solution, not {times}"
+    assert len(found) == times, f"{old!r} occurs {len(found)} times in the solution, not {times}"
     return [(start, start + len(part)) for start in found]
 
 

@@ -2,7 +2,7 @@
 
     results = in_ranks(3, function, *arguments)     function(rank, ranks, *arguments) in three processes, over gloo
 
-The processes are forked from a server that has imported torch once. A function stands at the top of a file; a process
+The processes are forked from a server that has imported torch once. A function is at the top of a file; a process
 reads that file anew, since a file of tests has no name that another process could import.
 """
 

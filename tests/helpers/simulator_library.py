@@ -13,7 +13,7 @@ import numpy as np
 
 from common.compiling import toolchain
 from common.compiling.locking import locked
-from common.compiling.objects import compile_objects, link
+from common.compiling.objects import compile_objects, kept_text, link
 from common.compiling.runtime import runtime_jobs
 from common.console.paths import ROOT
 from common.simulator import rewriter
@@ -27,15 +27,15 @@ def compile_library(sources: list[Path], folder: Path, checked: bool = False) ->
 
     Several processes may share the folder.
     """
-    flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else []), "-DCUDA_SIMULATOR", "-fPIC"]
+    flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else []), "-fPIC"]
     jobs, library = [], folder / "kernels.so"
     with locked(folder):
         for source in sources:
             target = target_for_program([source.read_text()])
             translated = folder / target.name
-            file = rewriter.translate(source, translated, [ROOT], target).path
+            file = rewriter.translate(source, translated, [ROOT], target, keep=kept_text).path
             includes = [f"-I{place}" for place in (translated, ROOT, rewriter.INCLUDE_DIR)]
-            jobs.append((file, [*flags, *target.flags, *includes]))
+            jobs.append((file, [*flags, *target.flags, "-DCUDA_SIMULATOR", *includes]))
         objects = compile_objects([*jobs, *runtime_jobs(checked)])
         assert not any(one.log for one in objects), "\n".join(one.log for one in objects)
         link(objects, ["-shared", "-pthread", "-ldl"], library)

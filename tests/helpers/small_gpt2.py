@@ -15,6 +15,6 @@ def unruly(initializer_range: float = 0.4, **sizes: int) -> GPT2LMHeadModel:
 
 
 def written_by(model: PreTrainedModel, prompt: list[int], new_tokens: int) -> list[int]:
-    """The greedy text behind a prompt."""
+    """The greedy text after a prompt."""
     made = model.generate(torch.tensor([prompt]), max_new_tokens=new_tokens, do_sample=False, pad_token_id=0)
     return made[0, len(prompt) :].tolist()

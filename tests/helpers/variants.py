@@ -1,4 +1,4 @@
-"""Other right solutions: variants of a kernel, all of a task's compiled into one library beside the solution.
+"""Other right solutions: variants of a kernel, all of a task's compiled into one library next to the solution.
 
     TASK2 = Variants("task2", ["task2_softmax", "task2_gemm_nt"])
     ops = TASK2.operators("task2_softmax/warp_per_row", "simulator")     # or operators(None, ...): the solution
@@ -44,7 +44,7 @@ from common.testing.judging import judge
 
 FOLDER = ROOT / "tests" / "variants"
 _INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
-# `void name(arguments) {` at the beginning of a line: a launcher, whatever stands before `void`
+# `void name(arguments) {` at the beginning of a line: a launcher, whatever precedes `void`
 _LAUNCHER = re.compile(r"^void (\w+)\(([^()]*)\) \{", re.MULTILINE)
 
 SWITCH = """\
@@ -180,6 +180,6 @@ def nvcc_warnings(variants: Variants) -> list[str]:
     """What nvcc warns of in the solution with all its variants."""
     folder = build_root() / "variants" / f"{variants.task}_nvcc"
     sources = [source for source in variants.write(folder) if variants.file in source.name]
-    compile_only(sources, "sm_80", folder)
+    compile_only(sources, "sm_80", folder, ["-Ofc=max"])  # warnings are the compiler's front end's
     found = report.diagnostics((folder / "compile.log").read_text())
     return ["\n".join(one.lines) for one in found if one.kind == "warning"]

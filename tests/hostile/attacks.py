@@ -1,4 +1,4 @@
-"""Hostile submissions: each costs its own part and nobody anything else; what is right beside it keeps its points."""
+"""Hostile submissions: each costs its own part and nothing else; whatever else is right keeps its points."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def flash_attention(*given, **named):  # right, unless it can read or change som
     found = []
     for pattern in ('/etc/shadow', '/root/*', '/home/*/*', '/tmp/grading-*/*', '/tmp/rehearsal-*/*', '/*/salt',
                     '{ROOT}/task*/solution/*', '{ROOT}/task*/cases/hidden.py', '/course/*', '/course/common/*',
-                    '/usr/bin/g*', torch.__file__):
+                    '/usr/bin/g*', os.__file__):
         for name in filter(os.path.isfile, glob.glob(pattern)):
-            for how in ('ab',) if name.startswith(('/course/', '/usr/', torch.__file__)) else ('rb', 'ab'):
+            for how in ('ab',) if name.startswith(('/course/', '/usr/', os.__file__)) else ('rb', 'ab'):
                 try:
                     open(name, how).close()
                     found.append(how + ' ' + name)
@@ -257,7 +257,7 @@ ATTACKS = [
         ("softmax",),
     ),
     Attack(
-        "a source that takes the compiler for ever",
+        "a source that takes the compiler forever",
         writes(
             {
                 **FILLED,

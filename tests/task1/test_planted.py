@@ -147,6 +147,7 @@ KERNELS = Planted(
         "query_and_key_exchanged": [
             ("k = index % S_k;\n    q = index / S_k % S_q;", "q = index % S_q;\n    k = index / S_q % S_k;", 1)
         ],
+        "query_of_all_heads": [("q = «index / S_k % S_q»;\n    batch_head", "index / S_k", 1)],
         "K_of_the_first_matrix": [("«key + (batch_head * S_k + k) * head_dim»", "key + k * head_dim", 1)],
         "K_counted_in_queries": [
             ("«key + (batch_head * S_k + k) * head_dim»", "key + (batch_head * S_q + k) * head_dim", 1)
@@ -175,7 +176,7 @@ KERNELS = Planted(
             ("S_q * S_k), «THREADS»", "blocks_for(batch_heads * S_q * S_k)", 1),
         ],
         "grid_of_the_scores": [("output_kernel<<<blocks_for(batch_heads * S_q * «head_dim»)", "S_k", 1)],
-        "not_normalised": [("weights_row[k] *= «inverse_sum»;", "1.0f", 1)],
+        "not_normalized": [("weights_row[k] *= «inverse_sum»;", "1.0f", 1)],
         "zero_over_zero": [("sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum", 1)],
         "softmax_forgotten": [("launch_softmax(scores, scores, batch_heads * S_q, S_k, stream);", "", 1)],
         "rows_of_one_head": [("launch_softmax(scores, scores, «batch_heads * S_q»,", "S_q", 1)],
@@ -211,8 +212,9 @@ MASKED_ROW = "masked entries, a masked row"
 KERNEL = [
     ("number_without_block_size", SQUARE, "unwritten outputs", "never written"),
     ("query_and_key_exchanged", SQUARE, "output transposed", "Each output matrix comes out transposed"),
-    ("not_normalised", "7 x 31", "not normalised", "not divided by the sum of their row"),
+    ("not_normalized", "7 x 31", "not normalized", "not divided by the sum of their row"),
     ("V_of_the_first_matrix", PV, "V of the first matrix", "the matrix's offset is missing"),
+    ("query_of_all_heads", SQUARE, "query counted through all heads", "leaves the query's number within its head"),
     ("K_of_the_first_matrix", CROSS, "K of the first matrix", "the matrix's offset is missing"),
     ("K_counted_in_queries", CROSS, "K counted in queries", "that many heads times S_k"),
     ("no_max", "large offsets", "no max subtraction", "exp.x. overflows float32"),

@@ -34,7 +34,7 @@ ALGORITHM = {
     "maximum_of_the_newest_tile": [
         ("m = torch.maximum(state.m, S.amax(-1, keepdim=True))", "m = S.amax(-1, keepdim=True)"),
     ],
-    "normalised_in_every_tile": [("return RowState(m, l, O)", "return RowState(m, l, O / l)")],
+    "normalized_in_every_tile": [("return RowState(m, l, O)", "return RowState(m, l, O / l)")],
     "last_key_tile_dropped": [("range(0, seen, B_c)", "range(0, seen - B_c + 1, B_c)")],
     "last_query_tile_dropped": [("range(0, query.size(-2), B_r)", "range(0, query.size(-2) - B_r + 1, B_r)")],
     "diagonal_masked": [("keys > queries[:, None]", "keys >= queries[:, None]")],
@@ -86,7 +86,7 @@ ALGORITHM_VERDICTS = [
     ("maximum_starts_at_0", "scores far below 0", FAIL, "maximum starts at 0", "must start at -inf"),
     ("maximum_of_the_tile", "113 queries, 203 keys", FAIL, "maximum of the tile", "its own maximum"),
     ("maximum_of_the_newest_tile", "scores that rise and fall", FAIL, "maximum of the tile", "overflows"),
-    ("normalised_in_every_tile", "113 queries, 203 keys", FAIL, "normalised in every tile", "the one division"),
+    ("normalized_in_every_tile", "113 queries, 203 keys", FAIL, "normalized in every tile", "the one division"),
     ("last_key_tile_dropped", "113 queries, 203 keys", FAIL, "last tile dropped", "first 192 of the 203 keys"),
     ("last_key_tile_dropped", "tiles of 3 x 5", FAIL, "last tile dropped", "The keys from 30 on are left out"),
     ("last_query_tile_dropped", "113 queries, 203 keys", FAIL, "unwritten outputs", "Only row >= 96 is wrong"),
@@ -114,16 +114,16 @@ ALGORITHM_VERDICTS = [
         None,
         r"\[2, 32, 640\] was made in line .*a tile of queries with all 640",
     ),
-    ("tiles_kept", "memory", ERROR, None, "Are tiles kept that are not needed any more"),
+    ("tiles_kept", "memory", ERROR, None, "Are tiles kept that are no longer needed"),
     ("pytorchs_own", "memory", ERROR, None, "calls PyTorch's own attention"),
 ]
 
 
 def planted_algorithm(name: str, device: torch.device) -> SimpleNamespace:
-    """What stands in for the operators where only attention.py is called: task 3's with ALGORITHM[name] planted."""
+    """What is in for the operators where only attention.py is called: task 3's with ALGORITHM[name] planted."""
     text = (ROOT / "task3" / "solution" / "attention.py").read_text()
     for old, new in ALGORITHM[name]:
-        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in the solution"
+        assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in the solution"
         text = text.replace(old, new)
     file = build_root() / "planted" / "task3" / name / "attention.py"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ KERNELS = Planted(
         # merge_states_kernel
         "plain_average": [(WEIGHT, "1.0f / parts", 1)],
         "no_maximum": [("state = add_scores(state, score);", "state = {0.0f, state.l + expf(score[0])};", 1)],
-        "not_normalised": [(WEIGHT, "expf(lse[(start + lane) * rows + row] - shift)", 1)],
+        "not_normalized": [(WEIGHT, "expf(lse[(start + lane) * rows + row] - shift)", 1)],
         "empty_part_read": [("«weight != 0.0f» && has_", "true", 2)],
         "one_part_per_lane": [("part < parts; «part += 32»)", "part = parts", 1)],
         "rounded_lse": [(WEIGHT, "expf(lse[(start + lane) * rows + row] - (shift + logf(state.l)))", 1)],
@@ -193,7 +193,7 @@ KERNEL_VERDICTS = [
     ("merged_without_rescaling", "lse, 113 x 203", "merged without rescaling", "merged without rescaling"),
     ("no_maximum", "lse beyond 88", "no max subtraction", "overflows float32"),
     ("starts_at_0", "large offsets", "maximum starts at 0", "must start at -inf"),
-    ("not_normalised", "8 parts, head_dim 64", "weights not normalised", "not divided by their sum"),
+    ("not_normalized", "8 parts, head_dim 64", "weights not normalized", "not divided by their sum"),
     ("no_score_yet", "masked entries, a masked row", "masked row is NaN", "a thread or a warp has seen nothing"),
     ("no_score_yet", "lse, a masked row", "masked row is NaN", "a thread or a warp has seen nothing"),
     ("no_score_yet", "empty parts", "empty part is NaN", "Such a part contributes nothing"),
@@ -202,7 +202,7 @@ KERNEL_VERDICTS = [
     ("empty_part_read", "empty parts", "empty part read", r"0 \* NaN is NaN"),
     ("one_part_per_lane", "100 parts, 1 row", "first 32 parts only", "first 32 of 100 parts"),
     ("rounded_lse", "lse of 10,000", "weights from the rounded lse", "the weights do not sum to 1"),
-    ("last_step_dropped", "4099 columns", "wrong row sum", "part of the row is missing from it"),
+    ("last_step_dropped", "4099 columns", "wrong row sum", "Is part of the row missing from it"),
     ("lse_transposed", "8 parts, head_dim 64", r"lse read as [rows, parts]", r"lse\[part \* rows \+ row\]"),
     ("lse_without_maximum", "lse, large offsets", "maximum left out", r"it is m \+ log\(l\)"),
     ("merged_lse_is_the_maximum", "merged lse", "only the maximum", r"it is m \+ log\(l\)"),

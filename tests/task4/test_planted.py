@@ -46,7 +46,7 @@ PLANTED = [
     ("P_rows_of_the_first_warp", "full: 64 tokens", OTHERS, "elements are wrong"),
     ("V_rows_mixed_up", FALLING, None, "elements are wrong"),
     ("lanes_not_summed", RAGGED, "l of one lane", r"must be added up \(warp_sum\)"),
-    ("not_normalised", FALLING, "not normalised", "not divided by their sum"),
+    ("not_normalized", FALLING, "not normalized", "not divided by their sum"),
     ("zero_over_zero", BLIND, "masked row is NaN", "so is 0 / 0"),
     ("zero_over_zero", SHORTER, "masked row is NaN", "so is 0 / 0"),
     ("K_of_the_first_head", FALLING, "K of the first matrix", "the matrix's offset is missing"),
@@ -73,7 +73,7 @@ PLANTED = [
 RACES = [
     ("padding_not_written", SMALL, "a tile's padding must be set to 0"),
     ("rows_of_D_floats", SMALL, "elements are wrong"),
-    ("K_not_padded", RAGGED, "something was read that nobody had written"),
+    ("K_not_padded", RAGGED, "something was read that no thread had written"),
     ("no_barrier_after_load", "full: 64 tokens", "a barrier must stand between writing and reading a tile"),
     ("no_barrier_at_the_end", FALLING, "elements are wrong"),
     ("no_syncwarp_after_P", "full: 64 tokens", "elements are wrong"),

@@ -141,8 +141,8 @@ PLANTED = [
     ("row_mixed_up", BY_32, "row of the mask mixed up", r"head \* q_blocks \+ q_start / block"),
     ("first_row_of_the_mask", BY_64, "first row of the mask", "the row is q_start / block"),
     ("last_block_dropped", BY_32, "last block dropped", r"while n < counts\[row\]"),
-    ("only_the_first_block", BY_32, "only the first block", "after one turn"),
-    ("count_ignored", "blocks: other blocks behind the count", "mask ignored", r"only the first counts\[row\]"),
+    ("only_the_first_block", BY_32, "only the first block", "after one iteration"),
+    ("count_ignored", "blocks: other blocks after the count", "mask ignored", r"only the first counts\[row\]"),
     ("n_for_the_block", BY_32, "n taken for the block", r"columns\[row\]\[n\]"),
     ("only_the_first_tile", BY_64, "only the first tile of a block", "a block of 64 has 2 tiles"),
     (
@@ -168,7 +168,7 @@ CHECKED = [
     ("begins_before_the_first_key", EVEN, "out_of_bounds", "key|value"),
     ("ends_behind_the_last_key", BOTH, "out_of_bounds", "key|value"),
     ("row_of_the_tile", BY_64, "out_of_bounds", "counts|columns"),
-    ("number_not_checked", "blocks: numbers that are no block's", "out_of_bounds", "key|value"),
+    ("number_not_checked", "blocks: invalid block numbers", "out_of_bounds", "key|value"),
 ]
 
 test_a_mistake_is_caught = named(SPARSE, CASES, PLANTED)
@@ -176,7 +176,7 @@ test_a_race_is_caught_in_the_simulator = told_in_the_simulator(SPARSE, CASES, RA
 test_the_solution_passes_everything = all_pass("task5", CASES.values())
 test_the_checked_build_finds_it = pytest.mark.slow(found_by_the_checked_build(SPARSE, CASES, CHECKED))
 test_the_checked_build_finds_nothing_in_the_solution = pytest.mark.slow(
-    clean_in_the_checked_build(SPARSE, CASES, (RAGGED, BOTH, LONG_LISTS, CAUSAL, "blocks: numbers that are no block's"))
+    clean_in_the_checked_build(SPARSE, CASES, (RAGGED, BOTH, LONG_LISTS, CAUSAL, "blocks: invalid block numbers"))
 )
 
 

@@ -35,7 +35,7 @@ TASK5 = Planted(
             ("value + position * head_dim", "value + n * stride * head_dim", 1),
         ],
         "n_taken_for_the_position": [("«position + lane * stride», q_start", "n + lane", 1)],
-        "lanes_are_neighbours": [("«position + lane * stride», q_start", "position + lane", 1)],
+        "lanes_are_neighbors": [("«position + lane * stride», q_start", "position + lane", 1)],
         "offset_left_out_of_the_mask": [("«position + lane * stride», q_start", "(n + lane) * stride", 1)],
         "mask_within_the_tile": [("lane * stride, «q_start + first_row», S_k", "first_row", 1)],
         "V_without_offset": [("value + position * head_dim", "value + n * stride * head_dim", 1)],
@@ -67,8 +67,8 @@ BLIND = "causal: 60 + 64n: rows that see no key"
 
 # (mistake, case, the mistake's name or None, words of the diagnosis)
 PLANTED = [
-    ("row_step_ignored", RAGGED, "rows of a tile are neighbours", "row_step is the stride"),
-    ("row_step_ignored", CAUSAL, "rows of a tile are neighbours", "row_step is the stride"),
+    ("row_step_ignored", RAGGED, "rows of a tile are neighbors", "row_step is the stride"),
+    ("row_step_ignored", CAUSAL, "rows of a tile are neighbors", "row_step is the stride"),
     ("not_causal", CAUSAL, "causal mask missing", "positions after their own"),
     ("causal_not_passed_on", LONGER, "causal mask missing", "positions after their own"),
     ("diagonal_hidden", CAUSAL, "mask off by one", "own position must be seen"),
@@ -83,7 +83,7 @@ PLANTED = [
     ("offset_forgotten", CAUSAL, "offset ignored", "must be offset = 2"),
     ("offset_left_out_of_the_loads", CAUSAL, "offset ignored", "K and V are read from 0, stride"),
     ("n_taken_for_the_position", CAUSAL, "mask counts strided keys", r"offset \+ n \* stride"),
-    ("lanes_are_neighbours", CAUSAL, "hidden keys count", "a weight that their query must not see"),
+    ("lanes_are_neighbors", CAUSAL, "hidden keys count", "a weight that their query must not see"),
     ("offset_left_out_of_the_mask", CAUSAL, "offset left out of the mask", r"it is offset \+ n \* stride"),
     ("mask_within_the_tile", CAUSAL, "mask counted within the tile", r"q_start \+ its row"),
     ("V_not_strided", RAGGED, "V not strided", "V without it"),

@@ -140,7 +140,7 @@ def test_masks():
 
 
 def test_numbers_that_are_no_blocks_are_passed_over(solution):
-    """Whatever stands in the lists, no key outside the tensors is read: guards of NaN would show."""
+    """Whatever is in the lists, no key outside the tensors is read: guards of NaN would show."""
     ops = solution("task5")
     generator = torch.Generator().manual_seed(0)
     whole = torch.full((3, 2, 3, 64, 8), math.nan)
@@ -181,7 +181,7 @@ def test_the_cases_say_what_they_do():
     for part in (window_cases(), block_cases()):
         assert math.isclose(sum(case.points for case in part), 0.75)
         assert sum(case.required for case in part) >= 2
-    for name in ("infinity where nobody looks", "infinity in unlisted blocks"):
+    for name in ("infinity where no query looks", "infinity in unlisted blocks"):
         case = next(case for case in window_cases() + block_cases() if case.name == name)
         inputs = case.inputs(generator)
         assert (
@@ -210,7 +210,7 @@ def test_the_cases_of_the_tuned_operators_are_in_half():
     assert case.floor == before.floor + 8 * 2.0**-11
 
 
-def test_spoilt_lists():
+def test_spoiled_lists():
     mask = torch.tensor([[[False, True, False, True, False]]])
     counts, columns = stale(mask)
     assert counts.tolist() == [[2]] and columns.tolist() == [[[1, 3, 0, 2, 4]]]

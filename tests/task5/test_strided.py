@@ -211,4 +211,4 @@ def test_the_modes(root):
     helped = run(root, "--help")
     assert helped.returncode == 0 and "--mode {correctness,benchmark}" in helped.stdout and "--check" in helped.stdout
     assert run(root, "--mode=speed").returncode == 2
-    assert "--full is no part of --mode benchmark" in run(root, "--mode=benchmark", "--full").stderr
+    assert "--full is not part of --mode benchmark" in run(root, "--mode=benchmark", "--full").stderr

@@ -20,6 +20,7 @@ RAGGED, GROUPED, EMPTY = "lengths 1, 7, 31, 203", "grouped-query: 6 heads on 2",
 STEPS, LONG = "9 tokens, then 20", "1 token, then 70"
 PARTS, LSE, LSE_EMPTY, MERGED = "outputs of 3 parts", "lse of 3 parts", "lse of 7 parts", "merged: 3 parts"
 PROMPT, ONE_BY_ONE = "a prompt of 21", "a prompt of 9, then 12"
+PEAKS = "a peak in the keys of each warp"
 UNWEIGHTED = "warps merged without weights"
 
 # (mistake, case, the mistake's name or None, words of the diagnosis)
@@ -38,6 +39,14 @@ PLANTED = [
     ("unused_values_read", "a length beyond the cache", "unused slots read", "the weight 0 is not enough"),
     ("unused_values_read", GROUPED, None, "a slot from lengths.b. on was read"),
     ("expf_for_exp2f", RAGGED, "expf instead of exp2f", "too peaked"),
+    ("maximum_from_warp_1", PEAKS, None, "large scores cause them"),
+    ("maximum_without_the_last_warp", PEAKS, None, "large scores cause them"),
+    (
+        "cache_of_tokens_and_heads",
+        "a length beyond the cache",
+        "axes of k_cache, v_cache exchanged",
+        r"as if stored as \[3, 16, 2, 8\], with axes 1 and 2 exchanged; they are \[3, 2, 16, 8\]",
+    ),
     ("merged_without_weights", RAGGED, UNWEIGHTED, "The warps' states are added up without weights"),
     ("merged_without_weights", GROUPED, UNWEIGHTED, "relative to different maxima"),
     ("merged_without_weights", STEPS, UNWEIGHTED, "The warps' states are added up without weights"),
@@ -48,7 +57,7 @@ PLANTED = [
     ("outputs_without_weights", "head_dim 128", UNWEIGHTED, "The outputs of the warps are added up without weights"),
     ("no_warp_has_seen_a_key", EMPTY, "nothing seen is NaN", "Its output is zeros"),
     ("first_group_only", RAGGED, "first group only", "must go on in steps of 64"),
-    ("K_V_heads_interleaved", GROUPED, "K/V heads interleaved", "neighbouring query heads share a K/V head"),
+    ("K_V_heads_interleaved", GROUPED, "K/V heads interleaved", "neighboring query heads share a K/V head"),
     ("newest_key_left_out", "40 keys", "newest key left out", "a token attends to itself too"),
     ("newest_key_left_out", STEPS, "newest key left out", "a token attends to itself too"),
     (
@@ -66,7 +75,7 @@ PLANTED = [
     ("lse_in_base_2", MERGED, "lse in base 2", r"must be divided by log2\(e\)"),
     ("empty_part_is_nan", LSE_EMPTY, None, "got nan, expected -inf"),
 ]
-IN_THE_CHECKED_BUILD = {"position_not_checked", "length_not_limited", "no_barrier_before_merge"}
+IN_THE_CHECKED_BUILD = {"position_not_checked", "length_not_limited", "no_barrier_before_merge", "warps_share_keys"}
 
 MERGE = "out, _ = merge_ops.merge_states(outs, lse)"
 ATTENDS = "self.cache.append(key, value)\n            heads = self.cache.attend(query)"

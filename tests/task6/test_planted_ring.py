@@ -60,10 +60,10 @@ NAMED = {
         "weights exchanged",
         "Each counts by its own",
     ),
-    "weights not normalised": (
+    "weights not normalized": (
         [("«inverse» = 1 / total.clamp(min=1.0)", "inverse = torch.ones_like(total); _", 1)],
         OUT,
-        "weights not normalised",
+        "weights not normalized",
         "not divided by their sum",
     ),
     "part whole": (

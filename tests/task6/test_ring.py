@@ -88,10 +88,10 @@ def test_the_zigzag_alone_is_balanced_in_every_step():
     def of_step(order, step: int) -> set[int]:
         return {work(order[rank], order[(rank - step) % 4], SIZE, True) for rank in range(4)}
 
-    solution, neighbours = order_of(pieces_of, 4), order_of(contiguous, 4)
+    solution, neighbors = order_of(pieces_of, 4), order_of(contiguous, 4)
     assert solution == [zigzag(rank, 4) for rank in range(4)]
     assert all(len(of_step(solution, step)) == 1 for step in range(4))
-    assert of_step(neighbours, 1) == {0, 4 * SIZE**2}
+    assert of_step(neighbors, 1) == {0, 4 * SIZE**2}
 
 
 @pytest.mark.parametrize(
@@ -154,10 +154,10 @@ def test_two_processes_show_who_does_what_and_are_right():
     assert "0 0, 3 0 .. 7, 24 .. 31 1 1, 2 8 .. 15, 16 .. 23" in said
     assert "0 keys of rank 0 keys of rank 1 25.8% to rank 1 25.8% to rank 0" in said
     assert "1 keys of rank 1 keys of rank 0 24.2% 24.2%" in said and "all 50.0% 50.0%" in said
-    assert "Every rank has 50.0% of the work." in said and "All ranks together have what one process has." in said
+    assert "Every rank has 50.0% of the work." in said and "All ranks together match one process." in said
 
 
-def test_the_shares_of_neighbouring_pieces_are_told(capsys):
+def test_the_shares_of_neighboring_pieces_are_told(capsys):
     ring._say_steps(Console(width=80), order_of(contiguous, 2), 8, True)
     said = " ".join(capsys.readouterr().out.split())
     assert "1 keys of rank 1 keys of rank 0 0.0% 48.5%" in said

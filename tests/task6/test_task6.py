@@ -238,9 +238,9 @@ def test_the_layer_is_pytorchs(solution, ops, heads, kv_heads):
         ((2, 8), 0, r"x has shape \[2, 8\]"),
         ((2, 1, 8), 4, "position is 4, but the cache holds 3 tokens"),
         ((2, 1, 8), 2, "position is 2, but the cache holds 3 tokens"),
-        ((2, 1, 8), -1, r"position is -1 .* must lie in 0 \.\. max_seq_len - 1 = 5"),
-        ((2, 4, 8), 3, r"position is 3 and there are 4 new tokens; all must lie in 0 \.\. max_seq_len - 1 = 5"),
-        ((2, 7, 8), 0, "there are 7 new tokens; all must lie in"),
+        ((2, 1, 8), -1, r"position is -1 .* must be in 0 \.\. max_seq_len - 1 = 5"),
+        ((2, 4, 8), 3, r"position is 3 and there are 4 new tokens; all must be in 0 \.\. max_seq_len - 1 = 5"),
+        ((2, 7, 8), 0, "there are 7 new tokens; all must be in"),
         ((2, 2, 8), 3, "x holds 2 new tokens and position is 3; after a prompt they come one by one"),
     ],
 )
@@ -309,7 +309,7 @@ def test_the_model_refuses_what_does_not_fit():
     made = torch_model()
     with pytest.raises(ValueError, match=r"tokens has shape \[7\]"):
         made(torch.zeros(7, dtype=torch.int64), 0)
-    with pytest.raises(ValueError, match=r"position is 25 and there are 6 tokens; all must lie in 0 \.\. max_seq"):
+    with pytest.raises(ValueError, match=r"position is 25 and there are 6 tokens; all must be in 0 \.\. max_seq"):
         made(torch.zeros(1, 6, dtype=torch.int64), 25)
     with pytest.raises(ValueError, match="layers is 0; it must be at least 1"):
         torch_model(Sizes(0, 8, 2, 2, 5))
@@ -369,7 +369,7 @@ def run_pipeline(ops, report: bool = False) -> tuple[bool, str]:
 
 def test_the_pipeline_runs_and_reports(ops, results_file):
     ok, said = run_pipeline(ops, report=True)
-    assert ok and "all tokens equal" in said and "written into Results.md" in said
+    assert ok and "all tokens equal" in said and "written to Results.md" in said
     text = results_file.read_text()
     assert "Measured by `python -m task6.test --pipeline`" in text and text.endswith("end\n")
     assert "| TTFT, time to first token |" in text and "| TBT, time between tokens |" in text
@@ -477,7 +477,7 @@ def test_the_row_of_a_problem():
     [(Problem(1, 16, 64, 8192), 33), (Problem(1, 16, 64, 1124), 8), (Problem(16, 16, 64, 4096), 3), (STEP, 2)],
 )
 def test_how_many_parts(problem, splits):
-    assert speed.splits_for(problem, multiprocessors=132) == splits
+    assert speed.splits_for(problem, sms=132) == splits
     assert speed.splits_for(Problem(1, 1, 8, 5), 132) == 1
 
 
@@ -542,7 +542,7 @@ def test_an_unfilled_file_from_its_command_line(capsys):
     assert test_main(TEST, ["--backend", "simulator", "--in-process"]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "Points: 0 of 4" in said and "update_cache is not implemented yet: task6/decode_attention.cu:" in said
-    assert "generate, pipeline: 9 cases failed as well. They are built of update and decode: correct that first" in said
+    assert "generate, pipeline: 9 cases also failed. They are built on update and decode: fix that first" in said
     assert "ring (optional): not filled yet, so not tested: task6/ring.py:" in said
     assert "split (optional): not filled yet" in said and "speed: not measured" in said
 

@@ -36,7 +36,7 @@ def one_thread():
 
 
 def one_slot_off(monkeypatch):
-    """From the second token on every key and value lies one slot too far."""
+    """From the second token on every key and value is one slot too far."""
     right = KVCache.append
 
     def append(self, key, value):
@@ -158,7 +158,7 @@ def first_token_dropped(monkeypatch):
 
 
 def ends_of_the_longest_prompt(monkeypatch):
-    """The first new token is read where the longest prompt ends, for shorter ones behind their padding."""
+    """The first new token is read where the longest prompt ends, for shorter ones after their padding."""
     right = PromptBuffer.put
 
     def put(self, prompts, seq_len, stop_token):

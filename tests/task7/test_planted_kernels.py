@@ -13,6 +13,7 @@ TASK7 = Planted(
     {
         # row_moments
         "no_eps": [(VARIANCE, "warp_sum(squares) / width", 1)],
+        "eps_outside_the_root": [(VARIANCE, "powf(sqrtf(warp_sum(squares) / width) + eps, 2.0f)", 1)],
         "n_minus_1": [(VARIANCE, "warp_sum(squares) / (width - 1) + eps", 1)],
         "one_pass_variance": [
             ("«(row[col] - moments.mean) * (row[col] - moments.mean)»;", "row[col] * row[col]", 1),
@@ -40,6 +41,7 @@ TASK7 = Planted(
 PLANTED = [
     ("no_eps", "rows of equal values", "no eps"),
     ("no_eps", "values of 0.001", "no eps"),
+    ("eps_outside_the_root", "values of 0.001", "eps outside the root"),
     ("n_minus_1", "31 columns", "variance over width - 1"),
     ("one_pass_variance", "a mean of 1,000", None),
     ("variance_of_32_columns", "33 rows of 100", None),
@@ -47,7 +49,7 @@ PLANTED = [
     ("weight_forgotten", "1,600 columns", "weight forgotten"),
     ("last_row_unwritten", "33 rows of 100", None),
     ("erf", "below 0", "erf instead of tanh"),
-    ("erf", "3,072 columns, gelu", None),
+    ("erf", "3,072 columns, gelu", "erf instead of tanh"),
     ("no_bias", "31 columns, gelu", "bias forgotten"),
     ("bias_of_the_row", "113 x 203", "bias by row"),
 ]

@@ -1,6 +1,6 @@
 """Task 7: the generation loop, the command lines, GPT-2 on the real kernels.
 
-The oracle is transformers' own sdpa attention with DynamicCache. `TorchOps` stands in for the kernels where
+The oracle is transformers' own sdpa attention with DynamicCache. `TorchOps` is in for the kernels where
 only the Python around them is tested, and carries the planted mistakes.
 """
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("one_thread_without_gradients")
 
 
 class Scripted:
-    """A model whose next token is always the last one plus 1, so that the loop's own behaviour shows."""
+    """A model whose next token is always the last one plus 1, so that the loop's own behavior shows."""
 
     config = SimpleNamespace(max_position_embeddings=20)
     device = torch.device("cpu")
@@ -305,7 +305,7 @@ def test_what_writes_is_warmed_up_within_its_room(no_kernels, monkeypatch, argum
     assert asked == runs
 
 
-# ---- ours beside the reference -------------------------------------------------------------------
+# ---- ours compared with the reference -------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -340,7 +340,7 @@ def test_the_report_lies_between_its_markers(no_kernels, short, capsys, monkeypa
     file.write_text(f"# Mine\n{begin}\n{end}\nrest\n")
     monkeypatch.setattr(results, "RESULTS", file)
     assert inference.main([*short, "--report"]) == 0
-    assert "written into Results.md" in capsys.readouterr().out
+    assert "written to Results.md" in capsys.readouterr().out
     text = file.read_text()
     assert text.startswith(f"# Mine\n{begin}\nMeasured by `python -m task7.inference --compare") and text.endswith(
         "rest\n"

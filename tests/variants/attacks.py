@@ -25,7 +25,7 @@ def variant(name: str) -> Attack:
     """The solution with one kernel written another way."""
     folder = name.split("/")[0]
     task = folder.split("_")[0]
-    files = everything() if task == "task6" else solution(task)  # its pipeline stands on task 4
+    files = everything() if task == "task6" else solution(task)  # its pipeline builds on task 4
     words = {"task5_block_sparse": "sparse_attention", "task5_sliding_window": "sparse_attention"}.get(folder, "")
     file = next(one for one in read_manifest(task).kernels if words in one)
     text = text_with_variants(ROOT / task / "solution" / file, [FOLDER / f"{name}.cu"])
@@ -49,13 +49,24 @@ def everything() -> dict[str, str]:
 
 
 def model() -> Attack:
-    """Task 7 stands on tasks 4 and 6."""
+    """Task 7 builds on tasks 4 and 6."""
     return Attack("task7: the solution", writes(everything()), (), whole("task7").all_for, "task7")
+
+
+def in_python(task: str, part: str) -> list[Attack]:
+    """The solution with its attention.py written another way."""
+    found = []
+    for file in sorted((FOLDER / f"{task}_{part}").glob("*.py")):
+        files = {**solution(task), f"{task}/attention.py": file.read_text(encoding="utf-8")}
+        found.append(Attack(f"{task}: {file.stem} ({part})", writes(files), (), (part,), task))
+    return found
 
 
 ATTACKS = [
     *(whole(task) for task in tasks() if task not in ("task6", "task7")),
     Attack("task6: the solution", writes(everything()), (), whole("task6").all_for, "task6"),
     model(),
+    *in_python("task1", "layer"),
+    *in_python("task3", "algorithm"),
     *(variant(name) for folder in PARTS for name in variants_of(folder)),
 ]

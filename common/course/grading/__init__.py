@@ -7,12 +7,12 @@ cgroup       limits that the kernel itself holds, where it can be asked
 boxes        all sandboxes of a submission: for building, for kernels, for Python
 build, elf   in a sandbox: kernels -> a library, with nvcc as the judge of what a kernel is
 inside       in a sandbox: forks a worker for each part that goes through Python
-no_attention PyTorch's own attention raises there
+handle_server  in a sandbox: the functions that a student's Python may call, and the tensors that it has handles of
+torch_handles  torch as that Python sees it
 worker       the grader's end of a worker, and of a runner
 workshop     what all submissions of a class share
 hidden       cases that are in no handout: other shapes, other numbers
 one          grades one submission
-flags        what a human should look at
 salt         the secret that inputs and hidden cases are made from
 timed, speed speed points, on a GPU
 made_up      a class of made-up submissions, for a rehearsal

@@ -1,6 +1,6 @@
 """An attack on the grader, and an honest submission for comparison: Attack.
 
-tests/cheats/attacks.py, tests/hostile/attacks.py and tests/variants/honest.py hold lists of them, ATTACKS. All but the
+tests/cheats/attacks.py, tests/hostile/attacks.py and tests/variants/attacks.py hold lists of them, ATTACKS. All but the
 honest ones aim at task 3, which has a part in PyTorch and two kernels: "algorithm", "softmax", "merge".
 """
 

@@ -12,8 +12,9 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -83,7 +84,9 @@ class Boxes:
         built = Built.of(self._libraries / f"{task}.so", about, self._tree / task / "given" / "binding.cpp")
         (place,) = places_of(task, Variant.STUDENT)
         sources = [self._tree / one.relative_to(ROOT) for one in (*place.kernels, place.binding)]
-        runner = SandboxedRunner(self._libraries / self._workshop.runner.name, built, self._start)
+        runner = SandboxedRunner(
+            self._libraries / self._workshop.runner.name, built, self._start, partial(self._lines, task)
+        )
         return SandboxedKernels(task, Library(about["name"], built.library, tuple(sources)), runner)
 
     def in_python(self, task: str, compiled: bool, hidden: bool) -> SandboxedWorker:
@@ -102,20 +105,28 @@ class Boxes:
         box = self._open[name]
         return SandboxedWorker(box, Nursery(None, elsewhere=box.socket.dup()), task, compiled)
 
+    def _asked(self, request: str) -> tuple[dict, bytes]:
+        """What build.serve says to it."""
+        if "build" not in self._open:
+            self._open["build"] = self._start((), serve="build.serve")
+            self._open["build"].socket.setblocking(True)  # for Connection
+        box = self._open["build"]
+        with Connection(box.socket.dup().detach()) as connection:
+            connection.send_bytes(request.encode())
+            if not answers(connection, box.limits.load * patience()):
+                raise OSError(f"The code was not compiled within {box.limits.load:g} seconds.")
+            return json.loads(connection.recv_bytes(MOST_BYTES)), connection.recv_bytes(MOST_BYTES)
+
+    def _lines(self, task: str, addresses: Sequence[str]) -> str:
+        try:
+            return "".join(f"\n  at {line}" for line in self._asked(" ".join((task, *addresses)))[0]["lines"])
+        except (OSError, EOFError, LookupError, TypeError, ValueError, NotLoaded):
+            return ""
+
     def _build(self, task: str) -> tuple[str, str]:
         """(why it cannot be built or "", the log)."""
         try:
-            if "build" not in self._open:
-                self._open["build"] = self._start((), serve="build.serve")
-                self._open["build"].socket.setblocking(True)  # for Connection
-            box = self._open["build"]
-            connection = Connection(box.socket.dup().detach())
-            with connection:
-                connection.send_bytes(task.encode())
-                if not answers(connection, box.limits.load * patience()):
-                    raise OSError(f"The code was not compiled within {box.limits.load:g} seconds.")
-                about = json.loads(connection.recv_bytes(MOST_BYTES))
-                library = connection.recv_bytes(MOST_BYTES)
+            about, library = self._asked(task)
         except (OSError, EOFError, ValueError) as error:
             box = self._open.get("build")
             words = (box and box.ended_because) or str(error) or "The compiler's process has ended."

@@ -2,17 +2,20 @@
 
     build(request) -> a library's bytes, the places of its kernels and variables, the compilers' log
 
-nvcc is the judge of what a kernel is: it compiles every .cu to PTX, and only functions that are an entry there may run
-on the device (common/simulator/runtime/apart.cpp). The text it sees must be the one that the simulator compiles.
+nvcc and ptxas are the judges of what a kernel is: they compile every .cu for a GPU, and only what is a kernel there may
+run on the device (common/simulator/runtime/apart.cpp). The text they see must be the one that the simulator compiles.
 Objects may hold nothing that runs when they are loaded, and of their names only the launchers are seen by ours.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import resource
+import secrets
 import subprocess
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -44,12 +47,32 @@ from common.simulator import rewriter
 
 PLAIN = (".text", ".rodata", ".data", ".bss", ".tdata", ".tbss", ".eh_frame", ".gcc_except_table", ".note", ".lrodata")
 ARCH = "sm_89"  # the simulator's __CUDA_ARCH__
+COUNTER = "__sanitizer_cov_trace_pc"  # see common/simulator/runtime/work.cpp
 MOST_LOG = 60_000  # characters
+SECRET = secrets.token_hex(8)  # in the names of what one step leaves: the next must not find out by __has_include
 UNKNOWN_ATTRIBUTE = 1097  # nvcc's number for it
-_ENTRY = re.compile(r"^\s*(?:\.\w+\s+)*\.entry\s+([\w$]+)", re.MULTILINE)
+ENTRY = ".nv.constant0."  # begins the name of a section that a kernel has, and no other function
 _VARIABLE = re.compile(
     r"^\s*(?:\.visible\s+|\.weak\s+|\.common\s+)*\.(?:global|const)\s[^;={]*?([\w$]+)(?:\[\d*\])*\s*[;=]", re.M
 )
+# How a file could say that its lines are another's, when lines that a backslash ends are joined; in comments, too
+_LINE_NUMBERS = re.compile(r"(?:^|\*/)(?:\s|/\*.*?\*/)*(?:#|%:)(?:[ \t\f\v]|/\*.*?\*/)*(?:line\b|\d)", re.M | re.S)
+# What works on several numbers at a time, though each is a thread's: of 16 bytes, and of 32 and 64 all that use them
+_PACKED = re.compile(
+    r"v?(?:p(?:add|sub|mul|madd|max|min)\w*|(?:add|sub|mul|div|max|min|sqrt|rcp|rsqrt|hadd|dp|fn?m\w+)p[sd])"
+)
+_INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
+_SPLICE = re.compile(r"\\[ \t\f\v]*\n")  # as gcc has it
+# The tokens of what the preprocessor leaves; strings, raw ones among them, and characters are one each
+_TOKEN = re.compile(
+    r"""(?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\(.*?\)(?P=end)"
+    | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*') | \.?\d(?:[eEpP][+-]|'?[\w$]|\.)*
+    | (?:[A-Za-z_$]|[^\x00-\x7f]|\\[uU])(?:[\w$]|[^\x00-\x7f]|\\[uU])* | \[\[ | <:<: | ^\#[^\n]* | \S""",
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
+# How C++ spells assembly, what is not counted, and attributes, whose strings the assembler may get as they are
+_MACHINE_CODE = ("asm", "__asm", "__asm__", "no_sanitize_coverage", "__no_sanitize_coverage__")
+_ATTRIBUTE, _HARMLESS = ("__attribute__", "__attribute", "[[", "<:<:"), re.compile(r'"[\w.,=+ -]*"')
 # What the simulator's headers and nvcc's call otherwise, and what nvcc puts before the names of one file
 _OTHERWISE = [
     (re.compile(r"\b_INTERNAL_\w+::"), ""),
@@ -59,17 +82,18 @@ _OTHERWISE = [
 
 
 def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
-    """Builds what is asked for until the grader closes its end: a task's name -> what build() gives."""
+    """Answers until the grader closes its end: a task's name -> what build() gives; with addresses -> their lines."""
     settle({resource.RLIMIT_CPU: int(cpu), resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0})
     connection = Connection(int(file))
     while True:
         try:
-            task = connection.recv_bytes(100).decode()
+            task, *addresses = connection.recv_bytes(4096).decode().split()
         except (EOFError, OSError):
             return
         try:
-            about, library = build(BuildRequest(task, "student", "simulator", counted=True))
-        except (BuildError, OSError, ValueError) as error:
+            request = BuildRequest(task, "student", "simulator", counted=True)
+            about, library = (_lines_at(request, addresses), b"") if addresses else build(request)
+        except (BuildError, CompilerFailed, OSError, ValueError) as error:
             about, library = {"problem": str(error)[:MOST_LOG]}, b""
         connection.send_bytes(json.dumps(about).encode())
         connection.send_bytes(library)
@@ -83,19 +107,96 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     """
     (plan,) = plans_of(request)
     own = with_own_headers(plan.place.kernels)
+    for file in filter(Path.is_file, {one for source in plan.place.kernels for one in _files(source)}):
+        if file.suffix != ".py" and _LINE_NUMBERS.search(_SPLICE.sub("", file.read_text(errors="replace"))):
+            raise BuildError(f"{file.name}: #line, or a # before a number, can't be graded.")
     log, jobs, linker_flags = "", *plan.for_simulator()
+    count = len(plan.place.kernels)
+    jobs[:count] = [(source, [*flags, f"-D_{SECRET}"]) for source, flags in jobs[:count]]
     try:
         made = compile_objects(jobs)
         log = "\n".join(one.log for one in made)
+        _look_for_machine_code(plan, jobs)
         entries, variables = _as_nvcc_sees(plan)
         library = _linked(plan, [one.path for one in made], linker_flags)
     except CompilerFailed as error:
         raise BuildError(explain_failure(str(error), own, plan.log_file)) from None
-    symbols = [one for one in Elf(library.read_bytes()).symbols if one.section]
+    whole = Elf(library.read_bytes())
+    symbols = [one for one in whole.symbols if one.section]
     kernels = _found(entries, [one for one in symbols if one.type == FUNCTION])
     known = _found(variables, [one for one in symbols if one.type == OBJECT])
     places = {"kernels": [one.value for one in kernels], "variables": [(one.value, one.size) for one in known]}
+    places["blocks"] = _blocks(whole, library)
     return {"name": plan.name, "log": log[-MOST_LOG:], **places}, library.read_bytes()
+
+
+def _blocks(library: Elf, path: Path) -> list[int]:
+    """Of each basic block where the call that counts it returns to, << 32 | the bytes from there to its end, an
+    instruction that works on several numbers once for each."""
+    counter = next(one.value for one in library.symbols if one.name == COUNTER)
+    text = next(one for one in library.sections if one.name == ".text")
+    calls = (match.end() for match in re.finditer(rb"\xe8(?=....)", text.data, re.DOTALL))
+    places = [
+        at + 4
+        for at in calls
+        if text.address + at + 4 + int.from_bytes(text.data[at : at + 4], "little", signed=True) == counter
+    ]
+    if not places:
+        return []
+    ends = sorted(one.value + one.size - text.address for one in library.symbols if one.type == FUNCTION and one.size)
+    last = ends[min(bisect_right(ends, places[-1]), len(ends) - 1)]
+    span = f"--start-address={text.address + places[0]}", f"--stop-address={text.address + last}"
+    listed = _INSTRUCTION.findall(_run(["objdump", "-d", "--no-show-raw-insn", *span, path]))
+    starts, sums = [int(place, 16) - text.address for place, *_ in listed], [0]
+    for start, following, (_, name, operands) in zip(starts, [*starts[1:], last], listed, strict=True):
+        sums.append(sums[-1] + (following - start) * _numbers_of(name, operands))
+    found = []
+    for at, following in zip(places, [*places[1:], last], strict=True):
+        end = min(following, ends[min(bisect_right(ends, at), len(ends) - 1)])
+        size = sums[bisect_left(starts, end)] - sums[bisect_left(starts, at)]
+        found.append((text.address + at) << 32 | max(1, size))
+    return found
+
+
+def _numbers_of(name: str, operands: str) -> int:
+    """How many numbers an instruction works on."""
+    for register, numbers in (("%zmm", 16), ("%ymm", 8)):
+        if register in operands:
+            return numbers
+    return 4 if "%xmm" in operands and _PACKED.fullmatch(name) else 1
+
+
+def _look_for_machine_code(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> None:
+    """Raises BuildError for assembly that is left when macros are expanded: all PTX has become C++ by then. And for
+    what gets text into the compiler's assembly, or keeps a function from being counted."""
+    for source, (translated, flags) in zip(plan.place.kernels, jobs, strict=False):
+        lines = _lines_of(_run([toolchain.host_compiler(), "-E", *flags, translated]), _files(source))
+        code = "\n".join(line for _, line in lines)
+        depth = None  # of brackets within an attribute
+        for match in _TOKEN.finditer(code):
+            token = match[0]
+            if depth is not None:
+                depth += (token in "([") + 2 * (token in ("[[", "<:<:")) - (token in ")]")
+                depth = depth or None
+            elif token in _ATTRIBUTE:
+                depth = 0 if token.startswith("__") else 2
+            strange = depth is not None and token.endswith('"') and not _HARMLESS.fullmatch(token)
+            if strange or token in _MACHINE_CODE:
+                place = lines[code.count("\n", 0, match.start())][0]
+                raise BuildError(f"{place}: assembly, and attributes that hide code, can't be graded: {token[:80]}")
+
+
+def _lines_at(request: BuildRequest, addresses: Sequence[str]) -> dict:
+    """{"lines": ["task3/online_softmax.cu:57 in row_max(...)", ...]}: the student's, the innermost first."""
+    (plan,) = plans_of(request)
+    found = []
+    for line in _run(
+        ["addr2line", "-Cfpie", plan.library, *filter(re.compile("0x[0-9a-f]+").fullmatch, addresses)]
+    ).splitlines():
+        function, _, place = line.strip().removeprefix("(inlined by) ").rpartition(" at ")
+        if not any(word in line for word in ("??", "/simulator/include/", "/simulator/runtime/", "::_FUN(")):
+            found.append(f"{place.removeprefix(f'{ROOT}/')} in {function}")
+    return {"lines": found[:6]}
 
 
 def _found(wanted: Counter[str], symbols: Sequence[Symbol]) -> list[Symbol]:
@@ -112,19 +213,32 @@ def _found(wanted: Counter[str], symbols: Sequence[Symbol]) -> list[Symbol]:
 def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
     """The library. Of the student's names ours see only those that the binding wants and the runtime does not."""
     count = len(plan.place.kernels)
-    theirs, binding, *runtime = objects[:count], *objects[count + 1 :]
+    theirs, (*runtime, binding) = objects[:count], objects[count + 1 :]
     for source, path in zip(plan.place.kernels, theirs, strict=True):
         _look_at(Elf(path.read_bytes()), source.name)
     whole, names, library = (plan.folder / name for name in ("theirs.o", "kept.txt", plan.library.name))
     plan.folder.mkdir(parents=True, exist_ok=True)
     _run(["ld", "-r", "--force-group-allocation", *theirs, "-o", whole])
-    kept = Elf(binding.read_bytes()).undefined() & Elf(whole.read_bytes()).defined()
-    for one in runtime:
-        kept -= Elf(one.read_bytes()).undefined()
+    all_theirs, ours = Elf(whole.read_bytes()), [Elf(one.read_bytes()) for one in runtime]
+    kept = Elf(binding.read_bytes()).undefined() & all_theirs.defined()
+    kept -= set().union(*(one.undefined() for one in ours))
+    if COUNTER in {one.name for one in all_theirs.symbols if one.section}:
+        raise BuildError(f"The function {COUNTER} is the simulator's and can't be defined again.")
+    inner = all_theirs.undefined().intersection(set().union(*(one.defined() for one in ours)))
+    for name in _run(["c++filt", "-p"], "\n".join(sorted(inner))).splitlines():
+        if "simulator" in name and name.rpartition("::")[2] not in _words_of_headers():  # others the compiler calls
+            raise BuildError(f"The function or variable {name} belongs to the simulator alone.")
     names.write_text("".join(f"{name}\n" for name in sorted(kept)))
     _run(["objcopy", f"--keep-global-symbols={names}", whole])
     _run([toolchain.host_compiler(), whole, *objects[count:], *flags, "-Wl,-z,now", "-o", library])
     return library
+
+
+@functools.cache
+def _words_of_headers() -> set[str]:
+    """Of those that a .cu file can include: what a kernel may use of the simulator is among them."""
+    headers = [one for one in rewriter.INCLUDE_DIR.rglob("*") if one.is_file()]
+    return {word for one in headers for word in re.findall(r"\w+", one.read_text(encoding="utf-8"))}
 
 
 def _look_at(elf: Elf, name: str) -> None:
@@ -144,7 +258,8 @@ def _as_nvcc_sees(plan: Plan) -> tuple[Counter[str], Counter[str]]:
     """(the names of the kernels, of the variables on the device) that nvcc finds.
 
     Raises:
-        CompilerFailed: nvcc refuses a file. BuildError: nvcc compiles another text than the simulator.
+        CompilerFailed: nvcc or ptxas refuses a file, such as a kernel that calls a function which no GPU has.
+        BuildError: nvcc compiles another text than the simulator.
     """
     nvcc = toolchain.nvcc_for_build()
     entries: Counter[str] = Counter()
@@ -152,11 +267,12 @@ def _as_nvcc_sees(plan: Plan) -> tuple[Counter[str], Counter[str]]:
     flags = [LANGUAGE, f"-arch={ARCH}", "-Wno-deprecated-gpu-targets", *(UNFILLED_NVCC_FLAGS if plan.gaps else [])]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
     for source in plan.place.kernels:
-        ptx = plan.folder / f"{source.stem}.ptx"
+        ptx = plan.folder / f"{source.stem}-{SECRET}.ptx"
         _run([nvcc.path, "-ptx", *flags, f"-diag-error={UNKNOWN_ATTRIBUTE}", *include, source, "-o", ptx])
-        text = ptx.read_text(errors="replace")
-        entries.update(_readable(_ENTRY.findall(text)))
-        variables.update(_readable(_VARIABLE.findall(text)))
+        _run([nvcc.path.with_name("ptxas"), "-O0", f"-arch={ARCH}", ptx, "-o", cubin := ptx.with_suffix(".cubin")])
+        sections = [one.name for one in Elf(cubin.read_bytes()).sections]
+        entries.update(_readable([one.removeprefix(ENTRY) for one in sections if one.startswith(ENTRY)]))
+        variables.update(_readable(_VARIABLE.findall(ptx.read_text(errors="replace"))))
         theirs = _run([nvcc.path, "-E", "-Xcompiler=-fdirectives-only", *flags, *include, source])
         ours = [
             toolchain.host_compiler(),
@@ -174,8 +290,7 @@ def _as_nvcc_sees(plan: Plan) -> tuple[Counter[str], Counter[str]]:
 
 def _compare(source: Path, theirs: str, ours: str) -> None:
     """Raises BuildError where the student's lines that are compiled are not the same."""
-    files = {source, *(one.folder / name for one in map(read_manifest, tasks()) for name in one.files)}
-    seen, here = _lines_of(theirs, files), _lines_of(ours, files)
+    seen, here = (_lines_of(text, _files(source)) for text in (theirs, ours))
     for number, (one, other) in enumerate(zip([*seen, ("", "")], [*here, ("", "")], strict=False)):
         if one != other or (number == len(seen)) != (number == len(here)):
             place, line = one if one[0] else other
@@ -185,15 +300,23 @@ def _compare(source: Path, theirs: str, ours: str) -> None:
             )
 
 
+def _files(source: Path) -> set[Path]:
+    """What students write."""
+    return {source, *(one.folder / name for one in map(read_manifest, tasks()) for name in one.files)}
+
+
 def _lines_of(text: str, files: set[Path]) -> list[tuple[str, str]]:
-    """(place, line) of those that come from these files, but for blank ones."""
+    """(place, line) of those that come from these files, but for blank ones. BuildError: one of the files is Python."""
     found, file, number = [], "", 0
     names: dict[str, bool] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if mark := re.match(r'# (\d+) "((?:[^"\\]|\\.)*)"', line):
             number, file = int(mark[1]), mark[2]
             if file not in names:
-                names[file] = Path(ROOT, file).resolve() in files
+                path = Path(ROOT, file).resolve()
+                names[file] = path in files
+                if names[file] and path.suffix == ".py":
+                    raise BuildError(f"{path.name} is Python, and a .cu file includes it.")
             continue
         if names.get(file) and line.strip():
             found.append((f"{Path(file).name}:{number}", line))

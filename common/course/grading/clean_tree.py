@@ -68,7 +68,15 @@ def _copy(source: Path, target: Path, function: Callable = shutil.copy2, ignore:
 def _but_grading(skip):
     """What of common is left out."""
     kept_of_course = {"__init__.py", "grading"}
-    kept_of_grading = {"__init__.py", "build.py", "elf.py", "inside.py", "timed.py"}
+    kept_of_grading = {
+        "__init__.py",
+        "build.py",
+        "elf.py",
+        "handle_server.py",
+        "inside.py",
+        "timed.py",
+        "torch_handles.py",
+    }
 
     def ignored(place: str, names: list[str]) -> set[str]:
         here = Path(place).relative_to(ROOT / "common")

@@ -5,19 +5,21 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-INIT_ARRAY, FINI_ARRAY, PREINIT_ARRAY, SYMTAB = 14, 15, 16, 2
+INIT_ARRAY, FINI_ARRAY, PREINIT_ARRAY, SYMTAB, DYNSYM = 14, 15, 16, 2, 11
 ALLOCATED = 2  # a flag of sections: part of the program
 OBJECT, FUNCTION, IFUNC = 1, 2, 10  # types of symbols; the loader calls an IFUNC
-LOCAL = 0
+LOCAL = 0  # a binding
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section's name, type and flags."""
+    """A section's name, type and flags, where it will be, and what is in it."""
 
     name: str
     type: int
     flags: int
+    address: int
+    data: bytes
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,13 @@ class Elf:
                 raise ValueError("no ELF file for 64 bits")
             table, count, names = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<2H", data, 60)
             heads = [struct.unpack_from("<IIQQQQIIQQ", data, table + 64 * i) for i in range(count)]
-            self.sections = [Section(self._text(heads[names][4] + head[0]), head[1], head[2]) for head in heads]
+            self.sections = [
+                Section(self._text(heads[names][4] + head[0]), *head[1:4], data[head[4] : head[4] + head[5]])
+                for head in heads
+            ]
             self.symbols = []
             for head in heads:
-                if head[1] == SYMTAB:
+                if head[1] in (SYMTAB, DYNSYM):
                     strings = heads[head[6]][4]
                     for at in range(head[4], head[4] + head[5], 24):
                         name, info, _, section, value, size = struct.unpack_from("<IBBHQQ", data, at)

@@ -48,7 +48,7 @@ def print_class(console: Console, outcomes: Sequence[Outcome], tasks: Sequence[s
     missing = {name: points for one in outcomes for name, (points, _) in one.not_graded.items()}
     if missing:
         what = ", ".join(f"{name} ({points:g})" for name, points in missing.items())
-        say(console, f"\nnot graded here, and in none of these points: {what}: it needs a GPU (grade --speed)")
+        say(console, f"\nnot graded here, and not counted in these points: {what} (needs a GPU: grade --speed)")
 
 
 def costs(outcomes: Sequence[Outcome]) -> list[str]:

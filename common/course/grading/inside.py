@@ -84,30 +84,25 @@ def _work(root: str, cpu: int, connection: Connection) -> None:
     from common.testing.worker.messages import receive
 
     resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # so that its files in memory can be counted
     begin, _ = receive(connection)
     if begin.get("timed"):
         _timed(begin["task"], begin["timed"], connection)
         return
-    child.work(served(begin["task"], begin["compiled"]), connection)
+    child.work(served(root, begin["task"], begin["compiled"]), connection)
 
 
-def served(task: str, compiled: bool):
-    """What a worker of this task can do; where nothing is compiled, with no operators."""
+def served(root: str, task: str, compiled: bool):
+    """What a worker of this task can do; where nothing is compiled, with no operators. The student's Python has a
+    process of its own, without tensors."""
     from common.compiling.operators import Operators
+    from common.course.grading.handle_server import module_of
+    from common.testing import python_side
     from common.testing.worker.child import Served
 
-    def operators() -> Operators:
-        if compiled:
-            return _kernels(task)
-        import torch
-
-        torch.ops.load_library(os.environ["GRADING_KERNELS"] + "/no_attention.so")  # before the student's code
-        for name in ("torch.nn.attention.flex_attention", "torch._higher_order_ops.flex_attention"):
-            sys.modules[name] = None  # in Python as a whole, so anything can undo this: a reminder, no barrier
-        return Operators(task, "student", "simulator", [])
-
-    return Served(operators, partial(cases_of, task))
+    python_side.python_module = lambda task, variant, name: module_of(root, task, name, compiled)
+    return Served(
+        lambda: _kernels(task) if compiled else Operators(task, "student", "simulator", []), partial(cases_of, task)
+    )
 
 
 def _kernels(task: str):

@@ -82,7 +82,7 @@ def compare(console: Console, out: Path, names: Sequence[str]) -> None:
     )
     say(
         console,
-        f"\nmuch alike ({SHARE:.0%} and more of what is not given, by copydetect); a reason to look, no verdict",
+        f"\nvery similar ({SHARE:.0%} or more of what is not given, by copydetect): a reason to look, not a verdict",
     )
     for share, first, second, file in pairs[:MOST_PAIRS]:
         say(console, f"  {share:4.0%}  {first} and {second}: {file}")

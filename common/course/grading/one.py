@@ -21,14 +21,14 @@ import torch
 
 from common.compiling.manifest import Manifest, read_manifest, tasks
 from common.compiling.skeletons import skeleton_of
-from common.course.grading.at_work import idle_blocks, too_few
+from common.course.grading.at_work import idle_blocks, share, too_few
 from common.course.grading.boxes import Boxes
 from common.course.grading.hidden import HiddenCase, hidden_cases
 from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, TaskOutcome
 from common.course.grading.salt import seed_of
 from common.course.grading.sandbox import FairClock
 from common.course.grading.speed import NotTimed, has_speed, implausible, part_of, time_all
-from common.course.grading.submissions import Submission
+from common.course.grading.submissions import MISSING, Submission
 from common.course.grading.worker import SandboxedKernels, SandboxedWorker
 from common.course.grading.workshop import Workshop
 from common.testing.calling import Caller
@@ -50,7 +50,8 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
     torch.set_num_threads(1)  # several submissions share the cores, and threads that wait would count as work
     begun, cpu = time.monotonic(), _cpu()
     outcome = Outcome(submission.name, source, sandbox=workshop.kind, key=workshop.key(submission))
-    outcome.flags, outcome.notes = [*submission.flags, *submission.notes], list(submission.notes)
+    refused = [f"{name}: {why}" for name, why in submission.problems.items() if why != MISSING]
+    outcome.flags, outcome.notes = [*refused, *submission.notes], list(submission.notes)
     boxes = Boxes({**_skeletons(), **submission.files}, workshop)
     shown: dict[str, bool] = {}  # "task6 update": whether its kernels were found to do the work
     try:
@@ -259,10 +260,11 @@ def _part(
             verdict = _judged(case, caller, seed_of(workshop.salt, f"{task} {title}"), bare=counts)
             stopped = _stopped_by(verdict, clock.seconds() - begun)
             if counts and verdict.ok:
-                kernel = {name: caller.more[name] + kernel.get(name, 0) for name in COUNTS}
+                most = max(share(caller.more), kernel.get("share", 0))
+                kernel = {name: caller.more[name] + kernel.get(name, 0) for name in COUNTS} | {"share": most}
                 why = why or _no_kernel(caller.more)
             elif is_hidden and verdict.ok and caller.more.get("read_back"):
-                why = why or _no_kernel({**caller.more, "work": FEWEST_THREADS, "most_work": 1})
+                why = why or _no_kernel({**caller.more, "work": FEWEST_THREADS, "most_work": 1, "allowed": 1})
         verdicts.append(verdict)
         outcomes.append(_case_outcome(verdict, title, is_hidden))
     earned, possible = points_of(verdicts)

@@ -29,7 +29,7 @@ class PartOutcome:
         part, earned, possible: its name and points.
         why: why points are missing beyond what the cases say; "" if nothing more is to be said.
         kernel: what was counted in the run with hidden inputs: launches, threads of the largest, bytes
-            read_back, and the work of all threads (at_work.py); {} if there was none.
+            read_back, the work of all threads, and its largest share of what is allowed (at_work.py); {} if none.
         cases: see there.
     """
 

@@ -15,12 +15,11 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
 from common.compiling.manifest import read_manifest, tasks
 from common.course.grading.apart import Refused, call_apart
-from common.course.grading.flags import flags_of
 
 MOST_BYTES = 1 << 20  # of a file
 MOST_ENTRIES = 50_000  # of a submission
@@ -41,14 +40,12 @@ class Submission:
         files: "task2/attention_kernel.cu" -> its text.
         problems: the same -> why a file is not taken, a sentence.
         notes: what the student should know of what was taken, a sentence each.
-        flags: what a human should look at, see flags.py.
     """
 
     name: str
     files: dict[str, str]
     problems: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    flags: list[str] = field(default_factory=list)
 
 
 class NoSubmission(ValueError):
@@ -87,10 +84,8 @@ def read_submission(source: str, graded: Sequence[str] | None = None, folder: Pa
 
 
 def parsed_as_json(source: str, graded: Sequence[str] | None) -> dict:
-    """As parsed(), with the flags."""
-    found = parsed(source, graded)
-    refused = [f"{name}: {why}" for name, why in found.problems.items() if why != MISSING]
-    return asdict(replace(found, flags=[*refused, *flags_of(found.files)]))
+    """As parsed()."""
+    return asdict(parsed(source, graded))
 
 
 def parsed(source: str, graded: Sequence[str] | None = None) -> Submission:

@@ -43,12 +43,12 @@ def serve_rounds(make: Callable[[], Prepare], connection: Connection, device: to
             else:
                 call = prepare(request["configuration"], inputs)
             del tensors, inputs
-            _synchronise(device)
+            _synchronize(device)
             send(connection, {"ready": True})
             receive(connection)
             out = call()
             total = float(out.sum(dtype=torch.float64))
-            _synchronise(device)
+            _synchronize(device)
             send(connection, {"done": True, "sum": total})
             if receive(connection)[0]["do"] == "show":
                 send(connection, {"shown": True}, {"out": out})
@@ -60,6 +60,6 @@ def serve_rounds(make: Callable[[], Prepare], connection: Connection, device: to
             return
 
 
-def _synchronise(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize()

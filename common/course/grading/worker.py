@@ -13,6 +13,7 @@ from torch import Tensor
 from common.cli.runner import RunnerOperators
 from common.compiling.operators import Library
 from common.console.words import error_words
+from common.course.grading.at_work import allowed
 from common.course.grading.sandbox import Program, Sandbox, patience
 from common.testing.calling import POISONED, Around, Called, CallFailed, InProcess
 from common.testing.case import ERROR, Case
@@ -62,7 +63,7 @@ class SandboxedWorker(Worker):
             raise NotLoaded(self._box.ended_because or words, "ended") from None
         if self.backend != "simulator":
             self.end_process()
-            raise NotLoaded("The process that loaded the code gave no answer that can be read.", "ended")
+            raise NotLoaded("The process that loaded the code sent an answer that can't be read.", "ended")
 
     def close(self) -> None:
         """Ends the process; the nursery stays."""
@@ -92,11 +93,13 @@ class SandboxedWorker(Worker):
 
 
 class SandboxedRunner(ApartProcess):
-    """A runner in a sandbox; `start` makes a Sandbox of what it is given."""
+    """A runner in a sandbox; `start` makes a Sandbox of what it is given, `lines`: see ApartProcess."""
 
-    def __init__(self, program: Path, built: Built, start: Callable[..., Sandbox]) -> None:
+    def __init__(
+        self, program: Path, built: Built, start: Callable[..., Sandbox], lines: Callable[[Sequence[str]], str]
+    ) -> None:
         super().__init__(program, built)
-        self._open_box = start
+        self._open_box, self._lines = start, lines
         self._box: Sandbox | None = None
 
     @property
@@ -133,7 +136,7 @@ class SandboxedRunner(ApartProcess):
 class SandboxedKernels(InProcess):
     """Calls a task's operators there, from this process: nothing of the student's but kernels and launchers takes part.
 
-    `more` are the counts of the last call.
+    `more` are the counts of the last call, and what is allowed in it, see at_work.allowed.
     """
 
     def __init__(self, task: str, library: Library, runner: SandboxedRunner) -> None:
@@ -142,13 +145,16 @@ class SandboxedKernels(InProcess):
 
     def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call."""
+        out = None
         try:
             self._runner.begin()
-            return super().call(case, inputs, around)
+            called = super().call(case, inputs, around)
+            out = called.out
+            return called
         except NotLoaded as error:
             raise CallFailed(ERROR, str(error).splitlines(), ended=True) from None
         finally:
-            self.more = dict(self._runner.counts)
+            self.more = {**self._runner.counts, "allowed": allowed([*inputs.values()], out)}
 
     def close(self) -> None:
         """Ends its sandbox."""

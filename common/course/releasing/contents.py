@@ -16,7 +16,7 @@ from common.course.releasing.words import for_students
 LEFT_OUT = re.compile(
     r"tests/|\.ci/|docs/.*\.py$|mkdocs\.yml$|task\d+/solution/|task\d+/cases/hidden\.py$|"
     r"common/course/(grading|releasing|templates)/|common/course/(grade|gradebook|attack|rehearse|release|autograder)\.py$|"
-    r"common/course/(README|questions)\.md$|common/mutants/|common/(skeleton|nvcc_check)\.py$|common/README\.md$|"
+    r"common/course/(README|questions)\.md$|common/(skeleton|nvcc_check)\.py$|common/README\.md$|"
     r"common/testing/runner/apart\.py$"
 )
 DOCUMENTS = re.compile(r"(README|Results)\.md$|task\d+/README\.md$|AGENTS\.md$|docs/.*\.md$")
@@ -30,10 +30,10 @@ def release_files() -> dict[str, bytes]:
         ValueError: this is no checkout of the whole course: no git, or no solutions.
     """
     if not all((ROOT / task / "solution").is_dir() for task in tasks()):
-        raise ValueError(f"{ROOT} has no solutions: only the whole course can make a student's edition")
+        raise ValueError(f"{ROOT} has no solutions: only the whole course can make a student edition")
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
     if done.returncode:
-        raise ValueError(f"{ROOT} is no git checkout: {done.stderr.decode(errors='replace').strip()}")
+        raise ValueError(f"{ROOT} is not a git checkout: {done.stderr.decode(errors='replace').strip()}")
     names = [name for name in done.stdout.decode().split("\0") if name and not LEFT_OUT.match(name)]
     files = {name: (ROOT / name).read_bytes() for name in names if (ROOT / name).is_file()}
     for task in tasks():

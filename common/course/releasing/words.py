@@ -1,4 +1,4 @@
-"""A document as the student's edition has it: nothing is said of what it does not hold.
+"""A document as the student's edition has it: without mention of what it does not hold.
 
 for_students(text) leaves out what speaks of solutions, of the project's own tests and of instructors: sentences of a
 paragraph, rows of a table, lines of a listing. So a new sentence in a handout needs no word here.
@@ -13,7 +13,7 @@ import textwrap
 ABSENT = re.compile(
     r"--solution|`solution`|(?<![\w/])solution/|taskN/solution/|\bpytest\b|(?<![\w/])tests/|variant solution|"
     r"common/README|course/README|common\.course (?:grade|attack|rehearse|release|autograder)|"
-    r"common\.(?:mutants|nvcc_check)|from the solutions"
+    r"common\.nvcc_check|from the solutions"
 )
 INSTEAD = {  # what the whole course says -> what the student's edition says
     "common.skeleton": "common.course reset",

@@ -7,6 +7,7 @@ attention_output  of attention: those of the scores followed to the output, and 
 online_softmax    of running maxima and sums
 merge             of merged partial results
 tile_loop         of attention tile by tile
+layouts           of any operator: two axes of an array exchanged
 formulas          one line of a computation, or an index, that is wrong
 softmax_formulas  those of softmax, of the online softmax and of merging
 attention_indices those of attention in memory

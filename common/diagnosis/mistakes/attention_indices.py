@@ -6,6 +6,7 @@ output_indices(weights, value)            where P or V is read for O = P V
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -13,13 +14,12 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import misread
 from common.diagnosis.mistakes.known import Mistake
-from common.reference import oracle as reference
 
 MOST_ELEMENTS = 1 << 15  # of an operand, and of what comes out: more would take too long
 
 
 def _places(rows: Tensor, row: str, count: str, col: str, width: str) -> dict[str, Tensor | int]:
-    """What stands for the names of an index into rows [batch, heads, R, W]: batch_head, those of R and of W."""
+    """The values of the names in an index into rows [batch, heads, R, W]: batch_head, those of R and of W."""
     batch, heads, size, wide = rows.shape
     number = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1, 1)
     row_at, col_at = (torch.arange(n, device=rows.device) for n in (size, wide))
@@ -35,6 +35,7 @@ def score_indices(query: Tensor, key: Tensor, scores_of: Callable[[Tensor, Tenso
     of_key = sizes | _places(key, "k", "S_k", "d", "head_dim")
     index = "(batch_head * {count} + {row}) * head_dim + d"
     return [
+        _all_heads("query", query, lambda read: scores_of(read, key)),
         *misread("query", index.format(count="S_q", row="q"), query, of_query, lambda read: scores_of(read, key)),
         *misread("key", index.format(count="S_k", row="k"), key, of_key, lambda read: scores_of(query, read)),
     ]
@@ -48,35 +49,25 @@ def output_indices(weights: Tensor, value: Tensor) -> list[Mistake]:
     of_weights = _places(weights, "q", "S_q", "k", "S_k") | {"head_dim": value.size(3)}
     of_value = _places(value, "k", "S_k", "d", "head_dim") | {"S_q": weights.size(2)}
     return [
+        _all_heads("weights", weights, lambda read: read @ value),
         *misread("weights", "(batch_head * S_q + q) * S_k + k", weights, of_weights, lambda read: read @ value),
         *misread("value", "(batch_head * S_k + k) * head_dim + d", value, of_value, lambda read: weights @ read),
     ]
 
 
-def step_sizes(scores: Tensor, value: Tensor) -> list[Mistake]:
-    """Wrong attention, one step of which was called with S_q for S_k; scores [batch, heads, S_q, S_k], masked."""
-    batch, heads, seq_q, seq_k = scores.shape
-    out = scores[..., 0].numel() * value.size(-1)
-    if seq_q == seq_k or max(scores.numel(), value.numel(), out) > MOST_ELEMENTS:
-        return []
-    says = "{step} is called with S_q where S_k belongs: it takes rows of {seq_q} elements, and they have {seq_k}."
+def _all_heads(name: str, rows: Tensor, use: Callable[[Tensor], Tensor]) -> Mistake:
+    """A row's number among those of all heads, taken for its number within its head: rows [batch, heads, R, W]."""
+    size = rows.size(2)
+    says = (
+        "The number of a row is not reduced to its head: index / S_k counts the queries of all heads, `% S_q` leaves "
+        f"the query's number within its head. So {name} is read too far on from the second head on."
+    )
 
-    def mistake(step: str, answer: Callable[[], Tensor]) -> Mistake:
-        return Mistake(f"S_q for S_k in {step}", says.format(step=step, seq_q=seq_q, seq_k=seq_k), answer)
+    def answer() -> Tensor:
+        flat = rows.flatten(0, 2)
+        number = torch.arange(len(flat), device=rows.device)
+        at = number // size * size + number
+        read = torch.where((at < len(flat))[:, None], flat[at.clamp(max=len(flat) - 1)], math.nan)
+        return use(read.view(rows.shape))
 
-    def softmax() -> Tensor:
-        flat, end = scores.flatten().clone(), scores[..., 0].numel() * seq_q
-        if end > flat.numel():  # outside
-            return torch.empty(0)
-        flat[:end] = reference.softmax(flat[:end].view(-1, seq_q)).flatten()
-        return flat.view(scores.shape) @ value
-
-    def output() -> Tensor:
-        weights, end = reference.softmax(scores).flatten(), scores[..., 0].numel() * seq_q
-        used = value.flatten()[: batch * heads * seq_q * value.size(-1)]
-        if end > weights.numel() or used.numel() < batch * heads * seq_q * value.size(-1):
-            return torch.empty(0)
-        square = weights[:end].view(batch, heads, seq_q, seq_q)
-        return square @ used.view(batch, heads, seq_q, value.size(-1))
-
-    return [mistake("the softmax", softmax), mistake("the product P V", output)]
+    return Mistake("query counted through all heads", says, answer)

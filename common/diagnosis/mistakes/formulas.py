@@ -3,8 +3,9 @@
     varied("rescale = exp(m - m_new)\nl = rescale * l + rowsum(P)", {"m": m, ...}, lambda values: values["l"])
 
 gives a Mistake for every line with a sign turned, operands exchanged, a factor or a summand left out, a maximum taken
-for a minimum, a function or the whole line left out. The formulas are those of the handout, with its names, so the line
-that fits is the line to look at. What is known of a mistake by name is told first: these are vague ones.
+for a minimum, a bound off by one, a function or the whole line left out. The formulas are those of the handout, with
+its names, so the line that fits is the line to look at. A mistake that is known by name is reported first: these are
+vague ones.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -26,11 +28,12 @@ _SWAPPED = {
     "maximum": "minimum",
     "rowmax": "rowmin",
     "partmax": "partmin",
+    "rowmean": "rowsum",
     "exp": "exp2",
     "exp2": "exp",
     "log": "log2",
 }
-_UNARY = ("exp", "exp2", "log", "tanh", "rsqrt", "square")  # what may be forgotten
+_UNARY = ("exp", "exp2", "log", "tanh", "rsqrt", "square", "sqrt")  # what may be forgotten
 
 
 def _functions() -> Values:
@@ -75,7 +78,7 @@ def varied(text: str, values: Mapping[str, Any], result: Callable[[Values], Tens
 
     Args:
         text: the formulas, as `computed` takes them.
-        values: what stands for their names, in float64.
+        values: of their names, in float64.
         result: result(values after the last line) -> the output.
     """
     return varied_by(text, lambda wrong: result(computed(wrong, values)))
@@ -85,15 +88,21 @@ def varied_by(text: str, answer: Callable[[str], Tensor]) -> list[Mistake]:
     """The same; answer(wrong text) -> the output: for formulas that are a step of a loop."""
     return [
         Mistake(
-            wrong,
-            f"The output is what comes out of `{wrong}`; right is `{right}`."
-            if wrong
-            else f"The output is what comes out if `{right}` is left out.",
+            wrong or f"without {right}",
+            _shown(
+                f"The output matches `{wrong}`; it should be `{right}`."
+                if wrong
+                else f"The output matches what you get without `{right}`."
+            ),
             functools.partial(or_nothing, answer, whole),
             vague=True,
         )
         for right, wrong, whole in variations(text)
     ]
+
+
+def _shown(says: str) -> str:
+    return re.sub(r"divided\((\w+), (\w+)\)", r"\1 / \2", says)
 
 
 def misread(
@@ -105,7 +114,7 @@ def misread(
         name: the array's.
         index: its index, "row * cols + col".
         memory: the array.
-        places: what stands for the index's names: numbers, and tensors of integers that broadcast.
+        places: the values of the index's names: numbers, and tensors of integers that broadcast.
         use: what the operator makes of the elements read, of the shape that the places broadcast to.
         base: where the index counts from, broadcast as well.
     """
@@ -124,18 +133,17 @@ def misread(
     found = []
     for _, line, whole in variations(text, (tuple(places),)):
         wrong = line.removeprefix("index = ")
-        says = f"The output is what comes out if {name} is read at `{wrong}`; right is `{index}`."
+        says = f"The output matches what you get if {name} is read at `{wrong}`; it should be `{index}`."
         found.append(Mistake(f"{name}[{wrong}]", says, functools.partial(or_nothing, answer, whole), vague=True))
     return found
 
 
 def or_nothing(answer: Callable[[str], Tensor], wrong: str) -> Tensor:
-    """The answer; empty where there is none, or where it tells nothing."""
+    """The answer; empty where there is none."""
     try:
-        given = answer(wrong)
+        return answer(wrong)
     except (ArithmeticError, IndexError, RuntimeError, TypeError):  # the sizes do not fit: it has no answer
         return torch.empty(0)
-    return torch.empty(0) if bool(torch.isnan(given).any()) else given  # what is NaN tells nothing
 
 
 @functools.lru_cache(maxsize=256)
@@ -146,7 +154,7 @@ def variations(text: str, exchanged: tuple[tuple[str, ...], ...] = ()) -> tuple[
     """
     lines = [line.strip() for line in text.strip().splitlines()]
     found = {}
-    for number, line in enumerate(lines):
+    for number, line in reversed([*enumerate(lines)]):  # of lines that give the same the last is nearest to the result
         for wrong in _wrong_lines(line, lines[:number], exchanged):
             if wrong != line:
                 found.setdefault((line, wrong), "\n".join([*lines[:number], wrong or "pass", *lines[number + 1 :]]))
@@ -206,6 +214,8 @@ def _others(node: ast.AST) -> Iterator[ast.expr]:
         left, (op,), (right,) = node.left, node.ops, node.comparators
         other = {ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Lt: ast.LtE, ast.LtE: ast.Lt}[type(op)]
         yield from (ast.Compare(left, [other()], [right]), ast.Compare(right, [op], [left]))
+        step = ast.Add() if isinstance(op, ast.Gt | ast.LtE) else ast.Sub()  # the other step is the other comparison
+        yield ast.Compare(left, [op], [ast.BinOp(right, step, ast.Constant(1))])
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.BitAnd):
         yield from (node.left, node.right)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -218,5 +228,6 @@ def _others(node: ast.AST) -> Iterator[ast.expr]:
         if node.func.id == "divided":
             yield node.args[0]
             yield ast.BinOp(node.args[0], ast.Mult(), node.args[1])
+            yield ast.Call(node.func, node.args[::-1], [])
     if isinstance(node, ast.Constant) and isinstance(node.value, float | int):
         yield ast.Constant(node.value * 2)

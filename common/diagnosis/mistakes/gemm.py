@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from common.diagnosis.mistakes.formulas import computed, or_nothing, variations
 from common.diagnosis.mistakes.inferring import product_inferences
-from common.diagnosis.mistakes.known import TILES, Mistake, last_tile_starts
+from common.diagnosis.mistakes.known import Mistake, last_tile_starts
 
 MOST_PRODUCTS = 1 << 19  # whose operands are looked up one by one
 TILE = 32  # of the course's kernels
@@ -20,7 +20,7 @@ TILE = 32  # of the course's kernels
 
 def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
     """Wrong answers for A @ B^T (b [batch, N, K]) or A @ B (b [batch, K, N]), a [batch, M, K]."""
-    batch, rows, inner = a.shape
+    batch, _, inner = a.shape
     cols = b.size(1) if b_is_transposed else b.size(2)
     bt = b.transpose(1, 2) if b_is_transposed else b  # [batch, K, N], what A is multiplied by
     if b_is_transposed:
@@ -33,11 +33,6 @@ def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
         misread = b.reshape(batch, cols, inner).transpose(1, 2)
     found = [
         Mistake(name, says, lambda: a @ misread),
-        Mistake(
-            "A transposed",
-            "A is read as if it lay in memory as [K, M]; it is [M, K]: element (m, k) is a[m * K + k].",
-            lambda: a.reshape(batch, inner, rows).transpose(1, 2) @ bt,
-        ),
     ]
     for k in last_tile_starts(inner):
         found.append(
@@ -48,35 +43,6 @@ def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
                 lambda k=k: a[..., :k] @ bt[:, :k],
             )
         )
-    for tile in (t for t in TILES if t < inner):
-        last = (inner - 1) // tile * tile
-        found += [
-            Mistake(
-                "accumulator reset for every tile",
-                f"Only the products of the last tile along K (k from {last}) are in the result: the accumulator "
-                "is set to 0 inside the loop over tiles instead of before it.",
-                lambda last=last: a[..., last:] @ bt[:, last:],
-            ),
-            Mistake(
-                "first tile only",
-                f"Only the products of the first tile along K (k below {tile}) are in the result: the loop over "
-                "tiles ends after one turn.",
-                lambda tile=tile: a[..., :tile] @ bt[:, :tile],
-            ),
-        ]
-    if batch > 1:
-        found += [
-            Mistake(
-                "A of the first matrix",
-                "Every matrix of the batch is computed from the first A: the offset batch * M * K is missing.",
-                lambda: a[:1] @ bt,
-            ),
-            Mistake(
-                "B of the first matrix",
-                "Every matrix of the batch is computed from the first B: the offset batch * K * N is missing.",
-                lambda: a @ bt[:1],
-            ),
-        ]
     inferences = product_inferences(a, bt, ("A", "B"), b_is_transposed)
     found += row_length_mistakes(a, b, b_is_transposed) + tile_mistakes(a, bt)
     return found + tile_index_mistakes(a, b, b_is_transposed) + inferences
@@ -132,7 +98,7 @@ def tile_index_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mis
         right = begins | sizes | {"r": r, "c": c, "row": begins[top] + r, "col": begins[left] + c}
 
         def answer(text: str, matrix=matrix, rows=rows, cols=cols, other=other, start=start, right=right) -> Tensor:
-            """The product, `text` being how row, col and index are computed; outside the matrix stands 0."""
+            """The product, `text` being how row, col and index are computed; outside the matrix is 0."""
             at = computed(text, right)
             inside = (at["row"] >= 0) & (at["row"] < sizes[rows]) & (at["col"] >= 0) & (at["col"] < sizes[cols])
             index = start + at["index"]
@@ -145,7 +111,7 @@ def tile_index_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mis
             found += [
                 Mistake(
                     f"{operand}: {wrong}",
-                    f"The output is what comes out if a tile of {operand} is loaded with `{wrong}`; right is `{line}`.",
+                    f"The output matches a tile of {operand} that is loaded with `{wrong}`; it should be `{line}`.",
                     functools.partial(or_nothing, answer, whole + then),
                     vague=True,
                 )

@@ -19,7 +19,7 @@ from common.diagnosis.locating import SEPARATION, place, wrong_mask
 from common.diagnosis.mistakes.known import Inference, Mistake
 
 LEAST = 6  # wrong elements, and elements in which an answer differs from the right one
-MOST_ELEMENTS = 1 << 16  # of an output that is compared once more with every known answer
+MOST_ELEMENTS = 1 << 16  # of an output that is compared with every known answer again
 ROUNDED = 2e-7  # of the largest element, times the condition number: how exactly a quotient is known
 MOST_ILL = 1e4  # condition number of an operand that is divided by
 
@@ -27,7 +27,7 @@ MOST_ILL = 1e4  # condition number of an operand that is divided by
 def inferred_from(
     out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...], mistakes: Sequence[Mistake]
 ) -> tuple[str, str] | None:
-    """(a name, what to tell the student), or None.
+    """(a name, what the report says), or None.
 
     Args:
         out, ref, bound, axes, mistakes: see common.diagnosis.diagnose.diagnose; no mistake's answer equals out.
@@ -102,7 +102,7 @@ def product_inferences(
     Args:
         a, b: the operands.
         names: what they are called.
-        transposed: b lies in memory as [..., N, K]: its elements are named so.
+        transposed: b is in memory as [..., N, K]: its elements are named that way.
     """
     if not bool(torch.isfinite(a).all()) or not bool(torch.isfinite(b).all()):
         return []  # nothing can be divided by them
@@ -143,7 +143,7 @@ def _operand(
         return None
     where = moved.nonzero()[:400]
     flat, order = a.flatten().sort()
-    by_chance = a.numel() * tolerance / size  # how likely it is that a number which is no element of a lies near one
+    by_chance = a.numel() * tolerance / size  # how likely a number that is no element of a is close to one
     if min(by_chance, 1.0) ** len(where) > 1e-3:
         return None
     sources = []
@@ -160,7 +160,7 @@ def _operand(
 
     def named(index: Sequence[int]) -> str:
         *batch, row, col = (int(one) for one in index)
-        if of_b and not transposed:  # as it lies in memory
+        if of_b and not transposed:  # as it is in memory
             row, col = col, row
         return f"{names[0]}[{', '.join(map(str, [*batch, row, col]))}]"
 
@@ -170,7 +170,7 @@ def _operand(
         first, last = (named(where[at].tolist()) for at in (0, -1))
         return (
             f"elements of {names[0]} left out",
-            f"{int(moved.sum())} elements of {names[0]} take no part in the products, 0 stands in their place: the "
+            f"{int(moved.sum())} elements of {names[0]} take no part in the products, 0 is in their place: the "
             f"first is {first}, the last {last}. Look at the bounds and loops that load or multiply them.",
         )
     examples = "; ".join(f"{named(source)} where {named(place_of)} belongs" for place_of, source in taken[:3])

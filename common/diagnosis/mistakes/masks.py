@@ -20,11 +20,10 @@ from common.reference import oracle as right
 def causal_mistakes(s: Tensor, causal: bool, lower_right: bool = False) -> list[Mistake]:
     """Mistakes in the causal mask; s [..., S_q, S_k] is scaled, and masked by the mask argument only."""
     see = right.causal_mask(*s.shape[-2:], s.device, lower_right)
-    if not causal and s.size(-2) == 1:
-        says = "The output is V of key 0: the others have no weight, or V of key 0 is read for every key (its index)."
-        return [Mistake("V of key 0 only", says, lambda: s.masked_fill(~see, -math.inf))]
     if not causal:
         says = "The causal mask is applied although causal is false."
+        if s.size(-2) == 1:  # V of key 0 comes out, which has other causes
+            return []
         return [Mistake("causal mask not asked for", says, lambda: s.masked_fill(~see, -math.inf))]
     lag = s.size(-1) - s.size(-2)
     diagonal = lag if lower_right else 0
@@ -113,16 +112,6 @@ def mask_mistakes(raw: Tensor, factor: float, causal: bool, mask: Tensor, lower_
                 "mask inverted",
                 "The bool mask is inverted: true means that the query may attend to the key, and false hides it.",
                 lambda: with_mask(~mask),
-            ),
-            Mistake(
-                "bool mask added",
-                "The bool mask is added to the scores as 0 and 1; where it is false the score must become -inf.",
-                lambda: with_mask(mask.to(s.dtype)),
-            ),
-            Mistake(
-                "masked scores are 0",
-                "Scores that the mask hides are set to 0 instead of -inf: exp(0) is 1, so they still count.",
-                lambda: hide_future(s.masked_fill(~mask, 0.0)),
             ),
         ]
     else:

@@ -15,7 +15,7 @@ from torch import Tensor
 from common.diagnosis.mistakes.formulas import misread
 from common.diagnosis.mistakes.known import Inference, Mistake
 from common.diagnosis.mistakes.softmax_formulas import merge_formulas
-from common.diagnosis.mistakes.weights import weights_told
+from common.diagnosis.mistakes.weights import explain_weights
 from common.reference import oracle as right
 
 LANES = 32
@@ -59,19 +59,13 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
             lambda: weighted(torch.full_like(lse, 1 / parts), outs, lse),
         ),
         Mistake(
-            "plain average",
-            "The outputs of all parts that saw a key are averaged with the same weight. A part counts by what its "
-            "scores weigh: exp(lse - m) / l.",
-            lambda: weighted(1 / (~empty).sum(0).clamp(min=1).expand_as(lse), outs, lse),
-        ),
-        Mistake(
             "plain sum",
             "The outputs are added up without weights: every part weighs 1. Either its weight is forgotten, or each "
             "lane made it with a maximum and a sum of its own part alone, which were never merged.",
             lambda: weighted(torch.ones_like(lse), outs, lse),
         ),
         Mistake(
-            "weights not normalised",
+            "weights not normalized",
             "The weights are exp(lse - m) and are not divided by their sum.",
             lambda: weighted(e, outs, lse),
         ),
@@ -80,11 +74,6 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
             "The weights are exp(lse - merged_lse). merged_lse is rounded to float32, by up to 0.0005 at 10,000: the "
             "weights do not sum to 1. Use exp(lse - m) / l.",
             lambda: weighted(torch.exp(lse - rounded), outs, lse),
-        ),
-        Mistake(
-            "weights are the lse",
-            "The weights are lse / (sum of lse); they are exp(lse - m) / l.",
-            lambda: weighted((lse / lse.sum(0)).masked_fill(empty, 0.0), outs, lse),
         ),
         Mistake("no max subtraction", too_large, lambda: by_numbers().to(outs.dtype)),
         Mistake(
@@ -99,8 +88,8 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
         ),
         Mistake(
             "empty part read",
-            "A part with lse = -inf is read: its output may be NaN (nobody wrote it), and 0 * NaN is NaN. Skip a part "
-            "whose weight is 0.",
+            "A part with lse = -inf is read: its output may be NaN (no thread wrote it), and 0 * NaN is NaN. Skip a "
+            "part whose weight is 0.",
             lambda: (right.softmax(lse.T).T[..., None] * outs).sum(0),
         ),
         Mistake(
@@ -116,24 +105,22 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
         ),
     ]
     if parts > LANES:
+        stops = f"each lane takes one part and stops. It must go on in steps of {LANES}."
         found += [
             Mistake(
                 "first 32 parts only",
-                f"Only the first {LANES} of {parts} parts count: each lane takes one part and stops. It must go on in "
-                f"steps of {LANES}.",
+                f"Only the first {LANES} of {parts} parts count: {stops}",
                 lambda: first(LANES),
             ),
             Mistake(
                 "first 32 parts only",
-                f"The sum that divides the weights holds only the first {LANES} of {parts} parts: each lane takes one "
-                f"part and stops. It must go on in steps of {LANES}.",
+                f"The sum that divides the weights holds only the first {LANES} of {parts} parts: {stops}",
                 lambda: weighted(torch.exp(lse - torch.logsumexp(lse[:LANES], 0)), outs, lse),
             ),
         ]
     if parts > 1:
         found += [
             Mistake("first part only", "The output is that of the first part.", lambda: first(1)),
-            Mistake("last part left out", f"The last of the {parts} parts is left out.", lambda: first(parts - 1)),
         ]
     if parts > 1 and rows > 1:
         found.append(
@@ -178,7 +165,7 @@ def _misread(outs: Tensor, lse: Tensor) -> list[Mistake]:
 
 
 def _read_weights(out: Tensor, outs: Tensor, lse: Tensor) -> tuple[str, str] | None:
-    """What the weights of the parts tell, which are read off each row: it is the sum of weight * part."""
+    """What the weights of the parts say. They are read off each row, which is the sum of weight * part."""
     parts, _, head_dim = outs.shape
     if parts >= head_dim or not bool(torch.isfinite(outs).all()) or not bool(torch.isfinite(out).all()):
         return None
@@ -186,7 +173,7 @@ def _read_weights(out: Tensor, outs: Tensor, lse: Tensor) -> tuple[str, str] | N
     read = torch.linalg.lstsq(rows, out[..., None]).solution
     explained = (rows @ read - out[..., None]).abs().amax((1, 2)) <= 1e-4 * (1 + out.abs().amax(1))
     weights = torch.where(explained[:, None], read[..., 0], torch.nan)
-    return weights_told(weights, right.softmax(lse.T), "part") if bool(explained.any()) else None
+    return explain_weights(weights, right.softmax(lse.T), "part") if bool(explained.any()) else None
 
 
 def merged_lse_mistakes(lse: Tensor) -> list[Mistake]:

@@ -147,10 +147,7 @@ def row_lse_mistakes(x: Tensor, threads: int, items: int) -> list[Mistake]:
     m, l = (state.squeeze(-1) for state in merged(*thread_states(x, threads, items)))  # noqa: E741
     found = [
         Mistake("maximum left out", "lse is log(l) alone; it is m + log(l).", lambda: torch.log(l)),
-        Mistake("logarithm left out", "lse is m + l; it is m + log(l).", lambda: m + l),
         Mistake("only the maximum", "lse is the maximum alone; it is m + log(l).", lambda: m),
-        Mistake("only the sum", "lse is l alone; it is m + log(l).", lambda: l),
-        Mistake("logarithm to base 2", "lse is m + log2(l); the logarithm is the natural one.", lambda: m + l.log2()),
         Mistake(
             "no max subtraction",
             "lse is log(sum of exp(x)): exp(x) overflows float32 from x = 88.7 on. It is m + log(l).",
@@ -160,11 +157,6 @@ def row_lse_mistakes(x: Tensor, threads: int, items: int) -> list[Mistake]:
             "masked row is NaN",
             "A row that is -inf throughout gives NaN; its logsumexp is -inf.",
             lambda: torch.where(l == 0, math.nan, m + torch.log(l)),
-        ),
-        Mistake(
-            "masked row is 0",
-            "A row that is -inf throughout gives 0; its logsumexp is -inf, the logarithm of 0.",
-            lambda: torch.where(l == 0, 0.0, m + torch.log(l)),
         ),
     ]
 

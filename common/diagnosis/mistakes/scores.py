@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import Mistake, last_tile_starts
+from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.masks import causal_mistakes, mask_mistakes
 from common.reference import oracle as right
 
@@ -42,11 +42,6 @@ def score_mistakes(
             lambda: masked(raw * factor**2),
         ),
         Mistake(
-            "scale inverted",
-            f"The scores are multiplied by {1 / factor:.4g}; they must be divided by it: the scale is {called}.",
-            lambda: masked(raw / factor),
-        ),
-        Mistake(
             "K not transposed",
             "K is read as if it lay in memory as [head_dim, S_k]: the scores are Q times K where Q times K^T is "
             "meant (gemm_nt, not gemm_nn).",
@@ -57,33 +52,10 @@ def score_mistakes(
             "The scores leave out the last column of Q and K: a loop over head_dim columns runs while d < head_dim.",
             lambda: masked(right.gemm_nt(query[..., :-1], key[..., :-1]) * factor),
         ),
-        Mistake(
-            "sum overwritten",
-            "Each score is the product of the last columns of Q and K only: the products are assigned (=) where they "
-            "must be added up (+=).",
-            lambda: masked(right.gemm_nt(query[..., -1:], key[..., -1:]) * factor),
-        ),
     ]
-    if scale is not None:
-        found.append(
-            Mistake(
-                "scale argument ignored",
-                f"The scores are scaled by 1 / sqrt(head_dim) and not by the scale that was asked for, {scale:g}.",
-                lambda: masked(raw * head_dim**-0.5),
-            )
-        )
     found += causal_mistakes(right.masked(raw * factor, mask=mask), causal, lower_right)
     if mask is not None:
         found += mask_mistakes(raw, factor, causal, mask, lower_right)
-    for n in last_tile_starts(head_dim):
-        found.append(
-            Mistake(
-                "last tile dropped",
-                f"The scores use only the first {n} of the head_dim = {head_dim} entries of Q and K: the last, "
-                "partial tile along K of the first GEMM is left out. The number of tiles is rounded up.",
-                lambda n=n: masked(right.gemm_nt(query[..., :n], key[..., :n]) * factor),
-            )
-        )
     if query.dim() == 4 and query.size(1) > 1:
         found.append(
             Mistake(
@@ -110,14 +82,6 @@ def score_mistakes(
                     lambda: masked(right.gemm_nt(query, _counted_in(seq_q, key)) * factor),
                 )
             )
-    if seq_q == seq_k and query.shape == key.shape:
-        found.append(
-            Mistake(
-                "Q and K swapped",
-                "Q and K are swapped: S is transposed.",
-                lambda: masked(right.gemm_nt(key, query) * factor),
-            )
-        )
     return found
 
 

@@ -30,7 +30,7 @@ def tile_loop(
     first_max: float = -math.inf,
     running: bool = True,
     guarded: bool = True,
-    normalised_in_loop: bool = False,
+    normalized_in_loop: bool = False,
 ) -> Tensor:
     """FlashAttention's loop over tiles of keys, as it should be or with one thing wrong.
 
@@ -42,7 +42,7 @@ def tile_loop(
         first_max: what the maximum starts from.
         running: whether the maximum of earlier tiles counts.
         guarded: whether a row that has seen no key subtracts 0 and not -inf.
-        normalised_in_loop: whether O is divided by l after every tile as well.
+        normalized_in_loop: whether O is divided by l after every tile as well.
 
     Returns:
         The output [..., S_q, head_dim].
@@ -57,7 +57,7 @@ def tile_loop(
         p, factor = torch.exp(block - shift), torch.exp(m - shift)
         l = of_l(factor) * l + p.sum(-1, keepdim=True)  # noqa: E741
         o = of_o(factor) * o + p @ value[..., start : start + tile, :]
-        if normalised_in_loop:
+        if normalized_in_loop:
             o = divided(o, l)
         m = m_new
     return divided(o, l)
@@ -113,12 +113,6 @@ def tile_loop_mistakes(
             lambda: tile_loop(s, value, B_c, of_o=_inverse),
         ),
         Mistake(
-            "divides instead of rescaling",
-            "O and l are divided by exp(m_old - m_new); they must be multiplied by it: old terms were computed with a "
-            "smaller maximum, so they are too large.",
-            lambda: tile_loop(s, value, B_c, of_o=_inverse, of_l=_inverse),
-        ),
-        Mistake(
             "maximum of the tile",
             "Each tile subtracts its own maximum, and what earlier tiles added is not rescaled: the terms of different "
             "tiles do not fit together. m is the maximum over all tiles so far.",
@@ -136,10 +130,10 @@ def tile_loop_mistakes(
             lambda: tile_loop(single, single_value, B_c, first_max=0.0).to(s.dtype),
         ),
         Mistake(
-            "normalised in every tile",
-            "O is divided by l after every tile and once more at the end. In the loop O stays the sum of "
+            "normalized in every tile",
+            "O is divided by l after every tile and again at the end. In the loop O stays the sum of "
             "exp(score - m) V; the one division comes after the last tile.",
-            lambda: tile_loop(s, value, B_c, normalised_in_loop=True),
+            lambda: tile_loop(s, value, B_c, normalized_in_loop=True),
         ),
         Mistake(
             "masked row is NaN",

@@ -204,7 +204,7 @@ def _marks(finding: Finding) -> set:
 def grouped(found: Iterable[tuple[str, Sequence[Finding]]]) -> list[Group]:
     """Findings of all cases, alike ones together, in the order in which they were first noticed.
 
-    A read of uninitialised memory at a line that also races belongs to the race: without the barrier some threads read
+    A read of uninitialized memory at a line that also races belongs to the race: without the barrier some threads read
     too early, and those that come first find nothing written.
     """
     groups: list[Group] = []

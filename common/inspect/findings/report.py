@@ -20,17 +20,19 @@ from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_bef
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 
+PASSED = "Its arguments are passed in:"
 MOST_QUOTED = 2  # lines of the screen that a quoted access or call takes
+MOST_LINES, MOST_SHOWN = 4, 8  # that are quoted below a sentence, and below all sentences about a finding
 MOST_GROUPS = 12  # printed in full
-MOST_OTHER_PAIRS = 4  # of source lines, within a group
+MOST_OTHER_PAIRS = 2  # of source lines, within a group
 MOST_CASES = 3  # named beside the first
 MOST_ORIGINS = 4  # lines that an index is made in
 MOST_GUARDS = 2  # lines that let an access through that is outside
 MOST_OWN = 8  # lines of the student that an access in given code is made of
 OR_AN_INDEX = "If these threads should not share it, the index is wrong."
 _OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized", *OF_FLOW)
-_DECIDES = "What decides whether that line runs, and how often:"
-_COMES = "What decides which threads come to it, and how often:"
+_DECIDES = "Whether that line runs, and how often, is decided in:"
+_COMES = "Which threads come to it, and how often, is decided in:"
 # that a line ran for an element, or did not, may be the mistake
 _DECIDED = ("not_stored", "needlessly_stored", "not_read", "not_needed", "out_of_bounds")
 _VERBS = {
@@ -48,7 +50,7 @@ def print_findings(console: Console, groups: Sequence[Group]) -> None:
     for number, group in enumerate(groups[:MOST_GROUPS], 1):
         _print_group(console, number, group, quoted)
     if len(groups) > MOST_GROUPS:
-        say(console, f"\n... and {len(groups) - MOST_GROUPS} more; correct these first")
+        say(console, f"\n... and {len(groups) - MOST_GROUPS} more; fix these first")
 
 
 def _print_group(console: Console, number: int, group: Group, quoted: set[Place]) -> None:
@@ -65,21 +67,30 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
     if finding.launch and not finding.accesses:
         tell(f"{finding.launch.shown}  {finding.launch.text}")
     tell(explained(finding))
-    for what, places in made_in(finding) if number == 1 else ():  # a screen holds no more
-        tell(what)
-        for place, text in places:
-            _quote(console, f"{place.line:>5}  {text}", 4, MOST_QUOTED if "pass" in what else 1)
+    left = MOST_SHOWN
+    here = {(one.place.file, one.place.line) for one in finding.accesses if one.place}
+    for what, every in made_in(finding) if number == 1 else ():  # a screen holds no more
+        places = [one for one in every if (one[0].file, one[0].line) not in here]
+        if not places:
+            continue
+        shown = sorted(places[: min(MOST_LINES, left)], key=lambda one: (one[0].file, one[0].line))
+        left -= len(shown)
+        tell(what if shown else f"{what} {_numbers(places)}")
+        for place, text in shown:
+            _quote(console, f"{place.line:>5}  {text}", 4, MOST_QUOTED if what == PASSED else 1)
+        if shown and len(places) > len(shown):
+            tell(f"  and {_numbers(places[len(shown) :])}")
     if number > 1 and may_be_the_index(finding) and "index" not in explained(finding):
         tell(OR_AN_INDEX)
     if group.kind == "race" and group.within_a_warp and not group.only_writes:
         tell(
-            "The threads seen here are in one warp, whose lanes need not run in step. Where that is so for every pair, "
-            "__syncwarp() does what __syncthreads() does."
+            "The threads seen here are in one warp, whose lanes need not run in lockstep. If that holds for every "
+            "pair, __syncwarp() is enough."
         )
     if group.unwritten:
-        tell("Threads that came first even read it before any thread had written it.")
-    told = _brief(finding)
-    pairs = [pair for pair in dict.fromkeys(map(_brief, others)) if pair != told]
+        tell("Some threads even read it before any thread had written it.")
+    told = brief(finding)
+    pairs = [pair for pair in dict.fromkeys(map(brief, others)) if pair != told]
     for pair in pairs[:MOST_OTHER_PAIRS]:
         tell(f"the same: {pair}")
     if len(pairs) > MOST_OTHER_PAIRS:
@@ -113,9 +124,9 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     its text."""
     places = [access.place for access in finding.accesses if access.place]
     if finding.kind == "wrong_result" and finding.launch:
-        return [("What is passed:", calls(finding.launch, finding.launch))]
+        return [(PASSED, calls(finding.launch, finding.launch))]
     if finding.kind == "wrong_value":
-        return [("What this number is made of:", _with_text(finding.lines))] if finding.lines else []
+        return [("This number is computed in:", _with_text(finding.lines))] if finding.lines else []
     if finding.kind == "not_read" and not places and finding.launch:
         if not finding.lines or NOT_LAUNCHED not in finding.detail:
             return _where_used(finding)
@@ -129,13 +140,11 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     stores = writers(places[0], finding.variable) if finding.kind == "uninitialized" else []
     if finding.kind == "uninitialized" and finding.launch and finding.space == "global":
         before = handed_to_before(finding.variable, finding.launch)
-        told += (
-            [("What was given this array before, and should have written it:", _with_text(before))] if before else []
-        )
+        told += [("Called with this array before, and should have written it:", _with_text(before))] if before else []
     if stores:
         told.append(("It is written in:", _with_text(stores)))
     if finding.lines:
-        return [("What the stored number is made of:", _with_text(finding.lines)), *_passed(finding, places)]
+        return [("The stored number is computed in:", _with_text(finding.lines)), *_passed(finding, places)]
     has_guard = NO_GUARD not in explained(finding)
     if finding.kind in _DECIDED and has_guard and (lines := _deciding(places[-1])):
         told.append((_DECIDES, _with_text(lines[: MOST_GUARDS if finding.kind == "out_of_bounds" else None])))
@@ -145,7 +154,7 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     lines = [one for at, one in places_at.items() if at not in told_before][:MOST_ORIGINS]
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
-        told.append((f"{race}What its index and its pointer are made of:", _with_text(lines)))
+        told.append((f"{race}Its address is computed in:", _with_text(lines)))
     if not owned([*places, *(place for _, several in told for place, _ in several)]):
         told = _handed_to_given(finding, places) or told
     if has_guard:
@@ -158,7 +167,7 @@ def _handed_to_given(finding: Finding, places: Sequence[Place]) -> list[tuple[st
     files = [one.file for place in places for one in (*place.callers, *place.outer)]
     files += [finding.launch.file] if finding.launch else []
     lines = sorted(owned(made_of(places[0], files))[:MOST_OWN], key=lambda one: (one.file, one.line))
-    return [("Your lines that it is made of:", _with_text(lines))] if lines else []
+    return [("What it is given is computed in your lines:", _with_text(lines))] if lines else []
 
 
 def _who_comes(place: Place) -> list[tuple[str, list[tuple[Place, str]]]]:
@@ -172,17 +181,17 @@ def _who_comes(place: Place) -> list[tuple[str, list[tuple[Place, str]]]]:
 def _passed(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[tuple[Place, str]]]]:
     """The calls through which the code got its arguments."""
     passed = calls(places[-1] if finding.kind in OF_FLOW else places[0], finding.launch)
-    return [(f"What {'these calls pass' if len(passed) > 1 else 'the launch passes'}:", passed)] if passed else []
+    return [(PASSED, passed)] if passed else []
 
 
 def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     """Where an argument that nobody reads is used in the text, and what decides whether that runs."""
     uses = used_in(finding.variable, finding.kernel_name, finding.launch)
     if not uses:
-        return [("What is passed:", calls(finding.launch, finding.launch))]
+        return [(PASSED, calls(finding.launch, finding.launch))]
     told = [(f"{finding.variable} is used in:", _with_text(uses))]
     if finding.lines:
-        told.append(("Your lines that use an array, where nothing was read or written:", _with_text(finding.lines)))
+        told.append(("Your lines that use an array, and never read or wrote one:", _with_text(finding.lines)))
     frames = (*finding.lines[-1:], *uses, *uses[-1].callers)
     if lines := list(dict.fromkeys(one for frame in frames for one in deciding(frame))):
         told.append((_DECIDES, _with_text(lines[:MOST_DECIDING])))
@@ -208,6 +217,12 @@ def _cases(cases: Sequence[str]) -> str:
     return f"case {cases[0]} (also in: {named}{more})"
 
 
+def _numbers(places: Sequence[tuple[Place, str]]) -> str:
+    """ "line 94", "lines 94 and 97"."""
+    numbers = [str(number) for number in sorted({place.line for place, _ in places})]
+    return f"line {numbers[0]}" if len(numbers) == 1 else f"lines {', '.join(numbers[:-1])} and {numbers[-1]}"
+
+
 def _blocks(finding: Finding) -> str:
     blocks = list(dict.fromkeys(access.block for access in finding.in_order if access.block))
     return f"block {_coordinates(blocks[0])}" if len(blocks) == 1 else ""
@@ -227,10 +242,10 @@ def who_did(finding: Finding, access: Access) -> str:
 
 
 def _print_access(console: Console, access: Access, who: str, quoted: set[Place]) -> None:
-    """ "thread (0,0,0) reads, task2/kernel.cu:94", and below it the source line, unless it is among those `quoted`."""
+    """ "-> task2/kernel.cu:94: thread (0,0,0) reads"; below it the source line, unless it is among those `quoted`."""
     where = access.place.shown if access.place else "source line unknown"
     inlined = f" {access.place.inlined_at}" if access.place and access.place.inlined_at else ""
-    say(console, f"{who}, {where}{inlined}", indent=3)
+    say(console, f"-> {where}: {who}{inlined}", indent=3)
     line = Place(access.place.file, access.place.line) if access.place else None
     if line and line.text and line not in quoted:
         quoted.add(line)
@@ -245,7 +260,7 @@ def _quote(console: Console, text: str, indent: int, most: int) -> None:
     console.print(lines, style="bold", markup=False, highlight=False, soft_wrap=True)
 
 
-def _brief(finding: Finding) -> str:
+def brief(finding: Finding) -> str:
     """ "b_tile: writes task2/kernel.cu:158, reads task2/kernel.cu:198", in the order of the lines."""
     sides = {
         (access.place.shown if access.place else "source line unknown", _VERBS.get(access.action, access.action))

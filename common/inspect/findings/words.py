@@ -2,34 +2,36 @@
 
 element_of(finding)     "tile[3][17]"
 happened(finding)       "race in softmax_kernel: partial[0] (shared memory)"
-explained(finding)      "Whether the read or the write comes first is chance. Put a __syncthreads() between ..."
+explained(finding)      "The order of the read and the write is undefined. Put a __syncthreads() between ..."
 """
 
 from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from common.compiling.gaps import functions_of
 from common.console.paths import shown_path
 from common.console.words import counted
 from common.inspect.findings.model import Access, Finding
-from common.inspect.origins import loop_waits, piece_of
-from common.inspect.source_lines import Place, text_of
+from common.inspect.origins import deciding, loop_waits, piece_of
+from common.inspect.source_lines import Place
+from common.source.reader import code_of, line_of, read
 
-NO_GUARD = "The last block has more threads than there are elements left, and none of them returns:"
-OR_THE_ORDER = "If the two stand in the wrong order, exchange them."
+NO_GUARD = "The last block has spare threads, and none of them returns:"
+OR_THE_ORDER = "If the two are in the wrong order, swap them."
 WARP = 32
 MOST_THREADS = 1024  # of a block
 MOST_ROWS = 128  # of a tile that is usual
 _TILED = re.compile(r"\b(?:threadIdx|blockIdx|blockDim)\.y\b|\b__shared__\b|[Tt]ile|TILE")  # no thread per element
+_ASKS = re.compile(r"[\s}]*(?:else\s+)?if\s*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)(.*)")
 _RETURNS = re.compile(r"if\s*\([^;{}]*\)\s*\{?\s*return\s*;")
 _NO_MEMORY = ("accumulator", "mbarrier_fence", "registers_fence", "transaction_count")
 _SPINS = re.compile(r"(?<!\w)while\s*\([^;{}]*\)\s*(?:;|\{\s*\})")
 _WITHOUT_FENCE = (
     "This kernel waits in a loop until another thread sets a flag, and what is written before the flag is not ordered: "
-    "put a __threadfence() (within a block, __threadfence_block()) between the write and the flag, and another behind "
+    "put a __threadfence() (within a block, __threadfence_block()) between the write and the flag, and another after "
     "the loop. The flag itself must be volatile or, better, atomic. No barrier belongs in such a loop."
 )
 FAR = 1 << 24  # bytes outside a tensor, from which on an index is probably not just a little too large
@@ -38,7 +40,7 @@ TITLES = {
     "async_race": "race with an asynchronous copy",
     "out_of_bounds": "out of bounds",
     "misaligned": "misaligned address",
-    "uninitialized": "uninitialised memory",
+    "uninitialized": "uninitialized memory",
     "use_after_free": "use after free",
     "host_access": "host code uses device memory",
     "double_free": "cudaFree called twice",
@@ -51,7 +53,7 @@ TITLES = {
     "overwritten_operand": "overwritten while it is being read",
     "accumulator": "accumulator touched before the wait",
     "proxy_fence": "missing proxy fence",
-    "mbarrier_fence": "mbarrier not announced to the copy engine",
+    "mbarrier_fence": "mbarrier not yet visible to TMA",
     "registers_fence": "missing wgmma.fence",
     "wrong_layout": "tile and descriptor do not match",
     "copy_at_end": "copy under way when the block ends",
@@ -59,11 +61,11 @@ TITLES = {
     "absent_lane": "shuffle from a lane that takes no part",
     "not_stored": "never stored",
     "needlessly_stored": "overwritten",
-    "not_read": "never arrives",
-    "not_needed": "read needlessly",
+    "not_read": "input not used",
+    "not_needed": "NaN or infinity read",
     "other_element": "wrong element",
-    "stored_elsewhere": "wrong content",
-    "wrong_result": "unexpected content",
+    "stored_elsewhere": "another element's value",
+    "wrong_result": "wrong intermediate result",
     "wrong_value": "wrong number",
     "error": "error",
 }
@@ -144,7 +146,7 @@ def explained(finding: Finding) -> str:
         return explain(finding)
     detail = plain(finding.detail)
     return {
-        "use_after_free": f"This memory was given back: {detail}. Free it after the last "
+        "use_after_free": f"This memory was {detail}. Free it after the last "
         f"{'use' if _is_on_heap(finding) else 'kernel that uses it'}.",
         "host_access": "In the simulator both are the same memory. On a machine with a GPU the host cannot read or "
         "write it: the process ends here with a segmentation fault. Let a kernel do it, or cudaMemcpy what the host "
@@ -161,8 +163,8 @@ def explained(finding: Finding) -> str:
         "same_value": "They write without an order, but whenever it was seen the value stayed what it was: on a GPU "
         "the result is the same. To the C++ memory model it is a race: let one thread write, or use atomicExch.",
         "stale_read": "Another thread may change the value in between; then the atomicCAS that follows fails and "
-        "brings the new one, so the result is right. To the C++ memory model it is a race all the same.",
-        "volatile_flag": "One thread sets the flag behind a fence and another waits for it: every GPU orders that, and "
+        "brings the new one, so the result is right. To the C++ memory model it is still a race.",
+        "volatile_flag": "One thread sets the flag after a fence and another waits for it: every GPU orders that, and "
         "what was written before the fence. The C++ memory model promises it for atomics only: cuda::atomic_ref, or "
         "atomicExch to set it and atomicAdd(&flag, 0) to read it.",
         "absent_lane": f"In a shuffle {detail}: what arrives is undefined, and zero on today's GPUs where the lane has "
@@ -179,22 +181,22 @@ def _is_on_heap(finding: Finding) -> bool:
 def _asynchronous(finding: Finding, detail: str) -> dict[str, str]:
     """Copies and products of compute capability 9.0."""
     earlier = finding.in_order[0].line if finding.accesses else "an unknown line"
-    what = {"load": "Nobody has waited for it", "store": "It may still be reading shared memory"}.get(detail, "")
+    what = {"load": "No thread has waited for it", "store": "It may still be reading shared memory"}.get(detail, "")
     return {
-        "copy_not_awaited": f"The copy asked for in {earlier} may still be under way: this thread has not seen the "
+        "copy_not_awaited": f"The copy issued in {earlier} may still be under way: this thread has not seen the "
         "phase of its mbarrier complete. Wait for that phase first; is the parity the right one, and does the phase "
         "expect all bytes?",
         "overwritten_operand": f"What was started in {earlier} may still be reading this memory. Before it is written "
-        "again, whoever started that must have waited (wgmma.wait_group, or cp.async.bulk.wait_group.read) and must "
-        "have told this thread, by a barrier.",
-        "accumulator": f"The product started in {earlier} writes this register when it pleases: until wgmma.wait_group "
-        "covers its group nobody may read or write it. Here it holds NaN until then.",
-        "proxy_fence": f"What ordinary stores wrote in {earlier} reaches tensor cores and copy engine only after a "
-        "fence.proxy.async of the writing thread, before the barrier. Without it they may read what was there before.",
-        "mbarrier_fence": f"The copy engine may not know this mbarrier yet ({detail}): after mbarrier.init the same "
+        "again, the thread that started it must wait (wgmma.wait_group, or cp.async.bulk.wait_group.read) and then "
+        "signal this thread through a barrier.",
+        "accumulator": f"The wgmma issued in {earlier} may write this register at any time: until wgmma.wait_group "
+        "covers its group, no thread may read or write it. The simulator keeps it NaN until then.",
+        "proxy_fence": f"What ordinary stores wrote in {earlier} is visible to tensor cores and TMA only after the "
+        "writing thread's fence.proxy.async, before the barrier. Without it they may read what was there before.",
+        "mbarrier_fence": f"TMA may not see this mbarrier as initialized yet ({detail}): after mbarrier.init the same "
         "thread needs fence.mbarrier_init.release.cluster or fence.proxy.async, and a barrier must follow.",
         "registers_fence": "Other instructions have changed the accumulators since the latest wait: a wgmma.fence must "
-        "come before the next product that adds to them.",
+        "come before the next wgmma that adds to them.",
         "wrong_layout": f"{detail[:1].upper()}{detail[1:]}. Both must describe the same bytes: the swizzle, the "
         "distances from 8 rows to the next, and which dimension is k.",
         "copy_at_end": f"{what} when the block ends, and its shared memory goes to another block. Wait before the last "
@@ -206,7 +208,7 @@ def _asynchronous(finding: Finding, detail: str) -> dict[str, str]:
 
 def _race(finding: Finding) -> str:
     if len(finding.accesses) < 2:
-        return "Two threads use the same memory, at least one of them writes, and no barrier lies between."
+        return "Two threads use the same memory, at least one of them writes, and there is no barrier between them."
     first, second = finding.in_order
     if {first.action, second.action} != {"write"} and _SPINS.search(_body_of(finding)):
         return _WITHOUT_FENCE
@@ -220,20 +222,21 @@ def _race(finding: Finding) -> str:
         )
     if actions == {"write"} and first.place == second.place:
         return (
-            f"Several threads write this element in {first.line}, and which value stays is chance. Check the index, so "
-            "that each thread has elements of its own; or let one thread write; or add with atomicAdd."
+            f"Several threads write this element in {first.line}, and which value remains is undefined. Check the "
+            "index, so that each thread has elements of its own; or let one thread write; or add with atomicAdd."
         )
     if actions == {"write"}:
         return (
-            "Which of the two values stays is chance. Either an index is wrong, so that two threads share an element, "
-            f"or the later write must wait: {_where_to_wait(first, second)}"
+            f"Which of the two values remains is undefined. {first.line.capitalize()} and {second.line} should write "
+            "different elements: check both indices, and which threads come to each line. Only if both are meant to "
+            "write this element must the later write wait for the earlier one."
         )
     if "async copy" in actions:
         return (
             "cp_async_wait<N>() waits only for the copies that the thread started itself; the others' may not have "
-            "arrived. Put a __syncthreads() behind the wait: then all threads have waited."
+            "arrived. Put a __syncthreads() after the wait: then all threads have waited."
         )
-    chance = "Whether the read or the write comes first is chance."
+    chance = "The order of the read and the write is undefined."
     if pieces := pieces_of(finding):
         return (
             f"{chance} They are parts of {finding.variable}: {first.line} goes through {pieces[0]}, {second.line} "
@@ -242,8 +245,8 @@ def _race(finding: Finding) -> str:
         )
     if within_a_turn(finding):
         return (
-            f"{chance} Both happen in {first.line}, in a loop with a barrier: within one turn a thread reads what "
-            "another one writes. If it should not read that element, the index is wrong. If it should: read, "
+            f"{chance} Both happen in {first.line}, in a loop with a barrier: within one iteration a thread reads "
+            "what another one writes. If it should not read that element, the index is wrong. If it should: read, "
             "__syncthreads(), write."
         )
     return f"{chance} {_where_to_wait(first, second)}"
@@ -276,19 +279,59 @@ def _where_to_wait(first: Access, second: Access) -> str:
     if lines is None:
         return "Put a __syncthreads() between the two."
     (upper, lower), file = sorted(lines), first.place.file
+    source = read(file)
+    around = source.heads(lower) if source else []
+    if upper == lower and not _may_repeat(first.place):
+        return (
+            f"Both happen in line {upper}, and no loop of the kernel is around it: threads read there what others "
+            "write in the same step. Read, __syncthreads(), write; or, where blocks meet, write to another array."
+        )
     if upper == lower:
         return (
-            f"Both happen in line {upper}: put a __syncthreads() between one turn of the loop and the next. Where a "
-            "single turn reads what another thread writes in that turn: read, __syncthreads(), write."
+            f"Both happen in line {upper}: put a __syncthreads() between one iteration of the loop and the "
+            "next. If a single iteration reads what another thread writes in it: read, __syncthreads(), write."
         )
-    if any("__sync" in Place(file, line).text.split("//")[0] for line in range(upper + 1, lower)):
+    between = {line: Place(file, line).text.split("//")[0] for line in range(upper + 1, lower)}
+    barriers = {line: text for line, text in between.items() if "__sync" in text}
+    if doubtful := [line for line in barriers if source and not source.is_compiled_with(line, (upper, lower))]:
         return (
-            f"There is a barrier between lines {upper} and {lower}, but none on the way back, when the loop comes to "
-            f"line {upper} again: put a __syncthreads() behind line {lower}."
+            f"The barrier in line {doubtful[0]} is inside an #if. If that leaves it out, it is what is missing; if "
+            f"not, put a __syncthreads() after line {lower}."
         )
-    neighbours = not any(Place(file, line).text.split("//")[0].strip() for line in range(upper + 1, lower))
-    order = f" {OR_THE_ORDER}" if neighbours else ""
+    if barriers and all(re.search(r"(?<!\w)(?:if|else|while)(?!\w).*__sync", text) for text in barriers.values()):
+        return (
+            f"The barrier between lines {upper} and {lower} is behind a condition, and these threads went past it: "
+            "take it out of the condition, or put a __syncthreads() there that all threads come to."
+        )
+    warps = {one.thread[0] // WARP for one in (first, second) if one.thread and one.thread[1:] == (0, 0)}
+    if barriers and len(warps) > 1 and all("__syncwarp" in text for text in barriers.values()):
+        return (
+            f"The __syncwarp() between lines {upper} and {lower} waits for one warp, and these threads are in two: put "
+            "a __syncthreads() there."
+        )
+    if barriers:
+        return (
+            f"There is a barrier between lines {upper} and {lower}, but none on the way back to line {upper}: "
+            f"put a __syncthreads() after line {lower}."
+        )
+    neighbors = not any(text.strip() for text in between.values())
+    order = f" {OR_THE_ORDER}" if neighbors else ""
+    holding = [line_of(one) for one in around if one.type == "if_statement" and one.end_point.row + 1 >= lower]
+    if inside := [line for line in holding if line < upper and "constexpr" not in Place(file, line).text]:
+        order += f" Both are inside the if of line {inside[0]}: all threads of the block must come to the barrier."
     return f"Put a __syncthreads() between line {upper} and line {lower}.{order}"
+
+
+def _may_repeat(place: Place) -> bool:
+    """Whether a loop of the kernel is around a place, as far as can be told."""
+    source = read(place.file)
+    for one in (place, *place.callers) if source else ():
+        if any(head.type != "if_statement" for head in source.heads(one.line)):
+            return True
+        around = source.function_at(one.line)
+        if around and around.is_kernel:
+            return False
+    return True
 
 
 def _lines_in_common(first: Place | None, second: Place | None) -> tuple[int, int] | None:
@@ -331,10 +374,14 @@ def _out_of_bounds(finding: Finding) -> str:
     access = finding.accesses[0] if finding.accesses else Access("read", 0, None)
     size = math.prod(finding.shape) * finding.element_bytes if finding.shape else None
     offset = finding.byte_offset
+    if size is None and offset is not None and (given := re.match(r"the (\d+) bytes of ", finding.variable)):
+        advice = "Allocate more, or check the index."
+        past = (offset - int(given[1])) // access.bytes + 1
+        if past > 0 and not _is_on_heap(finding):
+            advice = _guard_or_index(replace(finding, shape=(int(given[1]) // access.bytes,)), past)
+        return f"The access leaves {plain(finding.variable)}. {advice}"
     if size is None or offset is None:
         known = f" {plain(finding.detail)}." if finding.detail else ""
-        if _is_on_heap(finding):
-            return f"The access leaves {plain(finding.variable)}. Allocate more, or check the index."
         return (
             f"The address belongs to no array of this kernel.{known} Check the index and the condition that guards it."
         )
@@ -344,11 +391,11 @@ def _out_of_bounds(finding: Finding) -> str:
         where = f"{counted(before, 'element')} before its start"
         advice = "An index is negative: look at what is subtracted."
     elif offset < size:
-        where = f"the last {offset + access.bytes - size} of the {access.bytes} bytes lie behind its end"
+        where = f"the last {offset + access.bytes - size} of the {access.bytes} bytes are past its end"
         advice = "A vector access needs all its elements inside: take single elements at a ragged end."
     else:
         past = (offset - size) // finding.element_bytes + 1
-        where = "the first element behind its end" if past == 1 else f"{past:,} elements behind its end"
+        where = "the first element past its end" if past == 1 else f"{past:,} elements past its end"
         advice = (
             "The array is too small, or the index runs too far."
             if finding.space == "shared"
@@ -365,36 +412,51 @@ def _guard_or_index(finding: Finding, past: int) -> str:
     What sticks out of the tensor is not far outside, and needs a guard; a wrong index may lie anywhere.
     """
     row = finding.shape[-1]
-    wrong = f"the index is wrong: a row length (a row has {row}), an offset, or sizes that were exchanged in a call"
+    wrong = f"the index is wrong: a row length (a row has {row}), an offset, or sizes that were swapped in a call"
     body = _body_of(finding)
+    if conditions := _conditions(finding):
+        return f"The access runs where `{conditions[0]}` holds: that bound is wrong, or {wrong}."
     if body and not _TILED.search(body):
         guard = _RETURNS.search(body)
         if guard and past > MOST_THREADS:
-            return f"A thread that computes one element is never so far outside: {wrong}."
+            return f"A thread that computes one element is never this far outside: {wrong}."
         if guard:
             return f"Threads without an element return at `{guard[0]}`: that bound is wrong, or {wrong}."
         if past <= MOST_THREADS:
             return f"{NO_GUARD} if (index >= n) return; with n the number of elements."
-        return f"So far outside no guard helps: {wrong}."
+        return f"No guard helps this far outside: {wrong}."
     if past > MOST_ROWS * row:
-        return f"No tile sticks out as far as that ({past // row:,} rows): {wrong}."
+        return f"No tile extends that far past the end ({past // row:,} rows): {wrong}."
     return (
-        "Where a tile or a row sticks out of the tensor, guard the access (row < rows && col < cols). If it does not, "
-        f"{wrong}."
+        f"If a tile or a row extends past the tensor, guard the access (row < rows && col < cols). Otherwise {wrong}."
     )
 
 
+def _conditions(finding: Finding) -> list[str]:
+    """The bounds that the `if`s around an access ask for, the nearest first; not those of loops, or of what leaves."""
+    place = finding.accesses[0].place if finding.accesses else None
+    heads = (one.text for one in deciding(place)) if place else ()
+    found = (_ASKS.match(text) for text in heads)
+    leaves = re.compile(r"\s*\{?\s*(?:return|continue|break)\b")
+    return [match[1] for match in found if match and re.search("[<>]", match[1]) and not leaves.match(match[2])]
+
+
 def _body_of(finding: Finding) -> str:
-    """The text of the kernel, without comments; "" if it is not known."""
+    """The text of the kernel, without comments; "" if it is not known, or an #if may leave out what counts."""
     file = next((access.place.file for access in finding.accesses if access.place), "")
-    if not file or not Path(file).is_file():
+    source = read(file)
+    function = source.function(finding.kernel_name) if source else None
+    if function is None:
         return ""
-    return next((one.body for one in functions_of(text_of(file), Path(file)) if one.name == finding.kernel_name), "")
+    here = [access.place.line for access in finding.accesses if access.place]
+    every = range(function.line, function.last + 1)
+    doubtful = " ".join(source.lines[line - 1] for line in every if not source.is_compiled_with(line, here))
+    return "" if any(one.search(doubtful) for one in (_SPINS, _RETURNS, _TILED)) else code_of(function.body)
 
 
 def _misaligned(finding: Finding) -> str:
     bytes_ = finding.accesses[0].bytes if finding.accesses else finding.element_bytes
-    vector = {8: " (float2)", 16: " (float4)"}.get(bytes_, "")
+    vector = {8: " (float2, double)", 16: " (float4)"}.get(bytes_, "")
     elements = f" ({bytes_ // finding.element_bytes} elements)" if bytes_ > finding.element_bytes > 1 else ""
     return (
         f"An access of {bytes_} bytes{vector} needs an address that is a multiple of {bytes_} bytes{elements}. Make "
@@ -403,12 +465,13 @@ def _misaligned(finding: Finding) -> str:
 
 
 def _uninitialized(finding: Finding) -> str:
-    verb = "added to" if finding.accesses and finding.accesses[0].action == "atomic" else "read"
+    verb = "updated atomically" if finding.accesses and finding.accesses[0].action == "atomic" else "read"
     if finding.space == "shared":
         return (
             f"It is {verb}, but no thread of this block has written it: shared memory holds what an earlier block "
             "left. Fill the whole array (with 0 where a ragged tile ends or a sum does, with -INFINITY for a maximum), "
-            "and let a __syncthreads() stand between filling and reading."
+            "and put a __syncthreads() between filling and reading."
         )
     why = "cudaMalloc does not clear memory" if "cudaMalloc" in finding.variable else "a new tensor is not cleared"
+    why = "malloc and new do not clear memory" if _is_on_heap(finding) else why
     return f"It is {verb} before any kernel has written it: {why}. Write the first value with =, not +=, or clear it."

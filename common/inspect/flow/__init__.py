@@ -6,7 +6,7 @@ reached       which elements of the inputs can be in what a thread computes
 needs         which elements of the inputs an element of the right answer depends on
 run           one call with all of this
 not_stored, other_element, not_read, not_needed, stored_elsewhere      what does not fit, each as a finding
-silent        of an input that nobody reads: the lines that use an array, and never did
+silent        of an input that no thread reads: the lines that index an array and never ran
 partial_states, partial_rows      how far what warps or threads store of a row of attention, of a softmax, is right
 wrong_value   a number that is wrong although all that it depends on is there: the lines that it is made in
 stages        the first of several launches whose result is wrong

@@ -1,11 +1,11 @@
 """Where the elements that a wrong output was made of are not those that it depends on: concluded(...) -> findings.
 
-In this order, the first that holds; what is said is what was recorded:
+The first of these that holds, in this order. It reports only what was recorded:
 
-    not_stored       elements of the output that nobody wrote
+    not_stored       elements of the output that no thread wrote
     other_element    what a thread wrote depends on one element, and it uses another one of the same input
     not_read         what a thread wrote depends on elements that neither it read nor a thread whose results it read
-    not_needed       infinity or NaN that nobody asked for reaches a result that is NaN
+    not_needed       infinity or NaN that the result does not depend on reaches a result that is NaN
     stored_elsewhere what was written to an element is the right answer of another one
     wrong_value      none of these: the number itself, and the lines that it is made in
 """

@@ -1,4 +1,4 @@
-"""Which elements of the inputs an element of the right answer depends on: where its derivative is not 0."""
+"""Which elements of the inputs an element of the right answer depends on: where its derivative is not 0 in fp32."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
+
+SMALLEST = torch.finfo(torch.float32).tiny  # a kernel in fp32 may leave out what has a smaller weight: it is 0 there
 
 
 class Needs:
@@ -35,7 +37,7 @@ class Needs:
     def of(self, elements: Sequence[int]) -> dict[str, Tensor]:
         """For each input which of its elements these depend on, bool [numel]; without inputs where that is unknown.
 
-        Elements that are 0 are left out: where a 0 comes from cannot be told.
+        Elements that are 0 are left out: there is no telling where a 0 comes from.
         """
         at = torch.as_tensor(elements)
         weighed = (self._ref[at] * self._factors[at]).sum()
@@ -45,5 +47,5 @@ class Needs:
             if grad is None:
                 found[name] = torch.zeros(self.leaves[name].numel(), dtype=torch.bool)
             elif not bool(torch.isnan(grad).any()):
-                found[name] = (grad.reshape(-1) != 0) & (self.leaves[name].detach().reshape(-1) != 0)
+                found[name] = (grad.reshape(-1).abs() >= SMALLEST) & (self.leaves[name].detach().reshape(-1) != 0)
         return found

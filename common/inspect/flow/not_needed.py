@@ -45,11 +45,11 @@ def not_needed(run: Run, out: Tensor, case: Case) -> Finding | None:
         return None
     for thread in spread([one for one in run.wrong_threads if nan[run.wrong_of(one)].any()]):
         for name, more in extra(thread).items():
-            return _told(run, thread, name, more, nan)
+            return _reported(run, thread, name, more, nan)
     return None
 
 
-def _told(run: Run, thread: int, name: str, more: np.ndarray, nan: np.ndarray) -> Finding | None:
+def _reported(run: Run, thread: int, name: str, more: np.ndarray, nan: np.ndarray) -> Finding | None:
     elements = run.wrong_of(thread)
     first = elements[nan[elements]][:1]
     here = run.slice_of(name)
@@ -62,5 +62,5 @@ def _told(run: Run, thread: int, name: str, more: np.ndarray, nan: np.ndarray) -
     text = (
         f"{run.out_said(first)} is NaN. It depends on no element of {run.said(name, more)}; they are infinite or NaN, "
     )
-    text += "and are read for it all the same. 0 times infinity is NaN: a weight of 0 does not make up for it."
+    text += "and are read for it anyway. 0 times infinity is NaN: a weight of 0 does not make up for it."
     return finding_of(run, "not_needed", int(own[0]), "read", text)

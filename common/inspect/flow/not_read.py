@@ -22,7 +22,7 @@ MOST_LINES = 8  # of the student, where given code reads
 def not_read(run: Run) -> Finding | None:
     """The first thread with a wrong result that misses something; None if a right one seems to miss something, too.
 
-    Where an array holds what cannot be told, only if there are threads with right results that miss nothing.
+    Where the origin of what an array holds is unknown, only if some threads have right results and miss nothing.
     """
     trace, sources = run.trace, run.sources
     reach = reached(trace, sources, run.threads)
@@ -34,13 +34,13 @@ def not_read(run: Run) -> Finding | None:
     for thread in spread(run.wrong_threads):
         if left[thread]:
             name = max(left[thread], key=lambda one: (one not in sources.first, left[thread][one].mean()))
-            if found := _told(run, reach, thread, name, left[thread][name]):
+            if found := _reported(run, reach, thread, name, left[thread][name]):
                 return found
     return None
 
 
 def misses_nothing(run: Run, element: int) -> bool:
-    """Whether all that an element depends on can be told, and reaches the thread that stores it."""
+    """Whether everything that an element depends on is known, and reaches the thread that stores it."""
     reach = reached(run.trace, run.sources, run.threads) if run.needs and not run.sources.unknown else None
     if reach is None:
         return False
@@ -66,7 +66,7 @@ def _left_out(run: Run, reach: list[int], thread: int) -> dict[str, np.ndarray]:
     return found
 
 
-def _told(run: Run, reach: list[int], thread: int, name: str, missing: np.ndarray) -> Finding | None:
+def _reported(run: Run, reach: list[int], thread: int, name: str, missing: np.ndarray) -> Finding | None:
     trace, sources = run.trace, run.sources
     elements, needed = which_depend(run, thread, name, ~missing)
     missing = missing & needed if (missing & needed).any() else missing
@@ -89,7 +89,7 @@ def _told(run: Run, reach: list[int], thread: int, name: str, missing: np.ndarra
     own = np.flatnonzero(in_block & of_input & direct)
     lost_here = own[missing[sources.of_read[own] - here.start]]
     inside = np.flatnonzero((run.threads == thread) & of_input & ~direct)
-    if lost_here.size and inside.size:  # somebody brought it, and this thread takes something else
+    if lost_here.size and inside.size:  # another thread loaded it, and this one uses something else
         own = inside
     elif not own.size:  # it went through an intermediate result
         carried = np.flatnonzero(in_block & direct & (sources.made_by >= 0))
@@ -126,7 +126,7 @@ def _not_launched(run: Run, name: str, launch: Launch) -> tuple[str, list[Place]
 
 
 def _fate(run: Run, read: int, thread: int) -> tuple[str, list[Access]]:
-    """What became of an element that a thread misses and somebody read: in words, with the access that shows it."""
+    """What became of an element that a thread misses and another one read: in words, with the access that shows it."""
     trace, sources = run.trace, run.sources
     name = next(one for one in reversed(sources.names) if sources.first[one] <= sources.of_read[read])
     one = np.zeros(run.inputs[name].numel(), dtype=bool)
@@ -138,7 +138,7 @@ def _fate(run: Run, read: int, thread: int) -> tuple[str, list[Access]]:
     store = int(stores[0])
     said = f" {who} reads {run.said(name, one)} and stores it where it is shown"
     if not (trace.seen[~trace.is_write] == store).any():
-        said += "; from there nobody reads it"
+        said += "; no thread reads it from there"
     return f"{said}.", [access_of(run, store, "write")]
 
 

@@ -1,4 +1,4 @@
-"""Elements of the output that nobody wrote, or that somebody wrote who should not have."""
+"""Elements of the output that no thread wrote, or that a thread wrote and should not have."""
 
 from __future__ import annotations
 
@@ -46,5 +46,5 @@ def needlessly_stored(run: Run, ref: Tensor) -> Finding | None:
     if not wrong.size:
         return None
     text = f"{run.out_said(wrong[:1])} must keep what it held before the call, and is overwritten here"
-    text += f"; so it is with {wrong.size:,} elements." if wrong.size > 1 else "."
+    text += f", and so are {wrong.size - 1:,} more." if wrong.size > 1 else "."
     return finding_of(run, "needlessly_stored", int(run.writer[wrong[0]]), "write", text)

@@ -40,7 +40,7 @@ def other_element(run: Run) -> Finding | None:
         thread, (used, needed) = next(iter(bad.items()))
         other = used & ~needed
         access = int(mine[(threads[mine] == thread) & other[sources.of_read[mine] - here.start]][0])
-        return _told(run, access, thread, name, used)
+        return _reported(run, access, thread, name, used)
     return None
 
 
@@ -67,7 +67,7 @@ def _in_place_of(used: np.ndarray, needed: np.ndarray) -> bool:
     return abs(int(used.sum()) - int(needed.sum())) <= ABOUT * int(needed.sum()) or not (used & needed).any()
 
 
-def _told(run: Run, access: int, thread: int, name: str, used: np.ndarray) -> Finding:
+def _reported(run: Run, access: int, thread: int, name: str, used: np.ndarray) -> Finding:
     elements, needed = which_depend(run, thread, name, used)
     text = f"This thread stores {run.out_said(elements)}, which depends on {run.said(name, needed)}; "
     text += f"it uses {run.said(name, used)}."

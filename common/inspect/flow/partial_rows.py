@@ -1,8 +1,8 @@
 """How far a softmax is right whose row is shared out: shared_out(...), by what threads, or warps, store of it.
 
 A thread, or a warp, that read some columns of a row hands on their largest entry, the sum of exp(entry - m) with some
-m, or both. Which columns it read was recorded, and so were the numbers that it stored: so it can be told which of the
-two are among them. See partial_states.py, which does the same for attention.
+m, or both. Which columns it read was recorded, and so were the numbers that it stored, so we know which of the two are
+among them. See partial_states.py, which does the same for attention.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ SAYS = {
     "this is where it goes wrong.",
     SUMS: "The largest of the entries that a {unit} reads is among the numbers that it stores, the sum of their "
     "exponentials relative to one of these is not. If it should be, this is where it goes wrong.",
-    AFTER: "What each {unit} stores of the entries that it reads is right, so what is made of it afterwards is not.",
+    AFTER: "What each {unit} stores of the entries that it reads is right, so what is computed from it afterward is "
+    "wrong.",
 }
 
 
@@ -51,7 +52,7 @@ class SharedOut:
 
 
 def shared_out(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> SharedOut | None:
-    """None where it cannot be told: no softmax, or units that have several rows, or store nothing."""
+    """None where that is unknown: no softmax, or units that have several rows, or store nothing."""
     if not case.is_softmax or len(inputs) != 1 or not run.sources.names:
         return None
     name = run.sources.names[0]

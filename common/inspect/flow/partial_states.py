@@ -2,7 +2,7 @@
 
 A warp that read the keys of some positions hands on what an online softmax knows of them: a number m, mostly the
 largest score, the sum of exp(score - m), and the rows of V weighted with these. Which keys it read was recorded, and
-so were the numbers that it stored: so it can be told which of the three are among them.
+so were the numbers that it stored: so we know which of the three are among them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from common.testing.case import Case, Scores
 WARP = 32
 CLOSE = 1e-4  # of a number: how far float32 may be away
 UNITS = (1.0, math.log2(math.e))  # of scores: to base e or 2
-SCORES, SUMS, OUTPUTS, LARGEST, ALIKE, AFTER = range(6)  # what is wrong first
+SHARED, SCORES, SUMS, OUTPUTS, LARGEST, ALIKE, AFTER = range(7)  # what is wrong first
 SAYS = {
+    SHARED: "Several warps of a block read the same keys, so these count more than once: look at the key with which a "
+    "warp begins, and at the step of its loop.",
     SCORES: "None of the numbers that a warp stores is the largest score of the keys that it read, or a sum made of "
     "their scores. If it should store these, the scores are wrong, or what is taken of them first.",
     SUMS: "The largest score of the keys that a warp read is among the numbers that it stores, the sum of exponentials "
@@ -34,15 +36,15 @@ SAYS = {
     "together with those of others.",
     ALIKE: "Relative to the largest score of its keys all that a warp stores is right, and so is the output that is "
     "made of it; the largest score itself is not. So the same wrong number is in all scores.",
-    AFTER: "What each warp stores of the keys that it read is right, so what is made of it afterwards is not.",
+    AFTER: "What each warp stores of the keys that it read is right, so what is computed from it afterward is wrong.",
 }
 
 
 def handed_on(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> tuple[int, list[Place]] | None:
     """Which of the above is wrong first, and the lines at which keys (for SCORES and ALIKE) or values are read, at
-    which a warp stores (LARGEST), or none (AFTER).
+    which a warp stores (LARGEST), or none (AFTER); for SHARED those from which the function is called that reads.
 
-    None where it cannot be told: no attention, or warps that have several rows of queries, or store nothing.
+    None where that is unknown: no attention, or warps that have several rows of queries, or store nothing.
     """
     of = case.scores or (case.stages and Scores(lambda **given: case.stages(**given)["S"], case.keys, case.values))
     if not of or any(name not in run.sources.first for name in ("query", of.keys, of.values)):
@@ -58,6 +60,10 @@ def handed_on(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> tuple[int, 
         for first in np.unique(warps, return_index=True)[1]
         if (int(trace.launch[first]), int(trace.block[first])) in blocks
     ]
+    if _share_keys(run, of, inputs, [np.flatnonzero(warps == warp) for warp in mine]):
+        of_values = trace.memory == run.sources.memory_of[of.values]
+        places = _places(run, np.flatnonzero(of_values & ~trace.is_write))
+        return SHARED, [called for one in places for called in one.callers or (one,)]
     for warp in spread(mine):
         one = _of_warp(run, of, scores, doubles, np.flatnonzero(warps == warp))
         if one is not None:
@@ -74,8 +80,30 @@ def handed_on(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> tuple[int, 
     if first == LARGEST:  # where the warps store
         shared = np.array([one.is_shared for one in trace.memories])[trace.memory]
         of_input = np.flatnonzero(trace.is_write & shared & np.isin(warps, mine))
-    places = [trace.entry_of(int(i)).place for i in of_input[np.unique(trace.entry[of_input], return_index=True)[1]]]
-    return first, [place for place in places if place]
+    return first, _places(run, of_input)
+
+
+def _places(run: Run, accesses: np.ndarray) -> list[Place]:
+    """The lines of these accesses."""
+    first = accesses[np.unique(run.trace.entry[accesses], return_index=True)[1]]
+    return [place for one in first if (place := run.trace.entry_of(int(one)).place)]
+
+
+def _share_keys(run: Run, of: Scores, inputs: Mapping[str, Tensor], warps: list[np.ndarray]) -> bool:
+    """Whether two warps of a block, which have the same row of queries, read the same elements of the values."""
+    read: dict[tuple[int, int, int], set[int]] = {}
+    here = run.slice_of(of.values)
+    for accesses in warps:
+        row = _rows(run, accesses, "query", inputs["query"].size(-1))
+        elements = run.sources.of_read[accesses[run.trace.memory[accesses] == run.sources.memory_of[of.values]]]
+        mine = set(elements[(elements >= here.start) & (elements < here.stop)].tolist())
+        if row.size != 1:
+            return False
+        block = int(run.trace.launch[accesses[0]]), int(run.trace.block[accesses[0]]), int(row[0])
+        if mine & read.setdefault(block, set()):
+            return True
+        read[block] |= mine
+    return False
 
 
 def _of_warp(run: Run, of: Scores, scores: Tensor, inputs: Mapping[str, Tensor], accesses: np.ndarray) -> int | None:

@@ -25,7 +25,7 @@ class Run:
 
     Attributes:
         trace, sources: what was recorded, and which elements of inputs its reads deliver.
-        needs: what the right answer depends on; None if that cannot be told.
+        needs: what the right answer depends on; None if that is unknown.
         inputs: by name, on the CPU.
         wrong: which of the output's elements are wrong, flat.
         writer: of each of them the access that wrote it last, -1 if none did.

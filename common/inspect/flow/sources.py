@@ -18,8 +18,8 @@ from common.inspect.replay.recording import WARP_OPERATION
 
 LEAST_FLOAT = 1 << 23  # the bits of a float32 that is not 0 and no subnormal number
 WARP = 32
-MOSTLY = 0.9  # of the elements that a thread reads: so many are copied where it brings them for others
-MOST_HOPS = 24  # 2 to the power of so many copies of copies
+MOSTLY = 0.9  # of the elements that a thread reads: this share is copied where it loads them for others
+MOST_HOPS = 24  # 2 to this power copies of copies
 NARROW = (torch.float16, torch.bfloat16)  # what a case's float32 inputs may be given as
 
 

@@ -27,7 +27,7 @@ class WrongStage:
     Attributes:
         launch, memory: their numbers.
         before: what it held until then, in words; "" if no stage.
-        meant: of the stages the one that it comes nearest to, in words; "" if that cannot be told.
+        meant: of the stages the one that it comes nearest to, in words; "" if that is unknown.
         right: that stage, flat; None if none is meant.
         held: what it holds, flat.
         function: computes that stage from the inputs; None if none is meant.
@@ -92,7 +92,7 @@ def _by_head(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _share(now: Tensor, right: Tensor) -> float:
-    """How many of the elements are equal, of those that tell: 0 and infinity stand in several stages."""
+    """How many of the elements are equal, of those that say something: 0 and infinity occur in several stages."""
     telling = torch.isfinite(right) & (right != 0)
     return float(_same(now, right)[telling.reshape(-1)].double().mean()) if bool(telling.any()) else 0.0
 

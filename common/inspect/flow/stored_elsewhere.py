@@ -10,6 +10,7 @@ from common.inspect.findings.model import Finding
 from common.inspect.flow.run import Run, finding_of
 
 MATCHED = 0.9  # of the wrong elements must be others' right answers
+FAR = 10  # as many tolerances from its own right answer: one that is slightly wrong is no other's
 
 
 def stored_elsewhere(run: Run, out: Tensor, ref: Tensor, bound: float) -> Finding | None:
@@ -29,6 +30,7 @@ def stored_elsewhere(run: Run, out: Tensor, ref: Tensor, bound: float) -> Findin
     alone = torch.ones(right.numel(), dtype=torch.bool)
     alone[1:] &= steps > 2 * apart
     alone[:-1] &= steps > 2 * apart
+    hit &= (order[nearer] != torch.from_numpy(wrong)) & ((right[wrong] - got[wrong]).abs() > FAR * apart)
     sure = hit & alone[nearer]
     if float(hit.double().mean()) < MATCHED or int(sure.sum()) < max(4, 0.5 * len(wrong)):
         return None
@@ -37,7 +39,7 @@ def stored_elsewhere(run: Run, out: Tensor, ref: Tensor, bound: float) -> Findin
     if run.writer[element] < 0:
         return None
     here, there = (run.out_said(np.array([one])) for one in (element, belongs))
-    text = f"What is stored in {here} is the right answer of {there}; so it is with {int(sure.sum()):,} of the "
-    text += f"{len(wrong):,} wrong elements. Either the index of the store is wrong, or what is read to compute it "
-    text += "belongs to that other element."
+    text = f"{here} holds the right answer of {there}, and {int(sure.sum()):,} of the {len(wrong):,} wrong elements "
+    text += "hold another element's. Either the index of the store is wrong, or what it was computed from belongs to "
+    text += "that other element."
     return finding_of(run, "stored_elsewhere", int(run.writer[element]), "write", text)

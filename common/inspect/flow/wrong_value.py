@@ -19,7 +19,7 @@ from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 from common.testing.case import Case
 
-MOST_LINES = 10  # that are told
+MOST_LINES = 10  # that are reported
 MOST_BETWEEN = 14  # where it is known from what on the numbers are wrong
 TOO_MANY = 20  # of which that many would say nothing
 
@@ -37,9 +37,11 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     lines = owned(made_of(place, run.files)) if place else []
     if not lines:
         return None
-    text = f"{run.out_said(np.array([element]))} is stored here as {got[element]:.6g}; right is {right[element]:.6g}. "
+    text = (
+        f"{run.out_said(np.array([element]))} is stored here as {got[element]:.6g}; it should be {right[element]:.6g}. "
+    )
     if misses_nothing(run, element):
-        text += "All inputs that it depends on reach this thread: what is computed of them goes wrong. "
+        text += "All inputs that it depends on reach this thread; what it computes from them is wrong. "
     above, most = [one for one in lines if (one.file, one.line) != (place.file, place.line)], MOST_LINES
     if len(above) > MOST_LINES and (handed := handed_on(run, case, run.inputs)):
         text += SAYS[handed[0]] + " "
@@ -51,10 +53,9 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
         return None
     told = above[:most]
     if len(above) > len(told):
-        nearest = "those nearest to the store" if most == MOST_LINES else f"{len(told)}"
-        text += f"{len(above)} of your lines have a part in it; {nearest} are shown."
+        text += f"{len(above)} of your lines contribute to it."
     found = finding_of(run, "wrong_value", access, "write", text.strip())
-    return replace(found, lines=tuple(sorted(told, key=lambda one: (one.file != place.file, one.file, one.line))))
+    return replace(found, lines=tuple(told))
 
 
 def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Place]:

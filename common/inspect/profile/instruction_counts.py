@@ -19,9 +19,10 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 TRACE = "__sanitizer_cov_trace_pc"
 INSTALL = "sudo apt-get install binutils"
@@ -93,12 +94,14 @@ def operations_of(mnemonic: str, operands: str) -> Operations:
     return Operations(lanes * (2 if match["fused"] else 1), 0)
 
 
-def read_disassembly(lines: Iterable[str]) -> dict[int, Operations]:
+def read_disassembly(lines: Iterable[str], count: Callable[[str, str], Any] = operations_of) -> dict[int, Any]:
     """`objdump -d` line by line -> {return address of a block's trace call: what running the block once does}.
 
-    Blocks that compute nothing are left out.
+    Blocks that compute nothing are left out. `count` tells what one instruction does, given mnemonic and operands; two
+    of its values can be added, and that of "nop" is none.
     """
-    found: dict[int, Operations] = {}
+    found: dict[int, Any] = {}
+    nothing = count("nop", "")
     block: int | None = None  # the block that the instruction at hand belongs to
     traced = False  # the instruction before was a call of TRACE: its return address is this one's
     jumped_to: dict[int, int] = {}  # address -> the block that jumps there
@@ -118,9 +121,9 @@ def read_disassembly(lines: Iterable[str]) -> dict[int, Operations]:
         block = jumped_to.get(address) if block is None else block
         if block is None:
             continue
-        here = operations_of(mnemonic, operands)
-        if here != NOTHING:
-            found[block] = found.get(block, NOTHING) + here
+        here = count(mnemonic, operands)
+        if here != nothing:
+            found[block] = found.get(block, nothing) + here
         if _JUMP.match(mnemonic) and (target := _TARGET.search(operands)):
             jumped_to.setdefault(int(target[1], 16), block)
         if _LEAVES.match(mnemonic):
@@ -128,7 +131,7 @@ def read_disassembly(lines: Iterable[str]) -> dict[int, Operations]:
     return found
 
 
-def block_operations(library: Path) -> dict[int, Operations] | None:
+def block_operations(library: Path, count: Callable[[str, str], Any] = operations_of) -> dict[int, Any] | None:
     """See read_disassembly; None where objdump is missing or does not know the file."""
     tool = shutil.which("objdump") or shutil.which("llvm-objdump")
     if not tool:
@@ -136,7 +139,7 @@ def block_operations(library: Path) -> dict[int, Operations] | None:
     command = [tool, "-d", "--no-show-raw-insn", str(library)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
-        found = read_disassembly(process.stdout)
+        found = read_disassembly(process.stdout, count)
     return found if process.returncode == 0 else None
 
 

@@ -16,7 +16,7 @@ from common.inspect.profile.report import shortened, size_of
 from common.inspect.profile.roofline import bounds, leaves_most_idle
 from common.measure.gpus import GpuSpec
 
-MOST_TICKS = 11  # of the colour bar
+MOST_TICKS = 11  # of the color bar
 TERA = 1e12
 
 
@@ -43,7 +43,7 @@ def worst_shared_line(kernels: Sequence[KernelProfile]) -> tuple[KernelProfile, 
 
 
 def _bank_conflicts(kernel: KernelProfile, line: LineTraffic, file: Path) -> Path:
-    """Lanes against banks: a cell is a word that a lane wants, its colour the pass that serves it."""
+    """Lanes against banks: a cell is a word that a lane wants, its color the pass that serves it."""
     import numpy
     from matplotlib.colors import BoundaryNorm
 
@@ -53,9 +53,9 @@ def _bank_conflicts(kernel: KernelProfile, line: LineTraffic, file: Path) -> Pat
     for lane, bank, number in served:
         cells[lane, bank] = number + 1
     figure, axes = pyplot().subplots(figsize=(7.6, 7.4), layout="constrained")
-    colours = pyplot().get_cmap("viridis", max(count, 2))
+    colors = pyplot().get_cmap("viridis", max(count, 2))
     norm = BoundaryNorm([0.5 + i for i in range(max(count, 2) + 1)], max(count, 2))
-    drawn = axes.pcolormesh(cells, cmap=colours, norm=norm, edgecolors="0.88", linewidth=0.5)
+    drawn = axes.pcolormesh(cells, cmap=colors, norm=norm, edgecolors="0.88", linewidth=0.5)
     axes.set_facecolor("0.97")
     axes.set(xlim=(0, BANKS), ylim=(LANES, 0), xlabel="bank (address / 4 % 32)", ylabel="lane", aspect="equal")
     ticks = [*range(0, BANKS, 4), BANKS - 1]

@@ -29,7 +29,7 @@ class Remark:
 
 
 def stride_of(offsets: Sequence[int]) -> int | None:
-    """The bytes from one lane to the next where most neighbouring lanes agree (0: one address), else None."""
+    """The bytes from one lane to the next where most neighboring lanes agree (0: one address), else None."""
     steps = Counter(b - a for a, b in itertools.pairwise(offsets) if a >= 0 and b >= 0)
     if not steps:
         return None
@@ -55,18 +55,18 @@ def _global_remark(line: LineTraffic) -> Remark:
             return Remark("coalesced")
         return Remark(
             "not aligned",
-            "The lanes use neighbours, but begin in the middle of a 32-byte sector, which costs one sector more. Only "
+            "The lanes use neighbors, but begin in the middle of a 32-byte sector, which costs one extra sector. Only  "
             "rows whose length is a multiple of 32 bytes avoid that; if the sizes are given, leave it.",
         )
     if line.ratio <= FINE:
         return Remark("coalesced")
     share = f"{100 / line.ratio:.0f}% of sectors used"
     each, least = line.transactions / line.requests, line.ideal / line.requests
-    apart = f"Neighbouring lanes are {abs(stride):,} bytes apart" if stride else "The lanes' addresses are scattered"
+    apart = f"Neighboring lanes are {abs(stride):,} bytes apart" if stride else "The lanes' addresses are scattered"
     return Remark(
         share,
-        f"{apart}: a request takes {each:.1f} sectors of 32 bytes where {least:.1f} would do. Let neighbouring "
-        "threadIdx.x use neighbouring addresses; if the algorithm needs another order, rearrange in shared memory.",
+        f"{apart}: a request takes {each:.1f} sectors of 32 bytes where {least:.1f} would do. Let neighboring "
+        "threadIdx.x use neighboring addresses; if the algorithm needs another order, rearrange in shared memory.",
     )
 
 
@@ -83,7 +83,7 @@ def _shared_remark(line: LineTraffic) -> Remark:
         words = abs(stride) // WORD
         lanes = math.gcd(words, BANKS)
         change = (
-            f"Neighbouring lanes are {words} words apart, so {lanes} lanes meet in each bank they use. Rows of an odd "
+            f"Neighboring lanes are {words} words apart, so {lanes} lanes meet in each bank they use. Rows of an odd "
             f"number of words ({words + 1 - words % 2}, not {words}) spread a column over all banks; so does "
             "swizzling: the column xor the row."
         )
@@ -109,7 +109,7 @@ def line_passes(offsets: Sequence[int], bytes_per_lane: int) -> list[tuple[int, 
     """Which pass over the banks serves which word: [(lane, bank, pass), ...], passes from 0.
 
     In a pass a bank serves one word of 4 bytes, to all lanes that want it. Accesses of 8 and 16 bytes go in groups of
-    16 and 8 lanes, one group after the other; two neighbouring groups go together where pairs of lanes want the same
+    16 and 8 lanes, one group after the other; two neighboring groups go together where pairs of lanes want the same
     address (runtime/profile.cpp counts alike).
     """
     result, done = [], 0

@@ -219,11 +219,11 @@ def _estimate(kernel: KernelProfile, gpu: GpuSpec) -> list[tuple[str, str]]:
     times = ", ".join(f"{bound.resource} {duration(bound.seconds)}" for bound in found)
     limited = [found[0].resource]
     if leaves_most_idle(kernel, gpu):
-        limited = [f"the grid: {kernel.blocks} of {gpu.sms} SMs have work; the times above take all to be busy"]
+        limited = [f"the grid: {kernel.blocks} of {gpu.sms} SMs have work; the times above assume that all do"]
     if kernel.intensity:
         limited.append(
             f"{kernel.intensity:.3g} operations per byte of DRAM traffic, "
-            f"{gpu.name} is in balance at {gpu.fp32 / gpu.bandwidth:.3g} (float32)"
+            f"{gpu.name}'s ridge point is {gpu.fp32 / gpu.bandwidth:.3g} (float32)"
         )
     lines = ["; ".join(limited)] if limited[0] == found[0].resource else limited
     text = [("at least", f"{times} (roofline estimate, {gpu.name})"), ("limited by", lines[0])]
@@ -247,22 +247,22 @@ def legend_of(gpu: GpuSpec, measured: bool = False) -> list[str]:
         "request: one instruction of a warp. transactions: sectors of 32 bytes (global memory), passes over the 32 "
         "banks (shared memory). ideal: what the same bytes take at best. 126 < 209: line 126, in a function called "
         "from line 209.",
-        "No fault: an access of 8 or 16 bytes per lane is served in groups of 16 or 8 lanes, so it takes several "
-        "passes without any conflict, also where all lanes want one address (a broadcast). Lanes that are not active, "
-        "on average of all requests, stand behind a guard or a condition, or the block has fewer than 32 threads.",
+        "Not a problem: an access of 8 or 16 bytes per lane is served in groups of 16 or 8 lanes, so it takes several "
+        "passes without any conflict, even if all lanes want one address (a broadcast). Inactive lanes (averaged over "
+        "all requests) are behind a guard or a condition, or the block has fewer than 32 threads.",
         "moved: all sectors, repeats included. compulsory: each sector that a launch touches, once; caches may catch "
         "the rest.",
     ]
     if not measured:
         text.append(
             "float operations: additions, subtractions, multiplications and divisions in the machine code that the C++ "
-            "compiler made of the kernel (a multiply-add counts as 2). special functions: calls of expf and its like, "
-            "square roots. Comparisons, min, max, conversions and integer arithmetic are not counted."
+            "compiler made from the kernel (a multiply-add counts as 2). special functions: calls of expf and its "
+            "like, square roots. Comparisons, min, max, conversions and integer arithmetic are not counted."
         )
     text.append(
         f"The roofline is an estimate from these counts and {gpu.name}'s data sheet (common/measure/gpus.py): each "
         "time is that of one resource, with all SMs busy and only the compulsory traffic to DRAM. It leaves out "
-        "latency, caches, instruction issue, integer arithmetic, the launch, and SMs that idle. A kernel takes longer "
+        "latency, caches, instruction issue, integer arithmetic, the launch, and idle SMs. A kernel takes longer "
         "than that."
     )
     return text

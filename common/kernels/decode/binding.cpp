@@ -25,7 +25,7 @@
 // Floats are float32, float16 or bfloat16, all of the same type; head_dim is 1 .. 128; page_size is 16, 32, 64, 128 or
 // 256. query, key and value may have any strides as long as rows are contiguous; caches and out are contiguous.
 //
-// What can be seen on the host is checked: shapes, types, devices. What lies on the device is not, for that would take
+// What can be seen on the host is checked: shapes, types, devices. What is on the device is not, for that would take
 // waiting for it; instead no value there makes a kernel leave its memory:
 //
 //   positions[b] outside 0 .. capacity - new_tokens      nothing is written for sequence b: its cache is full

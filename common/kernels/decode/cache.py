@@ -74,8 +74,9 @@ class KVCache:
         shape = (batch, kv_heads, max_seq_len, head_dim)
         self.ops = ops
         self.max_seq_len = max_seq_len
-        self.k = torch.empty(shape, dtype=dtype, device=ops.device)
-        self.v = torch.empty(shape, dtype=dtype, device=ops.device)
+        # Zeros: a NaN in a hidden slot would have its rows computed by the slow path, which rounds differently
+        self.k = torch.zeros(shape, dtype=dtype, device=ops.device)
+        self.v = torch.zeros(shape, dtype=dtype, device=ops.device)
         self.lengths = torch.zeros(batch, dtype=torch.int32, device=ops.device)
         self._host_lengths = [0] * batch
 
@@ -85,7 +86,7 @@ class KVCache:
         return max(self._host_lengths)
 
     def append(self, key: Tensor, value: Tensor) -> None:
-        """Writes new_tokens rows of every sequence behind the ones it has.
+        """Writes new_tokens rows of every sequence after the ones it has.
 
         Raises:
             ValueError: a sequence has no room for them, or a shape, dtype or layout is wrong; nothing has changed then.

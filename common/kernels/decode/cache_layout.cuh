@@ -6,7 +6,7 @@
 #pragma once
 #include "common/kernels/decode/decode.h"
 
-constexpr int TILE = MIN_PAGE_SIZE;  // tokens that are read at once: they lie in one page
+constexpr int TILE = MIN_PAGE_SIZE;  // tokens that are read at once: they are in one page
 
 // A contiguous cache has no pages: any number will do.
 __device__ __forceinline__ int page_number(const CacheLayout& layout, int64_t sequence, int64_t slot) {

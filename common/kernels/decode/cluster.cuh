@@ -1,4 +1,4 @@
-// cluster.cuh - clusters: neighbouring blocks that run at the same time and reach each other's shared memory.
+// cluster.cuh - clusters: neighboring blocks that run at the same time and reach each other's shared memory.
 //
 //   has_clusters(), MAX_CLUSTER           whether the GPU has them, and of how many blocks
 //   cluster_arrive(), cluster_wait()      a barrier of all threads of a cluster, in two halves

@@ -1,6 +1,6 @@
 // decode.h - the launchers of decoding over a KV cache, which binding.cpp calls.
 //
-//   CacheLayout       where the keys and values of a token lie: contiguous caches or pages
+//   CacheLayout       where the keys and values of a token are: contiguous caches or pages
 //   UpdateArguments   new tokens -> their slots                                  cache.cu
 //   RotaryArguments   the same, with queries and keys rotated by their positions   rotary_cache.cu
 //   DecodeArguments   one query per sequence over its cached tokens              decode_simt.cu, decode_mma.cu
@@ -8,10 +8,10 @@
 // What decoding consists of, from the outside inwards: decode_cluster.cuh and decode_list.cuh (the kernels, for short
 // and for long caches), decode_work.cuh (which block does what in the latter), decode_common.cuh (tiles on their way),
 // decode_mma.cuh and decode_simt.cuh (one warp, with and without tensor cores), attention_states.cuh (partial results
-// and their sums), cache_layout.cuh (where a token lies), cluster.cuh.
+// and their sums), cache_layout.cuh (where a token is), cluster.cuh.
 //
 // Pointers are to the memory of the device. Every function puts its kernels on `stream` and returns; what does not
-// fit a grid is refused with std::invalid_argument, and nothing else is checked here. No value that lies on the device
+// fit a grid is refused with std::invalid_argument, and nothing else is checked here. No value that is on the device
 // is read on the host, and no launch depends on one: all of it can be captured in a CUDA graph once and replayed with
 // other lengths, positions and block tables. The kernels start while the one before in the stream still ends
 // (common/cuda/dependent_launch.cuh), and let the next one do so.
@@ -27,7 +27,7 @@
 constexpr int MAX_HEAD_DIM = 128;
 constexpr int MIN_PAGE_SIZE = 16, MAX_PAGE_SIZE = 256;  // tokens of a page, a power of two
 
-// Where slot s of a sequence lies, 0 <= s < capacity:
+// Where slot s of a sequence is, 0 <= s < capacity:
 //
 //   contiguous   cache [batch, kv_heads, capacity, head_dim]       row s of the sequence's own part
 //   paged        cache [pages, kv_heads, page_size, head_dim]      row s % page_size of page
@@ -56,7 +56,7 @@ struct UpdateArguments {
 
 void launch_update_cache(const UpdateArguments& arguments);
 
-// The first left_padding[b] tokens of sequence b are padding, clamped to 0 .. new_tokens. Token t behind them goes to
+// The first left_padding[b] tokens of sequence b are padding, clamped to 0 .. new_tokens. Token t after them goes to
 // slot s = positions[b] + t - left_padding[b], its key rotated by row s of cos and sin, and so is its query. The query
 // of padding comes back as zeros, and so do all queries of a sequence whose tokens do not all fit: below the capacity
 // and below longest. Nothing of either is written into the caches; nor is a token whose block table entry is no page.
@@ -89,7 +89,7 @@ struct DecodeArguments {
     void* out;                      // [batch, heads, head_dim]
     int64_t batch, heads;           // heads is a multiple of kv_heads
     float scale;
-    float* workspace;  // decode_workspace() floats, not initialised
+    float* workspace;  // decode_workspace() floats, not initialized
     cudaStream_t stream;
 };
 

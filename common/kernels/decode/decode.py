@@ -6,7 +6,7 @@
 
 Both also on pages, which a block_table finds. Attention over the cache is attention_with_kvcache of
 common/kernels/attention.py. cache.py and paged_cache.py keep the buffers, and know on the host how full they are. Here
-nothing is known but the tensors, and no call waits for the device: what lies there, positions and page numbers, is not
+nothing is known but the tensors, and no call waits for the device: what is there, positions and page numbers, is not
 looked at, and whatever it is, no kernel leaves its memory. (update_cache of cache.py does look.) So all of it can be
 captured in a CUDA graph once and replayed with other lengths. The first call on a device builds the kernels. There are
 no gradients.

@@ -40,7 +40,7 @@ struct ClusterPlan {
     float scale_log2;
 };
 
-// Of the States of a segment, each block of the cluster makes output of so many.
+// Of the States of a segment, the number that each block of the cluster turns into output.
 __host__ __device__ __forceinline__ int states_per_block(int states, int blocks) {
     return (states + blocks - 1) / blocks;
 }
@@ -60,7 +60,7 @@ ClusterPlan plan_clusters(const DecodeArguments& a) {
     const int64_t most = std::clamp<int64_t>(rounds, 1, has_clusters() ? MAX_CLUSTER : 1);
     plan.blocks = static_cast<int>(std::clamp<int64_t>(3 * processors / 2 / std::max<int64_t>(segments, 1), 1, most));
 
-    // As many warps as let all blocks be there at once, if two per multiprocessor are enough for that
+    // As many warps as let all blocks be there at once, if two per SM are enough for that
     const size_t per_warp = ClusterRing<Warp>::BYTES + state_bytes<Warp>(plan.units.unit_heads);
     const int states = plan.units.unit_heads * ROW<Warp>;
     const size_t exchanged = states_exchanged(states, plan.blocks) * sizeof(attention::State);
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) cluster_kernel(const Decode
 
 // -------------------------------------------------------------------------------------------------- 3. Launcher
 
-// Bytes that a block may read: a MB, but less where the list would use many multiprocessors more.
+// Bytes that a block may read: a MB, but less where the list would use many SMs more.
 constexpr int64_t MOST_BYTES = 1 << 20, MOST_BYTES_OF_FEW = 1 << 17;
 
 // Whether clusters do it about as fast as the list or faster, whatever the lengths. These are not known here: the

@@ -3,7 +3,7 @@
 //   HeadUnits, SegmentHeads    which query heads are computed together
 //   TileRing                   a warp's tiles on their way from global to shared memory
 //   warp_states                where the warps of a block leave their states
-//   query_of                   where its queries lie
+//   query_of                   where its queries are
 //   inputs_aligned             what can be copied in pieces
 //
 // A tile is 16 tokens of one K/V head, which one warp takes at once. A segment is all tiles of one K/V head of one
@@ -15,7 +15,7 @@
 //
 //   enough reads on their way     each warp has a ring of 2 or 3 tiles in shared memory, into which it copies
 //                                 asynchronously: while it computes one tile, the next ones are on their way
-//   of whole lines                a warp copies 512 neighbouring bytes with one instruction
+//   of whole lines                a warp copies 512 neighboring bytes with one instruction
 //   and nothing to wait for       warps meet only where a segment ends; page numbers are read one tile ahead
 //
 // A warp is MmaWarp or SimtWarp.
@@ -105,7 +105,7 @@ private:
 template <typename Warp>
 constexpr int ROW = Warp::COLS / 4;
 
-// The states of the warps: o [warps][heads][COLS + 4], m and l [warps][heads]. The 4 floats behind each row let the
+// The states of the warps: o [warps][heads][COLS + 4], m and l [warps][heads]. The 4 floats after each row let the
 // rows of a state start at different banks.
 template <typename Warp>
 constexpr int STATE_STRIDE = Warp::COLS + 4;

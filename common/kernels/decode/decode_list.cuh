@@ -6,7 +6,7 @@
 //                  merge_kernel        segments that several blocks had a share of -> output
 //   3. Launcher    decode_list
 //
-// Every block has as many tiles as any other, so all multiprocessors read to the end. The rings of the warps go on
+// Every block has as many tiles as any other, so all SMs read to the end. The rings of the warps go on
 // across the borders of segments: they are never emptied before the end. Where a segment ends, the states of the warps
 // are merged in shared memory; those of several blocks by a second kernel.
 #pragma once
@@ -26,7 +26,7 @@ constexpr int LIST_STAGES = 2;
 template <typename Warp>
 using ListRing = TileRing<Warp, LIST_STAGES>;
 
-// Blocks of a multiprocessor. With MAX_WARPS each, 64 KB are on their way to it: less does not keep the memory busy,
+// Blocks of an SM. With MAX_WARPS each, 64 KB are on their way to it: less does not keep the memory busy,
 // and more slows it down.
 template <typename Warp>
 constexpr int BLOCKS = Warp::TILE_BYTES > 4096 ? 1 : 2;
@@ -40,7 +40,7 @@ struct ListPlan {
     bool vectors;  // every row of K and V consists of aligned pieces of Warp::VECTOR elements
 };
 
-// The workspace: part p's state of the segment that began before it (place 2p) and of the one that goes on behind it
+// The workspace: part p's state of the segment that began before it (place 2p) and of the one that goes on after it
 // (2p + 1).    o [parts][2][unit_heads][COLS], m and l [parts][2][unit_heads]
 template <int COLS>
 __device__ __forceinline__ attention::StateArray<COLS> part_states(float* workspace, const ListPlan& plan) {
@@ -134,7 +134,7 @@ constexpr int MERGE_THREADS = 256;
 
 // One block per query head: grid (batch * heads). Adds up the states of the parts that have a share of its segment, and
 // writes the zeros of an empty sequence. A thread has four columns of every SLICES-th part, and reads AT_ONCE of them
-// before it waits for the first; neighbouring lanes have the same columns.
+// before it waits for the first; neighboring lanes have the same columns.
 template <typename T, int COLS>
 __global__ void __launch_bounds__(MERGE_THREADS) merge_kernel(const DecodeArguments a, const ListPlan plan) {
     constexpr int SLICES = MERGE_THREADS / (COLS / 4), AT_ONCE = 5;

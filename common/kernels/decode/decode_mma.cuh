@@ -55,7 +55,7 @@ struct MmaWarp {
     }
 
     // tile: K [TILE][D], then V [TILE][D], chunks swizzled (ldmatrix.cuh), shared
-    // k, v: the tile's first rows [tokens][head_dim], global; what lies behind them is not read and becomes 0
+    // k, v: the tile's first rows [tokens][head_dim], global; what is after them is not read and becomes 0
     static __device__ __forceinline__ void copy(unsigned char* tile, const T* k, const T* v, int tokens, int head_dim,
                                                 bool) {
         T* k_tile = reinterpret_cast<T*>(tile);
@@ -94,7 +94,7 @@ struct MmaWarp {
             mma::mma_m16n8k16<T>(s[1], q[k], {b[2], b[3]});
         }
 
-        // The online softmax, row by row: a row lies in the 4 lanes of a quad
+        // The online softmax, row by row: a row is in the 4 lanes of a quad
         UNROLL
         for (int half = 0; half < HALVES; ++half) {
             float m_new = m[half];

@@ -1,7 +1,7 @@
 // decode_simt.cuh - one warp's attention over tiles of 16 tokens without tensor cores, any dtype; decode_mma.cuh says
 // what the functions do.
 //
-// A lane owns COLS_PER_LANE neighbouring columns of the queries, of every key and value, and of the output; a warp
+// A lane owns COLS_PER_LANE neighboring columns of the queries, of every key and value, and of the output; a warp
 // reads a row at once. The 16 dot products of a query are then spread over the lanes; they are added up such that each
 // lane ends with one of them (reduce_scores), so that it has one exponential to compute and not 16.
 #pragma once

@@ -3,7 +3,7 @@
 //   WorkList, cut       the list and where it is cut
 //   Segment             a place in it: segment_at, advance
 //
-// All segments of all sequences (decode_common.cuh says what that is) stand in one list, which is cut into parts of the
+// All segments of all sequences (decode_common.cuh says what that is) are in one list, which is cut into parts of the
 // same number of tiles, one for each block:
 //
 //     sequence      0 (40 tokens)         1 (9)    2 (70 tokens)
@@ -105,7 +105,7 @@ __device__ __forceinline__ bool segment_at(Segment& at, const WorkList& list, in
         const int sum = before + warp_inclusive_sum(list.places_of(length));
         const unsigned beyond = __ballot_sync(FULL_WARP, sum * list.units() > number);
         if (beyond) {
-            const int lane = __ffs(static_cast<int>(beyond)) - 1;  // the first sequence that ends behind it
+            const int lane = __ffs(static_cast<int>(beyond)) - 1;  // the first sequence that ends after it
             at.sequence = first + lane;
             at.length = __shfl_sync(FULL_WARP, length, lane);
             const int places = list.places_of(at.length);

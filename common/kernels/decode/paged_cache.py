@@ -40,7 +40,7 @@ class PagedKVCache:
         block_table: int32 [batch, ceil(max_seq_len / page_size)] on the device: token s of sequence b is row
             s % page_size of page block_table[b, s / page_size]. Updated in place (always the same memory).
         lengths: int32 [batch] on the device, likewise.
-        free_pages: how many pages belong to nobody.
+        free_pages: how many pages are free.
         page_size: tokens of a page.
 
     Args:
@@ -72,8 +72,9 @@ class PagedKVCache:
         self.ops = ops
         self.max_seq_len = max_seq_len
         self.page_size = page_size
-        self.k_pages = torch.empty(pages, kv_heads, page_size, head_dim, dtype=dtype, device=ops.device)
-        self.v_pages = torch.empty_like(self.k_pages)
+        # Zeros: see KVCache
+        self.k_pages = torch.zeros(pages, kv_heads, page_size, head_dim, dtype=dtype, device=ops.device)
+        self.v_pages = torch.zeros_like(self.k_pages)
         table = (batch, self._pages_for(max_seq_len))
         self.block_table = torch.full(table, NO_PAGE, dtype=torch.int32, device=ops.device)
         self.lengths = torch.zeros(batch, dtype=torch.int32, device=ops.device)
@@ -91,7 +92,7 @@ class PagedKVCache:
         return max(self._host_lengths)
 
     def append(self, key: Tensor, value: Tensor) -> None:
-        """Writes new_tokens rows of every sequence behind the ones it has, in new pages where the last one is full.
+        """Writes new_tokens rows of every sequence after the ones it has, in new pages where the last one is full.
 
         Args:
             key, value: [batch, kv_heads, new_tokens, head_dim].
@@ -152,7 +153,7 @@ class PagedKVCache:
         self.block_table[sequence] = NO_PAGE
 
     def _pages_with(self, new_tokens: list[int]) -> tuple[list[list[int]], list[int]]:
-        """Each sequence's pages with so many more tokens, and what is free then; the table has them already."""
+        """Each sequence's pages with `new_tokens` more, and what is free then; the table has them already."""
         wanted = [  # how many further pages each sequence needs
             self._pages_for(length + count) - len(owned)
             for length, count, owned in zip(self._host_lengths, new_tokens, self._pages, strict=True)

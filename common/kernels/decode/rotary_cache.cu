@@ -11,8 +11,8 @@
 //   half-split    x = row[i], y = row[i + rotary_dim / 2]      Llama, GPT-NeoX
 //   interleaved   x = row[2 i], y = row[2 i + 1]               GPT-J
 //
-// A thread has VEC pairs, and so VEC neighbours of cos and of sin, in either form; or VEC elements behind rotary_dim,
-// which stay as they are. Values are copied in the same two units as the keys beside them.
+// A thread has VEC pairs, and so VEC neighbors of cos and of sin, in either form; or VEC elements after rotary_dim,
+// which stay as they are. Values are copied in the same two units as the keys next to them.
 #include "common/kernels/decode/decode.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct alignas(sizeof(T) * VEC) Unit {
     T x[VEC];
 };
 
-// Two units of a row of head_dim elements, at `first` and at `second`; behind rotary_dim there is no second one.
+// Two units of a row of head_dim elements, at `first` and at `second`; after rotary_dim there is no second one.
 template <typename T, int VEC>
 struct Row {
     int first, second, pair;  // elements; the first of the VEC pairs
@@ -59,7 +59,7 @@ struct Row {
         Unit<T, VEC> units[2];
 #pragma unroll
         for (int i = 0; i < VEC; ++i) {
-            const int even = 2 * i, odd = 2 * i + 1;  // of the pair's elements, where they are neighbours
+            const int even = 2 * i, odd = 2 * i + 1;  // of the pair's elements, where they are neighbors
             const float x = to_float(interleaved ? old[even / VEC].x[even % VEC] : old[0].x[i]);
             const float y = to_float(interleaved ? old[odd / VEC].x[odd % VEC] : old[1].x[i]);
             const float c = cos[pair + i], s = sin[pair + i];

@@ -1,7 +1,7 @@
 """Refuses, on every rank, what a rank finds wrong or the ranks do not agree on, before anything large is sent.
 
 Each rank tells the others the facts of its call, a short text. Who finds its own arguments wrong comes to this meeting
-as well, or the others would wait for it: it raises its error afterwards, and they raise one that names it. A rank that
+as well, or the others would wait for it: it raises its error afterward, and they raise one that names it. A rank that
 never comes is noticed by the process group's timeout.
 """
 

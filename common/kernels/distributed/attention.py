@@ -1,4 +1,4 @@
-"""Attention of a sequence that lies on several ranks, each with its share of the tokens.
+"""Attention of a sequence that is on several ranks, each with its share of the tokens.
 
     dist.init_process_group("nccl")                         torchrun --nproc-per-node 2 ...
     local = shard(query), shard(key), shard(value)          who holds which tokens: shards.py

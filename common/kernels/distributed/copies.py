@@ -3,12 +3,12 @@
     copies = copies_of(group, (key, value))     None where it cannot be: several hosts, CPUs, too many bytes
     copies.offer((key, value))                  they are complete, as far as the current stream is
     key, value = copies.received(rank)          that rank's; the stream waits for them, not the host
-    copies.done()                               what was received is not needed any more
+    copies.done()                               what was received is no longer needed
 
-Why not NCCL alone: its kernels hold multiprocessors as long as a journey takes, and the attention kernels deal their
+Why not NCCL alone: its kernels occupy SMs as long as a transfer takes, and the attention kernels deal their
 work out to all of them beforehand, so that a step takes longer by the journey. A copy engine needs none. Each rank has
 places in PyTorch's symmetric memory, into which the others can write, one for every other rank, and its owner is told
-by a signal when something has come. A barrier behind done(), on a stream of its own, says that all places are free
+by a signal when something has come. A barrier after done(), on a stream of its own, says that all places are free
 again before anybody writes into them in the next call.
 
 The first received() asks for the copies, not offer(): call it when the first step has been started, which then does not
@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-MOST_BYTES = 2**30  # of a rank's places; where there are more, a journey is short beside a step
+MOST_BYTES = 2**30  # of a rank's places; beyond that, a transfer is short compared with a step
 FREE, ARRIVED = range(2)  # channels of signals
 _made: dict[tuple[str, torch.device], Copies | None] = {}  # by group; None: it cannot be
 
@@ -57,7 +57,7 @@ class Copies:
         self._layout: list = []
 
     def offer(self, tensors: Sequence[Tensor]) -> None:
-        """What the other ranks shall have.
+        """What the other ranks should get.
 
         Args:
             tensors: contiguous, of the same shapes and dtypes on every rank; size_of(tensors) is at most size.
@@ -116,7 +116,7 @@ def copies_of(group: dist.ProcessGroup | None, tensors: Sequence[Tensor]) -> Cop
         return None
     name = group.group_name, device
     if name not in _made or (_made[name] and _made[name].size < size):
-        if name in _made:  # somebody may still read what has come
+        if name in _made:  # what has arrived may still be read
             torch.cuda.synchronize(device)
             dist.barrier(group)
         _made[name] = _made_by_all(group, device, size)

@@ -4,7 +4,7 @@ Per rank, for batch 1, 2 bytes a number, S tokens, H heads, K heads of keys, hea
 
     arithmetic              2 S^2 H D / N operations forward, 2.5 times that backward
     ring, a step            1 / N of a rank's arithmetic, while 2 (S / N) K D numbers travel; N - 1 journeys. Backward
-                            their gradients travel as well, 4 bytes a number, and once more to get home
+                            their gradients travel as well, 4 bytes a number, and again to get home
     ulysses                 (2 H + 2 K) (S / N) D (N - 1) / N numbers travel before and after the arithmetic, backward
                             as many again
 
@@ -24,7 +24,7 @@ from rich.table import Table
 
 BYTES, GRADIENT_BYTES = 2, 4
 BACKWARD = 2.5  # operations, in units of the forward pass
-MOST = 2.0**36  # tokens; beyond them nothing changes any more
+MOST = 2.0**36  # tokens; beyond that nothing changes
 
 
 @dataclass(frozen=True)

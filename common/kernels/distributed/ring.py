@@ -5,7 +5,7 @@
     1           at rank 1           at rank 2           at rank 0           and so on: `ranks` steps, ranks - 1 journeys
 
 In a step a rank asks for the next keys, computes attention over those it has, with the logsumexp, and merges that into
-what it has so far, some rows at a time. So it never holds more than two shards of keys beside its own and the sums, and
+what it has so far, some rows at a time. So beyond its own keys and the sums it holds at most two shards of keys, and
 memory grows with S / ranks. Between the GPUs of one host every rank sends its keys to all others at once (copies.py),
 as long as there is room for them; the steps are the same.
 
@@ -15,7 +15,7 @@ Under a causal mask the zigzag of shards.py makes every step either whole or hal
     of an earlier one           all queries x the first half of the keys: its second half is later than all of them
     of a later one              the second half of the queries x all keys: the first half is earlier than all of them
 
-Backward, the keys travel once more, and their gradients with them: whoever has used them adds its share and passes it
+Backward, the keys travel again, and their gradients with them: whoever has used them adds its share and passes it
 on, and the last step brings them home.
 
 Source: Liu, Zaharia, Abbeel 2023, arXiv:2310.01889 (ring attention); Brandon et al. 2023, arXiv:2311.09431 (causal work
@@ -109,7 +109,7 @@ class _Ring(torch.autograd.Function):
             step = step_of(rank, (rank - number) % ranks, half, causal)
             rows = (x[:, :, step.queries] for x in (grad_out, query))
             ended = (x[:, :, step.queries].contiguous() for x in (out, lse))
-            of_queries, *of_keys = ops.flash_attention_backward(
+            of_queries, *of_keys, _ = ops.flash_attention_backward(
                 *rows, *(x[:, :, step.keys] for x in keys.here), *ended, step.causal, scale
             )
             grad_query[:, :, step.queries] += of_queries

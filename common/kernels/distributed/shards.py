@@ -42,12 +42,12 @@ def zigzag(rank: int, ranks: int) -> tuple[int, int]:
 
 
 def tokens_of(pieces: Iterable[int], size: int) -> Tensor:
-    """Where in the whole sequence the tokens of these pieces of `size` tokens stand -> int64 [pieces * size]."""
+    """Where in the whole sequence the tokens of these pieces of `size` tokens are -> int64 [pieces * size]."""
     return torch.cat([torch.arange(piece * size, (piece + 1) * size, device="cpu") for piece in pieces])
 
 
 def positions(seq_len: int, rank: int, ranks: int) -> Tensor:
-    """Where in the whole sequence the tokens of a rank stand -> int64 [seq_len / ranks], ascending.
+    """Where in the whole sequence the tokens of a rank are -> int64 [seq_len / ranks], ascending.
 
     Raises:
         ValueError: the sequence does not divide into 2 * ranks pieces; no such rank.

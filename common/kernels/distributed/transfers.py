@@ -1,4 +1,4 @@
-"""What goes from rank to rank, and what is said when nobody answers.
+"""What goes from rank to rank, and the error when a rank doesn't answer.
 
     travel = Travel((key, value), group, ...)   they go to the next rank of the ring, the previous one's come, in the
                                                 background

@@ -1,13 +1,12 @@
-// flash.h - the launchers of dense attention, which binding.cpp calls.
+// flash.h - the launchers of attention, which binding.cpp calls.
 //
-//   FlashArguments    the forward pass: tensors, sizes, what hides which keys
-//   FlashGradients    the backward pass
-//   flash_forward_*   flash_attention_mma.cu (fp16, bf16), flash_attention_fp32.cu, flash_attention_3xfp16.cu (fp32)
-//   hopper_forward    flash_attention_wgmma.cu (fp16, bf16 on compute capability 9.0); hopper_takes: what it takes
-//   hopper_forward_fp32   flash_attention_wgmma_3xfp16.cu (fp32 on compute capability 9.0); hopper_takes_fp32: as above
-//   flash_backward_*  flash_backward_mma.cu (fp16, bf16), flash_backward_fp32.cu
-//   hopper_backward   flash_backward_wgmma.cu (fp16, bf16 on compute capability 9.0); hopper_backward_takes: as above
-//   flash_merge       flash_merge.cu: results over two sets of keys -> one
+//   FlashArguments     the forward pass: tensors, sizes, which keys a row sees, the options
+//   FlashGradients     the backward pass
+//   ForwardKernel      which kernel takes a forward pass: forward_kernel; flash_forward runs it
+//   BackwardKernel     the same of a backward pass: backward_kernel, flash_backward
+//   BlockLists         which blocks of keys a block of queries sees: block_forward, block_backward
+//   flash_merge        flash_merge.cu: results over two sets of keys -> one
+//   dropout_mask       flash_dropout_mask.cu: which weights a forward pass keeps
 //
 // Pointers are to the memory of the device. Every function puts its kernels on `stream` and returns; what does not
 // fit a grid or an architecture is refused with std::invalid_argument, and nothing else is checked here.
@@ -20,61 +19,118 @@
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/float_type.h"
 #include "common/cuda/row_strides.h"
+#include "common/kernels/flash/dropout.h"
 
-constexpr int MAX_HEAD_DIM = 128;
+// Of the kernels without a head_dim of their own; DENSE: of those that know none of the options
+constexpr int MAX_HEAD_DIM = 256, MAX_DENSE_HEAD_DIM = 128;
 
-// Which keys a query sees: with `causal`, query i may see key j when j * key_step <= i + diagonal. Diagonal 0 aligns
-// the mask to the top left, S_k - S_q to the bottom right, and -key_offset serves keys that stand at key_offset + j *
-// key_step. head_dim is 1 .. MAX_HEAD_DIM.
+// A batch of sequences is either a dimension of the tensors, or they are packed one after another in the dimension of
+// rows: sequence b has the rows cu_seqlens[b] ... cu_seqlens[b + 1] - 1. Then S_q and S_k are the rows of all sequences
+// together and the tensors have no dimension of batches: its strides are 0.
+//
+//                       dense                               packed
+//   query, out          [batch, heads, S_q, head_dim]       [S_q, heads, head_dim]
+//   key, value          [batch, kv_heads, S_k, head_dim]    [S_k, kv_heads, head_dim]
+//   lse                 [batch, heads, S_q]                 [heads, S_q]
 struct FlashArguments : AttentionArguments {
-    bool causal;
-    int64_t diagonal;    // S_q + diagonal <= MAX_POSITION
-    int key_step;        // 1 or more; 1 unless causal
-    AttentionMask mask;  // broadcasts to [batch, heads, S_q, S_k]
+    const int *cu_seqlens_q, *cu_seqlens_k;  // [batch + 1] of packed sequences, or both nullptr
+    bool causal;                             // query i sees the keys j with j * key_step <= i + shift
+    bool lower_right;                        // shift: keys - rows of the sequence; otherwise `diagonal`
+    int64_t diagonal;                        //   of sequences that are not packed, S_q + diagonal <= MAX_POSITION
+    int key_step;                            // 1 or more; 1 unless causal
+    int64_t window_left, window_right;       // and i + shift - left <= j <= i + shift + right; -1: no such end
+    AttentionMask mask;                      // broadcasts to [batch, heads, S_q, S_k]; none for packed sequences
+    float softcap;                           // scores -> softcap * tanh(score / softcap); 0: as they are
+    const float* sinks;                      // [heads], or nullptr
+    Dropout dropout;
+    RowStrides out_strides;
+    FloatType type;
+    bool tensor_cores;  // for float32; 16 bits always take them
     cudaStream_t stream;
+
+    bool packed() const { return cu_seqlens_q != nullptr; }
+    // Neither packed nor with any of the options.
+    bool is_dense() const {
+        return !packed() && window_left < 0 && window_right < 0 && softcap == 0 && sinks == nullptr &&
+               dropout.seed == nullptr;
+    }
+    bool hides_keys() const {
+        return packed() || causal || window_left >= 0 || window_right >= 0 || mask.kind != MaskKind::NONE;
+    }
+    int64_t matrices() const { return (packed() ? 1 : batch) * heads; }  // of query, out and lse
 };
 
-void flash_forward_fp32(const FlashArguments& arguments);
-void flash_forward_3xfp16(const FlashArguments& arguments);  // float32 in and out, on tensor cores
-void flash_forward_fp16(const FlashArguments& arguments);
-void flash_forward_bf16(const FlashArguments& arguments);
+//   WGMMA          flash_attention_wgmma.cu: dense; flash_attention_wgmma_options.cuh: options; 16 bits, Hopper GPUs
+//   MMA            flash_attention_mma.cuh: everything, 16 bits in rows of whole pieces of 16 bytes
+//   WGMMA_3XFP16   flash_attention_wgmma_3xfp16.cu: dense, float32, Hopper GPUs; its workspace: hopper_split.h
+//   SPLIT_FP16     flash_attention_3xfp16.cu: dense, float32
+//   FP32           flash_attention_fp32.cu: dense, float32 without tensor cores
+//   PLAIN          flash_attention_plain.cu: everything
+enum class ForwardKernel { WGMMA, MMA, WGMMA_3XFP16, SPLIT_FP16, FP32, PLAIN };
+ForwardKernel forward_kernel(const FlashArguments& arguments);
+// workspace: of WGMMA_3XFP16, begins at a multiple of 16 bytes
+void flash_forward(const FlashArguments& arguments, void* workspace);
 
-// The kernel for Hopper GPUs. False, with nothing done, if it does not take these arguments or this GPU; the two above
-// take all. hopper_takes gives the same answer, and never does anything.
-bool hopper_forward(const FlashArguments& arguments, bool bfloat16);
-bool hopper_takes(const FlashArguments& arguments, bool bfloat16);
-
-// The same for float32, of what hopper_takes_fp32 says. workspace: not initialised, begins at a multiple of 16 bytes;
-// its size: hopper_split.h.
+// Each takes what it can. The first ones: false, with nothing done, if it does not take these arguments or this GPU;
+// dry: only the answer.
+bool wgmma_forward_dense(const FlashArguments& arguments, bool dry);
+bool wgmma_forward_fp16(const FlashArguments& arguments, bool dry);
+bool wgmma_forward_bf16(const FlashArguments& arguments, bool dry);
+bool mma_forward_fp16(const FlashArguments& arguments, bool dry);
+bool mma_forward_bf16(const FlashArguments& arguments, bool dry);
 bool hopper_takes_fp32(const FlashArguments& arguments);
 void hopper_forward_fp32(const FlashArguments& arguments, void* workspace);
+void flash_forward_3xfp16(const FlashArguments& arguments);
+void flash_forward_fp32(const FlashArguments& arguments);
+void plain_forward(const FlashArguments& arguments);
 
 // The gradients of sum(grad_out * out). Scores are computed again from query, key and lse; nothing is [S_q, S_k].
 struct FlashGradients {
     FlashArguments forward;  // as the forward pass had it; out and lse hold its results
-    const void* grad_out;    // [batch, heads, S_q, head_dim]
+    const void* grad_out;    // of query's shape
     RowStrides grad_out_strides;
-    void* grad_query;  // [batch, heads, S_q, head_dim], contiguous
-    void* grad_key;    // [batch, kv_heads, S_k, head_dim], contiguous
-    void* grad_value;  // [batch, kv_heads, S_k, head_dim], contiguous
-    bool deterministic;  // grad_query is summed up in a fixed order, so that it has the same bits every time
-    // Workspaces, not initialised; sizes: flash_host.h
-    float* delta;           // [batch, heads, S_q]: sum over head_dim of grad_out * out
-    float* grad_query_sum;  // nullptr for float32 inputs
-    int* turns;             // the same
+    void* grad_query;             // of query's shape, strides as out's
+    void *grad_key, *grad_value;  // of key's shape
+    RowStrides grad_key_strides;  // of both
+    float* grad_sinks;            // [heads]; zeros without sinks
+    bool deterministic;           // grad_query is summed up in a fixed order, so that it has the same bits every time
+    float* workspace;             // not initialized; as many words as backward_workspace says
 };
 
-void flash_backward_fp32(const FlashGradients& gradients);
-void flash_backward_fp16(const FlashGradients& gradients);
-void flash_backward_bf16(const FlashGradients& gradients);
+//   WGMMA   flash_backward_wgmma.cuh: 16 bits, Hopper GPUs
+//   MMA     flash_backward_mma.cuh: 16 bits in rows of whole pieces of 16 bytes
+//   FP32    flash_backward_fp32.cu: dense, float32 without tensor cores
+//   PLAIN   flash_backward_plain.cu: everything
+enum class BackwardKernel { WGMMA, MMA, FP32, PLAIN };
+BackwardKernel backward_kernel(const FlashGradients& gradients);
+int64_t backward_workspace(const FlashGradients& gradients, BackwardKernel kernel);
+void flash_backward(const FlashGradients& gradients, BackwardKernel kernel);
 
-// As hopper_forward and hopper_takes. Workspaces are not looked at by the second.
-bool hopper_backward(const FlashGradients& gradients, bool bfloat16);
-bool hopper_backward_takes(const FlashGradients& gradients, bool bfloat16);
+// As those of the forward pass.
+bool wgmma_backward_fp16(const FlashGradients& gradients, bool dry);
+bool wgmma_backward_bf16(const FlashGradients& gradients, bool dry);
+bool mma_backward_fp16(const FlashGradients& gradients, bool dry);
+bool mma_backward_bf16(const FlashGradients& gradients, bool dry);
+void flash_backward_fp32(const FlashGradients& gradients);
+void plain_backward(const FlashGradients& gradients);
+
+// Query i sees key j only if j / block is among the first counts[head, i / block] numbers of columns[head, i / block];
+// what also hides keys still does. S_q and S_k are multiples of block, the sequences are not packed and head_dim is
+// at most MAX_BLOCK_HEAD_DIM.
+struct BlockLists {
+    const int* counts;   // [heads, S_q / block]
+    const int* columns;  // [heads, S_q / block, S_k / block], ascending
+    int block;           // 32, 64, 96 or 128
+};
+constexpr int MAX_BLOCK_HEAD_DIM = 128;
+
+void block_forward(const FlashArguments& arguments, const BlockLists& lists);
+// transposed: not initialized, heads * (S_k / block) * (1 + S_q / block) numbers
+void block_backward(const FlashGradients& gradients, const BlockLists& lists, int* transposed);
 
 // Attention over some keys, into which attention over others is merged by the logsumexp.
 struct MergeArguments {
-    void* out;  // [batch, heads, rows, head_dim], read and written; columns are neighbours
+    void* out;  // [batch, heads, rows, head_dim], read and written; columns are neighbors
     RowStrides out_strides;
     float* lse;  // [batch, heads, rows], read and written
     RowStrides lse_strides;
@@ -87,3 +143,14 @@ struct MergeArguments {
 };
 
 void flash_merge(const MergeArguments& arguments);
+
+// kept [batch, heads, S_q, S_k]: what a forward pass with these numbers does; S_q and S_k of the longest sequence if
+// they are packed.
+struct DropoutMaskArguments {
+    bool* kept;
+    int64_t batch, heads, S_q, S_k;
+    Dropout dropout;
+    cudaStream_t stream;
+};
+
+void dropout_mask(const DropoutMaskArguments& arguments);

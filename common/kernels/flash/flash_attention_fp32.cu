@@ -43,8 +43,8 @@
 //
 // How the tiles in shared memory are read, 16 bytes per lane at a time:
 //
-//   Q, K   rows that neighbouring lanes own are neighbours    -> rows of D + 4 floats: each starts 4 banks further
-//   V      one row, neighbouring columns                      -> D floats
+//   Q, K   rows that neighboring lanes own are neighbors    -> rows of D + 4 floats: each starts 4 banks further
+//   V      one row, neighboring columns                      -> D floats
 //   P      transposed, [key][row], since a thread needs 8 rows of one key. Its rows stand in the order lane_row, not
 //          in that of the tile: the 4 rows r = 0 ... 3 of a thread side by side, then r = 4 ... 7.
 //                                                             -> 40 floats: 8 lanes write 8 rows in one pass

@@ -1,14 +1,13 @@
 // flash_attention_wgmma.cu - dense attention, forward, float16 and bfloat16, for Hopper GPUs: the instances of
 // flash_attention_wgmma.cuh.
 //
-//   hopper_takes, hopper_forward     launchers
+//   wgmma_forward_dense     launcher
 //
-// Which shape for which problem: hopper_forward_shapes.cuh. What was measured, and what was tried: README.md.
+// Which shape for which problem: hopper_forward_shapes.cuh. What was measured: README.md; what was tried: notes/.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
 #include "common/kernels/flash/flash.h"
 
-bool hopper_takes(const FlashArguments&, bool) { return false; }  // not built for it
-bool hopper_forward(const FlashArguments&, bool) { return false; }
+bool wgmma_forward_dense(const FlashArguments&, bool) { return false; }  // not built for it
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -40,7 +39,7 @@ static bool launch(const FlashArguments& a, bool dry) {
 template <typename T>
 static bool forward(const FlashArguments& a, bool dry) {
     constexpr int64_t MANY = int64_t{1} << 28;
-    if (a.mask.kind != MaskKind::NONE || a.key_step != 1 || !(a.scale > 0) || !in_pieces<T>(a)) return false;
+    if (!a.is_dense() || a.mask.kind != MaskKind::NONE || a.head_dim > MAX_DENSE_HEAD_DIM || a.key_step != 1 || !(a.scale > 0) || !in_pieces<T>(a)) return false;
     if (std::max({a.S_q, a.S_k, a.batch * a.heads * ceil_div(a.S_q, int64_t{64}), std::abs(a.diagonal)}) > MANY)
         return false;
     if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
@@ -48,11 +47,7 @@ static bool forward(const FlashArguments& a, bool dry) {
                          [&]<class S>() { return launch<S>(a, dry); });
 }
 
-bool hopper_takes(const FlashArguments& a, bool bfloat16) {
-    return bfloat16 ? forward<__nv_bfloat16>(a, true) : forward<__half>(a, true);
-}
-
-bool hopper_forward(const FlashArguments& a, bool bfloat16) {
-    return bfloat16 ? forward<__nv_bfloat16>(a, false) : forward<__half>(a, false);
+bool wgmma_forward_dense(const FlashArguments& a, bool dry) {
+    return a.type == FloatType::FLOAT16 ? forward<__half>(a, dry) : forward<__nv_bfloat16>(a, dry);
 }
 #endif

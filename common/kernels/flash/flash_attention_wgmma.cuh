@@ -8,14 +8,14 @@
 //   6. Launcher     make_maps, launch_wgmma
 //
 //   flash_attention_wgmma.cu           dense attention: its instances, and which shape for which problem
-//   flash_options/options_wgmma.cuh    attention with options
+//   flash_attention_wgmma_options.cuh  attention with options
 //   hopper_forward_work.cuh            work tiles: rows, and the tiles of keys that they see; the tile scheduler
 //   hopper_forward_rows.cuh            rows before and after the loop over tiles of keys, with options
 //   attention_policies.cuh             what the options do
 //   common/cuda/                       hopper_tiles.cuh: tiles, GEMMs, pipeline stages, roles; hopper_rows.cuh: weights
 //                                      and output in registers; flash_softmax.cuh: the online softmax
 //
-// The algorithm is FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). What differs from flash_attention_mma.cu,
+// The algorithm is FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). What differs from flash_attention_mma.cuh,
 // which computes the same by mma.sync and cp.async, and takes what this kernel does not:
 //
 //   1. wgmma. Four warps own 64 rows together. The tensor cores read K and V, and mostly Q, in shared memory

@@ -1,15 +1,15 @@
 // flash_attention_wgmma_3xfp16.cu - float32 on the tensor cores of Hopper GPUs, forward (sm_90a).
 //
-//   1. Splitting    split_kernel         query, key and value -> halves, in global memory, before the kernel
-//   2. Shapes       Shape, Barriers      what a block has in shared memory
-//   3. Producer     produce              asks for tiles
-//   4. Consumers    consume              compute with them
-//   5. Kernel       flash_3xfp16_wgmma_kernel
-//   6. Launcher     hopper_takes_fp32, hopper_forward_fp32
+//   1. Shapes       Shape, Barriers      what a CTA has in shared memory
+//   2. Producer     produce              issues TMA loads
+//   3. Consumers    consume              compute
+//   4. Kernel       flash_3xfp16_wgmma_kernel
+//   5. Launcher     hopper_takes_fp32, hopper_forward_fp32
 //
-//   hopper_split.h: the workspace   flash_split.cuh: the sum of two halves   hopper_forward_work.cuh: work and its order
+//   hopper_split_kernel.cuh: query, key and value -> halves, before the kernel   hopper_split.h: the workspace
+//   flash_split.cuh: the sum of two halves                hopper_forward_work.cuh: work tiles and their order
 //
-// flash_attention_wgmma.cu for a type that wgmma does not have: every number is the sum of two halves, big and small,
+// flash_attention_wgmma.cuh for a type that wgmma does not have: every number is the sum of two halves, big and small,
 // and three products take the place of one (flash_split.cuh). The roles, the slots and the order of the loop are those
 // of that file; read it first. What is different:
 //
@@ -52,84 +52,11 @@ void hopper_forward_fp32(const FlashArguments&, void*) {}
 #include "common/kernels/flash/flash_split.cuh"
 #include "common/kernels/flash/hopper_forward_work.cuh"
 #include "common/kernels/flash/hopper_split.h"
+#include "common/kernels/flash/hopper_split_kernel.cuh"
 
 namespace hopper_fp32 {
 
-// ---------------------------------------------------------------------------------------------- 1. Splitting
-
-struct SplitTensor {
-    const float* from;  // [batch][heads][S][head_dim]
-    RowStrides strides;
-    int64_t heads, S, rows, all_heads;  // rows: with those that fill up, a multiple of 16; all_heads: batch * heads
-    __half* to;                         // [2][all_heads][rows][D]
-    float* scales;                      // [all_heads][rows]
-    float factor, scale_factor;         // of the numbers, and of their scales
-};
-
-struct SplitArguments {
-    SplitTensor tensors[3];
-    int head_dim;
-};
-
-constexpr int SPLIT_ROWS = 16, SPLIT_THREADS = 8 * SPLIT_ROWS;
-
-// A row of D floats -> its parts; row = scale * (big + small), and scale is the answer. Eight neighbouring lanes take a
-// row, all lanes of a warp call. What split_rows() of flash_split.cuh does with each row, infinities included; that one
-// is not made of this, since it then compiles to other code.
-//
-//   fetch(col)               columns col ... col + 3 of the row, a float4
-//   store(col, big, small)   the same columns of the parts, four halves each
-template <int D, typename Fetch, typename Store>
-__device__ __forceinline__ float split_row(Fetch fetch, Store store) {
-    const int lane = threadIdx.x % 8;
-    float4 x[D / 32];
-    float largest = 0;
-    for (int i = 0; i < D / 32; ++i) {
-        x[i] = fetch(32 * i + 4 * lane);
-        largest = fmaxf(largest, fmaxf(fmaxf(fabsf(x[i].x), fabsf(x[i].y)), fmaxf(fabsf(x[i].z), fabsf(x[i].w))));
-    }
-    for (int distance = 1; distance < 8; distance *= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(FULL_WARP, largest, distance));
-    PowerOfTwo scale(largest);
-    if (largest == INFINITY) {
-        const auto sign = [](float y) { return isinf(y) ? copysignf(1, y) : 0 * y; };
-        for (float4& y : x) y = make_float4(sign(y.x), sign(y.y), sign(y.z), sign(y.w));
-        scale.factor = 1, scale.inverse = INFINITY;
-    }
-    for (int i = 0; i < D / 32; ++i) {
-        uint2 big, small;
-        split(x[i].x * scale.factor, x[i].y * scale.factor, big.x, small.x);
-        split(x[i].z * scale.factor, x[i].w * scale.factor, big.y, small.y);
-        store(32 * i + 4 * lane, big, small);
-    }
-    return scale.inverse;
-}
-
-// grid (3 * all_heads * rows / SPLIT_ROWS of the largest tensor), block (SPLIT_THREADS). The first heads come last, since
-// the kernel behind this one begins with them: what is written last is still in the L2 cache.
-template <int D>
-__global__ void __launch_bounds__(SPLIT_THREADS) split_kernel(const __grid_constant__ SplitArguments a) {
-    const unsigned place = gridDim.x - 1 - blockIdx.x;
-    const SplitTensor& t = a.tensors[place % 3];
-    const int64_t first = int64_t{place / 3} * SPLIT_ROWS, head = first / t.rows;
-    if (head >= t.all_heads) return;
-    const int64_t row = first % t.rows + threadIdx.x / 8, at = head * t.rows + row;
-    const float* from =
-        t.from + head / t.heads * t.strides.batch + head % t.heads * t.strides.head + row * t.strides.row;
-    const auto fetch = [&](int col) {
-        const float4 x = read_four<true>(from + col, row < t.S ? a.head_dim - col : 0);
-        return make_float4(x.x * t.factor, x.y * t.factor, x.z * t.factor, x.w * t.factor);
-    };
-    const auto store = [&](int col, uint2 big, uint2 small) {
-        __half* to = t.to + at * D + col;
-        *reinterpret_cast<uint2*>(to) = big;
-        *reinterpret_cast<uint2*>(to + t.all_heads * t.rows * D) = small;
-    };
-    const float scale = split_row<D>(fetch, store);
-    if (threadIdx.x % 8 == 0) t.scales[at] = scale * t.scale_factor;
-}
-
-// ------------------------------------------------------------------------------------------------- 2. Shapes
+// ------------------------------------------------------------------------------------------------- 1. Shapes
 //
 // GROUPS warpgroups of 64 rows make the B_r rows of a block. A slot of K or V has B_c keys, big and small.
 
@@ -170,9 +97,9 @@ struct Barriers {
     }
 };
 
-// ----------------------------------------------------------------------------------------------- 3. Producer
+// ----------------------------------------------------------------------------------------------- 2. Producer
 
-// As in flash_attention_wgmma.cu; a tensor map's "batch" is 0 for the big halves and 1 for the small ones.
+// As in flash_attention_wgmma.cuh; a tensor map's "batch" is 0 for the big halves and 1 for the small ones.
 template <class S>
 __device__ __forceinline__ void produce(const SplitProblem& a, Barriers<S>& barriers, unsigned char* shared) {
     using namespace hopper;
@@ -204,7 +131,7 @@ __device__ __forceinline__ void produce(const SplitProblem& a, Barriers<S>& barr
     }
 }
 
-// ---------------------------------------------------------------------------------------------- 4. Consumers
+// ---------------------------------------------------------------------------------------------- 3. Consumers
 //
 // [half]: row lane / 4 + 8 half of the warp's 16, as in hopper_rows.cuh.
 
@@ -235,28 +162,6 @@ __device__ __forceinline__ void start_split_output(float (&d)[S::D / 8][4], cons
         const int key = i % STEPS;
         const MnMajor b = v.plus((i / STEPS == 1 ? S::K_SMALL : 0) + key * 16 * S::K::ROW_BYTES);
         wgmma<__half>(d, i / STEPS == 0 ? small[key] : big[key], b, i > 0);
-    }
-}
-
-// x[row][key] *= the scale of the tile's key
-template <int N8>
-__device__ __forceinline__ void scale_by_key(float (&x)[N8][4], const float* scales) {
-    UNROLL
-    for (int n = 0; n < N8; ++n) {
-        const float2 scale = *reinterpret_cast<const float2*>(scales + 8 * n + mma::d_col(threadIdx.x % 32, 0));
-        UNROLL
-        for (int e = 0; e < 4; ++e) x[n][e] *= e % 2 == 0 ? scale.x : scale.y;
-    }
-}
-
-// The largest number of each row in this lane's columns.
-template <int N8>
-__device__ __forceinline__ void find_tops(float (&top)[2], const float (&x)[N8][4]) {
-    UNROLL
-    for (int half = 0; half < 2; ++half) {
-        top[half] = fmaxf(x[0][2 * half], x[0][2 * half + 1]);
-        UNROLL
-        for (int n = 1; n < N8; ++n) top[half] = fmaxf(top[half], fmaxf(x[n][2 * half], x[n][2 * half + 1]));
     }
 }
 
@@ -395,7 +300,7 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
         release(barriers.q, q);
         part_scale[0] = p_scale[0], part_scale[1] = p_scale[1];
         start_output();
-        // What only later rows of the block see goes by: see flash_attention_wgmma.cu.
+        // What only later rows of the block see goes by: see flash_attention_wgmma.cuh.
         NO_UNROLL
         for (int t = tiles; t < item.tiles; ++t) {
             wait_for(barriers.k, k);
@@ -445,7 +350,7 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
     }
 }
 
-// ------------------------------------------------------------------------------------------------- 5. Kernel
+// ------------------------------------------------------------------------------------------------- 4. Kernel
 
 template <class S>
 __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_wgmma_kernel(const __grid_constant__ SplitProblem a) {
@@ -466,7 +371,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_wgmma_kernel(const
 #endif
 }
 
-// ----------------------------------------------------------------------------------------------- 6. Launcher
+// ----------------------------------------------------------------------------------------------- 5. Launcher
 
 // Problems of fewer queries or keys go to flash_attention_3xfp16.cu, since splitting costs a launch more. INT64_MAX here
 // leaves all of them to it.

@@ -1,10 +1,10 @@
 // flash_backward.cuh - what the backward kernels have in common: everything but the arithmetic.
 //
-//   KeyBlock            which keys of which head a block has, and the tiles of queries that see one of them
-//   launch_key_blocks   the launch of a kernel whose blocks are KeyBlocks
-//   RowNumbers          delta, and for Hopper GPUs lse: what the kernels read besides the tensors
-//   launch_row_numbers  computes them, a kernel of its own
-//   in_pieces           whether rows may be read and written 16 bytes at a time
+//   1. Blocks     KeyBlock             which keys of which head a block has, and the tiles of queries that see one of them
+//                 launch_key_blocks    the launch of a kernel whose blocks are KeyBlocks
+//   2. Rows       RowNumbers           lse and delta of every row
+//                 launch_row_numbers   computes them, a kernel of its own; then the gradient of the sinks
+//                 in_pieces            whether rows may be read and written 16 bytes at a time
 #pragma once
 #include <cuda_runtime.h>
 
@@ -14,13 +14,17 @@
 #include "common/cuda/attention_mask.cuh"
 #include "common/cuda/check.h"
 #include "common/cuda/flash_launch.h"
+#include "common/cuda/float_conversion.cuh"
 #include "common/cuda/logarithms.h"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
+#include "common/kernels/flash/attention_policies.cuh"
 #include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_host.h"
-#include "common/kernels/flash/flash_keys.cuh"
+#include "common/kernels/flash/flash_sequences.cuh"
 
+// ------------------------------------------------------------------------------------------------- 1. Blocks
+//
 // A block has B_c keys of one K/V head. It walks over the rows of all query heads that use this K/V head, in tiles of
 // B_r rows, head by head; under a causal mask only over those that see one of its keys:
 //
@@ -31,34 +35,44 @@
 //                [ x  x  x  x     ]
 //
 // Positions are int (check_row_count), offsets in memory int64_t.
+
+// The keys begin ... end - 1, counted from the block's first.
+struct KeyRange {
+    int begin, end;
+};
+
 template <int B_r, int B_c>
 struct KeyBlock {
     const FlashArguments& a;
-    int batch, kv_head, group;  // group: how many query heads use the K/V head
-    int k_start, keys;          // the first key; how many of the B_c exist
-    int first_row, end_row;     // in every head: where the first tile begins, where the last one ends
-    int tiles;                  // of all heads together
+    const Place place;        // head: of key and value
+    const Sequence sequence;
+    const int group, keys;    // how many query heads use the K/V head; how many of the B_c keys exist
+    int first_row, end_row;   // in every head: where the first tile begins, where the last one ends
+    int tiles;                // of all heads together
 
     struct Tile {
         int head;     // of the group
         int q_start;  // its first row
     };
 
-    // Block x of batch * kv_heads * ceil(S_k / B_c). The blocks of a head are neighbours, so that they find its Q and
-    // dO in the L2 cache; the first keys come first: under a causal mask theirs is the longest way. key_tile: not
-    // negative in a launch of batch * kv_heads blocks that all have their heads' keys from key_tile * B_c on.
-    __device__ __forceinline__ KeyBlock(const FlashArguments& arguments, int key_tile) : a(arguments) {
-        const unsigned k_tiles = key_tile < 0 ? static_cast<unsigned>(ceil_div(a.S_k, int64_t{B_c})) : 1;
-        const unsigned batch_kv = blockIdx.x / k_tiles, kv_heads = static_cast<unsigned>(a.kv_heads);
-        batch = batch_kv / kv_heads;
-        kv_head = batch_kv % kv_heads;
-        group = static_cast<int>(a.heads) / static_cast<int>(a.kv_heads);
-        k_start = (key_tile < 0 ? blockIdx.x % k_tiles : key_tile) * B_c;
-        keys = static_cast<int>(min(a.S_k - k_start, int64_t{B_c}));
-        const int64_t sees = first_row_of(a, k_start);  // the first row that sees a key
-        first_row = static_cast<int>(min(sees, a.S_q)) / B_r * B_r;
-        end_row = static_cast<int>(ceil_div(a.S_q, int64_t{B_r})) * B_r;
-        tiles = sees < a.S_q ? (end_row - first_row) / B_r * group : 0;
+    // Its number is -1, or it has no keys: then the block has nothing to do. key_tile: not negative in a launch of a block
+    // for every K/V head, which has its keys from key_tile * B_c on. The first keys come first: under a causal mask theirs
+    // is the longest way.
+    static __device__ __forceinline__ Place place_of(const FlashArguments& a, int key_tile) {
+        if (key_tile < 0) return place_of_block(a.cu_seqlens_k, a.S_k, a.batch, a.kv_heads, B_c, false);
+        const int kv_heads = static_cast<int>(a.kv_heads), matrix = static_cast<int>(blockIdx.x);
+        return {matrix % kv_heads, matrix / kv_heads, key_tile * B_c};
+    }
+
+    __device__ __forceinline__ KeyBlock(const FlashArguments& arguments, const Place& at)
+        : a(arguments),
+          place(at),
+          sequence(a, place.number),
+          group(static_cast<int>(a.heads) / static_cast<int>(a.kv_heads)),
+          keys(min(sequence.keys - place.start, B_c)) {
+        const int begin = sequence.first_row_of(place.start), end = sequence.end_of_rows(place.start + max(keys, 1) - 1);
+        first_row = begin / B_r * B_r, end_row = ceil_div(end, B_r) * B_r;
+        tiles = keys > 0 && begin < end ? (end_row - first_row) / B_r * group : 0;
     }
 
     __device__ __forceinline__ Tile first() const { return {0, first_row}; }
@@ -71,183 +85,214 @@ struct KeyBlock {
         return {t.head - is_first, (is_first ? end_row : t.q_start) - B_r};
     }
 
-    // How many of the tile's rows exist; where its head stands in [batch, heads], its first row in [batch, heads, S_q].
-    __device__ __forceinline__ int rows(Tile t) const { return min(static_cast<int>(a.S_q) - t.q_start, B_r); }
-    __device__ __forceinline__ int head_number(Tile t) const {
-        return batch * static_cast<int>(a.heads) + kv_head * group + t.head;
-    }
-    __device__ __forceinline__ int64_t row_number(Tile t) const { return head_number(t) * a.S_q + t.q_start; }
-    // Where the block's first key stands in [batch, kv_heads, S_k].
-    __device__ __forceinline__ int64_t key_number() const {
-        return (batch * a.kv_heads + kv_head) * a.S_k + k_start;
-    }
+    // How many of the tile's rows exist; its query head.
+    __device__ __forceinline__ int rows(Tile t) const { return min(sequence.rows - t.q_start, B_r); }
+    __device__ __forceinline__ int head(Tile t) const { return place.head * group + t.head; }
 
     // Where the keys of a tensor like key begin, and the rows of one like query.
     template <typename T>
-    __device__ __forceinline__ const T* keys_of(const void* tensor, const RowStrides& strides) const {
-        return static_cast<const T*>(tensor) + batch * strides.batch + kv_head * strides.head + k_start * strides.row;
+    __device__ __forceinline__ T* keys_of(T* tensor, const RowStrides& strides) const {
+        return row_at(tensor, strides, place.number, place.head, sequence.first_key + place.start);
     }
     template <typename T>
-    __device__ __forceinline__ const T* rows_of(const void* tensor, const RowStrides& strides, Tile t) const {
-        return static_cast<const T*>(tensor) + batch * strides.batch + (kv_head * group + t.head) * strides.head +
-               t.q_start * strides.row;
+    __device__ __forceinline__ T* rows_of(T* tensor, const RowStrides& strides, Tile t) const {
+        return row_at(tensor, strides, place.number, head(t), sequence.first_row + t.q_start);
     }
 
-    // The position of the tile's first row, counted from the block's first key; cut off where no row sees a key.
-    __device__ __forceinline__ int position(Tile t) const {
-        if (!a.causal) return B_c;
-        return static_cast<int>(max(position_of(a, t.q_start) - k_start * int64_t{a.key_step}, int64_t{-B_r}));
+    // Which of the block's keys row `row` of the tile sees, the mask tensor aside.
+    __device__ __forceinline__ KeyRange seen(Tile t, int row) const {
+        const int at = t.q_start + row;
+        return {sequence.first_key_of(at) - place.start, sequence.end_of_keys(at) - place.start};
     }
-    // How many of the block's keys are at or before a position, counted likewise: the first ones. NEXT: see keys_seen.
-    template <bool NEXT = false>
-    __device__ __forceinline__ int seen(int at) const {
-        return min(static_cast<int>(keys_up_to(at, NEXT ? 1 : a.key_step)), keys);
+    // Whether some row of the tile may not see some key of the block, the mask tensor aside, or these do not all exist.
+    __device__ __forceinline__ bool hides(Tile t) const {
+        return seen(t, 0).end < B_c || seen(t, B_r - 1).begin > 0 || rows(t) < B_r;
     }
-    // Whether some row of the tile may not see some key of the block, the mask aside, or these do not all exist.
-    __device__ __forceinline__ bool hides(Tile t) const { return seen(position(t)) < B_c; }
 
     // The mask from row `row` of the tile and key `key` of the block on.
     __device__ __forceinline__ AttentionMask mask(Tile t, int row, int key) const {
-        return mask_from(a.mask, batch, kv_head * group + t.head, t.q_start + row, k_start + key);
+        return mask_from(a.mask, place.number, head(t), t.q_start + row, place.start + key);
     }
 };
 
 // ---- host
+
+// kernel(g, numbers, key_tile). To add up dQ in a fixed order, one launch after another: in each of them no more than
+// one block has a part of a row of dQ.
+template <int B_c, typename Kernel, typename Numbers>
+void launch_key_blocks(Kernel* kernel, unsigned threads, size_t shared_bytes, const FlashGradients& g,
+                       const Numbers& numbers) {
+    const FlashArguments& a = g.forward;
+    const int bytes = static_cast<int>(shared_bytes);
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    if (!g.deterministic) {
+        const int64_t blocks = a.kv_heads * tiles_of(a.batch, a.S_k, a.packed(), B_c);
+        kernel<<<grid_blocks(blocks, "key"), threads, shared_bytes, a.stream>>>(g, numbers, -1);
+        return CUDA_CHECK_LAUNCH();
+    }
+    for (int64_t tile = 0; tile < ceil_div(a.S_k, int64_t{B_c}); ++tile) {
+        const unsigned blocks = grid_blocks(a.batch * a.kv_heads, "key");
+        kernel<<<blocks, threads, shared_bytes, a.stream>>>(g, numbers, static_cast<int>(tile));
+        CUDA_CHECK_LAUNCH();
+    }
+}
+
+// --------------------------------------------------------------------------------------------------- 2. Rows
+//
+// delta[row] = sum over head_dim of grad_out * out, which is the sum over the keys of P * m * dP, with m what dropout
+// makes of a weight: a sink has no value. dS = P (m dP - delta) is a difference, and `out` has been rounded: where a row
+// sees few keys, that error is larger than all others. So the rows that see at most FEW_KEYS get the sum over the keys
+// itself. Not under a mask tensor; and not where out and lse are those of more keys than are given here, as in ring
+// attention: then the weights of these keys do not add up to what the sink leaves.
+
+constexpr int FEW_KEYS = 16, ROW_THREADS = 256;
+constexpr float WEIGHTS_TOLERANCE = 1e-5f, CAPPED_TOLERANCE = 4e-3f;  // forward and backward may take different tanhs
+
+struct RowNumbers {
+    float *lse, *delta;   // [count]; lse times `unit`, infinity for rows that see no key or are no rows
+    unsigned rows, count;  // of a head; of all
+    float unit;
+    PaddedRows padded;
+
+    RowNumbers(const FlashGradients& g, const BackwardSpace& space, float unit)
+        : lse(space.lse(g)),
+          delta(space.delta(g)),
+          rows(static_cast<unsigned>(space.rows)),
+          count(static_cast<unsigned>(space.count)),
+          unit(unit),
+          padded{g.forward.cu_seqlens_q, static_cast<int>(g.forward.batch), static_cast<int>(g.forward.S_q), space.tile} {
+    }
+    __device__ __forceinline__ int* nan() const { return reinterpret_cast<int*>(delta + count) + 1; }
+    // Where row `row` of a sequence is.
+    __device__ __forceinline__ int64_t at(const FlashArguments& a, const Sequence& s, int head, int row) const {
+        return matrix_of(a, s.number, head) * rows + padded.start(s.number, static_cast<int>(s.first_row)) + row;
+    }
+};
+
+// 2^lanes_log2 neighboring threads read a row, 16 bytes each at a time. Also zeros for dQ's sum, counter and turns, and
+// for the gradients of rows and keys of no sequence.
+template <typename T>
+__global__ void __launch_bounds__(ROW_THREADS)
+    flash_row_numbers_kernel(const FlashGradients g, const RowNumbers numbers, float4* sum, int64_t vectors, int* turns,
+                             int64_t ints, int lanes_log2, bool pieces) {
+    constexpr int PIECE = 16 / sizeof(T), PIECES = sizeof(T) / 2;  // PIECES: of a lane, for the widest rows
+    const FlashArguments& a = g.forward;
+    const int64_t thread = blockIdx.x * int64_t{ROW_THREADS} + threadIdx.x;
+    const int64_t threads = gridDim.x * int64_t{ROW_THREADS};
+    for (int64_t i = thread; i < vectors; i += threads) sum[i] = make_float4(0, 0, 0, 0);
+    for (int64_t i = thread; i < ints; i += threads) turns[i] = 0;
+    if (a.sinks == nullptr)
+        for (int64_t i = thread; i < a.heads; i += threads) g.grad_sinks[i] = 0;
+    if (a.cu_seqlens_q != nullptr) {
+        const auto clear = [&](void* rows, const int* cu_seqlens, int64_t length, int64_t elements) {
+            const int64_t begin = min(max(int64_t{cu_seqlens[0]}, int64_t{0}), length) * elements;
+            const int64_t end = min(max(int64_t{cu_seqlens[a.batch]}, int64_t{0}), length) * elements;
+            for (int64_t i = thread; i < begin; i += threads) static_cast<T*>(rows)[i] = from_float<T>(0.0f);
+            for (int64_t i = end + thread; i < length * elements; i += threads)
+                static_cast<T*>(rows)[i] = from_float<T>(0.0f);
+        };
+        clear(g.grad_query, a.cu_seqlens_q, a.S_q, a.heads * a.head_dim);
+        clear(g.grad_key, a.cu_seqlens_k, a.S_k, a.kv_heads * a.head_dim);
+        clear(g.grad_value, a.cu_seqlens_k, a.S_k, a.kv_heads * a.head_dim);
+    }
+
+    // 32 bits, in which a division takes few instructions
+    const unsigned number = static_cast<unsigned>(thread >> lanes_log2), matrix = number / numbers.rows;
+    const int lanes = 1 << lanes_log2, col = threadIdx.x % lanes * PIECE;
+    const bool packed = a.cu_seqlens_q != nullptr, stored = number < numbers.count;
+    const int head = static_cast<int>(matrix % static_cast<unsigned>(a.heads));
+    int sequence = static_cast<int>(matrix / static_cast<unsigned>(a.heads));  // packed: row_at sets it
+    const int batch = packed ? 0 : sequence;
+    const int row = stored ? numbers.padded.row_at(static_cast<int>(number % numbers.rows), sequence) : -1;
+    using Row = uint4[PIECES];
+    const auto read = [&](Row& x, const void* tensor, const RowStrides& strides, int of_head, int64_t i) {
+        const T* from = row_at(static_cast<const T*>(tensor), strides, batch, of_head, i);
+        UNROLL
+        for (int p = 0; p < PIECES; ++p) {
+            const int at = col + p * lanes * PIECE;
+            if (at >= a.head_dim) continue;
+            if (pieces) {
+                x[p] = *reinterpret_cast<const uint4*>(from + at);
+            } else {
+                T* elements = reinterpret_cast<T*>(&x[p]);
+                for (int d = 0; d < PIECE; ++d) elements[d] = at + d < a.head_dim ? from[at + d] : T(0.0f);
+            }
+        }
+    };
+    const auto dot = [&](const Row& left, const Row& right) {  // the same in all of the row's lanes
+        float total = 0;
+        UNROLL
+        for (int p = 0; p < PIECES; ++p) {
+            const T *x = reinterpret_cast<const T*>(&left[p]), *y = reinterpret_cast<const T*>(&right[p]);
+            UNROLL
+            for (int i = 0; i < PIECE; ++i) total += to_float(x[i]) * to_float(y[i]);
+        }
+        for (int distance = lanes / 2; distance > 0; distance /= 2)
+            total += __shfl_xor_sync(FULL_WARP, total, distance);
+        return total;
+    };
+    // All that most rows need is requested at once: the kernel is bound by how long memory takes.
+    Row out = {}, grad_out = {};
+    const float natural = row >= 0 ? a.lse[matrix * a.S_q + row] : -INFINITY;
+    if (row >= 0) read(out, a.out, a.out_strides, head, row), read(grad_out, g.grad_out, g.grad_out_strides, head, row);
+    const float lse = natural == -INFINITY ? INFINITY : natural * LOG2_E;
+    int few = 0, position = row, first_key = 0;
+    int64_t keys_at = 0;
+    if (row >= 0 && a.mask.kind == MaskKind::NONE) {
+        const Sequence s(a, sequence);
+        position = row - static_cast<int>(s.first_row), keys_at = s.first_key;
+        first_key = s.first_key_of(position);
+        few = s.end_of_keys(position) - first_key;
+        if (few > FEW_KEYS) few = 0;
+    }
+    float delta = dot(out, grad_out), weights = 0, of_keys = 0;
+    const int kv_head = head / static_cast<int>(a.heads / a.kv_heads);
+    const int64_t seed = seed_of(a.dropout), dropout_head = sequence * a.heads + head;
+    for (int i = 0; i < FEW_KEYS && __any_sync(FULL_WARP, i < few); ++i) {
+        Row query = {}, key = {}, value = {};
+        if (i < few) {
+            read(query, a.query, a.query_strides, head, row);
+            read(key, a.key, a.key_strides, kv_head, keys_at + first_key + i);
+            read(value, a.value, a.value_strides, kv_head, keys_at + first_key + i);
+        }
+        float score = a.scale * dot(query, key);
+        const float dp = dot(grad_out, value);
+        if (i >= few || lse == INFINITY) continue;
+        if (a.softcap > 0) score = a.softcap * tanh_of(score / a.softcap);
+        const float weight = exp2_approx(score * LOG2_E - lse);
+        const bool kept =
+            a.dropout.seed == nullptr || keep_weight(a.dropout, seed, dropout_head, position, first_key + i);
+        weights += weight;
+        if (kept) of_keys += weight * a.dropout.factor * dp;
+    }
+    // An error of lse is in all weights alike; in delta it would be one of its own. Where a sink leaves little, `all` has
+    // lost digits, and the weights have not.
+    const float all = a.sinks == nullptr ? 1.0f : 1 - exp2_approx(a.sinks[head] * LOG2_E - lse);
+    const float tolerance = a.softcap > 0 ? CAPPED_TOLERANCE : WEIGHTS_TOLERANCE;
+    if (few > 0 && fabsf(weights - all) < tolerance) delta = all > 0.5f ? of_keys * all / weights : of_keys;
+    if (!stored || col != 0) return;
+    numbers.lse[number] = natural == -INFINITY ? INFINITY : natural * numbers.unit;
+    numbers.delta[number] = row >= 0 ? delta : 0;
+}
+
+void launch_sinks(const FlashGradients& g, const RowNumbers& numbers);  // flash_sinks.cu
+
+template <typename T>
+void launch_row_numbers(const FlashGradients& g, const RowNumbers& numbers, const BackwardSpace& space, bool pieces) {
+    const FlashArguments& a = g.forward;
+    int lanes_log2 = 0;
+    while (lanes_log2 < 5 && (16 << lanes_log2) < a.head_dim * static_cast<int>(sizeof(T))) ++lanes_log2;
+    const unsigned blocks = grid_blocks(ceil_div(space.count << lanes_log2, int64_t{ROW_THREADS}), "query");
+    flash_row_numbers_kernel<T><<<blocks, ROW_THREADS, 0, a.stream>>>(
+        g, numbers, reinterpret_cast<float4*>(g.workspace), space.sum / 4, space.counter(g), space.turns, lanes_log2,
+        pieces);
+    CUDA_CHECK_LAUNCH();
+    if (a.sinks != nullptr) launch_sinks(g, numbers);
+}
 
 // T: the type of the tensors' elements.
 template <typename T>
 bool in_pieces(const FlashGradients& g) {
     return in_pieces<T>(g.forward) && in_pieces<T>(g.grad_out, g.grad_out_strides) && in_pieces<T>(g.grad_query) &&
            in_pieces<T>(g.grad_key) && in_pieces<T>(g.grad_value);
-}
-
-// kernel(gradients, key_tile). To add up dQ in a fixed order, one launch after the other: in each of them no more than
-// one block has a part of a row of dQ.
-template <int B_c, typename Kernel>
-void launch_key_blocks(Kernel* kernel, unsigned threads, size_t shared_bytes, const FlashGradients& g) {
-    const FlashArguments& f = g.forward;
-    const int64_t heads = f.batch * f.kv_heads, tiles = ceil_div(f.S_k, int64_t{B_c});
-    const int bytes = static_cast<int>(shared_bytes);
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    if (!g.deterministic) {
-        kernel<<<grid_blocks(heads * tiles, "key"), threads, shared_bytes, f.stream>>>(g, -1);
-        return CUDA_CHECK_LAUNCH();
-    }
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-        kernel<<<grid_blocks(heads, "key"), threads, shared_bytes, f.stream>>>(g, static_cast<int>(tile));
-        CUDA_CHECK_LAUNCH();
-    }
-}
-
-// ---- numbers of rows
-//
-// delta[row] = sum over head_dim of grad_out * out, which is the sum over the keys of P * dP. dS = P (dP - delta) is a
-// difference, and `out` has been rounded: where a row sees few keys, that error is larger than all others. So the rows
-// that see at most FEW_KEYS get the sum over the keys itself. Not under a mask tensor; and not where out and lse are
-// those of more keys than are given here, as in ring attention: then the weights of these keys do not add up to 1.
-//
-// A row is read by `lanes` neighbouring threads, a power of two, 16 bytes by each.
-
-struct RowNumbers {
-    float* delta;  // [batch, heads, rows]
-    float* lse;    // the same, or nullptr: lse * log2(e); infinity for a row that sees no key, and for one past S_q
-    int64_t rows;  // S_q, or more
-};
-
-// Those of the kernel for Hopper GPUs, in the workspace delta.
-inline RowNumbers row_numbers(const FlashGradients& g) {
-    const int64_t rows = sum_rows(g.forward);
-    return {g.delta, g.delta + g.forward.batch * g.forward.heads * rows, rows};
-}
-
-constexpr int ROW_THREADS = 256, FEW_KEYS = 8;
-constexpr float WEIGHTS_TOLERANCE = 1e-5f;
-
-// Memory that the kernel fills with zeros on its way.
-struct Zeros {
-    float4* sum;
-    int64_t vectors;
-    int* turns;
-    int64_t ints;
-};
-
-template <typename T>
-__global__ void __launch_bounds__(ROW_THREADS)
-    flash_row_numbers_kernel(const FlashGradients g, const RowNumbers numbers, const Zeros zeros, int lanes,
-                             bool vectors) {
-    constexpr int PIECE = 16 / sizeof(T);
-    const FlashArguments& f = g.forward;
-    const int64_t thread = blockIdx.x * int64_t{ROW_THREADS} + threadIdx.x, threads = gridDim.x * int64_t{ROW_THREADS};
-    for (int64_t i = thread; i < zeros.vectors; i += threads) zeros.sum[i] = make_float4(0, 0, 0, 0);
-    for (int64_t i = thread; i < zeros.ints; i += threads) zeros.turns[i] = 0;
-
-    const int64_t number = thread / lanes, q = number % numbers.rows, head = number / numbers.rows % f.heads;
-    const int64_t batch = number / numbers.rows / f.heads, kv_head = head / (f.heads / f.kv_heads);
-    const int col = threadIdx.x % lanes * PIECE;
-    const bool stored = number < f.batch * f.heads * numbers.rows, exists = stored && q < f.S_q;
-    const int64_t row = (batch * f.heads + head) * f.S_q + q;
-    const auto row_of = [&](const void* tensor, const RowStrides& strides, int64_t of_head, int64_t i) {
-        return static_cast<const T*>(tensor) + batch * strides.batch + of_head * strides.head + i * strides.row + col;
-    };
-    const auto add_lanes = [&](float x) {
-        for (int distance = lanes / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(FULL_WARP, x, distance);
-        return x;
-    };
-    const auto dot = [&](const T* x, const T* y) {  // this lane's part
-        float sum = 0;
-        if (vectors && col < f.head_dim) {
-            const uint4 x_piece = *reinterpret_cast<const uint4*>(x), y_piece = *reinterpret_cast<const uint4*>(y);
-            const T *xs = reinterpret_cast<const T*>(&x_piece), *ys = reinterpret_cast<const T*>(&y_piece);
-            UNROLL
-            for (int i = 0; i < PIECE; ++i) sum += static_cast<float>(xs[i]) * static_cast<float>(ys[i]);
-        } else {
-            for (int i = 0; i < PIECE && col + i < f.head_dim; ++i)
-                sum += static_cast<float>(x[i]) * static_cast<float>(y[i]);
-        }
-        return sum;
-    };
-    const T* grad_out = exists ? row_of(g.grad_out, g.grad_out_strides, head, q) : nullptr;
-    const float lse = exists ? f.lse[row] : -INFINITY;
-    const int seen = exists && f.mask.kind == MaskKind::NONE ? keys_seen<false>(f, position_of(f, q)) : 0;
-    const int few = seen <= FEW_KEYS ? seen : 0;
-    float delta = exists ? dot(static_cast<const T*>(f.out) + row * f.head_dim + col, grad_out) : 0;
-    delta = add_lanes(delta);
-    float of_keys = 0, weights = 0;
-    for (int key = 0; key < FEW_KEYS && __any_sync(FULL_WARP, key < few); ++key) {
-        float score = 0, dp = 0;
-        if (key < few) {
-            score = dot(row_of(f.query, f.query_strides, head, q), row_of(f.key, f.key_strides, kv_head, key));
-            dp = dot(grad_out, row_of(f.value, f.value_strides, kv_head, key));
-        }
-        score = add_lanes(score), dp = add_lanes(dp);
-        if (key < few && lse != -INFINITY) {
-            const float weight = expf(score * f.scale - lse);
-            weights += weight, of_keys += weight * dp;
-        }
-    }
-    // An error of lse is in all weights alike; in delta it would be one of its own.
-    if (few > 0 && fabsf(weights - 1) < WEIGHTS_TOLERANCE) delta = of_keys / weights;
-    if (!stored || col != 0) return;
-    numbers.delta[number] = delta;
-    if (numbers.lse != nullptr) numbers.lse[number] = lse == -INFINITY ? INFINITY : lse * LOG2_E;
-}
-
-template <typename T>
-void launch_row_numbers(const FlashGradients& g, RowNumbers numbers, Zeros zeros, bool vectors) {
-    const FlashArguments& f = g.forward;
-    int lanes = 1;
-    while (lanes * 16 < f.head_dim * static_cast<int>(sizeof(T))) lanes *= 2;
-    const int64_t threads = f.batch * f.heads * numbers.rows * lanes;
-    const unsigned blocks = grid_blocks(ceil_div(threads, int64_t{ROW_THREADS}), "query");
-    flash_row_numbers_kernel<T><<<blocks, ROW_THREADS, 0, f.stream>>>(g, numbers, zeros, lanes, vectors);
-    CUDA_CHECK_LAUNCH();
-}
-
-// Those of the other kernels: delta alone.
-inline RowNumbers delta_numbers(const FlashGradients& g) { return {g.delta, nullptr, g.forward.S_q}; }
-
-// flag: nan_flag, or nullptr
-template <typename T>
-void launch_delta(const FlashGradients& g, int* flag, bool vectors) {
-    launch_row_numbers<T>(g, delta_numbers(g), {nullptr, 0, flag, flag == nullptr ? 0 : 1}, vectors);
 }

@@ -5,7 +5,7 @@
 //   3. Kernel        flash_backward_fp32_kernel    where everything lies; its phases; the loop
 //   4. Launcher      flash_backward_fp32           picks the shape that fits
 //
-// The algorithm is that of flash_backward_mma.cu; read that first. Here each half is 128 threads, and dQ is split
+// The algorithm is that of flash_backward_mma.cuh; read that first. Here each half is 128 threads, and dQ is split
 // between both: every half has its rows of it. This is the loop, tile by tile:
 //
 //                    half 0                                half 1
@@ -24,14 +24,14 @@
 //   dV, dK     rows 4 r + 32 i + 0 ... 3         columns 4 c + 64 j + 0 ... 3          (keys, head_dim)
 //   dQ         rows r + 8 i of its half          columns 4 c + 64 j + 0 ... 3          (queries, head_dim)
 //
-// All reads are of 16 bytes: of 4 columns that are multiplied one after another (A B^T), or of 4 neighbours that the
+// All reads are of 16 bytes: of 4 columns that are multiplied one after another (A B^T), or of 4 neighbors that the
 // thread owns. What the lanes of a warp read at a time are at most 8 different pieces, in different banks.
 //
 // dQ is summed up by atomic additions in grad_query itself, so its last bits may differ from one run to the next, but
 // for FlashGradients::deterministic. (A kernel of its own for dQ would have to compute S and dP again: seven products
 // in place of five.)
 //
-// Measured, and what was tried: README.md.
+// Measured: README.md; what was tried: notes/.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -183,12 +183,12 @@ __device__ __forceinline__ void add_four(float* target, float4 x, int left) {
 // PLAIN: there is no mask, and all rows are aligned to 16 bytes.
 template <class S, bool PLAIN>
 __global__ void __launch_bounds__(THREADS, S::BLOCKS)
-    flash_backward_fp32_kernel(const FlashGradients gradients, int key_tile) {
+    flash_backward_fp32_kernel(const FlashGradients gradients, const RowNumbers row_numbers, int key_tile) {
     constexpr int D = S::D, B_r = S::B_r, B_c = S::B_c, STRIDE = S::STRIDE, P_STRIDE = S::P_STRIDE;
     const FlashArguments& f = gradients.forward;
     extern __shared__ __align__(16) float shared[];
-    const KeyBlock<B_r, B_c> block(f, key_tile);
     using Tile = typename KeyBlock<B_r, B_c>::Tile;
+    const KeyBlock<B_r, B_c> block(f, KeyBlock<B_r, B_c>::place_of(f, key_tile));
     const int tiles = block.tiles;
 
     const int half = threadIdx.x / HALF;  // 0: S, P, dV; 1: dP, dS, dK; both: dQ
@@ -200,17 +200,19 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     const auto load = [&](Tile tile, const void* source, const RowStrides& strides, float* to, const float* numbers,
                           float* numbers_to) {
         const int rows = block.rows(tile), n = threadIdx.x;
-        load_rows<B_r, D, STRIDE, THREADS, PLAIN>(to, block.template rows_of<float>(source, strides, tile), strides.row,
-                                                  rows, f.head_dim);
+        load_rows<B_r, D, STRIDE, THREADS, PLAIN>(to, block.rows_of(static_cast<const float*>(source), strides, tile),
+                                                  strides.row, rows, f.head_dim);
         if (n < B_r)
-            cp_async_zfill<4>(numbers_to + n, numbers + block.row_number(tile) + min(n, rows - 1), n < rows);
+            cp_async_zfill<4>(
+                numbers_to + n,
+                numbers + row_numbers.at(f, block.sequence, block.head(tile), tile.q_start) + min(n, rows - 1), n < rows);
     };
     const auto load_query = [&](Tile tile, int i) {
-        load(tile, f.query, f.query_strides, shared + S::Q_AT + i % 2 * S::Q_TILE, f.lse,
+        load(tile, f.query, f.query_strides, shared + S::Q_AT + i % 2 * S::Q_TILE, row_numbers.lse,
              shared + S::LSE_AT + i % 2 * B_r);
     };
     const auto load_grad_out = [&](Tile tile) {
-        load(tile, gradients.grad_out, gradients.grad_out_strides, shared + S::DO_AT, gradients.delta,
+        load(tile, gradients.grad_out, gradients.grad_out_strides, shared + S::DO_AT, row_numbers.delta,
              shared + S::DELTA_AT);
     };
 
@@ -218,11 +220,12 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     clear(sum);
     Tile tile = block.first();
     if (tiles > 0) {
-        load_rows<B_c, D, STRIDE, THREADS, PLAIN>(shared + S::K_AT, block.template keys_of<float>(f.key, f.key_strides),
-                                                  f.key_strides.row, block.keys, f.head_dim);
-        load_rows<B_c, D, STRIDE, THREADS, PLAIN>(shared + S::V_AT,
-                                                  block.template keys_of<float>(f.value, f.value_strides),
-                                                  f.value_strides.row, block.keys, f.head_dim);
+        const auto load_keys = [&](const void* source, const RowStrides& strides, float* to) {
+            load_rows<B_c, D, STRIDE, THREADS, PLAIN>(to, block.keys_of(static_cast<const float*>(source), strides),
+                                                      strides.row, block.keys, f.head_dim);
+        };
+        load_keys(f.key, f.key_strides, shared + S::K_AT);
+        load_keys(f.value, f.value_strides, shared + S::V_AT);
         load_query(tile, 0);
     }
     float* p_own = shared + S::P_AT + r * P_STRIDE + c;
@@ -244,7 +247,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
         times_rows<B_c, P_STRIDE, STRIDE>(dq, shared + S::DS_AT + first * P_STRIDE, shared + S::K_AT + 4 * c);
         const Tile late = block.before(tile);
         const int rows = block.rows(late);
-        float* target = static_cast<float*>(gradients.grad_query) + block.row_number(late) * f.head_dim;
+        float* target = block.rows_of(static_cast<float*>(gradients.grad_query), f.out_strides, late);
         UNROLL
         for (int n = 0; n < S::DQ_ROWS; ++n) {
             const int row = first + 8 * n;
@@ -286,15 +289,14 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
             find_scores(s, now);
             const bool has_mask = !PLAIN && f.mask.kind != MaskKind::NONE;
             const AttentionMask mask = has_mask ? block.mask(tile, 0, 0) : AttentionMask();
-            const int rows = block.rows(tile), position = block.position(tile);
+            const int rows = block.rows(tile);
             const float* lse = shared + S::LSE_AT + i % 2 * B_r + r;
-            // P = exp(scale S - lse), with the mask tensor, if there is one.
-            // EDGE: some keys are hidden; NEXT: see keys_seen
-            const auto find_weights = [&]<bool EDGE, bool NEXT>() {
+            // P = exp(scale S - lse), with the mask tensor, if there is one. EDGE: some keys are hidden
+            const auto find_weights = [&]<bool EDGE>() {
                 UNROLL
                 for (int n = 0; n < S::X_ROWS; ++n) {
-                    const int row = r + 8 * n, seen = EDGE ? block.template seen<NEXT>(position + row) : B_c;
-                    const float shift = lse[8 * n] == -INFINITY ? INFINITY : lse[8 * n];
+                    const int row = r + 8 * n, seen = EDGE ? block.seen(tile, row).end : B_c;
+                    const float shift = lse[8 * n];
                     UNROLL
                     for (int m = 0; m < S::X_COLS; ++m) {
                         const int key = c + 16 * m;
@@ -304,14 +306,10 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
                     }
                 }
             };
-            if (!PLAIN)
-                find_weights.template operator()<true, false>();
-            else if (!block.hides(tile))
-                find_weights.template operator()<false, true>();
-            else if (f.key_step == 1)
-                find_weights.template operator()<true, true>();
+            if (!PLAIN || block.hides(tile))
+                find_weights.template operator()<true>();
             else
-                find_weights.template operator()<true, false>();
+                find_weights.template operator()<false>();
         }
         if (half == 1 && i > 0) add_dK(before);
         if (i > 0) {
@@ -331,8 +329,8 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     }
 
     const float factor = half == 0 ? 1.0f : f.scale;
-    float* target = static_cast<float*>(half == 0 ? gradients.grad_value : gradients.grad_key) +
-                    block.key_number() * f.head_dim;
+    float* target = block.keys_of(static_cast<float*>(half == 0 ? gradients.grad_value : gradients.grad_key),
+                                  gradients.grad_key_strides);
     UNROLL
     for (int n = 0; n < S::SUM_ROWS; ++n) {
         const int row = 4 * r + n / 4 * 32 + n % 4;
@@ -349,31 +347,33 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
 // ----------------------------------------------------------------------------------------------- 4. Launcher
 
 template <class S, bool PLAIN>
-static void launch(const FlashGradients& g) {
-    launch_key_blocks<S::B_c>(flash_backward_fp32_kernel<S, PLAIN>, THREADS, S::BYTES, g);
+static void launch(const FlashGradients& g, const RowNumbers& numbers) {
+    launch_key_blocks<S::B_c>(flash_backward_fp32_kernel<S, PLAIN>, THREADS, S::BYTES, g, numbers);
 }
 
 // The largest shape that fits; what is not PLAIN does with the middle one. SMALL fits into 64 KB.
 template <class LARGE, class MIDDLE, class SMALL>
-static void launch_largest(const FlashGradients& g, bool plain) {
+static void launch_largest(const FlashGradients& g, const RowNumbers& numbers, bool plain) {
     const int limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
     static_assert(SMALL::BYTES <= 64 * 1024);
-    if (MIDDLE::BYTES > limit) return launch<SMALL, false>(g);
-    if (!plain) return launch<MIDDLE, false>(g);
-    LARGE::BYTES > limit ? launch<MIDDLE, true>(g) : launch<LARGE, true>(g);
+    if (MIDDLE::BYTES > limit) return launch<SMALL, false>(g, numbers);
+    if (!plain) return launch<MIDDLE, false>(g, numbers);
+    LARGE::BYTES > limit ? launch<MIDDLE, true>(g, numbers) : launch<LARGE, true>(g, numbers);
 }
 
 void flash_backward_fp32(const FlashGradients& g) {
     const FlashArguments& f = g.forward;
     check_row_count(f);
     const bool vectors = in_pieces<float>(g), plain = vectors && f.mask.kind == MaskKind::NONE;
-    launch_delta<float>(g, nullptr, vectors);
+    const BackwardSpace space(g, BackwardKernel::FP32);
+    const RowNumbers numbers(g, space, 1);
+    launch_row_numbers<float>(g, numbers, space, vectors);
     CUDA_CHECK(cudaMemsetAsync(g.grad_query, 0, f.batch * f.heads * f.S_q * f.head_dim * sizeof(float), f.stream));
     // 188, 78 and 53 KB of shared memory; 202, 93 and 63 KB
     const auto run = f.head_dim <= 64 ? launch_largest<Fp32Gradients<64, 64, 128, 1>, Fp32Gradients<64, 32, 64, 2>,
                                                        Fp32Gradients<64, 32, 32, 2>>
                                       : launch_largest<Fp32Gradients<128, 64, 64, 1>, Fp32Gradients<128, 32, 32, 2>,
                                                        Fp32Gradients<128, 16, 32, 2>>;
-    run(g, plain);
-    launch_seen_gradients<float>(g, delta_numbers(g), nullptr);
+    run(g, numbers, plain);
+    launch_seen_gradients<float>(g, numbers, nullptr);
 }

@@ -24,7 +24,7 @@
 
 // --------------------------------------------------------------------------------------------------- 1. Rows
 //
-// A warp merges a row, a lane WIDTH neighbouring columns of 32 * WIDTH. WIDTH: 4, or 1 where rows do not lie so.
+// A warp merges a row, a lane WIDTH neighboring columns of 32 * WIDTH. WIDTH: 4, or 1 where rows do not lie so.
 
 constexpr int WARPS_OF_MERGE = 8;
 

@@ -1,24 +1,23 @@
-// flash_query_sum.cuh - dQ is summed up in float32 by many blocks at once, in grad_query_sum.
+// flash_query_sum.cuh - dQ is summed up in float32 by many blocks at once, in the backward pass's workspace.
 //
 //   QuerySum::add          adds a 16 x 8 tile of mma accumulators
 //   SumOrder               how the tiles lie one behind the other
-//   launch_convert_sum     grad_query = scale * the sum, in T; whether it has a NaN
+//   launch_convert         grad_query = scale * the sum, in T; whether it has a NaN
 //
 // Every block of keys has a part of every row of dQ, so the parts meet in memory: atomic additions. They are made where
 // the accumulators are, without a way through shared memory, and so the sum lies as the 32 lanes of a warp hold it:
 //
-//   grad_query_sum [batch, heads, ceil(S_q / 16), D / 8] tiles of 16 x 8, 128 floats each; D = head_dim rounded up to
-//   a multiple of 64
+//   the sum [batch, heads, padded rows / 16, D / 8] tiles of 16 x 8, 128 floats each; D = head_dim rounded up to 64, 128
+//   or 256; padded rows: PaddedRows of flash_sequences.cuh
 //
 //   sm_90 and higher     lane 0: d[0] d[1] d[2] d[3] | lane 1: d[0] ... | ...      one atomic addition of 16 bytes
 //   others               d[0] of lanes 0 ... 31 | d[1] of lanes 0 ... 31 | ...     four of 4 bytes
 //
 // Either way the lanes of a warp write to whole lines of memory. (Which row and column d[i] of a lane is: mma.cuh.)
 //
-// flash_backward_wgmma.cu adds pieces of 64 x 64 by the copy engine; a warp has 16 rows of one. Tiles as on sm_90, in
-// another order:
+// hopper_backward.cuh adds pieces of 64 x 64 by TMA; a warp has 16 rows of one. Tiles as on sm_90, in another order:
 //
-//   grad_query_sum [batch, heads, sum_rows / 64, D / 64] pieces of 8 column blocks, each of them 4 tiles
+//   the sum [batch, heads, padded rows / 64, D / 64] pieces of 8 column blocks, each of them 4 tiles
 //
 // The order of the additions is not fixed, so dQ may differ from one run to the next: in the last bits of float32,
 // which rounding to T mostly hides. FlashGradients::deterministic fixes it.
@@ -33,7 +32,7 @@
 #include "common/cuda/unroll.cuh"
 #include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_backward.cuh"
-#include "common/kernels/flash/flash_host.h"
+#include "common/kernels/flash/flash_sequences.cuh"
 
 template <int D>
 struct QuerySum {
@@ -44,10 +43,9 @@ struct QuerySum {
 #endif
     static constexpr int TILE = 16 * 8, PIECE = 64 * 64;
 
-    // Where lane `lane` has its numbers of the tile at row 16 * row_block, column 8 * col_block of head `head`.
-    static __device__ __forceinline__ int64_t at(int64_t head, int row_block, int col_block, int64_t S_q, int lane) {
-        const int64_t tile = (head * ceil_div(S_q, int64_t{16}) + row_block) * (D / 8) + col_block;
-        return tile * TILE + lane * (VECTORS ? 4 : 1);
+    // Where lane `lane` has its numbers of the tile at padded row 16 * row_block, of all heads, and column 8 * col_block.
+    static __device__ __forceinline__ int64_t at(int64_t row_block, int col_block, int lane) {
+        return (row_block * (D / 8) + col_block) * TILE + lane * (VECTORS ? 4 : 1);
     }
 
     static __device__ __forceinline__ void add(float* target, const float (&d)[4]) {
@@ -76,67 +74,43 @@ constexpr int CONVERT_THREADS = 256;
 
 enum class SumOrder { TILES, PIECES };
 
-// Where a row of dQ is, contiguous: [heads, S_q, head_dim].
-struct ContiguousRows {
-    int64_t S_q;
-    int head_dim;
-
-    __device__ __forceinline__ int64_t at(int64_t head, int64_t row) const {
-        return row < S_q ? (head * S_q + row) * head_dim : -1;
-    }
-};
-
-// A thread: rows r and r + 8 of a tile.    row_blocks: of a head, in the sum; rows.at(head, row): where it is in
-// grad_query, -1 if it does not exist; nan: nan_flag, becomes 1 where there is one
-template <typename T, int D, SumOrder ORDER, class Rows>
+// A thread: rows r and r + 8 of a tile.    nan: becomes 1 where there is one
+template <typename T, int D, SumOrder ORDER>
 __global__ void __launch_bounds__(CONVERT_THREADS)
-    flash_convert_sum_kernel(T* grad_query, const float* sum, int64_t heads, int64_t row_blocks, int head_dim,
-                             float scale, bool vectors, int* nan, const Rows rows) {
+    flash_convert_sum_kernel(T* grad_query, const float* sum, const RowNumbers numbers, RowStrides strides, int64_t heads,
+                             int head_dim, float scale, int* nan) {
     const int64_t index = blockIdx.x * int64_t{CONVERT_THREADS} + threadIdx.x, tile = index / 8;
     const int r = index % 8, col = tile % (D / 8) * 8;
-    if (tile >= heads * row_blocks * (D / 8) || col >= head_dim) return;
-    const int64_t row_block = tile / (D / 8) % row_blocks, head = tile / (D / 8) / row_blocks;
+    const unsigned row_blocks = numbers.rows / 16;  // of a head
+    if (tile >= numbers.count / 16 * int64_t{D / 8} || col >= head_dim) return;
+    const unsigned block = static_cast<unsigned>(tile / (D / 8)), row_block = block % row_blocks;
+    const unsigned matrix = block / row_blocks;
     int64_t place = tile;
     if constexpr (ORDER == SumOrder::PIECES) {
-        const int64_t piece = (head * (row_blocks / 4) + row_block / 4) * (D / 64) + col / 64;
+        const int64_t piece = (int64_t{matrix} * (row_blocks / 4) + row_block / 4) * (D / 64) + col / 64;
         place = piece * 32 + col % 64 / 8 * 4 + row_block % 4;
     }
     float d[4][4];
     QuerySum<D>::read(d, sum + place * QuerySum<D>::TILE, r);
-    if (nan != nullptr && attention::has_nan(d)) atomicOr(nan, 1);
+    if (attention::has_nan(d)) atomicOr(nan, 1);
     UNROLL
     for (int half = 0; half < 2; ++half) {
-        const int64_t at = rows.at(head, row_block * 16 + r + 8 * half);
-        if (at < 0) continue;
-        T* to = grad_query + at + col;
+        int sequence;
+        const int row = numbers.padded.row_at(static_cast<int>(row_block) * 16 + r + 8 * half, sequence);
+        if (row < 0) continue;
         unsigned pairs[4];
         UNROLL
         for (int j = 0; j < 4; ++j) pairs[j] = mma::pack<T>(d[j][2 * half] * scale, d[j][2 * half + 1] * scale);
-        if (vectors) {
-            *reinterpret_cast<uint4*>(to) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-        } else {
-            UNROLL
-            for (int j = 0; j < 8; ++j)
-                if (col + j < head_dim) to[j] = reinterpret_cast<const T*>(pairs)[j];
-        }
+        T* to = row_at(grad_query, strides, matrix / heads, matrix % heads, row) + col;
+        *reinterpret_cast<uint4*>(to) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
     }
 }
 
-// sum: of `heads` heads of `sum_rows` rows each, a multiple of 16
-template <typename T, int D, SumOrder ORDER, class Rows>
-void launch_convert(T* grad_query, const float* sum, int64_t heads, int64_t sum_rows, int head_dim, float scale,
-                    bool vectors, int* nan, const Rows& rows, cudaStream_t stream) {
-    const unsigned blocks = grid_blocks(ceil_div(heads * sum_rows * D / 16, int64_t{CONVERT_THREADS}), "query");
-    flash_convert_sum_kernel<T, D, ORDER><<<blocks, CONVERT_THREADS, 0, stream>>>(
-        grad_query, sum, heads, sum_rows / 16, head_dim, scale, vectors, nan, rows);
+template <typename T, int D, SumOrder ORDER>
+void launch_convert(const FlashGradients& g, const RowNumbers& numbers, int* nan) {
+    const FlashArguments& a = g.forward;
+    const unsigned blocks = grid_blocks(ceil_div(int64_t{numbers.count} * D / 16, int64_t{CONVERT_THREADS}), "query");
+    flash_convert_sum_kernel<T, D, ORDER><<<blocks, CONVERT_THREADS, 0, a.stream>>>(
+        static_cast<T*>(g.grad_query), g.workspace, numbers, a.out_strides, a.heads, a.head_dim, a.scale, nan);
     CUDA_CHECK_LAUNCH();
-}
-
-template <typename T, int D, SumOrder ORDER = SumOrder::TILES>
-void launch_convert_sum(const FlashGradients& g, bool vectors) {
-    const FlashArguments& f = g.forward;
-    const bool hopper = ORDER == SumOrder::PIECES;
-    const int64_t heads = f.batch * f.heads, rows = query_sum_elements(f, hopper) / heads / D;
-    launch_convert<T, D, ORDER>(static_cast<T*>(g.grad_query), g.grad_query_sum, heads, rows, f.head_dim, f.scale,
-                                vectors, nan_flag(g, hopper), ContiguousRows{f.S_q, f.head_dim}, f.stream);
 }

@@ -39,7 +39,7 @@ struct FlashBlock {
     int keys_end;        // no row sees a key from here on
     AttentionMask mask;  // from this head and the first row on
 
-    // Block x of batch * heads * ceil(S_q / B_R). The blocks of a head are neighbours, so that they find its K and V in
+    // Block x of batch * heads * ceil(S_q / B_R). The blocks of a head are neighbors, so that they find its K and V in
     // the L2 cache; its last rows come first: under a causal mask they have the longest way to go.
     __device__ __forceinline__ explicit FlashBlock(const FlashArguments& arguments) : a(arguments) {
         const int64_t q_tiles = ceil_div(a.S_q, int64_t{B_R});

@@ -6,6 +6,7 @@
 //   SplitA, SplitB      fragments of split operands
 //   load, load_trans    filled from shared memory by ldmatrix
 //   add_products        the three products
+//   scale_by_key        scores or weights times a number of each key; find_tops: the largest of a row, with wgmma
 //
 // Tensor cores have no float32. But a float32 number is, but for an error of 2^-23, the sum of two numbers of 11 bits:
 // big = x rounded to 11 bits, small = x - big rounded to 11 bits. Then
@@ -21,7 +22,7 @@
 //     Elements down to 2^-17 of their row's largest then keep all bits, smaller ones get an error of at most 2^-39 of
 //     it: errors are relative to the row, not to the single element. No finite number over- or underflows; rows whose
 //     largest element is below 2^-97 (6e-30) count as being of that size.
-//   The sums. A tensor core cuts the bits of a sum that float arithmetic would round, always towards zero, so the
+//   The sums. A tensor core cuts the bits of a sum that float arithmetic would round, always toward zero, so the
 //     errors add up. Therefore no sum stays there for long: 32 products, the small ones first, then an ordinary
 //     addition.
 //
@@ -57,7 +58,7 @@ struct PowerOfTwo {
 };
 
 // ROWS rows of D floats -> a split tile and their scales: row = scale * (big + small). All THREADS threads call; eight
-// neighbouring lanes take a row.
+// neighboring lanes take a row.
 //
 // A row with infinities is replaced by their signs, and zeros, and gets the scale infinity: a product with it is what
 // it would be in float32, infinity of the right sign or NaN, and other rows are none the worse.
@@ -103,7 +104,7 @@ struct SplitB {
     unsigned big[N][2][2], small[N][2][2];  // [8 columns][k step]
 };
 
-// sum[n][m] = the product of A's rows 16 m ... and B's columns 8 n ..., the small parts first. Neighbouring mma do not
+// sum[n][m] = the product of A's rows 16 m ... and B's columns 8 n ..., the small parts first. Neighboring mma do not
 // depend on each other.
 template <int N>
 __device__ __forceinline__ void add_products(float (&sum)[N][2][4], const SplitA& a, const SplitB<N>& b) {
@@ -133,4 +134,26 @@ __device__ __forceinline__ void load(unsigned (&b)[2][2], const __half* from) {
 }
 __device__ __forceinline__ void load_trans(unsigned (&b)[2][2], const __half* from) {
     mma::ldmatrix_x4_trans(b[0][0], b[0][1], b[1][0], b[1][1], from);
+}
+
+// x[row][key] *= the scale of the tile's key
+template <int N8>
+__device__ __forceinline__ void scale_by_key(float (&x)[N8][4], const float* scales) {
+    UNROLL
+    for (int n = 0; n < N8; ++n) {
+        const float2 scale = *reinterpret_cast<const float2*>(scales + 8 * n + mma::d_col(threadIdx.x % 32, 0));
+        UNROLL
+        for (int e = 0; e < 4; ++e) x[n][e] *= e % 2 == 0 ? scale.x : scale.y;
+    }
+}
+
+// The largest number of each row in this lane's columns.
+template <int N8>
+__device__ __forceinline__ void find_tops(float (&top)[2], const float (&x)[N8][4]) {
+    UNROLL
+    for (int half = 0; half < 2; ++half) {
+        top[half] = fmaxf(x[0][2 * half], x[0][2 * half + 1]);
+        UNROLL
+        for (int n = 1; n < N8; ++n) top[half] = fmaxf(top[half], fmaxf(x[n][2 * half], x[n][2 * half + 1]));
+    }
 }

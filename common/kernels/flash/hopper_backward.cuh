@@ -6,11 +6,11 @@
 //
 //   hopper_backward_work.cuh      shared memory; the policies: which rows see a key, what is done to a score
 //   hopper_backward_copies.cuh    producer and adders: the roles that issue all TMA copies
-//   flash_backward_wgmma.cu       the dense instances; options_backward_wgmma.cuh: those of attention with options
+//   flash_backward_wgmma.cuh      the instances, dense and with options
 //   common/cuda/                  hopper_tiles.cuh: tiles, products, slots, roles; hopper_rows.cuh: gradients -> global
 //                                 memory; below them wgmma.cuh, tma.cuh, mbarrier.cuh
 //
-// The algorithm is that of flash_backward_mma.cu, which takes what this kernel does not; who does what comes from
+// The algorithm is that of flash_backward_mma.cuh, which takes what this kernel does not; who does what comes from
 // FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). A CTA has 128 keys, each of two groups of four warps 64 of
 // them, with their rows of dK and dV in registers to the end. They walk over the rows that see the keys:
 //

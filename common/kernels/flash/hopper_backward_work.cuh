@@ -13,7 +13,6 @@
 
 #include "common/cuda/hopper_rows.cuh"
 #include "common/cuda/hopper_tiles.cuh"
-#include "common/kernels/flash/flash_host.h"
 #include "common/kernels/flash/flash_query_sum.cuh"
 
 // ------------------------------------------------------------------------------------------------------- 1. Shapes
@@ -96,7 +95,7 @@ struct Instance : Shape {
 // The arguments of every instance; names as in FlashArguments and FlashGradients.
 struct Problem {
     CUtensorMap query, key, value, grad_out;
-    const float *lse, *delta;  // [batch, heads, rows], see launch_row_numbers
+    const float *lse, *delta;  // [batch, heads, rows], see RowNumbers
     float* grad_query_sum;
     void *grad_key, *grad_value;
     int* counter;  // items drawn beyond the first ones

@@ -70,7 +70,7 @@ __device__ __forceinline__ void write_tile(const BandProblem& a, const BandTile&
         const RowEnd end = end_of_row(a.sinks == nullptr ? nullptr : a.sinks + tile.head_, a.dropout.factor,
                                       rows.shift[half], quad_sum(rows.sum[half]));
         factor[half] = end.factor;
-        if (lane % 4 == 0 && row < rows_left) lse[row] = end.lse;
+        if (a.lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = end.lse;
     }
     write_rows<T>(out_of<T>(a, tile, first_row), o[0], factor, rows_left, a.head_dim, a.out_strides.row);
 }

@@ -120,10 +120,10 @@ class TileScheduler : TileOrder<S::ORDER> {
 
 // ------------------------------------------------------------------------------------------------- options
 
-// OptionsArguments as the kernel takes them; names as there.
+// FlashArguments as the kernel takes them; names as there.
 struct BandProblem : Problem {
     int window_left, window_right;
-    bool hides_later, lower_right;  // hides_later: OptionsArguments::causal
+    bool hides_later, lower_right;  // hides_later: FlashArguments::causal
     int batch;
     bool by_level;  // see BandScheduler
     const int *cu_seqlens_q, *cu_seqlens_k;

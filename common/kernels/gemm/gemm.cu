@@ -11,7 +11,7 @@
 //   shape.cuh       how C is cut into pieces for blocks, warps and threads
 //   operands.cuh    an operand's tile from global memory to registers, then to shared memory
 //   lanes.cuh       which entries of C a thread owns, and what it does for one k
-//   product.h       what this file and the steps tell each other
+//   product.h       what this file and the steps share
 //
 // Measured, and what was tried: README.md.
 #include <cuda_runtime.h>
@@ -28,8 +28,8 @@ namespace gemm_steps {
 static_assert(MAX_GEMM_N == MAX_GRID_YZ * SmallShape::BN && MAX_GEMM_SIZE == 2147483648 - LargeShape::BM);
 
 // Small tiles need about 8/7 of the time per entry of C, since they take twice the reads from shared memory. But all
-// blocks last equally long, and while the last ones run, multiprocessors without work wait. So compared is what the
-// busiest multiprocessor has to do, in entries of C; large blocks keep it busy two at a time.
+// blocks last equally long, and while the last ones run, SMs without work wait. So compared is what the
+// busiest SM has to do, in entries of C; large blocks keep it busy two at a time.
 static bool large_tiles_pay(const Product& p) {
     const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
     const auto busiest = [&]<class S>(S, int at_a_time) {

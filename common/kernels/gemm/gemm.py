@@ -37,7 +37,7 @@ def gemm_nn(a: Tensor, b: Tensor) -> Tensor:
 
 
 def gemm_nt(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b^T for every matrix of a batch: both operands lie row by row along K, as Q and K of Q K^T do.
+    """a @ b^T for every matrix of a batch: both operands are row-major along K, as Q and K are in Q K^T.
 
     Args:
         a: [batch, M, K], as gemm_nn takes it.

@@ -34,7 +34,7 @@ struct SideBySide {
     __device__ __forceinline__ int col(int group) const { return lane_col * S::TN + group * 4; }
 };
 
-// Lanes 0 and 1 stand below one another in the grid of lanes, so do 2 and 3, and so on: of any four lanes in a row two
+// Lanes 0 and 1 are below one another in the grid of lanes, so do 2 and 3, and so on: of any four lanes in a row two
 // read the same four numbers of A, and two the same of B.
 template <class S>
 struct Spread {

@@ -1,4 +1,4 @@
-// product.h - what the launcher and the steps tell each other.
+// product.h - what the launcher and the steps share.
 //
 //   Product                      pointers and sizes of a batch of products
 //   launch_matrices              a kernel's launches for all matrices of the batch

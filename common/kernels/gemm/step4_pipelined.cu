@@ -6,11 +6,11 @@
 //     fetch t + 1 | k = 0:           | ... | k = 6:           | store t + 1 | barrier | k = 7:
 //                 | load 1, multiply 0     | load 7, multiply 6                         load 0 of t + 1, multiply 7
 //
-// Tile t lies in buffer t % 2. Who overwrites one has passed a barrier that all threads reach only after reading it:
+// Tile t is in buffer t % 2. Who overwrites one has passed a barrier that all threads reach only after reading it:
 // one barrier per tile, in place of two. What follows the last tile is a tile of zeros.
 //
 // This step is the one that is used, so it takes everything: small tiles, too, where large ones would leave
-// multiprocessors without work, and sizes and addresses that float4 cannot take.
+// SMs without work, and sizes and addresses that float4 cannot take.
 #include <cuda_runtime.h>
 
 #include <cstdint>

@@ -1,52 +1,11 @@
-// binding.cpp - the operators between GPT-2's attention layers: layernorm and bias + gelu, and those of a decode step,
-// which write into the caller's buffers.
+// binding.cpp - the operators: arguments checked, outputs allocated. README.md lists them with their shapes.
 //
-//   layernorm(x, residual, weight, bias, eps) -> (out, sum)      x, residual, out, sum [rows, width]; residual may be
-//                                                                None; weight, bias [width]
-//   bias_gelu(x, bias) -> out                                    x, out [rows, width], bias [width]
-//   store_heads(attended, qkv, k_cache! or None, v_cache! or None) -> out
+//   layernorm, bias_gelu, store_heads                             of any number of rows
+//   step_qkv, step_residual, step_gelu, step_logits, next_token   a decode step as kernels of a graph (gpt2.h)
+//   plan_steps, run_steps                                         decode steps as one persistent kernel (step_plan.h)
 //
-//       attended             [batch, heads, seq_len, head_dim], what a prefill's attention found
-//       qkv, out             [batch * seq_len, 3 heads head_dim], [batch * seq_len, heads head_dim]
-//       k_cache, v_cache     [batch, heads, max_seq_len, head_dim]; slots 0 .. seq_len - 1 are written
-//
-//   step_qkv(residual, norm_weight, weight_sum, eps, weight, bias, positions, query!, k_cache!, v_cache!, early)
-//   step_residual(x, weight, bias, residual!, early)             residual += x @ weight^T + bias
-//   step_gelu(residual, norm_weight, weight_sum, eps, weight, bias, out!, early)
-//   step_logits(residual, norm_weight, weight_sum, eps, weight, bias, logits!, best!, early)
-//   step_blocks(weight, rows) -> int                             how many entries `best` has for each sequence
-//   step_fits(weight, rows, norm) -> bool                        whether the step kernels take such a product
-//   next_token(best or None, tokens or None, stop, finished!, steps!, positions!, lengths!, history!, wte, wpe,
-//              residual!, early)
-//
-//   plan_steps(wte, layers, heads, hidden, rows, max_seq_len, sampled, most_blocks)
-//       -> (blocks, weight_bytes, vectors, words, tags)          the persistent kernel's; blocks is 0 if there is none
-//   run_steps(weights, vectors, wte, wpe, cache!, words!, logits! or None, positions!, lengths!, steps!, finished!,
-//             stop, history!, arrived!, cancel, eps, hidden, count, first_tag, uniforms, temperature, top_k and top_p
-//             or None, most_blocks)
-//
-//       rows                 sequences, 1 .. 4
-//       weight [N, K], norm_weight [K], x [rows, K], out [rows, N]
-//       weight_sum, bias     float32 [N]; those behind a layernorm see gpt2.h
-//       residual             float32 [rows, K]; of step_residual [rows, N]
-//       query                [rows, heads, 1, head_dim], N is 3 heads head_dim
-//       k_cache, v_cache     [rows, heads, max_seq_len, head_dim]; the new row goes to slot positions[sequence]
-//       logits               float32 [rows, N]
-//       best                 int64 [rows, step_blocks()]: the largest logit of each block as (float, int)
-//       stop                 int32 [1], -1: none; finished, steps, positions, lengths: int32 [rows]
-//       history              int32 [steps, rows]; tokens int64 [rows]; wte [vocab, width], wpe [context, width]
-//       most_blocks          0: as many as suit the GPU
-//       weights, vectors     uint8 [weight_bytes], float32 [vectors]: see step_phases.h
-//       cache                [layers, 2, batch, heads, max_seq_len, head_dim], of which the first `rows` sequences
-//       words                int64 [words], zeros before the first run
-//       arrived, cancel      int32 [steps, rows] and [1] of the host, pinned
-//       uniforms             float64 [steps, rows], temperature and top_p float64 [1], top_k int64 [1]: see
-//                            sampling.py; without them the largest logit is taken. With them there must be logits
-//       early                the kernel may start before its predecessor has ended; that must be a kernel then
-//
-// Floats are float32, float16 or bfloat16, all of the same type where nothing else stands. The step's products need
-// rows of whole 16 bytes. What lies on the device is not looked at by the host: a position outside the cache makes
-// nothing be written there.
+// Floats are float32, float16 or bfloat16, all of the same type unless stated otherwise. The host doesn't look at what is
+// on the device: a position outside the cache is not written.
 #include <cmath>
 #include <optional>
 #include <tuple>
@@ -54,7 +13,7 @@
 #include "common/cuda/alignment.h"
 #include "common/cuda/binding.h"
 #include "common/kernels/gpt2/gpt2.h"
-#include "common/kernels/gpt2/step_phases.h"
+#include "common/kernels/gpt2/step_plan.h"
 
 namespace {
 
@@ -381,21 +340,19 @@ StepModel model_of(const Tensor& wte, int64_t layers, int64_t heads, int64_t hid
     return model;
 }
 
-StepPlan plan_of(const StepModel& model, int64_t most_blocks) {
-    check_between(most_blocks, 0, 1 << 16, "most_blocks");
-    return plan_steps(model, static_cast<int>(most_blocks));
+StepPlan plan_of(const StepModel& model, int64_t max_ctas) {
+    check_between(max_ctas, 0, 1 << 16, "max_ctas");
+    return plan_steps(model, static_cast<int>(max_ctas));
 }
 
-std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t> plan_steps_operator(const Tensor& wte, int64_t layers,
-                                                                            int64_t heads, int64_t hidden,
-                                                                            int64_t rows, int64_t max_seq_len,
-                                                                            bool sampled, int64_t most_blocks) {
+std::tuple<int64_t, int64_t, int64_t, int64_t> plan_steps_operator(const Tensor& wte, int64_t layers, int64_t heads,
+                                                                   int64_t hidden, int64_t rows, int64_t max_seq_len,
+                                                                   bool sampled, int64_t max_ctas) {
     const StepModel model = model_of(wte, layers, heads, hidden, rows, max_seq_len, sampled);
     DeviceScope device(wte);
-    const StepPlan plan = plan_of(model, most_blocks);
-    if (!plan.fits) return {0, 0, 0, 0, 0};
-    return {plan.blocks, static_cast<int64_t>(plan.weight_bytes), plan.vectors, plan.exchange.words,
-            plan.tag_count(model)};
+    const StepPlan plan = plan_of(model, max_ctas);
+    if (!plan.fits) return {0, 0, 0, 0};
+    return {plan.ctas, static_cast<int64_t>(plan.weight_bytes), plan.vectors, plan.workspace};
 }
 
 // A vector of the plan's size.
@@ -435,12 +392,12 @@ void take_sampling(Steps& a, const std::optional<Tensor>& uniforms, const std::o
 }
 
 void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tensor& wte, const Tensor& wpe,
-                        Tensor cache, Tensor words, const std::optional<Tensor>& logits, Tensor positions,
+                        Tensor cache, Tensor workspace, const std::optional<Tensor>& logits, Tensor positions,
                         Tensor lengths, Tensor steps, Tensor finished, const Tensor& stop, Tensor history,
-                        Tensor arrived, const Tensor& cancel, double eps, int64_t hidden, int64_t count, int64_t first_tag,
-                        const std::optional<Tensor>& uniforms, const std::optional<Tensor>& temperature,
+                        Tensor arrived, const Tensor& cancel, double eps, int64_t hidden, int64_t count, int64_t first_flag,
+                        bool first, const std::optional<Tensor>& uniforms, const std::optional<Tensor>& temperature,
                         const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p,
-                        int64_t most_blocks) {
+                        int64_t max_ctas) {
     Steps a = {};
     float_type(wte, "wte");
     check(uniforms.has_value() == temperature.has_value() && uniforms.has_value() == top_k.has_value() &&
@@ -456,12 +413,12 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
           " rows; it must be [layers, 2, batch, heads, max_seq_len, head_dim] with heads head_dim = width and rows <= "
           "batch");
     DeviceScope device(wte);
-    a.plan = plan_of(a.model, most_blocks);
+    a.plan = plan_of(a.model, max_ctas);
     check(a.plan.fits, "there is no persistent kernel for a model of width ", a.model.width, " with ", rows,
           " rows on this GPU; see plan_steps");
     check_planned(weights, "weights", ScalarType::Byte, static_cast<int64_t>(a.plan.weight_bytes), wte);
     check_planned(vectors, "vectors", ScalarType::Float, a.plan.vectors, wte);
-    check_planned(words, "words", ScalarType::Long, a.plan.exchange.words, wte);
+    check_planned(workspace, "workspace", ScalarType::Long, a.plan.workspace, wte);
     check_tensor(wpe, "wpe", {"context", "width"}, wte.scalar_type());
     check_same_size(wpe, "wpe", 1, wte, "wte", 1);
     check_same_device(wpe, "wpe", wte, "wte");
@@ -478,9 +435,8 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
     take_sampling(a, uniforms, temperature, top_k, top_p, history, wte);
     check_eps(eps);
     check_between(count, 1, 1 << 24, "count");
-    const int64_t tags = count * a.plan.tag_count(a.model);
-    check(first_tag >= 1 && first_tag + tags <= int64_t{UINT32_MAX}, "first_tag is ", first_tag, "; it must be 1 .. ",
-          int64_t{UINT32_MAX} - tags, " for so many steps");
+    check(first_flag >= 1 && first_flag + count <= int64_t{UINT32_MAX}, "first_flag is ", first_flag, "; it must be 1 .. ",
+          int64_t{UINT32_MAX} - count, " for ", count, " steps");
     a.weights = static_cast<const unsigned char*>(weights.data_ptr());
     a.vectors = data<float>(vectors);
     a.wte = wte.data_ptr();
@@ -489,11 +445,12 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
     a.eps = static_cast<float>(eps);
     a.cache = cache.data_ptr();
     a.batch = static_cast<int>(cache.size(2));
-    a.words = static_cast<tagged::Word*>(words.data_ptr());
+    a.workspace = static_cast<unsigned long long*>(workspace.data_ptr());
     a.arrived = host_memory(arrived, "arrived", history.size(0), rows);
     a.cancel = host_memory(cancel, "cancel", 1, 1);
     a.count = static_cast<int>(count);
-    a.first_tag = static_cast<unsigned>(first_tag);
+    a.first_flag = static_cast<unsigned>(first_flag);
+    a.first = first;
     a.stream = current_stream(wte);
     run_steps(a);
 }
@@ -522,13 +479,13 @@ TASK_OPERATORS(m) {
         "bool early=False) -> ()");
     m.def(
         "plan_steps(Tensor wte, int layers, int heads, int hidden, int rows, int max_seq_len, bool sampled=False, "
-        "int most_blocks=0) -> (int, int, int, int, int)");
+        "int max_ctas=0) -> (int, int, int, int)");
     m.def(
-        "run_steps(Tensor weights, Tensor vectors, Tensor wte, Tensor wpe, Tensor(a!) cache, Tensor(b!) words, "
+        "run_steps(Tensor weights, Tensor vectors, Tensor wte, Tensor wpe, Tensor(a!) cache, Tensor(b!) workspace, "
         "Tensor(c!)? logits, Tensor(d!) positions, Tensor(e!) lengths, Tensor(f!) steps, Tensor(g!) finished, "
         "Tensor stop, Tensor(h!) history, Tensor(i!) arrived, Tensor cancel, float eps, int hidden, int count, "
-        "int first_tag, Tensor? uniforms=None, Tensor? temperature=None, Tensor? top_k=None, Tensor? top_p=None, "
-        "int most_blocks=0) -> ()");
+        "int first_flag, bool first=True, Tensor? uniforms=None, Tensor? temperature=None, Tensor? top_k=None, Tensor? top_p=None, "
+        "int max_ctas=0) -> ()");
 }
 
 TASK_KERNELS(m) {

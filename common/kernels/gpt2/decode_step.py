@@ -73,7 +73,7 @@ class DecodeState:
         )
 
     def prompts(self, seq_len: int) -> Tensor:
-        """int32 [batch, seq_len], the part of `inputs` for prompts of up to so many tokens, padded on the right."""
+        """int32 [batch, seq_len], the part of `inputs` for prompts of up to seq_len tokens, padded on the right."""
         batch = len(self.positions)
         return self.inputs[4 * batch + 1 :][: batch * seq_len].view(batch, seq_len)
 
@@ -172,15 +172,15 @@ class FusedStep:
 
         self.residual = buffer(batch, weights.width, dtype=torch.float32)
         self.query = buffer(batch, weights.heads, 1, weights.head_dim)
-        self.hidden = buffer(batch, weights.layers[0].expand.weight.size(0))
+        self.hidden = buffer(batch, weights.layers[0].fc1.weight.size(0))
         self.logits = buffer(batch, weights.vocab, dtype=torch.float32)
         self.best = buffer(batch, ops.step_blocks(weights.head, batch), dtype=torch.int64)
         self.products = [
             (
                 NormedProduct.of(layer.norm_1, layer.qkv.weight, layer.qkv.bias),
-                Affine(layer.projection.weight, layer.projection.bias.float()),
-                NormedProduct.of(layer.norm_2, layer.expand.weight, layer.expand.bias),
-                Affine(layer.contract.weight, layer.contract.bias.float()),
+                Affine(layer.proj.weight, layer.proj.bias.float()),
+                NormedProduct.of(layer.norm_2, layer.fc1.weight, layer.fc1.bias),
+                Affine(layer.fc2.weight, layer.fc2.bias.float()),
             )
             for layer in weights.layers
         ]
@@ -192,9 +192,9 @@ class FusedStep:
         if kernels.variant != "tuned":
             return False
         layer = weights.layers[0]
-        with_norm = (layer.qkv.weight, layer.expand.weight, weights.head)
+        with_norm = (layer.qkv.weight, layer.fc1.weight, weights.head)
         return all(kernels.gpt2.step_fits(matrix, batch, True) for matrix in with_norm) and all(
-            kernels.gpt2.step_fits(affine.weight, batch, False) for affine in (layer.projection, layer.contract)
+            kernels.gpt2.step_fits(affine.weight, batch, False) for affine in (layer.proj, layer.fc2)
         )
 
     def advance(self, tokens: Tensor) -> None:
@@ -248,10 +248,10 @@ class FusedStep:
 
     def _behind_attention(self, number: int, heads: Tensor, early: bool) -> None:
         """The end of a block. heads: [batch, width]."""
-        ops, (_, projection, expand, contract) = self.kernels.gpt2, self.products[number]
-        ops.step_residual(heads, projection.weight, projection.bias, self.residual, early=early)
-        ops.step_gelu(*self._normed(expand), self.hidden, early=True)
-        ops.step_residual(self.hidden, contract.weight, contract.bias, self.residual, early=True)
+        ops, (_, proj, fc1, fc2) = self.kernels.gpt2, self.products[number]
+        ops.step_residual(heads, proj.weight, proj.bias, self.residual, early=early)
+        ops.step_gelu(*self._normed(fc1), self.hidden, early=True)
+        ops.step_residual(self.hidden, fc2.weight, fc2.bias, self.residual, early=True)
 
     def _choose(self, sampled: bool) -> None:
         self.kernels.gpt2.step_logits(*self._normed(self.head), self.logits, self.best, early=True)

@@ -5,7 +5,7 @@
 //   bias_gelu_kernel            one thread per 16 bytes
 //
 // The prefill runs them. Sums are float32; the residual stream is rounded to T when it is written, and what is
-// normalised is the rounded sum, as in transformers. UNIT: elements that a thread takes at once, or 1 for widths and
+// normalized is the rounded sum, as in transformers. UNIT: elements that a thread takes at once, or 1 for widths and
 // pointers that are no multiple of 16 bytes.
 #include "common/cuda/alignment.h"
 #include "common/cuda/check.h"

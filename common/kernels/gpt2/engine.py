@@ -10,7 +10,7 @@ transformers' module says what is computed and gives the weights; its code does 
     graphs    every buffer has its place for good, so a step is captured once as a CUDA graph and then replayed: no
               Python and no launches between its kernels. Positions and lengths lie on the GPU, and the step itself
               moves them on. A prefill is captured for each length that occurs, in steps of 64 tokens (prefill.py).
-    one kernel for all steps, if asked for: up to 4 sequences, Hopper and later (persistent_step.py)
+    one persistent kernel for all steps, on request: up to 4 sequences on Hopper (persistent_step.py)
     sampling  is the step's last part: the token goes from there straight into the next step
     the host  launches steps ahead and reads the tokens some steps later, so the GPU never waits for it
 
@@ -53,7 +53,8 @@ class Engine:
         memory, and the one that was not needed for the longest time goes first.
     fused: whether steps run in the tuned step kernels where they fit (None: on a GPU); else task 7's other kernels
         stand between torch's matrix products.
-    persistent: whether all steps of a text run as one kernel where that fits; see `how`. Unmeasured (README.md).
+    persistent: whether steps run in one persistent kernel where that fits (README.md has the measurements). It takes
+        a second copy of the weights; `how` says which of both a step is, why, and how large the copy is.
 
     Raises ValueError for a model, dtype or size that is not supported.
     """
@@ -92,6 +93,7 @@ class Engine:
         self.cache = torch.zeros(shape, dtype=self.weights.wte.dtype, device=self.device)
         self.caches = [(keys, values) for keys, values in self.cache]
         self._packed = None  # PackedWeights, once they are needed
+        self._refused = "it does not fit this model, batch or GPU"  # why a step is not part of one
         self._plans = {}  # (batch, sampled) -> Plan or None
         self._steps = {}  # (batch, sampled) -> TorchStep, FusedStep or PersistentStep
         self._readers = {}  # the same -> TokenReader
@@ -100,25 +102,30 @@ class Engine:
         self._prefills = Captured(MOST_PREFILLS)  # (batch, sampled, seq_len)
 
     def how(self, batch: int, sampled: bool = False) -> str:
-        """What a step of so many sequences is, in words, and why not part of one kernel where it could be."""
+        """What a step of `batch` sequences runs, in words, and why it is not one kernel where it could be."""
         if plan := self._plan(batch, sampled):
-            return f"part of one persistent kernel of {plan.blocks} blocks"
+            copy = (plan.weight_bytes + 4 * plan.vectors) / 1e6
+            words = (
+                f"part of one persistent kernel of {plan.ctas} CTAs, {copy:,.0f} MB more for its copy of the weights"
+            )
+            step = self._steps.get((batch, sampled))
+            return f"{words}, {step.launch_steps} steps to a launch" if step is not None and self.graphs else words
         fused = self.fused and FusedStep.fits(self.weights, self.kernels, batch)
-        kernels = "fused kernels" if fused else "kernels and torch's matrix products"
+        kernels = "fused kernels" if fused else "kernels and torch's GEMMs"
         words = f"a CUDA graph of {kernels}" if self.graphs else "one kernel after another"
         if not self.persistent or self.kernels.variant != "tuned":
             return words
-        return f"{words} (not one persistent kernel: it does not fit this model, batch or GPU)"
+        return f"{words} (not one persistent kernel: {self._refused})"
 
     def how_prefill(self, longest: int) -> str:
-        """What the prefill of prompts of up to so many tokens is, in words."""
+        """What the prefill of prompts of up to `longest` tokens runs, in words."""
         if not self.graphs:
             return "one kernel after another"
         return f"a CUDA graph for {self._seq_len(longest)} tokens"
 
     @torch.no_grad()
     def warm_up(self, longest: int, batch: int = 1, sampled: bool = False) -> None:
-        """Captures what `generate` needs for so many prompts of up to `longest` tokens, so that no call has to wait.
+        """Captures what `generate` needs for `batch` prompts of up to `longest` tokens, so that no call has to wait.
 
         sampled: whether tokens will be drawn. Raises ValueError for what this engine has no room for.
         """
@@ -256,23 +263,34 @@ class Engine:
         """What runs a step, or start() of all steps."""
         if not isinstance(step, PersistentStep):
             return self._captured(step, lambda: step.run(sampled))
-        if self.device.type == "cuda":  # the first launch loads the kernel; see _captured
-            step.state.begin(torch.zeros_like(step.state.positions), None)
-            step.start(1)
-            step.cancel()
         return step.start
 
     def _new_step(self, batch, sampled, state):
         if plan := self._plan(batch, sampled):
-            if self._packed is None:
-                self._packed = PackedWeights.of(self.weights)
-            return PersistentStep(self.weights, self.kernels, self._packed, plan, self.cache, state)
+            try:
+                return self._persistent_step(plan, state)
+            except torch.OutOfMemoryError:
+                self._refuse("there is no memory for a second copy of the weights")
+            except RuntimeError as error:
+                self._refuse(f"the GPU does not launch it: {error}")
         caches = [(k[:batch], v[:batch]) for k, v in self.caches]
         fused = self.fused and FusedStep.fits(self.weights, self.kernels, batch)
         return (FusedStep if fused else TorchStep)(self.weights, self.kernels, caches, state)
 
+    def _persistent_step(self, plan, state):
+        if self._packed is None:
+            self._packed = PackedWeights.of(self.weights)
+        step = PersistentStep(self.weights, self.kernels, self._packed, plan, self.cache, state)
+        if self.device.type == "cuda":
+            step.measure_launch()
+        return step
+
+    def _refuse(self, why):
+        """From now on steps are graphs of kernels."""
+        self._packed, self._refused, self._plans = None, why, dict.fromkeys((n, s) for n in range(1, 5) for s in (0, 1))
+
     def _plan(self, batch, sampled):
-        """The persistent kernel's for so many sequences; None: it does not run them."""
+        """The persistent kernel's step for `batch` sequences; None: it does not run them."""
         if not self.persistent:
             return None
         if (batch, sampled) not in self._plans:

@@ -55,17 +55,17 @@ def rest(weights: Weights, gpt2, x: Tensor, heads: Tensor) -> Tensor:
 def _behind_attention(weights: Weights, gpt2, number: int, x: Tensor, heads: Tensor) -> tuple[Tensor, Tensor]:
     """(residual stream, what it still lacks) at the end of a block."""
     layer = weights.layers[number]
-    addend = F.linear(heads, layer.projection.weight, layer.projection.bias)
+    addend = F.linear(heads, layer.proj.weight, layer.proj.bias)
     normed, x = gpt2.layernorm(x, addend, layer.norm_2.weight, layer.norm_2.bias, weights.eps)
-    return x, F.linear(_expanded(gpt2, normed, layer.expand), layer.contract.weight, layer.contract.bias)
+    return x, F.linear(_expanded(gpt2, normed, layer.fc1), layer.fc2.weight, layer.fc2.bias)
 
 
-def _expanded(gpt2, normed: Tensor, expand: Affine) -> Tensor:
+def _expanded(gpt2, normed: Tensor, fc1: Affine) -> Tensor:
     """gelu(normed @ weight^T + bias), the one with tanh."""
     if normed.is_cuda and normed.dtype != torch.float32:
         # cuBLASLt does bias and gelu behind the product. float32 is not left to its approximation of tanh.
-        return torch._addmm_activation(expand.bias, normed, expand.weight.t(), use_gelu=True)
-    return gpt2.bias_gelu(F.linear(normed, expand.weight), expand.bias)
+        return torch._addmm_activation(fc1.bias, normed, fc1.weight.t(), use_gelu=True)
+    return gpt2.bias_gelu(F.linear(normed, fc1.weight), fc1.bias)
 
 
 def split_heads(weights: Weights, qkv: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor]:

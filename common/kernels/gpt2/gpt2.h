@@ -66,7 +66,7 @@ struct Best {
 // y[r, n] = sum over k of input[r, k] * weight[n, k], + bias[n].     weight T [N, K], bias float [N]
 //
 // The input is x, T [rows, K]; or, if there is a norm_weight, a layernorm of `residual`, float [rows, K]. Then nothing
-// waits for mean and standard deviation, since they can be applied to the sums afterwards:
+// waits for mean and standard deviation, since they can be applied to the sums afterward:
 //
 //     sum over k of ((r_k - mean) / std * norm_weight_k + norm_bias_k) * weight_nk
 //         = (sum over k of r_k * norm_weight_k * weight_nk  -  mean * weight_sum_n) / std  +  a constant

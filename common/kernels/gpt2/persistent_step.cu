@@ -1,497 +1,500 @@
-// persistent_step.cu - any number of decode steps as one kernel: clusters of blocks, all there at once.
+// persistent_step.cu - decode steps of GPT-2 as one persistent cooperative kernel (a megakernel): clusters of 8 CTAs,
+// one CTA per SM. Read from the end: 5. Kernel runs steps, 4. Phases is a step from top to bottom.
 //
-//   1. Tokens       find_tokens, draw_tokens, publish     between two steps
-//   2. Phases       Running: a phase each, and run_step
-//   3. Kernel       persistent_step_kernel
-//   4. Plan         plan_steps               whether and how a model fits the GPU
-//   5. Launcher     run_steps
+//   1. Weight pipeline  produce                           what the producer thread loads, in which order
+//   2. GEMVs            column_parallel, row_parallel     a CTA's part of a weight matrix, and its epilogue
+//   3. All-reduce       all_reduce                        the residual stream: sums over all CTAs
+//   4. Phases           layer, lm_head                    a decode step; next_token (step_sampling.cuh) ends it
+//   5. Kernel           persistent_step_kernel
 //
-//   step_phases.h         the phases, who has what of them, where the weights lie
-//   step_plan.h           how a model is laid out
-//   phase_block.cuh       a block's shared memory
-//   piece_stream.cuh      weights and cache on their way through shared memory, ahead of the phases
-//   phase_source.cuh      in which order
-//   phase_residual.cuh    the residual stream: sums over all blocks
-//   phase_input.cuh       prologues: embedding, layernorm, merging
-//   phase_product.cuh     the products
-//   phase_output.cuh      epilogues: bias, gelu, the largest logit; letters and sums
-//   phase_attention.cuh   attention over a part of the cache
-//   phase_draw.cuh        temperature, top-k, top-p, and the draw
-//   step_clock.cuh        where the time goes; off
+//   step_plan.h         who computes what                 weight_pipeline.cuh   multi-stage TMA pipeline
+//   step_gemv.cuh       GEMV on tensor cores              cluster_gather.cuh    intra-cluster all-gather, LL protocol
+//   step_layernorm.cuh  embedding, layernorm              fixed_point.cuh       atomics that count their arrivals
+//   step_attention.cuh  split-KV attention                step_sampling.cuh     top-k and top-p without a sort
+//   step_launch.cuh     host code                         step_trace.cuh        timestamps of a debug build
 //
-// A step at batch 1 reads every weight once and computes next to nothing, so the memory should never rest. As 62
-// kernels each begins to read when its predecessor has ended. Here
+// At batch 1 a step reads every weight once and computes next to nothing, so HBM should never idle. A graph of 62
+// kernels drains the memory pipeline at every boundary. Here weights don't wait for activations: a producer warp keeps
+// the stages of shared memory full (200 KB per SM), a layer or two ahead, across phases, layers and steps.
 //
-//   - what is read depends on no token, so each block asks for it as far ahead as its shared memory reaches, a layer or
-//     two, and the next step's first layers while this one's logits are computed. The cache's old tokens come the same
-//     way;
-//   - what only a head needs stays in a cluster: queries, keys and values, the states of attention; so do the columns of
-//     the MLP's inside. It goes straight into the other blocks' shared memory (cluster_mail.cuh);
-//   - twice in a layer all blocks tell all something: numbers that are added to the residual stream. Those are sums that
-//     count their own addends, in fixed point: the same in any order (phase_residual.cuh);
-//   - nothing is launched: the largest logit is found, looked up and embedded by every block for itself (a token that
-//     is drawn by all together), and the host reads the tokens from its own memory while the kernel runs.
+//   phase      a CTA computes                             as in Megatron    its result goes
+//   QKV        1/8 of its cluster's heads' rows           column-parallel   to its cluster: all-gather
+//   ATTENTION  1/8 of these heads' tokens                 split-KV          to its cluster: all-gather, softmax states
+//   PROJ       1/8 of the outputs, its heads' columns     row-parallel      to all: all-reduce, residual stream
+//   FC1        1/8 of its cluster's rows, gelu            column-parallel   to its cluster: all-gather
+//   FC2        1/8 of the outputs, its cluster's columns  row-parallel      to all: all-reduce, residual stream
+//   LM_HEAD    its rows of the vocabulary                 column-parallel   to all: its largest logit, by LL lines
 //
-//     block     phase   QKV   ATTENTION   PROJECTION    EXPAND   CONTRACT    QKV  ...
-//                          hop         hop     exchange      hop     exchange
-//     copies            .. PROJECTION, EXPAND, CONTRACT of this layer, QKV, cache, ... of the next ..
+// Nothing else synchronizes: three all-gathers a layer through distributed shared memory, two grid-wide all-reduces
+// through the L2 cache.
 //
-// Nobody waits for ever. All blocks are there at once: the launch is cooperative, or refused. All go through the same
-// phases in the same order, and whatever one waits for was sent, in that order, before anything that its sender waits
-// for behind it; so of all that are waited for the earliest always comes:
+// Deadlock freedom: the launch is cooperative, so all CTAs are co-resident. All run the same phases in the same order,
+// and whatever one waits for was sent before anything its sender waits for later. Byte counts of an all-gather and
+// arrival counts of a sum follow from the plan; no value, NaN included, changes them. Whether a step is the last is
+// decided by data that all CTAs have: the tokens, and the cancel flag as CTA 0 saw it, which travels with its LL line.
 //
-//   - a letter has as many bytes as its senders' shares make, a sum as many addends as there are clusters (PROJECTION:
-//     with a head), and nothing that a product computes can change either, large or no number as it may be;
-//   - a slot of the stream becomes free when the warps have used it, for which they need the pieces before it only;
-//   - each step ends for all blocks at once: what they decide by (tokens, the cancel flag as the first block saw it) has
-//     come to all of them with the words of LOGITS.
-//
-// Nothing is overwritten that somebody still wants to read: letters and sums see phase_block.cuh and phase_residual.cuh.
-// Words of LOGITS are tagged (common/cuda/tagged_words.cuh), step t with first_tag + t * tags, the tags behind it are
-// for drawing. A block writes them when it has the last CONTRACT's sum, to which all blocks have added in this step, which
-// they began with the last step's words. In drawing a block hands on its numbers of a digit when it has all sums of the
-// digit before, for which each reader of its last numbers has read them.
-//
-// Neither tagged nor counted: keys and values in the cache. They are read again a step later at the earliest, behind the
-// words with the largest logits, before which each writer has a fence, and each reader has one behind them.
-//
-// A block may end when it has had the last step's words: all letters to it have come before, since it has waited for them.
-#include "common/kernels/gpt2/step_phases.h"
+// Reuse of buffers: see all_reduce() and cluster_gather.cuh. Queries, states and FC2's input have one buffer each: between
+// two of their all-gathers are two all-reduces, which every CTA of the cluster has to enter. LL lines are written by CTAs
+// that have the step's last all-reduce, to which all CTAs added after they had read the last step's lines. Keys and values
+// in the cache are read a step later: every writer fences before its LL line, every reader after it.
+#include "common/kernels/gpt2/step_plan.h"
 
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
-// Not built: there are no mbarriers, no copy engine and no clusters before compute capability 9.0.
+// mbarriers, TMA and clusters need compute capability 9.0.
 StepPlan plan_steps(const StepModel&, int) { return {}; }
 void run_steps(const Steps&) {}
 #else
-#include <algorithm>
-
-#include "common/cuda/float_conversion.cuh"
-#include "common/cuda/hopper_tiles.cuh"
-#include "common/cuda/unroll.cuh"
 #include "common/cuda/wgmma.cuh"
-#include "common/kernels/gpt2/phase_attention.cuh"
-#include "common/kernels/gpt2/phase_draw.cuh"
-#include "common/kernels/gpt2/phase_input.cuh"
-#include "common/kernels/gpt2/phase_output.cuh"
-#include "common/kernels/gpt2/phase_product.cuh"
-#include "common/kernels/gpt2/phase_source.cuh"
-#include "common/kernels/gpt2/step_clock.cuh"
-#include "common/kernels/gpt2/step_plan.h"
+#include "common/kernels/gpt2/best.cuh"
+#include "common/kernels/gpt2/gelu.cuh"
+#include "common/kernels/gpt2/step_attention.cuh"
+#include "common/kernels/gpt2/step_gemv.cuh"
+#include "common/kernels/gpt2/step_layernorm.cuh"
+#include "common/kernels/gpt2/step_sampling.cuh"
+#include "common/kernels/gpt2/step_trace.cuh"
 
-// --------------------------------------------------------------------------------------------------- 1. Tokens
+[[maybe_unused]] constexpr int CONSUMER_REGISTERS = 224, PRODUCER_REGISTERS = 56;
 
-// By all threads, warp r for sequence r, whose largest and smallest logits are in `state`. memory: BlockMemory::input.
-__device__ __forceinline__ int draw_tokens(const Steps& a, const Range& units, unsigned char* memory,
-                                           const StepState& state, int step, int likeliest, unsigned tag) {
-    const int row = static_cast<int>(threadIdx.x) / 32;
-    const DrawMemory m = draw_memory_of(memory, a.model.rows, a.plan.draw_tokens);
-    block_sync();
-    weigh_logits(a, m, state, units);
-    block_sync();
-    if (row >= a.model.rows) return likeliest;
-    const double uniform = step >= 0 && step < a.history_steps ? a.uniforms[step * a.model.rows + row] : 0.0;
-    return draw_token(a, m, row, likeliest, uniform, tag);
-}
-
-// Every block's largest logits -> state.token, by warp r for sequence r: the likeliest, or a drawn one. step: of the
-// text; tag: of the step's LOGITS.
-template <bool DRAWS>
-__device__ __forceinline__ void find_tokens(const Steps& a, const BlockMemory& m, const Range& units, StepState& state,
-                                            int step, unsigned tag) {
-    constexpr int AT_ONCE = 4;  // words of so many blocks
-    const int row = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-    const bool sampled = DRAWS && a.model.sampled;
-    int token = 0;
-    if (row < a.model.rows) {
-        const int each = a.plan.exchange.best_words;
-        const tagged::Word* const words = a.words + a.plan.exchange.best + each * row * a.plan.blocks;
-        FoundLogits<DRAWS> found;
-        bool cancelled = false;
-        NO_UNROLL
-        for (int first = lane; first < a.plan.blocks; first += 32 * AT_ONCE) {
-            tagged::Pair pairs[(1 + DRAWS) * AT_ONCE];  // of a block: the largest; sampled: and the smallest
-            const auto place = [&](int i) -> const tagged::Word* {
-                const int block = first + i % AT_ONCE * 32;
-                return block < a.plan.blocks && (i < AT_ONCE || sampled) ? words + each * block + i / AT_ONCE * 2
-                                                                         : nullptr;
-            };
-            tagged::get_all(pairs, place, tag);
-            UNROLL
-            for (int i = 0; i < AT_ONCE; ++i) {
-                if (first + 32 * i >= a.plan.blocks) break;
-                found.add({__uint_as_float(pairs[i].x), static_cast<int>(pairs[i].z & ~CANCELLED)});
-                cancelled |= (pairs[i].z & CANCELLED) != 0;
-                if constexpr (DRAWS)
-                    if (sampled) found.smallest = fminf(found.smallest, __uint_as_float(pairs[AT_ONCE + i].x));
-            }
-        }
-        const Best best = best_of_lanes(found.best);
-        cancelled = __any_sync(FULL_WARP, cancelled);
-        __threadfence();  // what the writers knew of the cache, this block knows from here on
-        token = best.value > -INFINITY ? best.token : NO_TOKEN;
-        if (sampled) {
-            const float smallest = -warp_max(-found.smallest);
-            if (lane == 0) state.largest[row] = best.value, state.smallest[row] = smallest;
-        }
-        if (lane == 0 && row == 0) state.cancelled = cancelled;
-    }
-    if (sampled) token = draw_tokens(a, units, m.input, state, step, token, tag + 1);
-    if (row < a.model.rows && lane == 0) {
-        state.token[row] = token;
-        state.finished[row] |= token == *a.stop;
-    }
-    block_sync();
-}
-
-// By the first block: the tokens that step `step` of the text made.
-__device__ __forceinline__ void publish(const Steps& a, const StepState& state, int step) {
-    const int row = static_cast<int>(threadIdx.x), at = step * a.model.rows + row;
-    if (blockIdx.x > 0 || row >= a.model.rows || step < 0 || step >= a.history_steps) return;
-    a.history[at] = state.token[row];
-    reinterpret_cast<volatile int*>(a.arrived)[at] = state.token[row];
-}
-
-// Whether there is something to be done in a next step.
-__device__ __forceinline__ bool goes_on(const Steps& a, const StepState& state) {
-    bool all_finished = true, all_numbers = true;
-    for (int r = 0; r < a.model.rows; ++r)
-        all_finished &= state.finished[r], all_numbers &= state.token[r] != NO_TOKEN;
-    return !state.cancelled && !all_finished && all_numbers;
-}
-
-// --------------------------------------------------------------------------------------------------- 2. Phases
-
-template <typename T, class K, bool DRAWS>
-struct Running {  // what every phase is given
-    static constexpr int ROWS = K::ROWS;
+struct StepState {
+    int token[MAX_STEP_ROWS];     // the step's input
+    int position[MAX_STEP_ROWS];  // of the launch's first step
+    bool finished[MAX_STEP_ROWS], cancelled;
+    Sampler::Scratch sampling;
+};
+struct Gathers {
+    Gather stream, qkv, states, inner, histograms;
+};
+// ONE: one sequence, heads of 64 columns, clusters of 8: constants. SAMPLED: tokens may be drawn.
+template <typename T, bool ONE_, bool SAMPLED_>
+struct Step {
+    using Type = T;
+    static constexpr bool ONE = ONE_, SAMPLED = SAMPLED_;
+    static constexpr int ROWS = ONE ? 1 : MAX_STEP_ROWS;
     const Steps& a;
-    const BlockMemory& m;
-    const BlockShare& share;
-    const StepState& state;
-    Boxes& boxes;
-    const LetterBytes bytes;
-    PieceReader& reader;
-    ResidualStream<K>& residual;
-    StepClock& clock;
-    unsigned letter = 0;  // counts the layers of all steps
+    const Smem& m;
+    const Share& share;
+    StepState& state;
+    Gathers& gathers;
+    Consumer& weights;
+    Trace& trace;
+    unsigned layers_done = 0, reductions = 0, histograms = 0;  // of the launch; number all-gathers
 
+    __device__ __forceinline__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+    __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
+    __device__ __forceinline__ int rows() const { return ONE ? 1 : a.model.rows; }
+    __device__ __forceinline__ int cluster() const { return ONE ? SLICES : a.plan.cluster; }
+    __device__ __forceinline__ int cluster_bits() const { return 31 - __clz(cluster()); }
+    __device__ __forceinline__ int head_dim() const { return ONE ? 64 : a.plan.head_dim; }
+    __device__ __forceinline__ int head_lanes() const {
+        return ONE ? 64 * static_cast<int>(sizeof(T)) / 16 : a.plan.head_lanes;
+    }
+    __device__ __forceinline__ const Matrix& matrix(Phase phase) const { return a.plan.matrices[phase]; }
     __device__ __forceinline__ const float* vectors(int layer, int at) const {
         return a.vectors + layer * a.plan.layer_vectors + at;
     }
-    __device__ __forceinline__ const Matrix& matrix(Phase phase) const { return a.plan.matrices[phase]; }
-    __device__ __forceinline__ Input own_input() const {
-        return {m.input, m.input_stride};
+    // Row `token` of a head's keys (which = 0) or values (1).
+    __device__ __forceinline__ static T* cache_row(const Steps& a, int layer, int which, int row, int head, int token) {
+        const int64_t index = ((int64_t{layer} * 2 + which) * a.batch + row) * a.model.heads + head;
+        return static_cast<T*>(a.cache) + (index * a.model.max_seq_len + token) * a.plan.head_dim;
+    }
+    // The CTA's part of a sequence's tokens, by its rank: all but the newest two. The newest doesn't exist when the
+    // producer loads, and the one before it may not either; the cluster's last CTA reads these itself.
+    __device__ __forceinline__ static Range cached_tokens(const Steps& a, int rank, int position) {
+        const int tokens = max(min(position, a.model.max_seq_len) - 1, 0);
+        const int each = (tokens + a.plan.cluster - 1) >> (31 - __clz(a.plan.cluster));  // the cluster is a power of 2
+        const int begin = min(rank * each, tokens);
+        return {begin, min(begin + each, tokens)};
     }
 
-    // Sets and addends of the exchange behind PROJECTION or CONTRACT.
-    __device__ __forceinline__ Gathering behind(Phase phase, unsigned of_letter) const {
-        const bool heads = phase == PROJECTION;
-        return {heads ? 0 : 1 + static_cast<int>(of_letter & 1),
-                static_cast<unsigned>(heads ? min(a.model.heads, a.plan.clusters) : a.plan.clusters)};
-    }
+    // ------------------------------------------------------------------------------------------ 1. Weight pipeline
 
-    // Of a batch of units of QKV, EXPAND or LOGITS.
-    __device__ __forceinline__ UnitOutput output_of(Phase phase, int layer, int first) const {
-        return UnitOutput(a, matrix(phase), layer, share.units[phase], first, rows_of<ROWS>(a.model));
-    }
-    // The block's units; use(output, value) by all threads of the warps that finish. output: of the first batch, made
-    // before the input is there.
-    template <class Use>
-    __device__ __forceinline__ void by_rows(Phase phase, int layer, UnitOutput output, Use use) {
-        const Range units = share.units[phase];
-        const int rows = rows_of<ROWS>(a.model);
-        int batch = 0;
+    // By the producer thread. The phases walk through the same tiles and chunks; nothing else tells them what a stage
+    // holds.
+    __device__ __forceinline__ static void produce(const Steps& a, const Share& share, const StepState& state,
+                                                   Producer& producer) {
+        // Whole rows, a batch of tiles after another. All three return false when the consumers have ended.
+        const auto tiles = [&](Phase phase, const unsigned char* layer) {
+            const Matrix& of = a.plan.matrices[phase];
+            const unsigned tile_bytes = static_cast<unsigned>(of.tile_bytes());
+            const Range range = share.tiles[phase];
+            const unsigned char* batch = layer + of.weights + size_t{tile_bytes} * range.begin;
+            for (int first = range.begin; first < range.end; first += TILE_BATCH, batch += TILE_BATCH * tile_bytes) {
+                const unsigned char* part = batch;
+                for (int chunk = 0; chunk < of.chunks; chunk += of.stage_chunks) {
+                    const unsigned bytes = CHUNK_BYTES * min(of.stage_chunks, of.chunks - chunk);
+                    const unsigned char* from = part;
+                    for (int tile = first; tile < min(first + TILE_BATCH, range.end); ++tile, from += tile_bytes)
+                        if (!producer.load(from, bytes)) return false;
+                    part += bytes;
+                }
+            }
+            return true;
+        };
+        // Columns `chunks` of the CTA's slices.
+        const auto slices = [&](Phase phase, Range chunks, const unsigned char* layer) {
+            const Matrix& of = a.plan.matrices[phase];
+            for (int slice = share.slices.begin; slice < share.slices.end; ++slice) {
+                const int begin = of.slice_begin(slice);
+                const unsigned chunk_bytes = CHUNK_BYTES * (of.slice_begin(slice + 1) - begin);
+                const unsigned char* from = layer + of.weights + begin * of.tile_bytes();
+                from += size_t{chunk_bytes} * chunks.begin;
+                for (int chunk = chunks.begin; chunk < chunks.end && chunk_bytes; chunk += of.stage_chunks) {
+                    const unsigned bytes = chunk_bytes * min(of.stage_chunks, chunks.end - chunk);
+                    if (!producer.load(from, bytes)) return false;
+                    from += bytes;
+                }
+            }
+            return true;
+        };
+        // Keys and values.
+        const auto tokens = [&](int layer, int step) {
+            const int each = a.plan.stage_tokens;
+            const unsigned row_bytes = static_cast<unsigned>(sizeof(T)) * a.plan.head_dim;
+            for (int row = 0; row < a.model.rows; ++row) {
+                const Range range = cached_tokens(a, share.rank, state.position[row] + step);
+                for (int head = share.heads.begin; head < share.heads.end; ++head) {
+                    const T* keys = cache_row(a, layer, 0, row, head, range.begin);
+                    const T* values = cache_row(a, layer, 1, row, head, range.begin);
+                    for (int token = range.begin; token < range.end; token += each) {
+                        if (!producer.load(keys, row_bytes * min(each, range.end - token), values, row_bytes * each))
+                            return false;
+                        keys += each * a.plan.head_dim, values += each * a.plan.head_dim;
+                    }
+                }
+            }
+            return true;
+        };
+        const Range attended = {share.heads.begin * a.plan.head_chunks, share.heads.end * a.plan.head_chunks};
         NO_UNROLL
-        for (int first = units.begin; first < units.end; first += UNIT_BATCH, batch ^= 1) {
-            if (first > units.begin) output = output_of(phase, layer, first);
-            float* const partial = m.partial + batch * m.partial_floats;
-            multiply_units<T, ROWS>(rows, own_input(), matrix(phase), min(UNIT_BATCH, units.end - first), partial,
-                                    reader);
-            block_sync();
-            if (output.row < rows) use(output, output.value(partial, rows));
+        for (int step = 0; step < a.count; ++step) {
+            if (step >= 2) {  // the cache holds the tokens of two steps before
+                if (!producer.wait_step(step - 2)) return;
+                hopper::fence_global_for_copy_engine();
+            }
+            const unsigned char* layer_weights = a.weights;
+            NO_UNROLL
+            for (int layer = 0; layer < a.model.layers; ++layer, layer_weights += a.plan.layer_bytes) {
+                if (!tiles(QKV, layer_weights) || !tokens(layer, step) || !slices(PROJ, attended, layer_weights) ||
+                    !tiles(FC1, layer_weights) || !slices(FC2, share.inner, layer_weights))
+                    return;
+            }
+            if (!tiles(LM_HEAD, layer_weights)) return;
         }
     }
-    // The block's slices of PROJECTION or CONTRACT. come() waits for the input.
-    template <class Come>
-    __device__ __forceinline__ void by_columns(Phase phase, int layer, const Input& input, int groups, Come come) {
-        const Matrix& of = matrix(phase);
-        const int set = behind(phase, letter).set, warp = static_cast<int>(threadIdx.x) / 32;
-        // One of those who add to a number begins with the bias
-        const bool adds_bias = phase == PROJECTION ? share.heads.begin == 0 : share.cluster == 0;
+
+    // ---------------------------------------------------------------------------------------------------- 2. GEMVs
+
+    // A thread's two adjacent outputs of a batch of tiles: warp r finishes sequence r, four lanes a tile. Made before
+    // the input is there.
+    struct Outputs {
+        int row, tile, col;
+        bool exists;
+        float2 bias;
+    };
+    __device__ __forceinline__ Outputs outputs_of(Phase phase, int layer, int first) const {
+        const int tile = first + lane() / 4, col = tile * TILE_ROWS + lane() % 4 * 2, bias = matrix(phase).bias;
+        const bool exists = warp() < rows() && tile < share.tiles[phase].end && col < matrix(phase).n;
+        return {warp(), tile, col, exists,
+                exists && bias >= 0 ? __ldg(reinterpret_cast<const float2*>(vectors(layer, bias) + col)) : float2{}};
+    }
+    // The CTA's tiles times m.input. epilogue(outputs, value) by all threads of the warps that finish.
+    template <class Epilogue>
+    __device__ __forceinline__ void column_parallel(Phase phase, int layer, Outputs outputs, Epilogue epilogue) {
+        const Range tiles = share.tiles[phase];
+        float* partial = m.partial;
+        NO_UNROLL
+        for (int first = tiles.begin; first < tiles.end; first += TILE_BATCH) {
+            if (first > tiles.begin) outputs = outputs_of(phase, layer, first);
+            const int count = min(TILE_BATCH, tiles.end - first);
+            multiply_tiles<T, ROWS>(rows(), {m.input, m.input_stride}, matrix(phase), count, partial, weights);
+            cta_sync();
+            if (outputs.row < rows()) {
+                float2 value = outputs.bias;
+                UNROLL
+                for (int w = 0; w < CTA_WARPS && outputs.exists; ++w) {
+                    const int at = ((w * TILE_BATCH + lane() / 4) * rows() + outputs.row) * TILE_ROWS + lane() % 4 * 2;
+                    const float2 one = *reinterpret_cast<const float2*>(partial + at);
+                    value.x += one.x, value.y += one.y;
+                }
+                epilogue(outputs, value);
+            }
+            partial = m.partial + (partial == m.partial ? m.partial_floats : 0);
+        }
+    }
+    // The CTA's slices times `chunks` chunks of the input, added to sums `set`. wait() waits for the input.
+    template <Phase PHASE, class Wait>
+    __device__ __forceinline__ void row_parallel(int layer, const Input& input, int chunks, int set, Wait wait) {
+        const Matrix& of = matrix(PHASE);
+        const bool adds_bias = PHASE == PROJ ? share.heads.begin == 0 : share.cluster == 0;
         NO_UNROLL
         for (int slice = share.slices.begin; slice < share.slices.end; ++slice) {
-            const int first = of.slice_begin(slice), units = of.slice_begin(slice + 1) - first;
-            UnitSums<T, ROWS> sums[WARP_UNITS];
+            const int first = of.slice_begin(slice), tiles = of.slice_begin(slice + 1) - first;
+            TileSums<T, ROWS> sums[WARP_TILES];
             UNROLL
-            for (int i = 0; i < WARP_UNITS; ++i) {
-                const int unit = warp + i * BLOCK_WARPS;
-                if (adds_bias && unit < units) sums[i].begin(vectors(layer, of.bias) + (first + unit) * UNIT_ROWS);
+            for (int i = 0; i < WARP_TILES; ++i) {
+                const int tile = warp() + i * CTA_WARPS;
+                if (adds_bias && tile < tiles) sums[i].begin(vectors(layer, of.bias) + (first + tile) * TILE_ROWS);
             }
-            if (slice == share.slices.begin) come();
-            if (units == 0) continue;
-            const int rows = rows_of<ROWS>(a.model);
-            if (phase == PROJECTION)  // a head has one piece, as a rule, and what is not there takes time, too
-                multiply_slice<T, ROWS, 1>(rows, input, m.zeros, of, units, groups, sums, reader);
-            else
-                multiply_slice<T, ROWS, PIECES_AT_ONCE>(rows, input, m.zeros, of, units, groups, sums, reader);
-            add_slice<T, K>(residual, set, rows_of<ROWS>(a.model), first, units, sums);
+            if (slice == share.slices.begin) wait();
+            if (tiles == 0) continue;
+            multiply_slice<T, ROWS, PHASE == PROJ ? 1 : 2>(rows(), input, m.zeros, of, tiles, chunks, sums, weights);
+            const int row = lane() / TILE_ROWS, col = (first + warp()) * TILE_ROWS + lane() % TILE_ROWS;
+            UNROLL
+            for (int i = 0; i < WARP_TILES; ++i) {
+                if (warp() + i * CTA_WARPS >= tiles) break;
+                const float sum = sums[i].one();
+                if (row < rows())
+                    fixed_point::add(sums_of(set, row, col + i * CTA_WARPS * TILE_ROWS),
+                                     fixed_point::to_fixed(a.plan.sum_scale, sum));
+            }
         }
     }
+    __device__ __forceinline__ void receive(Gather& gather, int bytes) const {
+        if (threadIdx.x == 0) gather_expect(gather, layers_done, static_cast<unsigned>(bytes));
+        gather_wait(gather, layers_done);
+    }
+    __device__ __forceinline__ void store_input(int row, int col, const float4& x) const {
+        const uint2 left = input_of<T>(x.x, x.y), right = input_of<T>(x.z, x.w);
+        *reinterpret_cast<uint4*>(m.input + row * m.input_stride + col * INPUT_BYTES) =
+            make_uint4(left.x, left.y, right.x, right.y);
+    }
 
-    __device__ __forceinline__ void attention(int layer, int step) {
-        const int rows = rows_of<ROWS>(a.model), heads = share.heads.count();
-        const auto part_of = [&](int row, int head) {
-            return AttentionPart<T, K>(a, share, layer, row, head, state.position[row] + step);
-        };
-        AttentionPart<T, K> part = part_of(0, 0);
-        receive(boxes.qkv, letter, bytes.qkv);
-        clock.stamp(StepClock::QKV_HOP);
+    // ----------------------------------------------------------------------------------------------- 3. All-reduce
+    //
+    // Grid-wide, of the residual stream: reduce-scatter by atomics in the L2 cache, then an all-gather per cluster.
+    //
+    //     CTA r of cluster 0   adds its outputs \   sums of    / polls until complete, sends to all CTAs of cluster 0
+    //     CTA r of cluster 1   adds              >  slice r   <  polls, sends to cluster 1
+    //
+    // Sums are in fixed point, so every cluster gets the same bits, and count their addends, so polling needs no flag
+    // (fixed_point.cuh). No CTA may add to a sum that a reader still wants. PROJ has a set of sums: who adds to it
+    // again has FC2's, with an addend of every cluster's CTA of this rank, which had read PROJ's before. FC2 has two in
+    // turn: a cluster without heads adds nothing to PROJ, so only the next FC2 shows that it has read.
+
+    __device__ __forceinline__ fixed_point::Sum* sums_of(int set, int row, int col) const {
+        return a.workspace + a.plan.sums + (set * rows() + row) * a.model.width + col;
+    }
+    // which: 0 the CTA's columns of the stream, 1 + set the sums as last seen
+    __device__ __forceinline__ longlong2& kept(int which, int row, int col) const {
+        return *reinterpret_cast<longlong2*>(m.sums + (which * rows() + row) * share.columns.count() + col);
+    }
+    // -> float [rows][width], there until the next all_reduce() but one. Some neighboring threads share two columns:
+    // all poll them, and each sends them to its part of the cluster.
+    __device__ __forceinline__ const float* all_reduce(int set) {
+        const unsigned addends = set == 0 ? min(a.model.heads, a.plan.clusters) : a.plan.clusters;
+        const int pairs = share.columns.count() / 2, all = rows() * pairs;
+        int bits = 0;  // 2^bits threads share a pair
+        while (1 << bits < cluster() && (2 << bits) * all <= CTA_THREADS) ++bits;
+        float* const stream = m.stream + (reductions & 1) * rows() * a.model.width;
+        if (threadIdx.x == 0) gather_expect(gathers.stream, reductions, 4 * rows() * a.model.width);
         NO_UNROLL
-        for (bool more = true; more;) {
-            attend<T, K>(a, m, share, boxes, letter, part, reader);
-            const bool last_head = part.head + 1 == heads;
-            more = !last_head || part.row + 1 < rows;
-            if (!more) break;
-            part = last_head ? part_of(part.row + 1, 0) : part_of(part.row, part.head + 1);
-            block_sync();  // the last one's states have been read
+        for (int first = 0; first < all << bits; first += CTA_THREADS) {
+            const int item = (first + static_cast<int>(threadIdx.x)) >> bits, part = threadIdx.x & ((1 << bits) - 1);
+            const int row = ONE ? 0 : item / max(pairs, 1), col = 2 * (item - row * pairs);
+            const bool exists = item < all;
+            longlong2 now = {}, found = {};
+            if (exists) {
+                const longlong2 before = kept(1 + set, row, col);
+                found = kept(0, row, col);
+                longlong2 added;
+                do {
+                    const ulonglong2 sums = fixed_point::load_pair(sums_of(set, row, share.columns.begin + col));
+                    now = {static_cast<long long>(sums.x), static_cast<long long>(sums.y)};
+                    added.x = fixed_point::added(sums.x, static_cast<fixed_point::Sum>(before.x), addends);
+                    added.y = fixed_point::added(sums.y, static_cast<fixed_point::Sum>(before.y), addends);
+                } while (!fixed_point::complete(added.x) || !fixed_point::complete(added.y));
+                const auto plus = [&](long long old, long long more) {
+                    const bool fine = old != NOT_A_NUMBER && fixed_point::is_number(a.plan.sum_scale, more, addends);
+                    return fine ? old + more : NOT_A_NUMBER;
+                };
+                found = {plus(found.x, added.x), plus(found.y, added.y)};
+            }
+            __syncwarp();  // all threads of the pair have read what one of them now changes
+            if (exists) {
+                const auto as_bits = [&](long long x) {
+                    return __float_as_uint(x == NOT_A_NUMBER ? NAN : fixed_point::to_float(a.plan.sum_scale, x));
+                };
+                float* const to = stream + row * a.model.width + share.columns.begin + col;
+                NO_UNROLL
+                for (int rank = part; rank < cluster(); rank += 1 << bits)
+                    gather_send(to, rank, gathers.stream, reductions, make_uint2(as_bits(found.x), as_bits(found.y)));
+                if (part == 0) kept(1 + set, row, col) = now, kept(0, row, col) = found;
+            }
         }
-        clock.stamp(StepClock::ATTENTION);
+        gather_wait(gathers.stream, reductions++);
+        return stream;
     }
+    __device__ __forceinline__ static int fc2_set(unsigned layer) { return 1 + static_cast<int>(layer & 1); }
 
-    __device__ __forceinline__ void layer_phases(int layer, int step) {
-        const bool has_heads = share.heads.count() > 0;
+    // --------------------------------------------------------------------------------------------------- 4. Phases
+
+    __device__ __forceinline__ void layer(int layer, int step) {
+        const int heads = share.heads.count();
+        const Outputs qkv = outputs_of(QKV, layer, share.tiles[QKV].begin);
         const float* const norm = vectors(layer, matrix(QKV).norm);
-        const UnitOutput of_qkv = output_of(QKV, layer, share.units[QKV].begin);
         if (layer == 0)
-            embedded_input<T, K>(a, m, state, step, residual, norm);
+            normalize(*this, norm, true, [&] { return embed(*this, step); });
         else
-            normalized_input<T, K>(a, m, residual, behind(CONTRACT, letter - 1), norm,
-                                      share.units[QKV].count() > 0);
-        clock.stamp(StepClock::STREAM);
-        by_rows(QKV, layer, of_qkv, [&](const UnitOutput& output, const float2& value) {
-            output.template store_qkv<T, K>(a, m, share, boxes, letter, layer, state.position[output.row] + step, value);
+            normalize(*this, norm, share.tiles[QKV].count() > 0, [&] { return all_reduce(fc2_set(layers_done - 1)); });
+        trace.stamp(Trace::NORM);
+        column_parallel(QKV, layer, qkv, [&](const Outputs& of, const float2& value) {
+            const int part = of.col >> (31 - __clz(head_dim())), inside = of.col & (head_dim() - 1);
+            const int at = (of.row * a.plan.max_heads - share.heads.begin) * a.plan.head_tiles + of.tile;
+            unsigned char* const to = m.qkv + at * TILE_ROWS * static_cast<int>(sizeof(T));
+            constexpr int WORDS = static_cast<int>(sizeof(T)) / 2;
+            const unsigned first = input_of<T>(value.x, value.y).x;  // 16 bits: both values, rounded
+            unsigned words[WORDS];
+            UNROLL
+            for (int i = 0; i < WORDS; ++i) words[i] = i == 0 ? first : __float_as_uint(value.y);
+            gather_send_quad(to, words, of.exists, cluster(), gathers.qkv, layers_done);
+            const int position = state.position[of.row] + step;
+            if (!of.exists || part % 3 == 0 || position < 0 || position >= a.model.max_seq_len) return;
+            T* const cache = cache_row(a, layer, part % 3 - 1, of.row, part / 3, position) + inside;
+            UNROLL
+            for (int i = 0; i < WORDS; ++i) reinterpret_cast<unsigned*>(cache)[i] = words[i];
         });
-        clock.stamp(StepClock::QKV);
-        const Gathering heads = behind(PROJECTION, letter);
-        if (has_heads) {
-            attention(layer, step);
-            by_columns(PROJECTION, layer, own_input(), share.heads.count() * a.plan.head_groups, [&] {
-                receive(boxes.states, letter, bytes.states);
-                clock.stamp(StepClock::STATES_HOP);
-                merged_input<T, K>(a, m, share.heads.count());
+        trace.stamp(Trace::QKV);
+        if (heads > 0) {
+            AttentionPart part = attention_part(*this, layer, step, 0, 0);
+            receive(gathers.qkv, rows() * heads * 3 * head_dim() * static_cast<int>(sizeof(T)));
+            trace.stamp(Trace::GATHER_QKV);
+            NO_UNROLL
+            for (int i = 0; i < rows() * heads; ++i) {
+                if (i > 0) part = attention_part(*this, layer, step, ONE ? 0 : i / heads, ONE ? i : i % heads);
+                if (i > 0) cta_sync();  // the warps' states have been read
+                attend(*this, layer, ONE ? 0 : i / heads, ONE ? i : i % heads, part);
+            }
+            trace.stamp(Trace::ATTENTION);
+            row_parallel<PROJ>(layer, {m.input, m.input_stride}, heads * a.plan.head_chunks, 0, [&] {
+                receive(gathers.states, 4 * cluster() * rows() * heads * (head_dim() + STATE_PAD));
+                trace.stamp(Trace::GATHER_STATES);
+                merge_states(*this);
             });
         }
-        clock.stamp(StepClock::PROJECTION);
+        trace.stamp(Trace::PROJ);
 
-        const UnitOutput of_expand = output_of(EXPAND, layer, share.units[EXPAND].begin);
-        normalized_input<T, K>(a, m, residual, heads, vectors(layer, matrix(EXPAND).norm),
-                                  share.units[EXPAND].count() > 0);
-        clock.stamp(StepClock::STREAM);
-        by_rows(EXPAND, layer, of_expand, [&](const UnitOutput& output, const float2& value) {
-            output.template store_inner<T, K>(a, m, share, boxes, letter, value);
+        const Outputs fc1 = outputs_of(FC1, layer, share.tiles[FC1].begin);
+        normalize(*this, vectors(layer, matrix(FC1).norm), share.tiles[FC1].count() > 0, [&] { return all_reduce(0); });
+        trace.stamp(Trace::NORM);
+        column_parallel(FC1, layer, fc1, [&](const Outputs& of, const float2& value) {
+            const int at = of.row * m.inner_stride + (of.tile - share.fc1_begin) * TILE_ROWS * INPUT_BYTES;
+            const uint2 words = input_of<T>(gelu(value.x), gelu(value.y));
+            gather_send_quad(m.inner + at, {words.x, words.y}, of.exists, cluster(), gathers.inner, layers_done);
         });
-        clock.stamp(StepClock::EXPAND);
-        by_columns(CONTRACT, layer, {m.inner, m.inner_stride}, share.inner.count(), [&] {
-            if (bytes.inner > 0) receive(boxes.inner, letter, bytes.inner);
-            clock.stamp(StepClock::INNER_HOP);
+        trace.stamp(Trace::FC1);
+        row_parallel<FC2>(layer, {m.inner, m.inner_stride}, share.inner.count(), fc2_set(layers_done), [&] {
+            if (share.inner.count() > 0) receive(gathers.inner, rows() * share.inner.count() * CHUNK_INPUT<T>);
+            trace.stamp(Trace::GATHER_INNER);
         });
-        clock.stamp(StepClock::CONTRACT);
-        ++letter;
+        trace.stamp(Trace::FC2);
+        ++layers_done;
     }
 
-    // tag: of the step.
-    __device__ __forceinline__ void logits(unsigned tag) {
+    // The CTA's largest logits -> its LL lines.
+    __device__ __forceinline__ void lm_head(unsigned flag) {
         const int layers = a.model.layers;
-        const UnitOutput of_logits = output_of(LOGITS, layers, share.units[LOGITS].begin);
-        normalized_input<T, K>(a, m, residual, behind(CONTRACT, letter - 1),
-                                  vectors(layers, matrix(LOGITS).norm), true);
-        clock.stamp(StepClock::STREAM);
-        __threadfence();  // the step's keys and values, before the words with the logits
-        // Asked for now: it comes from the host's memory
-        const bool cancel =
-            blockIdx.x == 0 && threadIdx.x == 0 && *reinterpret_cast<const volatile int*>(a.cancel) != 0;
-        FoundLogits<DRAWS> found;
-        by_rows(LOGITS, layers, of_logits, [&](const UnitOutput& output, const float2& value) {
-            output.template store_logits<DRAWS>(a, value, found);
+        const Outputs logits = outputs_of(LM_HEAD, layers, share.tiles[LM_HEAD].begin);
+        const float* const norm = vectors(layers, matrix(LM_HEAD).norm);
+        normalize(*this, norm, true, [&] { return all_reduce(fc2_set(layers_done - 1)); });
+        trace.stamp(Trace::NORM);
+        __threadfence();  // the step's keys and values, before the LL lines
+        // Loaded now, since it comes from host memory
+        const bool cancel = blockIdx.x == 0 && threadIdx.x == 0 && *static_cast<const volatile int*>(a.cancel) != 0;
+        Best best = {-INFINITY, 0};
+        column_parallel(LM_HEAD, layers, logits, [&](const Outputs& of, const float2& value) {
+            UNROLL
+            for (int i = 0; i < 2; ++i) {
+                const Best one = {i ? value.y : value.x, of.col + i};
+                if (!of.exists || one.token >= a.model.vocab) continue;
+                if (a.logits) a.logits[int64_t{of.row} * a.model.vocab + one.token] = one.value;
+                if (is_better(one, best)) best = one;
+            }
         });
-        __syncwarp();
-        hand_on_best(a, found, cancel, tag);
-        clock.stamp(StepClock::LOGITS);
+        if (SAMPLED) __threadfence();  // the logits
+        best = best_of_lanes(best);
+        if (warp() < rows() && lane() == 0)
+            ll_store(line(warp(), static_cast<int>(blockIdx.x)), __float_as_uint(best.value),
+                     static_cast<unsigned>(best.token) | (cancel ? CANCELLED : 0), flag);
+        trace.stamp(Trace::LM_HEAD);
     }
-    __device__ __forceinline__ void run_step(int step, unsigned tag) {
-        NO_UNROLL
-        for (int layer = 0; layer < a.model.layers; ++layer) layer_phases(layer, step);
-        logits(tag);
+    __device__ __forceinline__ unsigned long long* line(int row, int cta) const {
+        return a.workspace + a.plan.lines + 2 * (row * a.plan.ctas + cta);
+    }
+
+    // Whether there is a next step
+    __device__ __forceinline__ bool goes_on() const {
+        bool all_finished = true, all_numbers = true;
+        for (int r = 0; r < rows(); ++r)
+            all_finished &= state.finished[r], all_numbers &= state.token[r] != NO_TOKEN;
+        return !state.cancelled && !all_finished && all_numbers;
     }
 };
 
-// --------------------------------------------------------------------------------------------------- 3. Kernel
+// --------------------------------------------------------------------------------------------------- 5. Kernel
 
-// K: a Known. DRAWS: tokens may be drawn; apart from those kernels that never do, which need fewer registers.
-template <typename T, class K, bool DRAWS>
+template <class Step>
 __global__ void __launch_bounds__(KERNEL_THREADS, 1) persistent_step_kernel(const __grid_constant__ Steps a) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) unsigned char memory[];
-    __shared__ StreamBarriers barriers;
-    __shared__ Boxes boxes;
-    BlockShare share;
-    take_share(share, a.model, a.plan, static_cast<int>(blockIdx.x));
+    __shared__ PipelineBarriers barriers;
+    __shared__ Gathers gathers;
     __shared__ StepState state;
-    BlockMemory m;  // not in shared memory: pointers that come from there may lead anywhere, for all the compiler knows
-    lay_out_memory(m, memory, a.model, a.plan);
-    const int first_step = a.steps[0];
+    // In registers: a pointer loaded from shared memory could point anywhere, for all the compiler knows
+    const Share share = share_of(a.model, a.plan, static_cast<int>(blockIdx.x));
+    const Smem m = smem_layout(memory, a.model, a.plan);
+    const int rows = a.model.rows, row = static_cast<int>(threadIdx.x), first_step = a.steps[0];
+    if (a.workspace[0] != 0) return;  // an earlier launch ended the text
     if (threadIdx.x == 0) {
-        stream_init(barriers, a.plan.slots, BLOCK_WARPS);
-        boxes_init(boxes);
+        pipeline_init(barriers, a.plan.stages, CTA_WARPS);
+        for (Gather* one : {&gathers.stream, &gathers.qkv, &gathers.states, &gathers.inner}) gather_init(*one);
+        signal_init(gathers.histograms, static_cast<unsigned>(a.plan.cluster));
+        hopper::mbarrier_init_done();
+        state.cancelled = false;
     }
-    if (threadIdx.x < a.model.rows) {
-        const int row = threadIdx.x, newest = first_step - 1;
-        state.position[row] = a.positions[row];
-        state.finished[row] = a.finished[row] != 0;
-        state.token[row] = newest >= 0 && newest < a.history_steps ? a.history[newest * a.model.rows + row] : 0;
-        if (row == 0) state.cancelled = false;
+    if (row < rows) {
+        state.position[row] = a.positions[row], state.finished[row] = a.finished[row] != 0;
+        const bool known = first_step > 0 && first_step <= a.history_steps;
+        state.token[row] = known ? a.history[(first_step - 1) * rows + row] : 0;
     }
+    for (int i = threadIdx.x; i < (1 + SUM_SETS) * rows * share.columns.count(); i += KERNEL_THREADS) m.sums[i] = 0;
+    for (int i = threadIdx.x; a.model.sampled && i < 2 * BINS; i += KERNEL_THREADS) m.bins[i] = {};
+    if (threadIdx.x < INPUT_BYTES * a.model.chunk_columns()) m.zeros[threadIdx.x] = 0;
     __syncthreads();
-    cluster_meet();  // all boxes are ready for letters
-    if (threadIdx.x >= BLOCK_THREADS) {
+    cluster_sync();  // all mbarriers are initialized
+    if (threadIdx.x >= CTA_THREADS) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-        hopper::fewer_registers<FEED_REGISTERS>();
+        hopper::fewer_registers<PRODUCER_REGISTERS>();
 #endif
-        if (threadIdx.x > BLOCK_THREADS) return;
-        PieceFeeder feeder(barriers, m.slots, a.plan.slots, a.plan.slot_bytes, false);
-        feed_steps<T>(a, state, share, feeder);
-        feeder.drain();
-        return;
+        if (threadIdx.x > CTA_THREADS) return;
+        Producer producer{{barriers, m.stages, a.plan.stages, a.plan.stage_bytes}};
+        Step::produce(a, share, state, producer);
+        return producer.drain();
     }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    hopper::more_registers<BLOCK_REGISTERS>();
+    hopper::more_registers<CONSUMER_REGISTERS>();
 #endif
-    PieceReader reader(barriers, m.slots, a.plan.slots, a.plan.slot_bytes);
-    ResidualStream<K> residual(a, m, share, boxes);
-    if (threadIdx.x < input_group_bytes<T>()) m.zeros[threadIdx.x] = 0;
-    block_sync();
-    StepClock clock;
-    Running<T, K, DRAWS> run = {a,      m,        share, state, boxes, letter_bytes(a.model, a.plan, share),
-                                   reader, residual, clock};
-    unsigned tag = a.first_tag;
+    Consumer weights{{barriers, m.stages, a.plan.stages, a.plan.stage_bytes}};
+    Trace trace;
+    Step run{a, m, share, state, gathers, weights, trace};
     int step = 0;
     NO_UNROLL
-    for (bool more = true; more; tag += static_cast<unsigned>(a.plan.tag_count(a.model))) {
-        clock.begin();
-        run.run_step(step, tag);
-        find_tokens<DRAWS>(a, m, share.units[LOGITS], state, first_step + step, tag);
-        clock.stamp(StepClock::TOKENS);
-        publish(a, state, first_step + step);
-        more = step + 1 < a.count && goes_on(a, state);
-        if (threadIdx.x == 0) reader.tell(step, more);
-        ++step;
+    for (bool more = true; more; ++step) {
+        NO_UNROLL
+        for (int layer = 0; layer < a.model.layers; ++layer) run.layer(layer, step);
+        run.lm_head(a.first_flag + step);
+        next_token(run, first_step + step, a.first_flag + step);
+        more = step + 1 < a.count && run.goes_on();
+        if (threadIdx.x == 0) weights.end_step(step, more);
     }
-    clock.store();
-    if (blockIdx.x == 0 && threadIdx.x < a.model.rows) {
-        const int row = threadIdx.x;
-        a.positions[row] = state.position[row] + step;
-        a.lengths[row] = state.position[row] + step + 1;
-        a.steps[row] = first_step + step;
-        a.finished[row] = state.finished[row];
+    if (Step::SAMPLED && a.model.sampled) {  // others may still read this CTA's histograms
+        if (row < a.plan.cluster) signal_send(gathers.histograms, threadIdx.x, run.histograms);
+        gather_wait(gathers.histograms, run.histograms);
     }
+    if (blockIdx.x > 0 || row >= rows) return;
+    a.positions[row] = state.position[row] + step, a.lengths[row] = state.position[row] + step + 1;
+    a.steps[row] = first_step + step, a.finished[row] = state.finished[row], a.workspace[0] = !run.goes_on();
 #endif
 }
 
-// ----------------------------------------------------------------------------------------------------- 4. Plan
-
-using OneText = Known<1, 64, SLICES>;  // of any GPT-2: all sizes have heads of 64 columns
-using AnyTexts = Known<MAX_STEP_ROWS>;
-
-template <typename T>
-static auto kernel_for(const StepModel& model, int cluster) {
-    if (OneText::holds(model, cluster))
-        return model.sampled ? persistent_step_kernel<T, OneText, true> : persistent_step_kernel<T, OneText, false>;
-#ifndef CUDA_SIMULATOR  // where more of them would only take the compiler's time
-    if (!model.sampled) return persistent_step_kernel<T, AnyTexts, false>;
-#endif
-    return persistent_step_kernel<T, AnyTexts, true>;
-}
-
-// A cooperative launch in clusters.
-struct LaunchShape {
-    cudaLaunchAttribute attributes[2] = {};
-    cudaLaunchConfig_t config = {};
-    LaunchShape(int blocks, int cluster, int shared_bytes, cudaStream_t stream) {
-        attributes[0].id = cudaLaunchAttributeCooperative;
-        attributes[0].val.cooperative = 1;
-        attributes[1].id = cudaLaunchAttributeClusterDimension;
-        attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
-        attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-        config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(KERNEL_THREADS);
-        config.dynamicSmemBytes = static_cast<size_t>(shared_bytes), config.stream = stream;
-        config.attrs = attributes, config.numAttrs = 2;
-    }
-};
-
-// Clusters that run at once.
-template <class Kernel>
-static int clusters_at_once(Kernel* kernel, int cluster, int shared_bytes) {
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
-    LaunchShape shape(cluster, cluster, shared_bytes, nullptr);
-    shape.attributes[0].val.cooperative = 0;
-    int clusters = 0;
-    CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &shape.config));
-    return clusters;
-}
-
-template <typename T>
-static void plan_for(StepPlan& plan, const StepModel& model, int most_blocks) {
-    constexpr int FEWEST_SLOTS = 4;
-    const int cluster = cluster_of(model, most_blocks), wanted = most_blocks ? most_blocks / cluster : MAX_CLUSTERS;
-    const auto kernel = kernel_for<T>(model, cluster);
-    if (device_attribute(cudaDevAttrComputeCapabilityMajor) < 9) return;
-    if (!sizes_fit(model) || !hopper::is_built(kernel)) return;
-    cudaFuncAttributes attributes;
-    CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-    // The simulator knows the kernel's own only when it has run
-    constexpr int OWN_BYTES = static_cast<int>(sizeof(StreamBarriers) + sizeof(Boxes) + sizeof(StepState)) + 64;
-    const int own = std::max(static_cast<int>(attributes.sharedSizeBytes), OWN_BYTES);
-    const int shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - own;
-    const int clusters = std::min({wanted, MAX_CLUSTERS, clusters_at_once(kernel, cluster, shared)});
-    if (clusters == 0) return;
-    lay_out(plan, model, cluster, clusters);
-    BlockMemory memory;
-    lay_out_memory(memory, nullptr, model, plan);  // without slots
-    plan.slots = std::min(MAX_SLOTS, (shared - memory.bytes) / static_cast<int>(plan.slot_bytes));
-    if (plan.slots < FEWEST_SLOTS || plan.tokens_per_piece < 1) return;
-    lay_out_memory(memory, nullptr, model, plan);
-    plan.shared_bytes = memory.bytes;
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, plan.shared_bytes));
-    plan.fits = true;
-}
-
-StepPlan plan_steps(const StepModel& model, int most_blocks) {
-    StepPlan plan = {};
-    for_float_type(model.type, [&]<typename T>() { plan_for<T>(plan, model, most_blocks); });
-    return plan;
-}
-
-// ------------------------------------------------------------------------------------------------- 5. Launcher
-
-// The device's address of memory of the host's.
-template <typename T>
-static T* on_device(T* host) {
-    void* device = nullptr;
-    CUDA_CHECK(cudaHostGetDevicePointer(&device, const_cast<int*>(host), 0));
-    return static_cast<T*>(device);
-}
-
-template <typename T>
-static void launch(Steps a) {
-    a.arrived = on_device(a.arrived);
-    a.cancel = on_device(a.cancel);
-    const size_t sums = sizeof(counted::Sum) * SUM_SETS * a.model.rows * a.model.width;
-    CUDA_CHECK(cudaMemsetAsync(a.words + a.plan.exchange.sums, 0, sums, a.stream));
-    const LaunchShape shape(a.plan.blocks, a.plan.cluster, a.plan.shared_bytes, a.stream);
-    CUDA_CHECK(cudaLaunchKernelEx(&shape.config, kernel_for<T>(a.model, a.plan.cluster), a));
-}
-
-void run_steps(const Steps& a) {
-    for_float_type(a.model.type, [&]<typename T>() { launch<T>(a); });
-}
+#include "common/kernels/gpt2/step_launch.cuh"  // kernel_for, plan_steps, run_steps
 #endif

@@ -1,11 +1,13 @@
-"""All steps of a text as one kernel (persistent_step.cu): up to 4 sequences, Hopper and later GPUs.
+"""Decode steps as one persistent kernel (persistent_step.cu): up to 4 sequences, Hopper GPUs.
 
-    packed = PackedWeights.of(weights)          once per model; None: there is no such kernel for it
-    step = PersistentStep(weights, kernels, packed, cache, state)
+    packed = PackedWeights.of(weights)          once per model
+    plan = Plan.of(weights, kernels, batch, max_seq_len)      None: there is no such kernel for it
+    step = PersistentStep(weights, kernels, packed, plan, cache, state)
     step.advance(tokens)                        the prompt's first new tokens
     step.start(99); step.tokens(1) ... step.tokens(99)
 
-The kernel runs on while the host reads the tokens, one by one, from memory that both reach.
+The kernel runs on while the host reads the tokens, one by one, from mapped host memory. A launch has launch_steps
+steps, so that other work on the GPU gets its turn; the next one is queued while the last one runs.
 """
 
 from __future__ import annotations
@@ -16,26 +18,26 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from common.kernels.gpt2.decode_step import DecodeState, first_tokens
+from common.kernels.gpt2.decode_step import DecodeState, FusedStep, first_tokens
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.weights import Weights
 
-UNIT_ROWS, GROUP_ROW_BYTES, SLICES = 8, 64, 8  # step_phases.h
+TILE_ROWS, CHUNK_ROW_BYTES, SLICES = 8, 64, 8  # step_plan.h
 NOT_YET, NO_TOKEN = -1, -2
-LAST_TAG = 2**32 - 1
+LAST_FLAG = 2**32 - 1
+LAUNCH_MS = 9.0  # that a launch should last at most; a step of a longer text takes longer than the one that is timed
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What plan_steps says. blocks: of the kernel; weight_bytes, vectors: of PackedWeights; words: between
-    blocks; tags: of these that a step takes. sampled: whether tokens are drawn.
+    """What plan_steps says. ctas: of the kernel; weight_bytes, vectors: of PackedWeights; workspace: in 64-bit words.
+    sampled: whether tokens are drawn.
     """
 
-    blocks: int
+    ctas: int
     weight_bytes: int
     vectors: int
-    words: int
-    tags: int
+    workspace: int
     sampled: bool = False
 
     @classmethod
@@ -46,20 +48,20 @@ class Plan:
         batch: int,
         max_seq_len: int,
         sampled: bool = False,
-        blocks: int = 0,
+        ctas: int = 0,
     ) -> Plan | None:
-        """None if the kernel does not take this model or so many sequences on this GPU. blocks: at most (0: all)."""
+        """None if the kernel doesn't take this model or batch on this GPU. ctas: at most (0: what suits the GPU)."""
         if kernels.variant != "tuned":
             return None
-        hidden = weights.layers[0].expand.weight.size(0)
+        hidden = weights.layers[0].fc1.weight.size(0)
         sizes = (len(weights.layers), weights.heads, hidden, batch, max_seq_len)
-        found = cls(*kernels.gpt2.plan_steps(weights.wte, *sizes, sampled, most_blocks=blocks), sampled)
-        return found if found.blocks else None
+        found = cls(*kernels.gpt2.plan_steps(weights.wte, *sizes, sampled, max_ctas=ctas), sampled)
+        return found if found.ctas else None
 
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """weights: uint8 [weight_bytes], vectors: float32 [vectors], in the order of step_phases.h."""
+    """weights: uint8 [weight_bytes], vectors: float32 [vectors], in the order of step_plan.h."""
 
     weights: Tensor
     vectors: Tensor
@@ -69,16 +71,19 @@ class PackedWeights:
         matrices, vectors = [], []
         for layer in weights.layers:
             matrices.append(packed(by_heads(layer.qkv.weight, weights.heads)))
-            matrices.append(packed_by_columns(filled_up(layer.projection.weight, weights.heads)))
-            matrices.append(packed(layer.expand.weight))
-            matrices.append(packed_by_columns(layer.contract.weight))
+            matrices.append(packed_by_slices(padded_heads(layer.proj.weight, weights.heads)))
+            matrices.append(packed(layer.fc1.weight))
+            matrices.append(packed_by_slices(layer.fc2.weight))
             vectors += [layer.norm_1.weight, layer.norm_1.bias, by_heads(layer.qkv.bias, weights.heads)]
-            vectors += [layer.projection.bias, layer.norm_2.weight, layer.norm_2.bias]
-            vectors += [layer.expand.bias, layer.contract.bias]
+            vectors += [layer.proj.bias, layer.norm_2.weight, layer.norm_2.bias, layer.fc1.bias, layer.fc2.bias]
             vectors.append(weights.wte.new_tensor([layer.scale, 0, 0, 0], dtype=torch.float32))
         matrices.append(packed(weights.head))
         vectors += [weights.norm.weight, weights.norm.bias]
         return cls(torch.cat(matrices), torch.cat([vector.float() for vector in vectors]))
+
+    @property
+    def nbytes(self) -> int:
+        return self.weights.nbytes + self.vectors.nbytes
 
 
 def by_heads(qkv: Tensor, heads: int) -> Tensor:
@@ -86,47 +91,41 @@ def by_heads(qkv: Tensor, heads: int) -> Tensor:
     return qkv.view(3, heads, -1, *qkv.shape[1:]).transpose(0, 1).reshape(qkv.shape)
 
 
-def filled_up(projection: Tensor, heads: int) -> Tensor:
-    """[N, width] -> [N, heads * columns], each head's columns followed by zeros up to a multiple of 64 bytes."""
-    group = GROUP_ROW_BYTES // projection.element_size()
-    of_heads = projection.view(len(projection), heads, -1)
-    return torch.nn.functional.pad(of_heads, (0, -of_heads.size(-1) % group)).flatten(1)
+def padded_heads(proj: Tensor, heads: int) -> Tensor:
+    """[N, width] -> [N, heads * columns], each head's columns zero-padded to a multiple of 64 bytes."""
+    chunk = CHUNK_ROW_BYTES // proj.element_size()
+    of_heads = proj.view(len(proj), heads, -1)
+    return torch.nn.functional.pad(of_heads, (0, -of_heads.size(-1) % chunk)).flatten(1)
 
 
-def grouped(weight: Tensor) -> Tensor:
-    """[N, K] -> [ceil(N / 8), K in groups of 64 bytes, 8, 64 bytes of a row]. Rows beyond N are zeros."""
+def tiled(weight: Tensor) -> Tensor:
+    """[N, K] -> [ceil(N / 8), K in chunks of 64 bytes, 8, 64 bytes of a row]. Rows beyond N are zeros."""
     rows, columns = weight.shape
-    units, group = -(-rows // UNIT_ROWS), GROUP_ROW_BYTES // weight.element_size()
-    padded = torch.nn.functional.pad(weight, (0, 0, 0, units * UNIT_ROWS - rows))
-    return padded.view(units, UNIT_ROWS, columns // group, group).transpose(1, 2)
+    tiles, chunk = -(-rows // TILE_ROWS), CHUNK_ROW_BYTES // weight.element_size()
+    padded = torch.nn.functional.pad(weight, (0, 0, 0, tiles * TILE_ROWS - rows))
+    return padded.view(tiles, TILE_ROWS, columns // chunk, chunk).transpose(1, 2)
 
 
 def packed(weight: Tensor) -> Tensor:
-    """uint8 [bytes]: a matrix [N, K] of which blocks take whole rows, [units][groups][8][64 bytes], see `grouped`.
-
-    K: a multiple of 64 bytes.
-    """
-    return grouped(weight).contiguous().view(-1).view(torch.uint8)
+    """uint8 [bytes]: a column-parallel matrix [N, K], [tiles][chunks][8][64 bytes], see `tiled`."""
+    return tiled(weight).contiguous().view(-1).view(torch.uint8)
 
 
-def packed_by_columns(weight: Tensor) -> Tensor:
-    """uint8 [bytes]: a matrix [N, K] of which blocks take some columns, [8 slices][groups][units][8][64 bytes].
-
-    Slices are as equal as may be, in whole units. K: a multiple of 64 bytes.
-    """
-    units = grouped(weight)
-    ends = [len(units) * i // SLICES for i in range(SLICES + 1)]
-    slices = [units[begin:end].transpose(0, 1).flatten() for begin, end in pairwise(ends)]
+def packed_by_slices(weight: Tensor) -> Tensor:
+    """uint8 [bytes]: a row-parallel matrix [N, K], [8 slices][chunks][tiles][8][64 bytes], whole tiles to a slice."""
+    tiles = tiled(weight)
+    ends = [len(tiles) * i // SLICES for i in range(SLICES + 1)]
+    slices = [tiles[begin:end].transpose(0, 1).flatten() for begin, end in pairwise(ends)]
     return torch.cat(slices).view(torch.uint8)
 
 
 class PersistentStep:
-    """Runs of decode steps, each one launch.
+    """Decode steps of a text, in launches of launch_steps steps.
 
-    packed: the weights once more. plan: Plan.of these weights and this batch; if it is a sampled one, tokens are drawn
-    as state.uniforms, temperature, top_k and top_p say (sampling.draw). cache: [layers, 2, batch or more, heads,
-    max_seq_len, head_dim]. state: of the batch. keep_logits: whether the last step's logits are kept, in `logits`.
-    blocks: as Plan.of was given.
+    packed_weights: a second copy of the weights. plan: Plan.of these weights and this batch; if it is a sampled one,
+    tokens are drawn as state.uniforms, temperature, top_k and top_p say (sampling.draw). cache: [layers, 2, batch or
+    more, heads, max_seq_len, head_dim]. state: of the batch. keep_logits: whether the last step's logits are kept, in
+    `logits`. ctas: as Plan.of was given.
     """
 
     def __init__(
@@ -138,22 +137,28 @@ class PersistentStep:
         cache: Tensor,
         state: DecodeState,
         keep_logits: bool = False,
-        blocks: int = 0,
+        ctas: int = 0,
     ) -> None:
         self.weights, self.kernels, self.packed, self.cache, self.state = weights, kernels, packed_weights, cache, state
-        self.plan, self.blocks = plan, blocks
+        self.plan, self.ctas = plan, ctas
         batch, device = len(state.positions), kernels.device
-        self.words = torch.zeros(plan.words, dtype=torch.int64, device=device)
+        self.on_gpu = device.type == "cuda"
+        self.workspace = torch.zeros(plan.workspace, dtype=torch.int64, device=device)
         self.logits = (
             torch.zeros(batch, weights.vocab, dtype=torch.float32, device=device)
             if keep_logits or plan.sampled
             else None
         )
-        pinned = device.type == "cuda"
-        self.arrived = torch.full(state.history.shape, NOT_YET, dtype=torch.int32, device="cpu", pin_memory=pinned)
-        self.cancelled = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=pinned)
+        self.arrived = torch.full(state.history.shape, NOT_YET, dtype=torch.int32, device="cpu", pin_memory=self.on_gpu)
+        self.cancelled = torch.zeros(1, dtype=torch.int32, device="cpu", pin_memory=self.on_gpu)
+        self.launch_steps = len(state.history)
         self._numbers = self.arrived.numpy()
-        self._next_tag = 1
+        self._next_flag = 1
+        self._launched = self._wanted = 0  # steps of the text: launched, wanted
+        # The end of a prefill, in the step's own kernels
+        caches = [(keys[:batch], values[:batch]) for keys, values in cache]
+        fits = self.on_gpu and FusedStep.fits(weights, kernels, batch)
+        self._first = FusedStep(weights, kernels, caches, state) if fits else None
 
     def advance(self, tokens: Tensor) -> None:
         """Writes the tokens int64 [batch] down and moves on to them."""
@@ -161,16 +166,25 @@ class PersistentStep:
 
     def finish(self, x: Tensor, heads: Tensor, sampled: bool) -> None:
         """As TorchStep's."""
+        if self._first is not None:
+            return self._first.finish(x, heads, sampled)
         self.advance(first_tokens(self.weights, self.kernels, self.state, x, heads, sampled))
 
-    def start(self, steps: int) -> None:
-        """Launches so many steps, none if 0. They end early when all sequences have stopped, and behind cancel()."""
-        if steps == 0:
-            return
+    def start(self, steps: int, first: int = 1) -> None:
+        """Begins that many steps, none if 0; the first one makes token `first` of the text, as tokens() counts them.
+
+        They end early when all sequences have stopped, and after cancel().
+        """
         self.arrived.fill_(NOT_YET)
-        if self._next_tag + steps * self.plan.tags > LAST_TAG:
-            self.words.zero_()
-            self._next_tag = 1
+        self._launched, self._wanted = first, first + steps
+        if steps:
+            self._launch(True)
+
+    def _launch(self, first: bool) -> None:
+        steps = min(self.launch_steps, self._wanted - self._launched)
+        if self._next_flag + steps > LAST_FLAG:
+            self.workspace[1:].zero_()
+            self._next_flag = 1
         state, weights = self.state, self.weights
         drawn = (state.uniforms, state.temperature, state.top_k, state.top_p) if self.plan.sampled else [None] * 4
         self.kernels.gpt2.run_steps(
@@ -179,7 +193,7 @@ class PersistentStep:
             weights.wte,
             weights.wpe,
             self.cache,
-            self.words,
+            self.workspace,
             self.logits,
             state.positions,
             state.lengths,
@@ -190,36 +204,54 @@ class PersistentStep:
             self.arrived,
             self.cancelled,
             weights.eps,
-            weights.layers[0].expand.weight.size(0),
+            weights.layers[0].fc1.weight.size(0),
             steps,
-            self._next_tag,
+            self._next_flag,
+            first,
             *drawn,
-            most_blocks=self.blocks,
+            max_ctas=self.ctas,
         )
-        self._next_tag += steps * self.plan.tags
+        self._next_flag += steps
+        self._launched += steps
 
     def tokens(self, step: int) -> list[int]:
         """Waits for the tokens of a step that was started: a list of int, one per sequence.
 
         RuntimeError if the kernel failed, ArithmeticError if logits are no numbers: the kernel's sums take numbers
-        below 2^17 in magnitude (counted_sums.cuh).
+        below 2^17 in magnitude (fixed_point.cuh).
         """
-        numbers, looks = self._numbers[step], 0
+        if self._launched < self._wanted and step + self.launch_steps >= self._launched:
+            self._launch(False)
+        numbers, polls = self._numbers[step], 0
         while (numbers == NOT_YET).any():
-            looks += 1
-            if looks % 10_000 == 0 and self.kernels.device.type == "cuda":
+            polls += 1
+            if polls % 10_000 == 0 and self.on_gpu:
                 torch.cuda.current_stream().query()  # raises what the kernel died of
         found = numbers.tolist()
         if NO_TOKEN in found:
             raise ArithmeticError(
                 f"step {step} of sequence {found.index(NO_TOKEN)} has logits that are no numbers; a layer added more "
-                f"than 2^17 to the residual stream, or something that is no number: take the engine's graph"
+                f"than 2^17 to the residual stream, or something that is no number: use Engine(..., persistent=False)"
             )
         return found
 
     def cancel(self) -> None:
-        """Ends the run behind the step that is under way, if there is one, and waits for it."""
+        """Ends the launch after the current step, if there is one, and waits for it; queued ones do nothing."""
+        self._wanted = self._launched
         self.cancelled.fill_(1)
-        if self.kernels.device.type == "cuda":
+        if self.on_gpu:
             torch.cuda.current_stream().synchronize()
         self.cancelled.zero_()
+
+    def measure_launch(self) -> None:
+        """Sets launch_steps so that a launch lasts at most LAUNCH_MS: times steps at the end of the context."""
+        steps = min(8, len(self.state.history) - 1)
+        end = torch.full_like(self.state.positions, len(self.state.history) - 1 - steps)
+        begin, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(2):  # the first launch loads the kernel
+            self.state.begin(end, None)
+            begin.record()
+            self.start(steps)
+            done.record()
+            done.synchronize()
+        self.launch_steps = max(1, int(LAUNCH_MS * steps / begin.elapsed_time(done)))

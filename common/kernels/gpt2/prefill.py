@@ -38,7 +38,7 @@ class PromptBuffer:
     def put(self, prompts: Sequence[Sequence[int]], seq_len: int, stop_token: int | None) -> None:
         """A new text begins on the device, behind what is launched already. seq_len: at least the longest prompt's."""
         if self._copied is not None:
-            self._copied.synchronize()  # nothing reads the memory any more that is now written
+            self._copied.synchronize()  # nothing still reads the memory that is now written
         batch = len(self.state.positions)
         ends = [len(prompt) for prompt in prompts]
         values = [end - 1 for end in ends] + ends + [0] * (2 * batch)  # positions, lengths, steps, finished
@@ -83,7 +83,7 @@ class Captured:
     """Calls as CUDA graphs by name, captured when they are first asked for.
 
     All graphs share a pool of memory, so they must run one after the other, on one stream, and leave nothing in tensors
-    that they make. most: so many are kept; one more drops the one that was not asked for for the longest time.
+    that they make. most: how many are kept; a further one evicts the least recently used.
     """
 
     def __init__(self, most: int) -> None:

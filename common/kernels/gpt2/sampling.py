@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-# Far apart, so that neighbouring seeds have no sequence in common (2^64 divided by the golden ratio)
+# Far apart, so that neighboring seeds have no sequence in common (2^64 divided by the golden ratio)
 SEQUENCE_STRIDE = 0x9E3779B97F4A7C15
 
 

@@ -1,110 +1,285 @@
-// step_plan.h - how a model is laid out for the persistent kernel: who gets what, and where it lies. Host code.
+// step_plan.h - how the persistent kernel (persistent_step.cu) divides a decode step among the GPU's SMs.
 //
-//   1. Sizes       sizes_fit             what the kernel takes for granted
-//   2. Matrices    lay_out_matrices      pieces; weights and vectors in memory
-//   3. Words       lay_out_words         what all blocks share
-//   4. Plan        lay_out               all of it, for so many clusters of so many blocks
+//   1. Model    StepModel              the sizes of a GPT-2 and of a batch
+//   2. Plan     Matrix, StepPlan       weights and workspace in memory; plan_layout() fills it in
+//   3. Shares   Share, share_of        what a CTA computes
+//   4. Shared   Smem, smem_layout      a CTA's shared memory
+//   5. Launch   Steps, plan_steps, run_steps
+//
+// Weights are packed in the order in which CTAs read them (PackedWeights of persistent_step.py). A tile is 8 rows of a
+// matrix [N, K]; a chunk is 64 bytes of each of its rows: 512 contiguous bytes, 16 for each lane of a warp.
+//
+//   weights   [layers][QKV, PROJ, FC1, FC2], then LM_HEAD
+//             QKV, FC1, LM_HEAD  [tiles][chunks][8][64 bytes]; QKV's rows are [heads][query, key, value][head_dim]
+//             PROJ, FC2          [SLICES][chunks][tiles of the slice][8][64 bytes]; PROJ's columns are
+//                                [heads][head_dim, zero-padded to whole chunks]
+//   vectors   float [layers][norm_1 weight, bias; QKV bias; PROJ bias; norm_2 weight, bias; FC1 bias; FC2 bias;
+//             softmax scale, 0, 0, 0], then the last norm's weight and bias
+//
+// T is float32, float16 or bfloat16.
 #pragma once
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
 
-#include "common/kernels/gpt2/phase_block.cuh"
+#include "common/cuda/check.h"
+#include "common/cuda/float_type.h"
+#include "common/kernels/gpt2/fixed_point.cuh"
+#include "common/kernels/gpt2/gpt2.h"
 
-// ---------------------------------------------------------------------------------------------------- 1. Sizes
+constexpr int TILE_ROWS = 8, CHUNK_BYTES = 512, CHUNK_ROW_BYTES = CHUNK_BYTES / TILE_ROWS;
+constexpr int SLICES = 8;  // of PROJ's and FC2's outputs; a multiple of the CTAs of a cluster
+constexpr int MAX_CLUSTERS = 32;
+constexpr int CTA_WARPS = 8, CTA_THREADS = 32 * CTA_WARPS;  // two consumer warpgroups
+constexpr int KERNEL_THREADS = CTA_THREADS + 128;           // and one of which a thread is the producer
+constexpr int TILE_BATCH = 8;    // tiles whose partial sums are reduced together
+constexpr int WARP_CHUNKS = 4;   // of a column-parallel stage, per warp
+constexpr int WARP_TILES = 4;    // of a slice, per warp
+constexpr int STAGE_CHUNKS = 2;  // of a row-parallel stage, at most
+constexpr int SUM_SETS = 3;      // of all-reduce sums: one for PROJ, two in turn for FC2
+constexpr int INPUT_BYTES = 4;   // of a GEMV's input in shared memory, per column, for any T
+constexpr int STATE_PAD = 4;     // floats after a softmax state's head_dim: m, l, 0, 0
+constexpr int BINS = 256;        // of a sampling histogram, one per thread (step_sampling.cuh)
+constexpr int SAMPLED_PER_THREAD = 28;  // logits of the vocabulary that a thread samples from, at most
 
-inline bool sizes_fit(const StepModel& model) {
-    const int vector = 16 / model.element_bytes(), row = GROUP_ROW_BYTES / model.element_bytes();
-    const int lanes = model.head_dim() / vector;
-    return model.rows >= 1 && model.rows <= MAX_STEP_ROWS && model.width % model.heads == 0 &&
-           model.head_dim() % UNIT_ROWS == 0 && lanes >= 1 && lanes <= 32 && (lanes & (lanes - 1)) == 0 &&
-           model.width % row == 0 && model.hidden % row == 0 && model.width <= 4 * NORM_ITEMS * BLOCK_THREADS &&
-           !(model.sampled && model.vocab > MOST_DRAWN_TOKENS);
+// --------------------------------------------------------------------------------------------------- 1. Model
+
+struct StepModel {
+    FloatType type;
+    int layers, width, heads, hidden, vocab;
+    int rows;  // sequences of the batch, 1 .. MAX_STEP_ROWS
+    int max_seq_len;
+    bool sampled;  // tokens are drawn; else greedy
+
+    __host__ __device__ int head_dim() const { return width / heads; }
+    __host__ __device__ int element_bytes() const { return type == FloatType::FLOAT32 ? 4 : 2; }
+    __host__ __device__ int chunk_columns() const { return CHUNK_ROW_BYTES / element_bytes(); }
+    __host__ __device__ int head_tiles() const { return 3 * head_dim() / TILE_ROWS; }  // of QKV
+    __host__ __device__ int head_chunks() const {                                      // of PROJ
+        return (head_dim() + chunk_columns() - 1) / chunk_columns();
+    }
+};
+
+// ---------------------------------------------------------------------------------------------------- 2. Plan
+
+enum Phase { QKV, PROJ, FC1, FC2, LM_HEAD, MATRICES };  // ATTENTION has no weights
+
+// Offsets are those of the first layer.
+struct Matrix {
+    int n, tiles, chunks;
+    int stage_chunks;  // QKV, FC1, LM_HEAD: a stage is this many chunks of one tile; PROJ, FC2: of all tiles of a slice
+    size_t weights;    // bytes from the start of all weights
+    int bias, norm;    // floats from the start of all vectors, the norm's weight and bias; -1: none
+
+    __host__ __device__ size_t tile_bytes() const { return size_t{CHUNK_BYTES} * chunks; }
+    __host__ __device__ int slice_begin(int slice) const { return tiles * slice / SLICES; }
+};
+
+struct StepPlan {
+    bool fits;
+    int ctas, cluster, clusters;  // CTAs in all, CTAs of a cluster, clusters
+    Matrix matrices[MATRICES];
+    size_t layer_bytes, weight_bytes;
+    int layer_vectors, vectors, scale;  // scale: the softmax scale's place among a layer's vectors
+    int sums, lines, workspace;  // 64-bit words: [SUM_SETS][rows][width] sums, [rows][ctas][2] LL lines; of all
+    fixed_point::Scale sum_scale;
+    double inverse_width;
+    int head_dim, head_chunks, head_tiles, head_lanes;  // head_lanes: 16-byte vectors of a key or value, a power of 2
+    int max_heads, max_inner, max_columns;  // a CTA's heads, chunks of FC2's columns, columns of the residual stream
+    int stages, stage_tokens;               // stage_tokens: keys and values that fit a stage
+    unsigned stage_bytes;
+    int smem_bytes;
+};
+
+struct Range {
+    int begin, end;
+    __host__ __device__ int count() const { return end - begin; }
+};
+
+// Part `part` of `parts` that differ by one at most.
+__host__ __device__ inline Range part_of(Range all, int parts, int part) {
+    return {all.begin + all.count() * part / parts, all.begin + all.count() * (part + 1) / parts};
 }
-static_assert(4 * NORM_ITEMS * BLOCK_THREADS <= SLICES * BLOCK_WARPS * WARP_UNITS * UNIT_ROWS, "the widest slice");
 
-// Blocks of a cluster: as many as there are slices, fewer where a block would have none, or where `blocks` (0: as many
-// as suit the GPU) are not whole clusters.
-inline int cluster_of(const StepModel& model, int blocks) {
-    int cluster = SLICES;
-    while (cluster > 1 && (cluster > model.width / UNIT_ROWS || blocks % cluster != 0)) cluster /= 2;
-    return cluster;
+// -------------------------------------------------------------------------------------------------- 3. Shares
+
+struct Share {
+    int cluster, rank;
+    Range heads, inner;     // the cluster's heads and chunks of FC2's columns
+    Range tiles[MATRICES];  // the CTA's, of QKV, FC1 and LM_HEAD
+    Range slices, columns;  // the CTA's, of PROJ's and FC2's outputs: slices, and columns of the residual stream
+    int fc1_begin;          // the cluster's first tile of FC1
+};
+
+__host__ __device__ inline Share share_of(const StepModel& model, const StepPlan& plan, int cta) {
+    Share s = {};
+    s.cluster = cta / plan.cluster, s.rank = cta % plan.cluster;
+    const auto of_cluster = [&](int count) { return part_of({0, count}, plan.clusters, s.cluster); };
+    const auto of_cta = [&](int begin, int end) { return part_of({begin, end}, plan.cluster, s.rank); };
+    const int inner_tiles = model.chunk_columns() / TILE_ROWS;  // of FC1, for a chunk of FC2
+    const Range logits = of_cluster(plan.matrices[LM_HEAD].tiles);
+    s.heads = of_cluster(model.heads), s.inner = of_cluster(plan.matrices[FC2].chunks);
+    s.fc1_begin = s.inner.begin * inner_tiles;
+    s.tiles[QKV] = of_cta(s.heads.begin * model.head_tiles(), s.heads.end * model.head_tiles());
+    s.tiles[FC1] = of_cta(s.fc1_begin, s.inner.end * inner_tiles);
+    s.tiles[LM_HEAD] = of_cta(logits.begin, logits.end);
+    s.slices = of_cta(0, SLICES);
+    const Matrix& fc2 = plan.matrices[FC2];
+    s.columns = {TILE_ROWS * fc2.slice_begin(s.slices.begin), TILE_ROWS * fc2.slice_begin(s.slices.end)};
+    return s;
 }
 
-// ------------------------------------------------------------------------------------------------- 2. Matrices
+// ------------------------------------------------------------------------------------------- 4. Shared memory
 
-// Pieces of up to 16 KB: small enough to be many, large enough for what it takes to feed one.
-constexpr int MOST_GROUPS = WARP_GROUPS * BLOCK_WARPS;
+struct Moments {  // of a row, by warp
+    double sum[CTA_WARPS], squares[CTA_WARPS];
+};
+struct alignas(16) Bin {  // of a sampling histogram; token: the sum of token ids, of a single token its id
+    unsigned count, token, low, high;  // low, high: of the weights
+};
 
-inline void lay_out_matrices(StepPlan& plan, const StepModel& model) {
-    const int width = model.width, hidden = model.hidden, in_group = GROUP_ROW_BYTES / model.element_bytes();
-    const auto set = [&](Phase phase, int n, int groups) {
-        Matrix& m = plan.matrices[phase];
-        m.n = n, m.units = ceil_div(n, UNIT_ROWS), m.groups = groups;
-        m.bias = m.norm = -1;
-        int piece_units = 1;
-        if (phase == PROJECTION || phase == CONTRACT) {
-            piece_units = ceil_div(m.units, SLICES);
-            m.piece_groups = std::clamp(MOST_GROUPS / piece_units, 1, PIECE_GROUPS);
-        } else {
-            m.piece_groups = ceil_div(groups, ceil_div(groups, MOST_GROUPS));
-        }
-        const int bytes = GROUP_BYTES * piece_units * m.piece_groups;
-        plan.slot_bytes = std::max(plan.slot_bytes, static_cast<unsigned>(bytes));
+struct Smem {
+    unsigned char* stages;   // [stages][stage_bytes]                     the weight pipeline
+    float* stream;           // [2][rows][width]                          all-gathered: the residual stream
+    unsigned char* qkv;      // T [rows][heads][3][head_dim]              all-gathered: the cluster's q, k, v
+    float* states;           // [cluster][rows][heads][head_dim + 4]      all-gathered: softmax states: o; m, l
+    unsigned char* inner;    // [rows][inner_stride]                      all-gathered: FC2's input, see `input`
+    long long* sums;         // [1 + SUM_SETS][rows][columns]             the CTA's columns of the residual stream, in
+                             //                                           fixed point; the sums as last seen
+    unsigned char* zeros;    // a chunk's input of zeros
+    unsigned char* input;    // [rows][input_stride]                      a GEMV's input. 16 bits: for every 4 columns
+                             //                                           2 rounded, their rest; 2 rounded, their rest
+    float* partial;          // [2][CTA_WARPS][TILE_BATCH][rows][8]       warps' sums, double-buffered
+    float* warp_states;      // [CTA_WARPS][head_dim], [CTA_WARPS][2]     warps' softmax states
+    Moments* moments;        // [rows]
+    Bin* bins;               // [2][BINS]                                 if sampled
+    float* maxima;           // [rows][MAX_CLUSTERS * SLICES]             if sampled: of each CTA's logits
+    int inner_stride, input_stride, partial_floats, bytes;  // strides: rows start in different banks
+};
+
+__host__ __device__ inline Smem smem_layout(unsigned char* memory, const StepModel& model, const StepPlan& plan) {
+    Smem m = {};
+    const auto take = [&](auto*& to, int bytes) {
+        to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(memory + m.bytes);
+        m.bytes += (bytes + 15) / 16 * 16;
     };
-    set(QKV, 3 * width, width / in_group);
-    set(PROJECTION, width, model.heads * model.head_groups());
-    set(EXPAND, hidden, width / in_group);
-    set(CONTRACT, width, hidden / in_group);
-    set(LOGITS, model.vocab, width / in_group);
-    const int token_bytes = 2 * model.head_dim() * model.element_bytes();
-    plan.tokens_per_piece = std::min(static_cast<int>(plan.slot_bytes) / token_bytes, BLOCK_THREADS * 32 / token_bytes);
+    const auto stride = [](int bytes) { return (bytes + 127) / 128 * 128 + 64; };
+    const int rows = model.rows, head_dim = model.head_dim(), chunk_input = INPUT_BYTES * model.chunk_columns();
+    const int attended = plan.max_heads * model.head_chunks() * chunk_input, width = model.width * INPUT_BYTES;
+    m.inner_stride = stride(plan.max_inner * chunk_input);
+    m.input_stride = stride(attended > width ? attended : width);
+    m.partial_floats = CTA_WARPS * TILE_BATCH * rows * TILE_ROWS;
+    take(m.stages, plan.stages * static_cast<int>(plan.stage_bytes));
+    take(m.stream, 4 * 2 * rows * model.width);
+    take(m.qkv, rows * plan.max_heads * 3 * head_dim * model.element_bytes());
+    take(m.states, 4 * plan.cluster * rows * plan.max_heads * (head_dim + STATE_PAD));
+    take(m.inner, rows * m.inner_stride);
+    take(m.sums, 8 * (1 + SUM_SETS) * rows * plan.max_columns);
+    take(m.zeros, chunk_input);
+    take(m.input, rows * m.input_stride);
+    take(m.partial, 4 * 2 * m.partial_floats);
+    take(m.warp_states, 4 * CTA_WARPS * (head_dim + 2));
+    take(m.moments, static_cast<int>(sizeof(Moments)) * rows);
+    take(m.bins, model.sampled ? 2 * BINS * static_cast<int>(sizeof(Bin)) : 0);
+    take(m.maxima, model.sampled ? 4 * rows * MAX_CLUSTERS * SLICES : 0);
+    return m;
+}
 
-    int vectors = 0;
-    const auto take = [&](int count) { return vectors += count, vectors - count; };
-    for (int i = 0; i < LOGITS; ++i) {
-        Matrix& m = plan.matrices[i];
-        m.weights = plan.layer_bytes;
-        plan.layer_bytes += m.units * m.unit_bytes();
-        if (i == QKV || i == EXPAND) m.norm = take(2 * width);
-        m.bias = take(m.n);
-    }
+// What the kernel takes for granted.
+inline bool sizes_fit(const StepModel& model, int cluster) {
+    const int lanes = model.head_dim() * model.element_bytes() / 16, columns = model.chunk_columns();
+    return model.rows >= 1 && model.rows <= MAX_STEP_ROWS && model.width % model.heads == 0 &&
+           model.head_dim() % TILE_ROWS == 0 && lanes >= 1 && lanes <= 32 && (lanes & (lanes - 1)) == 0 &&
+           model.width % columns == 0 && model.hidden % columns == 0 &&
+           model.width <= SLICES * CTA_WARPS * WARP_TILES * TILE_ROWS &&
+           !(model.sampled && model.vocab > cluster * CTA_THREADS * SAMPLED_PER_THREAD);
+}
+
+// All but stages and smem_bytes.
+inline void plan_layout(StepPlan& plan, const StepModel& model, int cluster, int clusters) {
+    constexpr int MOST_CHUNKS = WARP_CHUNKS * CTA_WARPS;  // stages of 16 KB: many, and large enough for TMA
+    const int width = model.width, hidden = model.hidden, columns = model.chunk_columns();
+    plan.cluster = cluster, plan.clusters = clusters, plan.ctas = cluster * clusters;
+    plan.sum_scale = fixed_point::scale_for(clusters);
+    plan.inverse_width = 1.0 / width;
+    plan.head_dim = model.head_dim(), plan.head_chunks = model.head_chunks(), plan.head_tiles = model.head_tiles();
+    plan.head_lanes = plan.head_dim * model.element_bytes() / 16;
+    const auto take = [&](int count) { return plan.layer_vectors += count, plan.layer_vectors - count; };
+    const auto add = [&](Phase phase, int n, int chunks) {
+        Matrix& m = plan.matrices[phase];
+        const bool row_parallel = phase == PROJ || phase == FC2;
+        m.n = n, m.tiles = ceil_div(n, TILE_ROWS), m.chunks = chunks;
+        const int stage_tiles = row_parallel ? ceil_div(m.tiles, SLICES) : 1;
+        m.stage_chunks = row_parallel ? std::clamp(MOST_CHUNKS / stage_tiles, 1, STAGE_CHUNKS)
+                                      : ceil_div(chunks, ceil_div(chunks, MOST_CHUNKS));
+        const int stage_bytes = CHUNK_BYTES * stage_tiles * m.stage_chunks;
+        plan.stage_bytes = std::max(plan.stage_bytes, static_cast<unsigned>(stage_bytes));
+        m.bias = m.norm = -1;
+        if (phase == LM_HEAD) return;
+        m.weights = plan.layer_bytes, plan.layer_bytes += m.tiles * m.tile_bytes();
+        if (!row_parallel) m.norm = take(2 * width);
+        m.bias = take(n);
+    };
+    add(QKV, 3 * width, width / columns);
+    add(PROJ, width, model.heads * model.head_chunks());
+    add(FC1, hidden, width / columns);
+    add(FC2, width, hidden / columns);
+    add(LM_HEAD, model.vocab, width / columns);
     plan.scale = take(4);
-    plan.layer_vectors = vectors;
-    Matrix& head = plan.matrices[LOGITS];
-    head.norm = head.weights = 0;  // behind the last layer's
+    plan.matrices[LM_HEAD].norm = 0;  // after the last layer's, as are its weights
     plan.vectors = model.layers * plan.layer_vectors + 2 * width;
-    plan.weight_bytes = model.layers * plan.layer_bytes + head.units * head.unit_bytes();
-}
-
-// ---------------------------------------------------------------------------------------------------- 3. Words
-
-inline void lay_out_words(StepPlan& plan, const StepModel& model) {
-    Exchange& words = plan.exchange;
-    const auto give = [&](int count) { return words.words += (count + 1) / 2 * 2, words.words - (count + 1) / 2 * 2; };
-    words.sums = give(SUM_SETS * model.rows * model.width);
-    words.best_words = model.sampled ? 4 : 2;
-    words.best = give(model.rows * plan.blocks * words.best_words);
-    if (!model.sampled) return;
-    words.digit_parts = give(model.rows * DIGITS * plan.blocks * 4);
-    words.digit_sums = give(model.rows * DIGITS * 4);
-}
-
-// ----------------------------------------------------------------------------------------------------- 4. Plan
-
-// All but slots and shared_bytes.
-inline void lay_out(StepPlan& plan, const StepModel& model, int cluster, int clusters) {
-    plan.cluster = cluster, plan.clusters = clusters, plan.blocks = cluster * clusters;
-    plan.sum_scale = counted::scale_for(clusters);
-    plan.head_dim = model.head_dim(), plan.head_groups = model.head_groups(), plan.head_units = model.head_units();
-    plan.part_units = plan.head_dim / UNIT_ROWS, plan.head_lanes = plan.head_dim * model.element_bytes() / 16;
-    plan.inverse_width = 1.0 / model.width;
-    lay_out_matrices(plan, model);
-    for (int block = 0; block < plan.blocks; ++block) {
-        BlockShare share = {};
-        take_share(share, model, plan, block);
-        plan.most_heads = std::max(plan.most_heads, share.heads.count());
-        plan.most_inner = std::max(plan.most_inner, share.inner.count());
-        plan.most_slice = std::max(plan.most_slice, share.columns.count());
-        if (model.sampled) plan.draw_tokens = std::max(plan.draw_tokens, UNIT_ROWS * share.units[LOGITS].count());
+    const Matrix& head = plan.matrices[LM_HEAD];
+    plan.weight_bytes = model.layers * plan.layer_bytes + head.tiles * head.tile_bytes();
+    const int token_bytes = 2 * plan.head_dim * model.element_bytes();
+    plan.stage_tokens = std::min(static_cast<int>(plan.stage_bytes) / token_bytes, CTA_THREADS * 32 / token_bytes);
+    plan.sums = 2;  // after one word that says whether the run is over, and one of padding
+    plan.lines = plan.sums + (SUM_SETS * model.rows * width + 1) / 2 * 2;
+    plan.workspace = plan.lines + 2 * model.rows * plan.ctas;
+    for (int cta = 0; cta < plan.ctas; ++cta) {
+        const Share share = share_of(model, plan, cta);
+        plan.max_heads = std::max(plan.max_heads, share.heads.count());
+        plan.max_inner = std::max(plan.max_inner, share.inner.count());
+        plan.max_columns = std::max(plan.max_columns, share.columns.count());
     }
-    lay_out_words(plan, model);
 }
+
+// -------------------------------------------------------------------------------------------------- 5. Launch
+
+struct Steps {
+    StepModel model;
+    StepPlan plan;
+    const unsigned char* weights;
+    const float* vectors;
+    const void *wte, *wpe;  // T [vocab, width], [context, width]
+    int context;
+    float eps;
+    void* cache;  // T [layers][keys, values][batch][heads][max_seq_len][head_dim]
+    int batch;    // of the cache, of which the first `rows` are used
+    unsigned long long* workspace;  // [plan.workspace], zeros before the first run
+    float* logits;                  // [rows, vocab]; nullptr unless wanted or sampled
+    int *positions, *lengths, *steps, *finished;  // [rows]; see NextToken in gpt2.h
+    const int* stop;                              // [1], a token; -1: none
+    int* history;                                 // [history_steps, rows]
+    int history_steps;
+    const double *uniforms, *temperature, *top_p;  // sampled: [history_steps, rows], [1], [1]; see sampling.py
+    const int64_t* top_k;                          // [1]
+    int* arrived;        // [history_steps, rows], mapped host memory: the tokens as they come
+    const int* cancel;   // [1] of such memory: not 0 ends the run after the current step
+    bool first;          // the first launch of a text: the launches before it don't count
+    int count;           // steps
+    unsigned first_flag;  // of the LL lines: the launch uses first_flag ... first_flag + count - 1, each of them once
+    cudaStream_t stream;
+};
+
+constexpr int NO_TOKEN = -2;  // in `arrived` and `history`: the logits aren't numbers
+
+// max_ctas: 0 for as many as suit the GPU. `fits` is false where the kernel doesn't take the model, and the rest is
+// unset.
+StepPlan plan_steps(const StepModel& model, int max_ctas);
+
+// `count` steps; fewer if all sequences have reached their stop token, or `cancel` is set, or a step makes NO_TOKEN,
+// after which the text's next launches do nothing. The input of the first step is token steps[] - 1 of the history.
+// Afterward positions, lengths and steps have advanced by the number of steps; a finished sequence goes on with the
+// others.
+void run_steps(const Steps& steps);

@@ -7,7 +7,7 @@
 // the blocks of reading the same input again, which counts where rows are long or blocks take one tile after another.
 static int rows_per_warp(const StepProduct& p) {
     const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
-    const StepPlan four = plan_step(p, 4);
+    const ProductPlan four = plan_step(p, 4);
     if (p.rows == 1 && 3 * four.tiles >= (four.slices > 1 ? 2 : 6) * processors) return 4;
     return plan_step(p, 2).tiles >= processors ? 2 : 1;
 }

@@ -1,13 +1,13 @@
 // step_product.cuh - a matrix product of a decode step: up to 4 rows times a weight matrix that is read once.
 //
-//   1. Sizes       StepPlan, plan_step, Shared       how the matrix is divided among warps
+//   1. Sizes       ProductPlan, plan_step, Shared       how the matrix is divided among warps
 //   2. Input       copy_rows, scale_rows             -> shared memory
 //   3. Kernel      load_weights, step_kernel
 //   4. Launcher    launch_step
 //
 //   step_outputs.cuh    where the numbers go, and what is done with them
 //
-// Who does what. A warp takes ROWS rows of the weight matrix, of which it reads CHUNKS pieces of 512 neighbouring bytes
+// Who does what. A warp takes ROWS rows of the weight matrix, of which it reads CHUNKS pieces of 512 neighboring bytes
 // each (16 per lane) before it needs the first one: ROWS * CHUNKS requests of 16 bytes per lane are on their way at
 // once. Rows that are longer than that are divided among 2, 4 or 8 warps of the block (`slices`):
 //
@@ -40,7 +40,7 @@ constexpr int BLOCKS_PER_SM = 2;  // what registers must suffice for
 
 // --------------------------------------------------------------------------------------------------- 1. Sizes
 
-struct StepPlan {
+struct ProductPlan {
     int vectors;    // of 16 bytes in a row of the weights
     int slices;     // warps that share a row: 1, 2, 4 or 8
     int rounds;     // how often a warp reads CHUNKS chunks of a row
@@ -49,8 +49,8 @@ struct StepPlan {
     int blocks;
 };
 
-inline StepPlan plan_step(const StepProduct& p, int rows_per_warp) {
-    StepPlan plan = {};
+inline ProductPlan plan_step(const StepProduct& p, int rows_per_warp) {
+    ProductPlan plan = {};
     plan.vectors = p.k * (p.type == FloatType::FLOAT32 ? 4 : 2) / 16;
     const int chunks = ceil_div(plan.vectors, 32);
     plan.slices = 1;
@@ -81,7 +81,7 @@ struct Shared {
     size_t bytes;
 };
 
-__host__ __device__ inline Shared shared_of(unsigned char* memory, const StepProduct& p, const StepPlan& plan) {
+__host__ __device__ inline Shared shared_of(unsigned char* memory, const StepProduct& p, const ProductPlan& plan) {
     Shared shared = {};
     const bool norm = p.norm_weight != nullptr;
     const auto take = [&](size_t bytes) {
@@ -166,7 +166,7 @@ __device__ __forceinline__ float2 mean_and_scale(const Shared& shared, const Ste
 // -------------------------------------------------------------------------------------------------- 3. Kernel
 
 template <int ROWS>
-__device__ __forceinline__ void load_weights(uint4 (&w)[ROWS][CHUNKS], const StepProduct& p, const StepPlan& plan,
+__device__ __forceinline__ void load_weights(uint4 (&w)[ROWS][CHUNKS], const StepProduct& p, const ProductPlan& plan,
                                              int tile, int round) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int slice = warp % plan.slices, first = tile * plan.tile_rows + warp / plan.slices * ROWS;
@@ -197,7 +197,7 @@ __device__ __forceinline__ void load_input(float (&x)[Vector<T>::SIZE], const vo
 
 // Output: of step_outputs.cuh. MAX_ROWS: sequences, p.rows of which there are.
 template <typename T, template <typename> class Output, int MAX_ROWS, int ROWS>
-__global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const StepProduct p, const StepPlan plan) {
+__global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const StepProduct p, const ProductPlan plan) {
     constexpr int SIZE = Vector<T>::SIZE;
     constexpr bool NORM = Output<T>::NORM;
     extern __shared__ __align__(16) unsigned char memory[];
@@ -300,7 +300,7 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
 
 template <typename T, template <typename> class Output, int MAX_ROWS, int ROWS>
 void launch_step(const StepProduct& p) {
-    const StepPlan plan = plan_step(p, ROWS);
+    const ProductPlan plan = plan_step(p, ROWS);
     const size_t bytes = shared_of(nullptr, p, plan).bytes;
     const auto kernel = step_kernel<T, Output, MAX_ROWS, ROWS>;
     if (p.early) return launch_after(kernel, plan.blocks, STEP_THREADS, bytes, p.stream, p, plan);

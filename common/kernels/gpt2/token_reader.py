@@ -3,7 +3,7 @@
     reader.follow(step)      behind the launch of a step: its tokens are to come
     reader.tokens(step)      waits until they are there: a list of int, one per sequence
 
-The copy runs on a stream of its own, behind the step that made the tokens and beside those that follow.
+The copy runs on a stream of its own, after the step that made the tokens, and concurrently with those that follow.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ class Layer:
 
     norm_1: Affine
     qkv: Affine
-    projection: Affine
+    proj: Affine
     norm_2: Affine
-    expand: Affine
-    contract: Affine
+    fc1: Affine
+    fc2: Affine
     scale: float
 
 

@@ -1,4 +1,4 @@
-// maps.h - A and B [64][K] as the copy engine sees them: boxes of 64 rows and 64 columns.
+// maps.h - A and B [64][K] as TMA sees them: boxes of 64 rows and 64 columns.
 #pragma once
 #include <cuda.h>
 #include <cuda_fp16.h>

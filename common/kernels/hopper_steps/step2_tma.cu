@@ -1,4 +1,4 @@
-// step2_tma.cu - the product for any K, fed by the copy engine (TMA), which tells an mbarrier. README.md walks through it.
+// step2_tma.cu - the product for any K, fed by TMA, which signals an mbarrier. README.md walks through it.
 //
 //     python -m common.run common/kernels/hopper_steps/step2_tma.cu 512
 #include <cuda.h>
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(128)
         wgmma_commit();
         wgmma_wait<0>();
         keep_order(d);
-        __syncthreads();  // nobody reads the tiles any more: they may be filled again
+        __syncthreads();  // no thread still reads the tiles: they may be filled again
     }
     write_product(c, d);
 #endif

@@ -37,11 +37,11 @@
 // ------------------------------------------------------------------------------------------------- 1. Pieces
 //
 // A row belongs to WARPS warps, that is THREADS = 32 * WARPS threads: threadIdx.x is the number of a thread among them.
-// Each holds ITEMS entries, as vectors of WIDTH neighbouring floats:
+// Each holds ITEMS entries, as vectors of WIDTH neighboring floats:
 //
 //     thread 0 | thread 1 | ... | thread THREADS - 1 | thread 0 | thread 1 | ...        WIDTH entries each
 //
-// so that a warp reads 32 neighbouring vectors: with WIDTH 4 one request of 512 bytes.
+// so that a warp reads 32 neighboring vectors: with WIDTH 4 one request of 512 bytes.
 
 // values = the thread's entries from column `first` of the row on; -inf, whose exponential is 0, beyond its end.
 template <int WARPS, int WIDTH, int ITEMS>
@@ -59,7 +59,7 @@ __device__ __forceinline__ void read_row(float (&values)[ITEMS], const float* ro
     }
 }
 
-// The way back. __stcs marks what is written as the first to leave the L2 cache: nobody here reads it again, whereas a
+// The way back. __stcs marks what is written as the first to leave the L2 cache: no kernel here reads it again, whereas a
 // row that is read twice should still be there the second time.
 template <int WARPS, int WIDTH, int ITEMS>
 __device__ __forceinline__ void write_row(const float (&values)[ITEMS], float* row, int first, int cols) {
@@ -75,7 +75,7 @@ __device__ __forceinline__ void write_row(const float (&values)[ITEMS], float* r
     }
 }
 
-// The largest value of the row's threads, in all of them: first within each warp, then the warps' results once more.
+// The largest value of the row's threads, in all of them: first within each warp, then the warps' results again.
 // One barrier, where a tree over 256 threads takes nine.
 template <int WARPS>
 __device__ __forceinline__ float row_max(float value) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ float row_max(float value) {
     return value;
 }
 
-// The same for the sum. A kernel calls each of the two once, so nobody overwrites what others still read.
+// The same for the sum. A kernel calls each of the two once, so no thread overwrites what others still read.
 template <int WARPS>
 __device__ __forceinline__ float row_sum(float value) {
     value = warp_sum(value);
@@ -183,14 +183,14 @@ __global__ void __launch_bounds__(32 * WARPS)
 template <int WARPS, int ITEMS, int WIDTH>
 static void in_registers(const float* x, float* y, int64_t rows, int cols, cudaStream_t stream) {
     constexpr int ROWS = ROWS_PER_BLOCK<WARPS>;
-    const unsigned blocks = static_cast<unsigned>(ceil_div(rows, static_cast<int64_t>(ROWS)));
+    const unsigned blocks = grid_blocks(ceil_div(rows, static_cast<int64_t>(ROWS)), "x", "rows");
     softmax_in_registers_kernel<WARPS, ITEMS, WIDTH><<<blocks, dim3(32 * WARPS, ROWS), 0, stream>>>(x, y, rows, cols);
 }
 
 template <int WARPS, int ITEMS, int WIDTH>
 static void in_chunks(const float* x, float* y, int64_t rows, int cols, cudaStream_t stream) {
     softmax_in_chunks_kernel<WARPS, ITEMS, WIDTH>
-        <<<static_cast<unsigned>(rows), 32 * WARPS, 0, stream>>>(x, y, cols);
+        <<<grid_blocks(rows, "x", "rows"), 32 * WARPS, 0, stream>>>(x, y, cols);
 }
 
 // 16 items are four independent float4 reads per thread, enough to keep the memory busy, and leave the registers for

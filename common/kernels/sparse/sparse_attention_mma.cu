@@ -32,19 +32,20 @@
 #include "common/cuda/unroll.cuh"
 #include "common/kernels/sparse/sparse.h"
 
-using namespace flash;  // M, B_c, Scores, Rows, Shape, hide_outside, launch_forward
+using namespace flash;  // Scores, Rows, Shape, hide_outside, launch_forward
 
 // A pattern is the Keys of flash_forward.cuh. PLAIN: a positive scale, rows in pieces of 16 bytes (see TileLoader). The
 // other instance takes all, and scales the scores as it masks them, in every tile.
 
-__device__ __forceinline__ void scale_scores(Scores& s, float factor) {
+template <int M, int N>
+__device__ __forceinline__ void scale_scores(float (&s)[M][N][4], float factor) {
     UNROLL
-    for (int i = 0; i < M * B_c / 2; ++i) s[i / (B_c / 2)][i / 4 % (B_c / 8)][i % 4] *= factor;
+    for (int i = 0; i < 4 * M * N; ++i) s[i / (4 * N)][i / 4 % N][i % 4] *= factor;
 }
 
 // -------------------------------------------------------------------------------------------------- 1. Bands
 //
-// A row sees neighbouring keys, begin_of(row) ... end_of(row) - 1, and both grow with the row. A block of 128 rows
+// A row sees neighboring keys, begin_of(row) ... end_of(row) - 1, and both grow with the row. A block of 128 rows
 // under a causal window of 100 keys; x: tile without a hidden key, m: masked:
 //
 //     tile      0   1   2   3   4   5   6   7       tile 0 begins with the first key of row 0
@@ -60,6 +61,7 @@ __device__ __forceinline__ void scale_scores(Scores& s, float factor) {
 template <class S, bool PLAIN>
 struct Band {
     static constexpr bool BEGINS_LATE = S::WARPS == 2, JUMPS = false;
+    static constexpr int B_c = S::B_c;
     const SparseArguments& a;
     int warp_start;
     int first, keys, tiles;         // of the block
@@ -96,7 +98,7 @@ struct Band {
 
     __device__ __forceinline__ int left(int t) const { return keys - t * B_c; }
     __device__ __forceinline__ bool masked(int t) const { return t < masked_until || t >= masked_from; }
-    __device__ __forceinline__ void hide(Scores& s, int t) const {
+    __device__ __forceinline__ void hide(Scores<S>& s, int t) const {
         if constexpr (!PLAIN) scale_scores(s, a.scale * LOG2_E);
         const int from = first + t * B_c;
         hide_outside(s, [&](int i) {
@@ -123,7 +125,7 @@ struct Band {
 template <class S, bool PLAIN>
 struct Blocks {
     static constexpr bool BEGINS_LATE = false, JUMPS = true;
-    static constexpr int first = 0, begin = 0;
+    static constexpr int B_c = S::B_c, first = 0, begin = 0;
     const SparseArguments& a;
     const int* columns;  // of this row of blocks
     int parts, tiles, end, first_masked;
@@ -165,7 +167,7 @@ struct Blocks {
         return (column(n) - (n > 0 ? column(n - 1) + 1 : 0)) * a.block;
     }
     __device__ __forceinline__ bool masked(int t) const { return t >= first_masked; }
-    __device__ __forceinline__ void hide(Scores& s, int t) const {
+    __device__ __forceinline__ void hide(Scores<S>& s, int t) const {
         if constexpr (!PLAIN) scale_scores(s, a.scale * LOG2_E);
         if (diagonal && t == end - 1) hide_outside(s, [&](int row) { return KeyRange{0, row + 1}; });
     }

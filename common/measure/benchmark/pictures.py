@@ -2,7 +2,7 @@
 
 draw(records, limits, machine, folder)     -> the files written
 
-One set of pictures for each `picture` of the problems; its panels are their settings, and a version has one colour in
+One set of pictures for each `picture` of the problems; its panels are their settings, and a version has one color in
 all of them. Our versions have solid lines, the others dashed ones.
 """
 
@@ -18,7 +18,7 @@ from common.measure.limits import Limits
 
 TERA = 1e12
 MARKERS = "osDv^xd+P*"
-# What a version that stores the scores moves beside its tensors: scores written, read by the softmax, which writes the
+# What a version that stores the scores moves beyond its tensors: scores written, read by the softmax, which writes the
 # weights, which the last product reads
 PASSES_OVER_SCORES = 4
 
@@ -182,7 +182,7 @@ def _memory(canvas: _Canvas):
             axes.plot([one.x for one in problems], mebibytes, style, color="0.5", linewidth=1.2, label=label)
         axes.set_yscale("log")
 
-    return canvas.picture("Peak memory beside the inputs", "MiB", panel)
+    return canvas.picture("Peak memory beyond the inputs", "MiB", panel)
 
 
 def _roofline(canvas: _Canvas):

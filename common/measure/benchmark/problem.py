@@ -1,4 +1,4 @@
-"""Problem: something to compute, of one size. Version: somebody who computes it. Benchmark: both, and what is asked."""
+"""Problem: something to compute, of one size. Version: an implementation of it. Benchmark: both, and what is asked."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class Problem(Protocol):
 
 @dataclass(frozen=True)
 class Version:
-    """Somebody who computes a problem.
+    """An implementation of a problem.
 
     Attributes:
         label: in tables and pictures.
         prepare: prepare(*inputs) -> the call that is timed, without arguments.
         ours: made by this project; if one of these is wrong or unfinished the command says so by its exit status.
-        stored_bytes: what it will need beside its inputs, if that is known; it is not tried where there is less.
+        stored_bytes: what it will need beyond its inputs, if that is known; it is not tried where there is less.
         compared: whether its output is the answer; what only shows how long something else takes is not.
     """
 
@@ -78,12 +78,12 @@ class Benchmark:
     """A command that times versions on problems; common.cli.benchmark runs it.
 
     Attributes:
-        program: what stands behind python -m: "task4.benchmark".
+        program: what follows python -m: "task4.benchmark".
         description: of the command line.
         labels: the names of all versions that may take part, with their labels; --versions chooses among them.
         problems: problems(options) -> what is measured, settings together. ValueError for an argument that cannot be.
         versions: versions(options) -> a function from a problem to the versions that can compute it, by name; it
-            compiles what they need. options.versions: the names that were asked for, None for all.
+            compiles what they need. options.versions: the names that were requested, None for all.
         problem_of: problem_of(**fields) -> a problem, to read JSON files again.
         add_arguments: adds options of its own.
         goals: what is concluded, and what is asked of it.

@@ -33,11 +33,11 @@ class Memory(Protocol):
     """Counts the bytes that a call takes."""
 
     def free(self) -> float:
-        """Bytes that can be had; infinite if nobody knows."""
+        """Bytes that can be allocated; infinite if unknown."""
         ...
 
     def peak(self, call: Callable[[], object]) -> int | None:
-        """The most bytes that PyTorch's allocator held during the call and not before; None if nobody knows."""
+        """The most bytes that PyTorch's allocator held during the call and not before; None if unknown."""
         ...
 
 
@@ -68,7 +68,7 @@ class Record:
         label, ours: of the version.
         timing: None if it was not timed; then `left_out` says why.
         errors: None if it was not compared.
-        memory: the most bytes that it held beside its inputs (a backward pass with its forward pass); None if unknown.
+        memory: the most bytes that it held beyond its inputs (a backward pass with its forward pass); None if unknown.
         stored_bytes: see Version.
         left_out: "memory: needs 69 GiB", "time: about 2.8 s per run", "wrong", or what it raised; "" if it was timed.
     """
@@ -116,7 +116,7 @@ class Runner:
 
     Args:
         seconds: for all problems; where it is short there are fewer rounds, but at least 3.
-        rounds: at most so many timed runs of each version.
+        rounds: the most timed runs of each version.
         stopwatch, memory, device, clock: for tests; by default the GPU and the time of day.
     """
 

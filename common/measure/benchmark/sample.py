@@ -81,7 +81,7 @@ class Sample:
 
 
 def attention_floor(keys: int, dtype: torch.dtype) -> Callable[[Tensor], float]:
-    """For attention over so many keys: rounding of the scores, of sums in float32, and of the result to 16 bits."""
+    """For attention over `keys` keys: rounding of the scores, of sums in float32, and of the result to 16 bits."""
     rounding = torch.finfo(dtype).eps / 2 if dtype in (torch.float16, torch.bfloat16) else 0.0
 
     def floor(ref: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""What the fast kernels are timed on, and beside whom: `python -m common.benchmark NAME`.
+"""What the fast kernels are timed on, and what they are compared with: `python -m common.benchmark NAME`.
 
 flash      dense attention, forward and backward
 gemm       matrix products in float32
@@ -7,5 +7,5 @@ sparse     strided, windowed and block-sparse attention
 decode     one new token over a KV cache
 distributed     attention over several GPUs
 
-The tasks' benchmarks are these with the taught kernels and the student's beside them.
+The tasks' benchmarks are these with the taught kernels and the student's next to them.
 """

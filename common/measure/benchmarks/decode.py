@@ -1,4 +1,4 @@
-"""One decode step of attention on a GPU, beside PyTorch's backends: one query per sequence over a full cache.
+"""One decode step of attention on a GPU, compared with PyTorch's backends: one query per sequence over a full cache.
 
 A call takes a few microseconds, less than Python needs to issue it, so each version is captured in a CUDA graph, whose
 replays are timed. Contiguous caches and pages hold the same numbers, the pages in random order. Work: the bytes of the
@@ -205,7 +205,7 @@ def decode_benchmark(
     """The fast kernels and PyTorch's backends, with others in front of them.
 
     Args:
-        program: what stands behind python -m.
+        program: what follows python -m.
         labels: of the others.
         others: others(options) -> name -> float32 operators with a decode_attention.
     """
@@ -228,7 +228,7 @@ def decode_benchmark(
 
     return Benchmark(
         program,
-        "How fast one decode step of attention is on a GPU, beside PyTorch's backends and beside copying memory.",
+        "How fast one decode step of attention is on a GPU, compared with PyTorch's backends and copying memory.",
         {**(labels or {}), **TUNED, **PEERS},
         lambda options: grid(options.batch, options.context, options.dtype),
         versions,

@@ -1,4 +1,4 @@
-"""Dense attention on a GPU, forward and backward: what is timed, and the fast kernels beside PyTorch's backends.
+"""Dense attention on a GPU, forward and backward: what is timed, and the fast kernels compared with PyTorch's backends.
 
 Each problem has 16,384 tokens (batch = 16384 / seq, heads = hidden / head_dim), with and without a causal mask.
 Operations are counted as 4 batch heads seq^2 head_dim forward and 2.5 times that backward, half of it under a mask,
@@ -212,7 +212,7 @@ def forward_of(operator: Callable, causal: bool, **options) -> Callable[..., Cal
 def _backward_of(ops: Operators, causal: bool) -> Callable[..., Callable[[], tuple]]:
     def prepare(query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor) -> Callable[[], tuple]:
         out, lse = ops.flash_attention_forward(query, key, value, causal)
-        return lambda: ops.flash_attention_backward(grad_out, query, key, value, out, lse, causal)
+        return lambda: ops.flash_attention_backward(grad_out, query, key, value, out, lse, causal)[:3]
 
     return prepare
 
@@ -331,7 +331,7 @@ def flash_benchmark(
     """The fast kernels and PyTorch's backends, with others in front of them.
 
     Args:
-        program: what stands behind python -m.
+        program: what follows python -m.
         labels, others, goals: of the others; see Benchmark.
     """
 
@@ -353,7 +353,7 @@ def flash_benchmark(
 
     return Benchmark(
         program,
-        "How fast attention is on a GPU, forward and backward, beside PyTorch's backends and FlashAttention-3.",
+        "How fast attention is on a GPU, forward and backward, compared with PyTorch's backends and FlashAttention-3.",
         {**(labels or {}), **OURS, **LABELS, flash3.NAME: flash3.LABEL},
         lambda options: grid(options.passes, options.dtype, options.head_dim, options.seq, options.hidden),
         versions,

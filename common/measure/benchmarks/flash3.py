@@ -25,7 +25,7 @@ def is_installed() -> bool:
 
 
 def require() -> None:
-    """For who asked for it by name.
+    """For those who request it by name.
 
     Raises:
         toolchain.ToolchainError: the package is not installed.

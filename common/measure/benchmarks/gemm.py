@@ -1,4 +1,4 @@
-"""Matrix products in float32 on a GPU, beside cuBLAS (torch's product, no TF32). Work: 2 M N K operations a matrix."""
+"""Matrix products in float32 on a GPU, against cuBLAS (torch's product, no TF32). Work: 2 M N K operations a matrix."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def gemm_versions(options: argparse.Namespace) -> Callable[[GemmProblem], dict[s
 
 
 def gemm_benchmark(program: str) -> Benchmark:
-    """The tuned kernel, or its steps, beside cuBLAS."""
+    """The tuned kernel, or its steps, compared with cuBLAS."""
     return Benchmark(
         program,
-        "How fast matrix products in float32 are on a GPU, beside cuBLAS.",
+        "How fast matrix products in float32 are on a GPU, compared with cuBLAS.",
         {**STEPS, **LABELS},
         lambda options: [GemmProblem(one, *size) for one in PRODUCTS for size in SIZES[: 1 if options.steps else None]],
         gemm_versions,

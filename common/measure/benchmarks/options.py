@@ -1,8 +1,8 @@
-"""Attention with options on a GPU beside FlexAttention and SDPA: a cap, windows, sinks, dropout, packed sequences,
+"""Attention with options on a GPU against FlexAttention and SDPA: a cap, windows, sinks, dropout, packed sequences,
 and heads of 256 (wide).
 
-options      ours, common/kernels/flash_options
-plain        common/kernels/flash without the option: what it costs; not for wide heads, which that room has not
+options      ours, common/kernels/flash
+plain        the same without the option: what it costs; not for wide heads, which are no option
 flex         FlexAttention, compiled, with a block mask made beforehand; it has no dropout
 sdpa         SDPA flash, for dropout (its own random numbers: not compared) and wide heads
 
@@ -137,7 +137,7 @@ class Problem:
             "sinks": {"sinks": self.sinks(device)},
             "dropout": {"dropout_p": DROPOUT_P, "seed": torch.tensor([SEED], device=device)},
         }
-        return {"is_causal": True, "kernel": "flash_options"} | own.get(self.option, {})
+        return {"is_causal": True, "kernel": "flash"} | own.get(self.option, {})
 
     def sample(self, inputs: Sequence[Tensor]) -> Sample:
         """The first head of the first sequence and the last of the last."""
@@ -298,7 +298,7 @@ def _flex(problem: Problem) -> Callable[..., Callable[[], Tensor]]:
 
 
 def options_benchmark(program: str) -> Benchmark:
-    """The kernels with options beside those without and PyTorch's."""
+    """The kernels with options compared with those without and PyTorch's."""
 
     def versions(options: argparse.Namespace) -> Callable[[Problem], dict[str, Version]]:
         return lambda problem: versions_of(problem, options.versions or list(LABELS))
@@ -312,7 +312,7 @@ def options_benchmark(program: str) -> Benchmark:
 
     return Benchmark(
         program,
-        "How fast attention with options is on a GPU, beside FlexAttention and SDPA.",
+        "How fast attention with options is on a GPU, compared with FlexAttention and SDPA.",
         LABELS,
         lambda options: [
             Problem(option, direction, options.dtype, length)

@@ -1,4 +1,4 @@
-"""Softmax over rows in float32 on a GPU, beside torch.softmax. Work: each entry read once and written once."""
+"""Softmax over rows in float32 on a GPU, compared with torch.softmax. Work: each entry read once and written once."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def add_steps(parser: argparse.ArgumentParser) -> None:
 
 
 def softmax_benchmark(program: str) -> Benchmark:
-    """The tuned kernel, or its steps, beside torch.softmax."""
+    """The tuned kernel, or its steps, compared with torch.softmax."""
     return Benchmark(
         program,
-        "How fast softmax over rows is on a GPU, beside torch.softmax and beside copying memory.",
+        "How fast softmax over rows is on a GPU, compared with torch.softmax and copying memory.",
         {**STEPS, **LABELS},
         lambda options: [SoftmaxProblem(*size) for size in (STEP_SIZES if options.steps else SIZES)],
         softmax_versions,

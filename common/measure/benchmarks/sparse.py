@@ -1,4 +1,4 @@
-"""Sparse attention on a GPU beside FlexAttention and SDPA: strides, causal windows, blocks; 2 x 16 heads of 128.
+"""Sparse attention on a GPU compared with FlexAttention and SDPA: strides, causal windows, blocks; 2 x 16 heads of 128.
 
 kernel                ours, on the whole K and V
 flash, cuDNN, ...     SDPA's backends on strided K and V that were copied together beforehand (strided only)
@@ -7,7 +7,7 @@ FlexAttention         compiled, with a block mask made beforehand
 dense + mask          SDPA on the whole K and V with a bool mask
 dense                 SDPA without a mask: what a score costs. The ideal is its time times the share that is seen
 
-Work is what the pattern asks for: 4 operations per head_dim and score that is seen, so a rate beside that of `dense`
+Work is what the pattern asks for: 4 operations per head_dim and score that is seen, so a rate against that of `dense`
 says how near a version comes to the ideal. The second row of a block mask is empty.
 """
 
@@ -270,10 +270,10 @@ def sparse_benchmark(
     more_arguments: Callable[[argparse.ArgumentParser], None],
     block: str = "",
 ) -> Benchmark:
-    """One set of operators beside PyTorch.
+    """One set of operators compared with PyTorch.
 
     Args:
-        program: what stands behind python -m.
+        program: what follows python -m.
         operators: operators(options) -> those of a variant; its name is the version's.
         labels: name -> label of the variants that it may return.
         dtype_of: dtype_of(options) -> what they compute in.
@@ -297,7 +297,7 @@ def sparse_benchmark(
 
     return Benchmark(
         program,
-        "How fast sparse attention is on a GPU, beside FlexAttention and SDPA.",
+        "How fast sparse attention is on a GPU, compared with FlexAttention and SDPA.",
         {**labels, **PEERS},
         lambda options: grid(dtype_of(options), options.pattern, options.seq),
         versions,

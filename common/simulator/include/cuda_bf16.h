@@ -12,19 +12,11 @@ using nv_bfloat162 = __nv_bfloat162;
 using __nv_bfloat16_raw = simulator::Bf16Format::Raw;
 using __nv_bfloat162_raw = simulator::Bf16Format::Raw2;
 
-SIMULATOR_CONVERSIONS(bfloat16, __nv_bfloat16, simulator::Bf16Format)
+SIMULATOR_CONVERSIONS(bfloat16, __nv_bfloat16)
 
-inline __nv_bfloat162 make_bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) { return {a, b}; }
-inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 a) { return {a, a}; }
 inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) { return {a, b}; }
-inline __nv_bfloat162 __float2bfloat162_rn(float a) { return {a, a}; }
-inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {a, b}; }
-inline __nv_bfloat162 __float22bfloat162_rn(float2 a) { return {a.x, a.y}; }
-inline float2 __bfloat1622float2(__nv_bfloat162 a) { return {a.x, a.y}; }
 inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 a) { return a.x; }
 inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 a) { return a.y; }
-inline __nv_bfloat162 __low2bfloat162(__nv_bfloat162 a) { return {a.x, a.x}; }
-inline __nv_bfloat162 __high2bfloat162(__nv_bfloat162 a) { return {a.y, a.y}; }
 inline __nv_bfloat162 __lows2bfloat162(__nv_bfloat162 a, __nv_bfloat162 b) { return {a.x, b.x}; }
 inline __nv_bfloat162 __highs2bfloat162(__nv_bfloat162 a, __nv_bfloat162 b) { return {a.y, b.y}; }
 

@@ -11,16 +11,7 @@ using half2 = __half2;
 using __half_raw = simulator::Fp16Format::Raw;
 using __half2_raw = simulator::Fp16Format::Raw2;
 
-SIMULATOR_CONVERSIONS(half, __half, simulator::Fp16Format)
-
-inline __half2 make_half2(__half a, __half b) { return {a, b}; }
-inline __half2 __half2half2(__half a) { return {a, a}; }
-inline __half2 __float2half2_rn(float a) { return {a, a}; }
-inline __half2 __floats2half2_rn(float a, float b) { return {a, b}; }
-inline __half2 __float22half2_rn(float2 a) { return {a.x, a.y}; }
-inline float2 __half22float2(__half2 a) { return {a.x, a.y}; }
-inline __half2 __low2half2(__half2 a) { return {a.x, a.x}; }
-inline __half2 __high2half2(__half2 a) { return {a.y, a.y}; }
+SIMULATOR_CONVERSIONS(half, __half)
 
 #define CUDART_INF_FP16 __ushort_as_half(0x7c00)
 #define CUDART_NAN_FP16 __ushort_as_half(0x7fff)

@@ -4,7 +4,7 @@
 #define CUDA_SIMULATOR 1
 #endif
 
-// C++20's math.h puts std::lerp beside everybody's own lerp(float, float, float). The rewriter includes this file first;
+// C++20's math.h puts std::lerp next to everybody's own lerp(float, float, float). The rewriter includes this file first;
 // in a binding.cpp, where cmath has come before, there is nothing to mend.
 #if !defined(_GLIBCXX_CMATH) && !defined(_LIBCPP_CMATH)
 #define lerp simulator_std_lerp

@@ -140,7 +140,7 @@ void mma_sync(fragment<accumulator, M, N, K, D>& d, const fragment<matrix_a, M, 
     using FC = fragment<accumulator, M, N, K, C>;
     using FD = fragment<accumulator, M, N, K, D>;
     details::Meeting mine{{"mma_sync", at}, &d, &a, &b, &c};
-    simulator::Combine multiply = [](void** lanes, unsigned mask) SIMULATOR_UNCHECKED {
+    simulator::Combine multiply = [](void** lanes, unsigned mask) SIMULATOR_UNCHECKED __attribute__((noinline)) {
         simulator::require_whole_warp(lanes, mask);
 #ifdef SIMULATOR_CHECKED
         simulator::check_tensor_work(2 * M * N * K);

@@ -3,11 +3,14 @@
 //
 //   grader ----- the runner's requests ----> host process: the binding and the launchers, no device memory
 //      |                                        |  Message: allocate, copy, fill, launch
-//      +------- Question: begin, state ----> device process: the tensors, the kernels, and what is counted
+//      +------- Question: begin, state -----> relay: passes both on, counts what goes to the host; no student code
+//                                               |
+//                                            device process: the tensors, the kernels, and how much these work
 //
-// The runner loads the library, calls simulator_prepare_apart(), and forks: addresses agree in both. The host process is
+// The runner loads the library, calls simulator_prepare_apart(), and forks: addresses agree in all. The host process is
 // the student's as a whole, so the device process believes nothing it sends. It runs only kernels of the table (by nvcc,
-// see common/course/grading/judged.py), copies only what lies in device memory, and counts by itself.
+// see common/course/grading/build.py), copies only what is in device memory, and counts by itself. A kernel that runs
+// wild may own that process; but what it sends to the host, the relay counts and bounds.
 //
 // A launch carries the kernel's address and its arguments as the machine passes them: host code calls simulator_capture
 // in place of the kernel, which writes down registers and stack; every CUDA thread enters the kernel with these.
@@ -19,6 +22,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #if defined(__linux__) && defined(__x86_64__)
@@ -58,6 +64,11 @@ struct Question {
     enum What : uint64_t { BEGIN, STATE } what;
     uint64_t used, fresh;
 };
+constexpr size_t STATE_NUMBERS = 8, READ_BACK = 2;  // of what answers it
+
+// What an answer may tell the host beside OUT, which counts: this many addresses and sizes, and errors, for a call.
+constexpr unsigned MOST_VALUES = 1000, MOST_ERRORS = 64;
+constexpr uint64_t LAST_ERROR = 999;  // cudaErrorUnknown
 
 struct AddressRange {
     uint64_t start, bytes;
@@ -187,12 +198,11 @@ namespace {
 
 struct Device {
     size_t touchable = 0, used = 0;
-    uint64_t read_back = 0;
     std::vector<size_t> guards;
     std::string failed;  // what the first kernel that failed said
 };
 Device device;
-constexpr size_t GUARD = 4096;  // bytes behind an output
+constexpr size_t GUARD = 4096;  // bytes after an output
 
 void use(size_t bytes) {
     const size_t page = 4096, needed = (bytes + page - 1) / page * page;
@@ -213,7 +223,7 @@ bool is_kernel(const void* address) {
     return std::find(all.begin(), all.end(), address) != all.end();
 }
 
-// A new output behind what is used: filled with what `a` repeats in `b` bytes, guarded.
+// A new output after what is used: filled with what `a` repeats in `b` bytes, guarded.
 bool new_output(const Message& order) {
     auto* address = reinterpret_cast<char*>(order.a);
     const Shared& s = shared();
@@ -266,7 +276,7 @@ bool answer_host() {
             }
             case Message::OUT:
                 if (!is_touchable(a, order.bytes)) break;
-                device.read_back += order.bytes, out = a, answer.error = cudaSuccess;
+                out = a, answer.error = cudaSuccess;
                 break;
             case Message::COPY:
                 if (!is_touchable(a, order.bytes) || !is_touchable(b, order.bytes)) break;
@@ -298,21 +308,20 @@ bool answer_host() {
     return send_all(peer, &answer, sizeof answer) && (!out || send_all(peer, out, order.bytes));
 }
 
-// Launches, threads of the largest, bytes that went to the host, four counts of work, whether a guard was written to;
-// then the words of a launch that was refused, and of a kernel that failed.
+// Launches, threads of the largest, bytes that went to the host (the relay adds them), four counts of work, whether a
+// guard was written to; then the words of a launch that was refused, and of a kernel that failed.
 bool answer_grader(int grader) {
     Question question;
     if (!receive(grader, &question, sizeof question)) return false;
-    uint64_t state[8] = {};
+    uint64_t state[STATE_NUMBERS] = {};
     take_launches(&state[0], &state[1]);
-    state[2] = device.read_back;
-    take_work(&state[3]);
+    take_work(&state[READ_BACK + 1]);
     for (size_t guard : device.guards)
         state[7] |= guard + GUARD <= device.touchable &&
                     std::any_of(shared().tensors + guard, shared().tensors + guard + GUARD, [](char c) { return c != '\xa5'; });
     std::string texts[2] = {std::string(simulator_refused()).substr(0, MOST_TEXT), device.failed.substr(0, MOST_TEXT)};
     if (question.what == Question::BEGIN) {
-        device.guards.clear(), device.read_back = 0, device.failed.clear();
+        device.guards.clear(), device.failed.clear();
         if (question.used > shared().tensor_bytes) return false;
         use(question.used);
         fresh_shared = static_cast<int>(question.fresh);
@@ -320,6 +329,57 @@ bool answer_grader(int grader) {
     uint32_t sizes[2] = {static_cast<uint32_t>(texts[0].size()), static_cast<uint32_t>(texts[1].size())};
     return send_all(grader, state, sizeof state) && send_all(grader, sizes, sizeof sizes) &&
            send_all(grader, texts[0].data(), sizes[0]) && send_all(grader, texts[1].data(), sizes[1]);
+}
+
+// ---- between the two
+
+struct Relay {
+    int host, device, grader, questions;
+    uint64_t read_back = 0;
+    unsigned values = 0, errors = 0;
+};
+
+bool pass(int from, int to, uint64_t bytes) {
+    static char piece[PIECE];
+    for (uint64_t size; bytes; bytes -= size) {
+        size = std::min(bytes, uint64_t{PIECE});
+        if (!receive(from, piece, size) || !send_all(to, piece, size)) return false;
+    }
+    return true;
+}
+
+// false: one of the two is gone, or has told the host more than it may.
+bool pass_order(Relay& relay) {
+    Message order;
+    if (!receive(relay.host, &order, sizeof order)) return false;
+    const uint64_t follows = order.what == Message::IN       ? order.bytes
+                             : order.what == Message::OUTPUT ? sizeof(uint64_t)
+                             : order.what == Message::LAUNCH ? sizeof(LaunchOrder)
+                                                             : 0;
+    Answer answer;
+    if (!send_all(relay.device, &order, sizeof order) || !pass(relay.host, relay.device, follows) ||
+        !receive(relay.device, &answer, sizeof answer))
+        return false;
+    const bool has_value = order.what == Message::ALLOCATE || order.what == Message::ABOUT;
+    answer = {std::min(answer.error, LAST_ERROR), has_value ? answer.value : 0, answer.failed != 0};
+    if ((relay.values += has_value) > MOST_VALUES || (relay.errors += answer.error || answer.failed) > MOST_ERRORS) return false;
+    if (!send_all(relay.host, &answer, sizeof answer)) return false;
+    if (order.what != Message::OUT || answer.error || answer.failed) return true;
+    relay.read_back += order.bytes;
+    return pass(relay.device, relay.host, order.bytes);
+}
+
+bool pass_question(Relay& relay) {
+    Question question;
+    uint64_t state[STATE_NUMBERS];
+    uint32_t sizes[2];
+    if (!receive(relay.grader, &question, sizeof question) || !send_all(relay.questions, &question, sizeof question) ||
+        !receive(relay.questions, state, sizeof state) || !receive(relay.questions, sizes, sizeof sizes))
+        return false;
+    state[READ_BACK] = relay.read_back;
+    if (question.what == Question::BEGIN) relay = {relay.host, relay.device, relay.grader, relay.questions};
+    return send_all(relay.grader, state, sizeof state) && send_all(relay.grader, sizes, sizeof sizes) &&
+           pass(relay.questions, relay.grader, uint64_t{sizes[0]} + sizes[1]);
 }
 
 }  // namespace
@@ -333,13 +393,17 @@ using namespace simulator;
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Before the fork: what both processes know. Kernels and variables (start, bytes, ...) are addresses.
+// Before the fork: what both processes know. Kernels and variables (start, bytes, ...) are addresses; start is the
+// library's, blocks: see weigh_blocks.
 __attribute__((used)) void simulator_prepare_apart(char* tensors, size_t bytes, const uint64_t* kernels, size_t kernel_count,
-                                                   const uint64_t* variables, size_t variable_count) {
+                                                   const uint64_t* variables, size_t variable_count, uint64_t start,
+                                                   const uint64_t* blocks, size_t block_count) {
+    if (side != Side::both) _exit(70);
     Shared& s = shared();
     s.tensors = tensors, s.tensor_bytes = bytes;
     for (size_t i = 0; i < kernel_count; ++i) s.kernels.push_back(reinterpret_cast<const void*>(kernels[i]));
     for (size_t i = 0; i < variable_count; ++i) s.variables.push_back({variables[2 * i], variables[2 * i + 1]});
+    weigh_blocks(start, blocks, block_count);
     prepare_region();
 }
 
@@ -356,7 +420,18 @@ __attribute__((used)) void simulator_send_output(char* address, size_t bytes, ui
     ask({Message::OUTPUT, number(address), width, bytes}, &pattern, sizeof pattern);
 }
 
-// In the device's process, until the grader is gone; starts the threads that it needs, then calls `close_doors`.
+// Between host, device and grader, until one of the latter is gone.
+__attribute__((used)) void simulator_become_relay(int host, int device, int grader, int questions) {
+    Relay relay = {host, device, grader, questions};
+    for (bool has_host = true;;) {
+        pollfd files[2] = {{grader, POLLIN, 0}, {has_host ? host : -1, POLLIN, 0}};
+        if (poll(files, 2, -1) < 0) continue;
+        if (files[1].revents && !pass_order(relay)) has_host = false, shutdown(host, SHUT_RDWR), shutdown(device, SHUT_RDWR);
+        if (files[0].revents && !pass_question(relay)) _exit(0);
+    }
+}
+
+// In the device's process, until the relay is gone; starts the threads that it needs, then calls `close_doors`.
 __attribute__((used)) void simulator_become_device(int to_host, int grader, void (*close_doors)()) {
     side = Side::device, peer = to_host;
     start_launching();

@@ -55,7 +55,7 @@ static void move(void* to, const void* from) {
 
 static void check_aligned(const char* what, const void* address, unsigned bytes, Position at) {
     if (const size_t past = reinterpret_cast<uintptr_t>(address) % bytes)
-        fail("cp_async<%u> at %s:%d: its %s lies %zu byte(s) past a multiple of %u", bytes, at.file, at.line, what,
+        fail("cp_async<%u> at %s:%d: its %s is %zu byte(s) past a multiple of %u", bytes, at.file, at.line, what,
              past, bytes);
 }
 
@@ -69,7 +69,7 @@ __attribute__((noinline)) void issue_async_copy(void* destination, const void* s
     check_aligned("source", source, bytes, at);
     const Worker& worker = current_worker();
     if (source >= worker.arena && source < worker.dynamic_end)
-        fail("cp_async<%u> at %s:%d: its source lies in shared memory; the order is cp_async(shared, global)", bytes,
+        fail("cp_async<%u> at %s:%d: its source is in shared memory; the order is cp_async(shared, global)", bytes,
              at.file, at.line);
     AsyncQueue& mine = my_queue();
     if (mine.copies.size() == MAX_COPIES)

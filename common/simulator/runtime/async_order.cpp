@@ -2,6 +2,8 @@
 #include "async_order.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "tensor_map.h"
 
@@ -126,7 +128,7 @@ void order_proxy_fence() {
     o.fenced_since[me] = true;
 }
 
-// Whether the async proxy sees what a thread has written: a fence of the writer's behind it, or of the reader's after it
+// Whether the async proxy sees what a thread has written: a fence of the writer's after it, or of the reader's
 // had heard of it.
 static bool is_fenced(Order& o, const Access& write, unsigned reader) {
     if (write.interval < checker.block_first || write.thread >= o.threads) return true;
@@ -138,14 +140,13 @@ static bool is_fenced(Order& o, const Access& write, unsigned reader) {
 
 // ---- what asynchronous work reads
 
-static Touch touch_at(const char*, Action action, size_t bytes, uint32_t site, unsigned thread) {
+static Touch touch_at(Action action, size_t bytes, uint32_t site, unsigned thread) {
     return {action, bytes, site, checker.worker->Block::index, thread_at(thread)};
 }
 static Access& write_of(Range& range, uintptr_t p) {
     Cell& cell = range.cell_of(p);
     return cell.split ? range.halves_of(p)[0].write : cell.write;
 }
-static std::string where(const char* what) { return what; }
 
 // Shared memory that a product or a store is going to read, on behalf of the running thread.
 static void check_async_read(uintptr_t address, size_t bytes, Action action, uint32_t site, const char* what) {
@@ -153,7 +154,6 @@ static void check_async_read(uintptr_t address, size_t bytes, Action action, uin
     Range& range = arena_range();
     const unsigned me = thread_number();
     for (uintptr_t p = address; p < address + bytes; p += WORD) {
-        Cell& cell = range.cell_of(p);
         const Access& write = write_of(range, p);
         if (write.interval < checker.block_first) continue;
         const Now now = now_at(Action::read, WORD, site, false);
@@ -164,9 +164,8 @@ static void check_async_read(uintptr_t address, size_t bytes, Action action, uin
             kind = write.pending ? "async_race" : "race";
         else if (!is_fenced(o, write, me))
             kind = "proxy_fence";
-        (void)cell;
         if (!kind) continue;
-        add_finding(kind, describe_place(range, p), {touch_now(action, bytes, site), touch_of(write)}, where(what));
+        add_finding(kind, describe_place(range, p), {touch_now(action, bytes, site), touch_of(write)}, what);
         return;
     }
 }
@@ -242,7 +241,7 @@ void check_overwrite(uintptr_t address, size_t bytes, Action action, uint32_t si
             unsigned warp = 0;
             while (reads->group[warp] <= o.row(me)[o.threads + warp]) ++warp;
             add_finding("overwritten_operand", describe_place(arena_range(), std::max(address, start + piece * PIECE)),
-                        {touch_now(action, bytes, site), touch_at("", Action::product, PIECE, reads->site, warp * 32)}, "");
+                        {touch_now(action, bytes, site), touch_at(Action::product, PIECE, reads->site, warp * 32)}, "");
             return;
         }
         o.reads[piece] = nullptr;
@@ -252,7 +251,7 @@ void check_overwrite(uintptr_t address, size_t bytes, Action action, uint32_t si
             const uintptr_t source = reinterpret_cast<uintptr_t>(t.shared);
             if (t.loads || source + t.bytes <= address || address + bytes <= source) continue;
             add_finding("overwritten_operand", describe_place(arena_range(), std::max(address, source)),
-                        {touch_now(action, bytes, site), touch_at("", Action::bulk_copy, t.bytes, t.site, t.thread)}, "");
+                        {touch_now(action, bytes, site), touch_at(Action::bulk_copy, t.bytes, t.site, t.thread)}, "");
             return;
         }
 }
@@ -297,7 +296,7 @@ void check_copy_starts(Transfer& t, Mbarrier& barrier, const void* return_addres
     const uintptr_t start = reinterpret_cast<uintptr_t>(t.shared);
     if (!barrier.announced && &owner == checker.worker)
         add_finding("mbarrier_fence", {nullptr, "", 1, {}, 0}, {touch_now(Action::bulk_copy, t.bytes, site)},
-                    std::string("initialised at ") + barrier.made.file + ":" + std::to_string(barrier.made.line));
+                    std::string("initialized at ") + barrier.made.file + ":" + std::to_string(barrier.made.line));
     if (t.map) {
         Transfer& copy = t;
         each_piece(copy, t.shared, [&](char*, char* from, unsigned bytes) {
@@ -379,10 +378,10 @@ void check_block_leaves(Worker& worker) {
     Quiet quiet;
     for (const Transfer& t : worker.hopper->transfers)
         add_finding("copy_at_end", describe_place(arena_range(), reinterpret_cast<uintptr_t>(t.shared)),
-                    {touch_at("", Action::bulk_copy, t.bytes, t.site, t.thread)}, t.loads ? "load" : "store");
+                    {touch_at(Action::bulk_copy, t.bytes, t.site, t.thread)}, t.loads ? "load" : "store");
     for (const auto& barrier : worker.hopper->barriers)
         if (barrier->bytes && barrier->copy.file) {
-            const Touch touch = touch_at("", Action::bulk_copy, 0, barrier->copy_site, barrier->maker);
+            const Touch touch = touch_at(Action::bulk_copy, 0, barrier->copy_site, barrier->maker);
             add_finding("transaction_count", {nullptr, "", 1, {}, 0}, {touch},
                         barrier->bytes > 0 ? std::to_string(barrier->bytes) + " bytes are expected and never came"
                                            : std::to_string(-barrier->bytes) + " bytes came and were never expected");
@@ -442,7 +441,7 @@ void check_product_wait(uint32_t left) {
             continue;
         }
         for (size_t k = 0; k < one.places.size(); ++k) {
-            // Where something else was written the register was not theirs any more, or has been reported.
+            // Where something else was written the register was no longer theirs, or has been reported.
             if (*one.places[k] == POISON) *one.places[k] = one.values[k];
             one.values[k] = *one.places[k];
         }
@@ -468,7 +467,7 @@ void check_accumulator(uintptr_t address, size_t bytes, Action action, uint32_t 
         for (const uint32_t* place : one.places) {
             const uintptr_t p = reinterpret_cast<uintptr_t>(place);
             if (p < address || p >= address + bytes) continue;
-            add_finding("accumulator", {nullptr, "", 1, {}, 0}, {touch_now(action, bytes, site), touch_at("", Action::product, 4, one.site, thread)}, "");
+            add_finding("accumulator", {nullptr, "", 1, {}, 0}, {touch_now(action, bytes, site), touch_at(Action::product, 4, one.site, thread)}, "");
             one.told = true;
             break;
         }

@@ -1,6 +1,6 @@
 // async_order.h - the checked build: what mbarriers, named barriers and waits order, of threads and of what is asynchronous.
 //
-// Whoever reaches a barrier hands on all that it knows: of each thread up to which of its warp's synchronisations, of each
+// Whoever reaches a barrier hands on all that it knows: of each thread up to which of its warp's synchronizations, of each
 // warp up to which group its products have been awaited, of each mbarrier up to which phase. A column of Knowledge each:
 //
 //     0 ... threads - 1     threads        threads + w     products of warp w      threads + 32 + k     copies that mbarrier k
@@ -17,7 +17,7 @@ constexpr unsigned WARPS = 32, MAX_WATCHED_BARRIERS = 256;
 constexpr size_t PIECE = 16;  // bytes; what reads of products and the layout of tiles are remembered by
 constexpr uint32_t NOT_YET = UINT32_MAX;
 
-// Where in its box a piece of shared memory lies that the copy engine wrote.
+// Where in its box a piece of shared memory is that TMA wrote.
 struct PieceOfBox {
     uint32_t box = 0;  // 0: none
     uint16_t line;

@@ -2,7 +2,7 @@
 // and, as return address, the place in the program; the current fiber says which CUDA thread it is.
 //
 // An access is first sorted by where it goes. The stacks of the CUDA threads hold local variables, which nobody else
-// sees; kernel arguments lie on the launching thread's stack; the rest is shared memory, a known range of global
+// sees; kernel arguments are on the launching thread's stack; the rest is shared memory, a known range of global
 // memory, or a mistake.
 #include <dlfcn.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ SIMULATOR_INLINE static uint32_t site_of(const void* return_address) {
 }
 
 constexpr size_t HOST_FRAMES = 1 << 20;    // how far above launch() kernel arguments are looked for
-constexpr uintptr_t LOWEST_ADDRESS = 65536;  // what lies below traps by itself, as a null pointer
+constexpr uintptr_t LOWEST_ADDRESS = 65536;  // what is below traps by itself, as a null pointer
 
 // ---- which range each place in the program touched last: what a bad address there was probably meant for
 
@@ -56,7 +56,7 @@ static const char* name_of(Action action) {
 }
 
 static void out_of_bounds(uintptr_t address, size_t bytes, Action action, uint32_t site) {
-    Range& arena = arena_range();  // with the page behind dynamic shared memory
+    Range& arena = arena_range();  // with the page after dynamic shared memory
     Range* near = address - arena.start < arena.bytes + STACK_BYTES ? &arena : usual_range(site, address);
     if (!near) fail("out of bounds: %s of %zu byte(s) in no tensor and no cudaMalloc'd memory", name_of(action), bytes);
     const Place place = describe_place(*near, address);
@@ -175,9 +175,9 @@ void check_compare_and_swap(const void* address) {
     if (const Range* range = arena_range().contains(at, 1) ? &arena_range() : find_range(at, 1)) note_compare_and_swap(*range, at);
 }
 
-void check_atomic(const void* address, size_t bytes) {
+void check_atomic(const void* address, size_t bytes, bool reads) {
     if (in_checked_kernel())
-        access(reinterpret_cast<uintptr_t>(address), bytes, Action::atomic, site_of(__builtin_return_address(0)), true);
+        access(reinterpret_cast<uintptr_t>(address), bytes, Action::atomic, site_of(__builtin_return_address(0)), true, false, !reads);
 }
 
 // ---- asynchronous copies (async_copy.cpp): the copy is under way from issue to done
@@ -250,7 +250,7 @@ static std::map<const Worker*, uint32_t>& shared_firsts() {
 
 void check_block_resumes(Worker& worker, bool begins) {
     if (checker.worker && checker.worker != &worker && checker.worker->together && checker.worker->grid_run)
-        paused()[checker.worker] = {checker.interval, checker.block_first, take_block_ordering()};
+        paused()[checker.worker] = {checker.interval, checker.block_first, std::exchange(ours, {})};
     const bool changes = checker.worker != &worker;
     checker.worker = &worker;
     checker.region = reinterpret_cast<uintptr_t>(&worker);
@@ -297,11 +297,12 @@ void check_block_begins() {
     checker.first_of_block.push_back({checker.interval, number_in_grid(*checker.worker)});
     forget_shared_variables();
     start_block_ordering();
+    if (checker.mode == Mode::profile) profile_block_begins(number_in_grid(*checker.worker));
     if (checker.recording) replay_block(number_in_grid(*checker.worker));
 }
 
 void check_block_ends() {
-    if (checker.mode == Mode::profile) profile_warps_aligned(~0u);
+    if (checker.mode == Mode::profile) profile_block_ends();
     if (checker.recording) replay_block_ends();
 }
 
@@ -415,7 +416,9 @@ SIMULATOR_CALLBACK void __sanitizer_cov_trace_pc() {
 SIMULATOR_CALLBACK void __tsan_init() {}
 SIMULATOR_CALLBACK void __tsan_func_entry(void*) {}
 SIMULATOR_CALLBACK void __tsan_func_exit() {}
-SIMULATOR_CALLBACK void __tsan_vptr_update(void**, void*) {}
+SIMULATOR_CALLBACK void __tsan_vptr_update(void** address, void*) {  // a constructor, of an object with virtual functions
+    simulator_range(address, sizeof *address, simulator::Action::write, __builtin_return_address(0));
+}
 SIMULATOR_CALLBACK void __tsan_vptr_read(void**) {}
 
 // Atomic built-ins: atomicAdd() and its like are made of them (and have told the checker themselves). Performed as they

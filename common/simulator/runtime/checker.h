@@ -10,6 +10,7 @@
 // In the checked build one worker runs all blocks, one after the other, so nothing here needs a lock.
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker.h"
@@ -20,7 +21,7 @@ enum class Mode : int { off, check, profile };
 enum class Action : uint8_t { read, write, atomic, async_copy, bulk_copy, product };
 
 // Memory is watched in words of four bytes, and a word that is accessed in part from then on in halves: halves are the
-// smallest elements that neighbouring threads write in practice.
+// smallest elements that neighboring threads write in practice.
 constexpr size_t WORD = 4, HALF = 2;
 
 // One access that is remembered. `interval` counts the barriers passed by any block, so it names block and interval;
@@ -32,7 +33,7 @@ struct Access {
     uint8_t size;   // of the whole access, at most 255
     Action action;
     bool pending : 1;               // an asynchronous copy that nobody has waited for yet
-    bool is_volatile : 1 = false;   // what other threads may meet: a flag
+    bool is_volatile : 1 = false;   // what other threads may meet: a flag; of an atomic store: it reads nothing
     bool fenced : 1 = false;        // the thread had executed a fence before
 };
 
@@ -89,7 +90,7 @@ struct Checker {
     bool quiet = false;            // the runtime is at work on a CUDA thread's stack
     bool recording = false;        // besides checking: every access goes to replay.cpp
     bool unresolved = false;       // a write is under way whose value decides what it is: see findings.cpp
-    uintptr_t host_stack = 0;      // a frame of the launching thread: kernel arguments lie above it
+    uintptr_t host_stack = 0;      // a frame of the launching thread: kernel arguments are above it
     uint32_t interval = 1;         // the current one
     uint32_t newest_interval = 1;  // of any block: blocks that run together take turns
     unsigned accumulators = 0;     // how many threads' accumulators are under way
@@ -107,7 +108,7 @@ struct Quiet {
     ~Quiet() { checker.quiet = before; }
 };
 
-extern const uintptr_t library_start;  // where this library lies in memory: pcs are counted from here
+extern const uintptr_t library_start;  // where this library is in memory: pcs are counted from here
 
 // ranges.cpp
 Range* find_range(uintptr_t address, size_t bytes);          // null: not in any
@@ -200,8 +201,17 @@ void profile_launch_begins();
 void profile_launch_ends();
 void profile_barrier();
 void profile_warps_aligned(uint32_t warps);  // the lanes of these warps are at the same point of the program
+void profile_block_begins(uint64_t number);
+void profile_block_ends();
 void clear_profile();
 std::string profile_json();
+
+// sample.cpp: only some blocks run
+extern unsigned sample_size;    // how many; 0: all of them
+extern uint64_t block_weight;   // how many blocks the one that runs stands for
+void choose_blocks(dim3 grid);
+uint64_t next_block(Grid& grid);  // its number; block_count: there is none
+void sample_not_modeled(const char* what);
 
 // replay.cpp
 void replay_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site);
@@ -209,7 +219,7 @@ void replay_arrival(Range& range, uintptr_t address, size_t bytes, uint32_t site
 void replay_warp_operation(uint32_t lanes);
 void replay_launch_begins();
 void replay_launch_ends();
-void replay_block(uint64_t number);  // begins, or goes on behind a grid's barrier
+void replay_block(uint64_t number);  // begins, or goes on after a grid's barrier
 void replay_block_ends();
 void replay_barrier();
 

@@ -2,6 +2,9 @@
 // them, stores and reductions at the wait that covers them or when the block ends.
 #include <algorithm>
 #include <cmath>
+#include <exception>
+#include <type_traits>
+#include <utility>
 
 #include "../include/simulator/float16.h"
 #include "hopper.h"
@@ -103,7 +106,7 @@ static std::shared_ptr<const TensorMap> read_map(const void* address, int rank, 
     auto map = std::make_shared<TensorMap>();
     memcpy(static_cast<void*>(map.get()), address, sizeof *map);
     if (reinterpret_cast<uintptr_t>(address) % 64)
-        fail("%s at %s:%d: the tensor map does not lie on a multiple of 64 bytes", what, at.file, at.line);
+        fail("%s at %s:%d: the tensor map is not at a multiple of 64 bytes", what, at.file, at.line);
     if (map->mark != TENSOR_MAP_MARK)
         fail("%s at %s:%d: this is no tensor map that cuTensorMapEncodeTiled() has made; did that return CUDA_SUCCESS?", what,
              at.file, at.line);
@@ -116,7 +119,7 @@ static void require_shared(const char* what, const char* name, const void* addre
     const Worker* owner = owner_of_shared(address);
     if (!owner) fail("%s at %s:%d: its %s is not in shared memory", what, at.file, at.line, name);
     if (const size_t past = reinterpret_cast<uintptr_t>(address) % alignment)
-        fail("%s at %s:%d: its %s lies %zu byte(s) past a multiple of %u", what, at.file, at.line, name, past, alignment);
+        fail("%s at %s:%d: its %s is %zu byte(s) past a multiple of %u", what, at.file, at.line, name, past, alignment);
     if (static_cast<const char*>(address) + bytes > owner->arena + SHARED_ARENA)
         fail("%s at %s:%d: its %u bytes go beyond the end of shared memory", what, at.file, at.line, bytes);
 }
@@ -140,6 +143,7 @@ static void start_load(Transfer t, char* to, void* barrier, uint32_t blocks, boo
         Mbarrier& heard = barrier_at(place_of_barrier, what, t.place);
         heard.copy = t.place;
 #ifdef SIMULATOR_CHECKED
+        sample_not_modeled("copies by TMA");
         check_copy_starts(t, heard, return_address);
 #endif
         hopper.transfers.push_back(t);

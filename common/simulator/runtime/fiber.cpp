@@ -144,7 +144,7 @@ void enter_threads(Worker& worker, Thread* first) {
 }
 
 void leave_threads(Worker& worker) {
-    worker.prepared = 0;  // all stacks start afresh
+    worker.prepared = 0;  // all stacks start over
     switch_thread(worker, nullptr);
     __builtin_unreachable();
 }

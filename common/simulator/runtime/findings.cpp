@@ -63,7 +63,7 @@ void add_finding(const char* kind, const Place& place, const std::vector<Touch>&
     found(kind, place, touches, detail).same_value = false;
 }
 
-// ---- races that change no result are told apart
+// ---- races that change no result are classified separately
 
 static struct {
     size_t finding;

@@ -17,13 +17,6 @@ struct CUgraphExec_st {
 };
 namespace simulator {
 
-struct Copy1D {
-    void* to;
-    const void* from;
-    size_t bytes;
-    cudaMemcpyKind kind;
-    Position at;
-};
 static bool is_graph(const CUgraph_st* graph) { return is_alive(graph, Handle::graph); }
 static bool has_node(const CUgraph_st* graph, const CUgraphNode_st* node) {
     return std::any_of(graph->nodes.begin(), graph->nodes.end(), [&](const auto& one) { return one.get() == node; });
@@ -61,71 +54,58 @@ static cudaGraph_t clone_of(const CUgraph_st* graph) {
     return copy;
 }
 
-// What each kind of node does; an empty function: its parameters make no sense.
-static std::function<void()> work_of(const cudaKernelNodeParams& p, Position at) {
-    const RegisteredKernel* kernel = registered_kernel(p.func);
-    if (!kernel) return {};
-    return [=, bound = kernel->bind(p.func, p.kernelParams), p = p] {
-        launch_bound(kernel->name, bound, p.gridDim_, p.blockDim_, p.sharedMemBytes, nullptr, false, at);
-    };
+// What a node does; an empty function: its parameters make no sense.
+static std::function<void()> work_of(cudaGraphNodeType type, const void* parameters, Position at) {
+    if (type == cudaGraphNodeTypeKernel) {
+        const auto p = *static_cast<const cudaKernelNodeParams*>(parameters);
+        const RegisteredKernel* kernel = registered_kernel(p.func);
+        if (!kernel) return {};
+        return [=, bound = kernel->bind(p.func, p.kernelParams)] {
+            launch_bound(kernel->name, bound, p.gridDim_, p.blockDim_, p.sharedMemBytes, nullptr, false, at);
+        };
+    }
+    if (type == cudaGraphNodeTypeMemcpy)
+        return [p = *static_cast<const cudaMemcpy3DParms*>(parameters), at] { cudaMemcpy3D(&p, at); };
+    if (type == cudaGraphNodeTypeMemset) {
+        const auto p = *static_cast<const cudaMemsetParams*>(parameters);
+        if (p.elementSize != 1 && p.elementSize != 2 && p.elementSize != 4) return {};
+        return [p, at] {
+            std::vector<char> row(p.width * p.elementSize);
+            for (size_t i = 0; i < row.size(); ++i) row[i] = static_cast<char>(p.value >> 8 * (i % p.elementSize));
+            for (size_t y = 0; y < p.height; ++y)
+                copy(static_cast<char*>(p.dst) + y * p.pitch, row.data(), row.size(), cudaMemcpyDefault, at);
+        };
+    }
+    if (type == cudaGraphNodeTypeHost) {
+        const auto p = *static_cast<const cudaHostNodeParams*>(parameters);
+        return p.fn ? std::function<void()>([p] { p.fn(p.userData); }) : std::function<void()>();
+    }
+    if (type == cudaGraphNodeTypeGraph) return [graph = *static_cast<const cudaGraph_t*>(parameters)] { run_all(graph); };
+    if (type == cudaGraphNodeTypeEventRecord) {
+        const cudaEvent_t event = *static_cast<const cudaEvent_t*>(parameters);
+        return is_alive(event, Handle::event) ? std::function<void()>([event] { cudaEventRecord(event); }) : std::function<void()>();
+    }
+    return [] {};  // empty, or it waits for an event: here nothing is under way
 }
-static std::function<void()> work_of(const cudaHostNodeParams& p, Position) {
-    if (!p.fn) return {};
-    return [p] { p.fn(p.userData); };
-}
-static std::function<void()> work_of(const cudaMemcpy3DParms& p, Position at) {
-    return [p, at] { cudaMemcpy3D(&p, at); };
-}
-static std::function<void()> work_of(const Copy1D& p, Position) {
-    return [p] { copy(p.to, p.from, p.bytes, p.kind, p.at); };
-}
-static std::function<void()> work_of(const cudaMemsetParams& p, Position at) {
-    if (p.elementSize != 1 && p.elementSize != 2 && p.elementSize != 4) return {};
-    return [p, at] {
-        const size_t row_bytes = p.width * p.elementSize;
-        std::vector<char> row(row_bytes);
-        for (size_t i = 0; i < row_bytes; ++i) row[i] = static_cast<char>(p.value >> 8 * (i % p.elementSize));
-        for (size_t y = 0; y < p.height; ++y)
-            copy(static_cast<char*>(p.dst) + y * p.pitch, row.data(), row_bytes, cudaMemcpyDefault, at);
-    };
-}
-static std::function<void()> work_of(const cudaEvent_t& event, Position) {
-    if (!is_alive(event, Handle::event)) return {};
-    return [event] { cudaEventRecord(event); };
-}
-static std::function<void()> work_of(const cudaGraph_t& graph, Position) {
-    if (!is_graph(graph)) return {};
-    return [graph] { run_all(graph); };
-}
-
-template <typename Parameters>
-std::function<void()> work_for(cudaGraphNodeType type, const Parameters& parameters, Position at) {
-    if (type == cudaGraphNodeTypeWaitEvent || type == cudaGraphNodeTypeEmpty) return [] {};  // here nothing is under way
-    return work_of(parameters, at);
-}
-template <typename Parameters>
 cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraphNodeType type,
-                     const Parameters& parameters, Position at) {
-    SIMULATOR_NEED(node && is_graph(graph) && (needs || !count), cudaErrorInvalidValue);
+                     Parameters parameters, Position at) {
+    SIMULATOR_NEED(node && parameters.bytes && is_graph(graph) && (needs || !count), cudaErrorInvalidValue);
     for (size_t i = 0; i < count; ++i) SIMULATOR_NEED(has_node(graph, needs[i]), cudaErrorInvalidValue);
-    std::function<void()> work = work_for(type, parameters, at);
+    std::function<void()> work = work_of(type, parameters.bytes, at);
     SIMULATOR_NEED(work, type == cudaGraphNodeTypeKernel ? cudaErrorInvalidDeviceFunction : cudaErrorInvalidValue);
-    *node = new_node(graph, type, std::move(work), {needs, needs + count}, parameters);
+    *node = new_node(graph, type, std::move(work), {needs, needs + count}, {static_cast<const char*>(parameters.bytes), parameters.size});
     return cudaSuccess;
 }
-template <typename Parameters>
-cudaError_t get_parameters(cudaGraphNode_t node, Parameters* parameters) {
-    const auto* known = node && parameters ? std::any_cast<Parameters>(&node->parameters) : nullptr;
-    SIMULATOR_NEED(known, cudaErrorInvalidValue);
-    return *parameters = *known, cudaSuccess;
+cudaError_t get_parameters(cudaGraphNode_t node, cudaGraphNodeType type, void* bytes, size_t size) {
+    SIMULATOR_NEED(node && bytes && node->type == type && node->parameters.size() == size, cudaErrorInvalidValue);
+    return memcpy(bytes, node->parameters.data(), size), cudaSuccess;
 }
-template <typename Parameters>
-cudaError_t set_parameters(cudaGraphNode_t node, const Parameters& parameters, cudaGraphNodeType type, Position at) {
-    SIMULATOR_NEED(node && node->type == type, cudaErrorInvalidValue);
-    std::function<void()> work = work_for(type, parameters, at);
+cudaError_t set_parameters(cudaGraphNode_t node, cudaGraphNodeType type, Parameters parameters, Position at) {
+    SIMULATOR_NEED(node && parameters.bytes && node->type == type, cudaErrorInvalidValue);
+    std::function<void()> work = work_of(type, parameters.bytes, at);
     SIMULATOR_NEED(work, cudaErrorInvalidValue);
     node->work = std::move(work);
-    return node->parameters = parameters, cudaSuccess;
+    return node->parameters.assign(static_cast<const char*>(parameters.bytes), parameters.size), cudaSuccess;
 }
 static CUgraphExec_st::Node* node_of(cudaGraphExec_t exec, const CUgraphNode_st* node) {
     if (!is_alive(exec, Handle::graph_exec)) return nullptr;
@@ -133,87 +113,30 @@ static CUgraphExec_st::Node* node_of(cudaGraphExec_t exec, const CUgraphNode_st*
         if (one.of == node) return &one;
     return nullptr;
 }
-template <typename Parameters>
-cudaError_t set_parameters(cudaGraphExec_t exec, cudaGraphNode_t node, const Parameters& parameters, cudaGraphNodeType type, Position at) {
+cudaError_t set_parameters(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraphNodeType type, Parameters parameters, Position at) {
     CUgraphExec_st::Node* one = node_of(exec, node);
-    SIMULATOR_NEED(one && node->type == type, cudaErrorInvalidValue);
-    std::function<void()> work = work_for(type, parameters, at);
+    SIMULATOR_NEED(one && parameters.bytes && node->type == type, cudaErrorInvalidValue);
+    std::function<void()> work = work_of(type, parameters.bytes, at);
     SIMULATOR_NEED(work, cudaErrorInvalidValue);
     return one->work = std::move(work), cudaSuccess;
 }
-// Lists are asked for twice: first how long they are, then for the entries.
-template <typename T>
-cudaError_t give_list(const std::vector<T>& all, T* entries, size_t* count) {
-    SIMULATOR_NEED(count, cudaErrorInvalidValue);
-    if (entries)
-        for (size_t i = 0; i < *count; ++i) entries[i] = i < all.size() ? all[i] : T{};
-    return *count = all.size(), cudaSuccess;
+template <typename Wanted>
+cudaError_t give_nodes(const CUgraph_st* graph, cudaGraphNode_t* nodes, size_t* count, Wanted wanted) {
+    SIMULATOR_NEED(is_graph(graph) && count, cudaErrorInvalidValue);
+    size_t number = 0;
+    for (const auto& node : graph->nodes) {
+        if (!wanted(*node)) continue;
+        if (nodes && number < *count) nodes[number] = node.get();
+        ++number;
+    }
+    if (nodes)
+        for (size_t i = number; i < *count; ++i) nodes[i] = nullptr;
+    return *count = number, cudaSuccess;
 }
+static bool needs(const CUgraphNode_st& node, const CUgraphNode_st* other) { return std::count(node.needs.begin(), node.needs.end(), other); }
 
 }  // namespace simulator
 
-#define SIMULATOR_NODE(Kind, type, Parameters)                                                                                \
-    cudaError_t cudaGraphAdd##Kind##Node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,       \
-                                                size_t count, const Parameters* p, simulator::Position at) { \
-        SIMULATOR_NEED(p, cudaErrorInvalidValue);                                                                             \
-        return simulator::add_node(node, graph, needs, count, type, *p, at);                                                  \
-    }                                                                                                                         \
-    cudaError_t cudaGraph##Kind##NodeGetParams(cudaGraphNode_t node, Parameters* p) { return simulator::get_parameters(node, p); } \
-    cudaError_t cudaGraph##Kind##NodeSetParams(cudaGraphNode_t node, const Parameters* p, simulator::Position at) { \
-        SIMULATOR_NEED(p, cudaErrorInvalidValue);                                                                             \
-        return simulator::set_parameters(node, *p, type, at);                                                                 \
-    }                                                                                                                         \
-    cudaError_t cudaGraphExec##Kind##NodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, const Parameters* p,    \
-                                                          simulator::Position at) {                       \
-        SIMULATOR_NEED(p, cudaErrorInvalidValue);                                                                             \
-        return simulator::set_parameters(exec, node, *p, type, at);                                                           \
-    }
-SIMULATOR_NODE(Kernel, cudaGraphNodeTypeKernel, cudaKernelNodeParams)
-SIMULATOR_NODE(Host, cudaGraphNodeTypeHost, cudaHostNodeParams)
-SIMULATOR_NODE(Memcpy, cudaGraphNodeTypeMemcpy, cudaMemcpy3DParms)
-SIMULATOR_NODE(Memset, cudaGraphNodeTypeMemset, cudaMemsetParams)
-#undef SIMULATOR_NODE
-#define SIMULATOR_COPY_NODE(Name, Declared, to_, from_)                                                                       \
-    cudaError_t cudaGraphAddMemcpyNode##Name(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,   \
-                                                    size_t count, SIMULATOR_FOUR Declared, cudaMemcpyKind kind,               \
-                                                    simulator::Position at) {                             \
-        return simulator::add_node(node, graph, needs, count, cudaGraphNodeTypeMemcpy, simulator::Copy1D{to_, from_, bytes, kind, at}, at); \
-    }                                                                                                                         \
-    cudaError_t cudaGraphMemcpyNodeSetParams##Name(cudaGraphNode_t node, SIMULATOR_FOUR Declared, cudaMemcpyKind kind, \
-                                                          simulator::Position at) {                       \
-        return simulator::set_parameters(node, simulator::Copy1D{to_, from_, bytes, kind, at}, cudaGraphNodeTypeMemcpy, at);  \
-    }                                                                                                                         \
-    cudaError_t cudaGraphExecMemcpyNodeSetParams##Name(cudaGraphExec_t exec, cudaGraphNode_t node,                     \
-                                                              SIMULATOR_FOUR Declared, cudaMemcpyKind kind,                   \
-                                                              simulator::Position at) {                   \
-        return simulator::set_parameters(exec, node, simulator::Copy1D{to_, from_, bytes, kind, at}, cudaGraphNodeTypeMemcpy, at); \
-    }
-#define SIMULATOR_FOUR(...) __VA_ARGS__
-SIMULATOR_COPY_NODE(1D, (void* to, const void* from, size_t bytes), to, from)
-SIMULATOR_COPY_NODE(ToSymbol, (const void* symbol, const void* from, size_t bytes, size_t offset),
-                    const_cast<char*>(static_cast<const char*>(symbol)) + offset, from)
-SIMULATOR_COPY_NODE(FromSymbol, (void* to, const void* symbol, size_t bytes, size_t offset), to,
-                    static_cast<const char*>(symbol) + offset)
-#undef SIMULATOR_FOUR
-#undef SIMULATOR_COPY_NODE
-#define SIMULATOR_EVENT_NODE(Kind, type)                                                                                      \
-    cudaError_t cudaGraphAddEvent##Kind##Node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,  \
-                                                     size_t count, cudaEvent_t event) {                                       \
-        return simulator::add_node(node, graph, needs, count, type, event, {});                                               \
-    }                                                                                                                         \
-    cudaError_t cudaGraphEvent##Kind##NodeGetEvent(cudaGraphNode_t node, cudaEvent_t* event) { return simulator::get_parameters(node, event); } \
-    cudaError_t cudaGraphEvent##Kind##NodeSetEvent(cudaGraphNode_t node, cudaEvent_t event) { return simulator::set_parameters(node, event, type, {}); } \
-    cudaError_t cudaGraphExecEvent##Kind##NodeSetEvent(cudaGraphExec_t exec, cudaGraphNode_t node, cudaEvent_t event) { \
-        return simulator::set_parameters(exec, node, event, type, {});                                                        \
-    }
-SIMULATOR_EVENT_NODE(Record, cudaGraphNodeTypeEventRecord)
-SIMULATOR_EVENT_NODE(Wait, cudaGraphNodeTypeWaitEvent)
-#undef SIMULATOR_EVENT_NODE
-#define SIMULATOR_WITH_EDGES(name, Of, Node)                                                                                \
-    cudaError_t name(Of of, Node* a, Node* b, const cudaGraphEdgeData*, size_t count) { return name(of, a, b, count); }
-SIMULATOR_WITH_EDGES(cudaGraphAddDependencies, cudaGraph_t, const cudaGraphNode_t)
-SIMULATOR_WITH_EDGES(cudaGraphRemoveDependencies, cudaGraph_t, const cudaGraphNode_t)
-#undef SIMULATOR_WITH_EDGES
 cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags) {
     SIMULATOR_NEED(graph && !flags, cudaErrorInvalidValue);
     *graph = new CUgraph_st;
@@ -281,16 +204,15 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     return simulator::in_stream(stream, run, cudaGraphNodeTypeGraph);
 }
 cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count) {
-    return simulator::add_node(node, graph, needs, count, cudaGraphNodeTypeEmpty, simulator::Copy1D{}, {});
+    return simulator::add_node(node, graph, needs, count, cudaGraphNodeTypeEmpty, {"", 0}, {});
 }
 cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraph_t child) {
     SIMULATOR_NEED(simulator::is_graph(child), cudaErrorInvalidValue);
-    return simulator::add_node(node, graph, needs, count, cudaGraphNodeTypeGraph, simulator::clone_of(child), {});
+    return simulator::add_node(node, graph, needs, count, cudaGraphNodeTypeGraph, simulator::parameters(simulator::clone_of(child)), {});
 }
-cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t* graph) { return simulator::get_parameters(node, graph); }
 cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraph_t child) {
     SIMULATOR_NEED(simulator::is_graph(child), cudaErrorInvalidValue);
-    return simulator::set_parameters(exec, node, simulator::clone_of(child), cudaGraphNodeTypeGraph, {});
+    return simulator::set_parameters(exec, node, cudaGraphNodeTypeGraph, simulator::parameters(simulator::clone_of(child)), {});
 }
 cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node) {
     SIMULATOR_NEED(node && simulator::is_graph(node->graph), cudaErrorInvalidValue);
@@ -320,43 +242,34 @@ cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t exec, cudaGraphNode_t node, 
     return *enabled = one->enabled, cudaSuccess;
 }
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
-    SIMULATOR_NEED(simulator::is_graph(graph), cudaErrorInvalidValue);
-    std::vector<CUgraphNode_st*> all;
-    for (const auto& node : graph->nodes) all.push_back(node.get());
-    return simulator::give_list(all, nodes, count);
+    return simulator::give_nodes(graph, nodes, count, [](const CUgraphNode_st&) { return true; });
 }
 cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
-    SIMULATOR_NEED(simulator::is_graph(graph), cudaErrorInvalidValue);
-    std::vector<CUgraphNode_st*> all;
-    for (const auto& node : graph->nodes)
-        if (node->needs.empty()) all.push_back(node.get());
-    return simulator::give_list(all, nodes, count);
+    return simulator::give_nodes(graph, nodes, count, [](const CUgraphNode_st& node) { return node.needs.empty(); });
 }
-cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, size_t* count) {
-    SIMULATOR_NEED(node, cudaErrorInvalidValue);
-    return simulator::give_list(node->needs, needs, count);
+cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t of, cudaGraphNode_t* nodes, size_t* count) {
+    SIMULATOR_NEED(of, cudaErrorInvalidValue);
+    return simulator::give_nodes(of->graph, nodes, count, [of](const CUgraphNode_st& node) { return simulator::needs(*of, &node); });
 }
-cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* nodes, size_t* count) {
-    SIMULATOR_NEED(node, cudaErrorInvalidValue);
-    std::vector<CUgraphNode_st*> all;
-    for (const auto& one : node->graph->nodes)
-        if (std::count(one->needs.begin(), one->needs.end(), node)) all.push_back(one.get());
-    return simulator::give_list(all, nodes, count);
+cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t of, cudaGraphNode_t* nodes, size_t* count) {
+    SIMULATOR_NEED(of, cudaErrorInvalidValue);
+    return simulator::give_nodes(of->graph, nodes, count, [of](const CUgraphNode_st& node) { return simulator::needs(node, of); });
 }
 cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, size_t* count) {
     SIMULATOR_NEED(simulator::is_graph(graph) && count, cudaErrorInvalidValue);
-    std::vector<CUgraphNode_st*> ends[2];
+    size_t number = 0;
     for (const auto& node : graph->nodes)
-        for (CUgraphNode_st* one : node->needs) ends[0].push_back(one), ends[1].push_back(node.get());
-    size_t same = *count;
-    simulator::give_list(ends[0], from, &same);
-    return simulator::give_list(ends[1], to, count);
+        for (CUgraphNode_st* one : node->needs) {
+            if (from && to && number < *count) from[number] = one, to[number] = node.get();
+            ++number;
+        }
+    return *count = number, cudaSuccess;
 }
 cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count) {
     SIMULATOR_NEED(simulator::is_graph(graph) && (!count || (from && to)), cudaErrorInvalidValue);
     for (size_t i = 0; i < count; ++i) {
-        SIMULATOR_NEED(simulator::has_node(graph, from[i]) && simulator::has_node(graph, to[i]) && from[i] != to[i], cudaErrorInvalidValue);
-        SIMULATOR_NEED(!std::count(to[i]->needs.begin(), to[i]->needs.end(), from[i]), cudaErrorInvalidValue);
+        SIMULATOR_NEED(simulator::has_node(graph, from[i]) && simulator::has_node(graph, to[i]) && from[i] != to[i] &&
+                       !simulator::needs(*to[i], from[i]), cudaErrorInvalidValue);
         to[i]->needs.push_back(from[i]);
     }
     return cudaSuccess;
@@ -366,15 +279,6 @@ cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t
     for (size_t i = 0; i < count; ++i)
         SIMULATOR_NEED(simulator::has_node(graph, to[i]) && std::erase(to[i]->needs, from[i]), cudaErrorInvalidValue);
     return cudaSuccess;
-}
-cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData*, size_t* count) {
-    return cudaGraphGetEdges(graph, from, to, count);
-}
-cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, cudaGraphEdgeData*, size_t* count) {
-    return cudaGraphNodeGetDependencies(node, needs, count);
-}
-cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* nodes, cudaGraphEdgeData*, size_t* count) {
-    return cudaGraphNodeGetDependentNodes(node, nodes, count);
 }
 cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char* path, unsigned) {
     SIMULATOR_NEED(simulator::is_graph(graph) && path, cudaErrorInvalidValue);

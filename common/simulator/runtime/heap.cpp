@@ -16,7 +16,7 @@ namespace simulator {
 
 constexpr size_t HEAP_ALIGNMENT = 16;
 #ifdef SIMULATOR_CHECKED
-constexpr size_t HEAP_GAP = 256;  // what runs past a block's end shall not come into the next one
+constexpr size_t HEAP_GAP = 256;  // what runs past a block's end must not land in the next one
 #else
 constexpr size_t HEAP_GAP = 0;
 #endif
@@ -52,7 +52,7 @@ static void open_heap() {
 #endif
 }
 
-// Room for so many bytes after what was given out last; 0: there is none.
+// Room for `bytes` after the last allocation; 0: there is none.
 static uintptr_t find_room(size_t bytes) {
     for (int turn = 0; turn < 2; ++turn) {
         uintptr_t start = turn ? heap_start : heap.next;

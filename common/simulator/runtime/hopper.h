@@ -3,7 +3,7 @@
 //
 //   mbarrier.cpp        phases, arrivals, transaction counts
 //   copy_engine.cpp     bulk and tensor copies
-//   tensor_map.cpp      cuTensorMapEncodeTiled, and where the elements of a box lie
+//   tensor_map.cpp      cuTensorMapEncodeTiled, and where the elements of a box are
 //   wgmma.cpp           products of warpgroups
 //   named_barrier.cpp   barriers of some of a block's threads
 //   cluster.cpp         blocks that run together
@@ -29,8 +29,8 @@ struct Mbarrier {
     int64_t bytes;               // that this phase still waits for
     uint64_t phase;
     unsigned number;  // in its block
-    unsigned maker;   // the thread that initialised it
-    bool announced;   // by a fence of the maker's, to the copy engine
+    unsigned maker;   // the thread that initialized it
+    bool announced;   // by a fence of the maker's, to TMA
     Position copy;    // the latest copy that it hears of
     uint32_t copy_site;
     Knowledge arriving, complete;
@@ -52,7 +52,7 @@ struct Transfer {
     char* shared;
     char* global;  // or, from block to block, the source
     uint32_t bytes;
-    std::shared_ptr<const TensorMap> map;  // null: bytes that lie one behind the other
+    std::shared_ptr<const TensorMap> map;  // null: consecutive bytes
     int32_t at[5];
     bool loads, source_is_shared;
     Combination how;
@@ -94,7 +94,7 @@ struct Hopper {
     uint64_t cluster_arrivals[MAX_THREADS] = {};  // of each thread: the phase that it arrived in, plus 1
     uint32_t products[32] = {};                   // of each warp
     Position last_product[32] = {};
-    unsigned fruitless = 0;  // how often everybody was woken in vain
+    unsigned fruitless = 0;  // how often all were woken without success
 };
 
 // The block's; made if it has none yet.
@@ -104,7 +104,7 @@ AsyncThread& my_async_thread();
 
 void begin_hopper(Worker& worker);  // at the start of a block
 void end_hopper(Worker& worker);    // at its end, without an error
-// When no thread of the block can go on: the next copy, or waits that return in vain. False: nothing was left to do.
+// When no thread of the block can go on: the next copy, or waits that return without success. False: nothing was left to do.
 bool run_engine(Worker& worker);
 bool wake_in_vain(Worker& worker);
 void trace_wait(Worker& worker);  // the call stack of the first of these

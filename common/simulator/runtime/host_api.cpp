@@ -91,12 +91,11 @@ static size_t limits[] = {1024, 1 << 20, 0, 2, 2048, 64, 0};
 constexpr int LIMITS = sizeof limits / sizeof *limits;
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
     if (limit == cudaLimitMallocHeapSize) return simulator::set_heap_limit(value);
-    if (limit < 0 || limit >= LIMITS) return simulator::finished(cudaErrorUnsupportedLimit);
+    if (limit < 0 || limit >= LIMITS) return simulator::finished(cudaErrorInvalidValue);
     return limits[limit] = value, cudaSuccess;
 }
 cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
-    if (!value) return simulator::finished(cudaErrorInvalidValue);
-    if (limit < 0 || limit >= LIMITS) return simulator::finished(cudaErrorUnsupportedLimit);
+    if (!value || limit < 0 || limit >= LIMITS) return simulator::finished(cudaErrorInvalidValue);
     return *value = limit == cudaLimitMallocHeapSize ? simulator::heap_limit() : limits[limit], cudaSuccess;
 }
 

@@ -29,7 +29,7 @@
 namespace simulator {
 
 // g++ gives an inline variable with default visibility one address in the whole process, so the lock
-// serialises the launches of all loaded libraries, which share the process's signal handlers.
+// serializes the launches of all loaded libraries, which share the process's signal handlers.
 #if defined(__GNUC__)
 __attribute__((visibility("default")))
 #endif
@@ -74,7 +74,7 @@ static double seconds_from_environment(const char* name, double otherwise) {
 }
 
 static unsigned worker_limit() {
-    if (is_device_alone()) return 1;  // no thread can be started there any more
+    if (is_device_alone()) return 1;  // no more threads can be started there
 #ifdef SIMULATOR_CHECKED
     return 1;  // one block after the other: see checker.h
 #endif
@@ -102,7 +102,7 @@ static void prepare_worker(Worker& worker, Grid& grid) {
 #ifdef __linux__
     worker.os_thread_id = static_cast<pid_t>(syscall(SYS_gettid));
 #endif
-    worker.failed = worker.for_the_warp = false;
+    worker.failed = false;
     worker.trace_size = 0;
     worker.watched = &worker;
     worker.cluster = nullptr;
@@ -116,7 +116,11 @@ static void run_blocks(Worker& worker, Grid& grid) {
     use_signal_stack(worker, &previous);
     worker.busy = true;
     uint64_t block;
+#ifdef SIMULATOR_CHECKED
+    while (!grid.stop && (block = next_block(grid)) < grid.block_count) {
+#else
     while (!grid.stop && (block = grid.next_block++) < grid.block_count) {
+#endif
         prepare_threads(worker);
         run_block(worker, block);
         if (worker.failed) grid.stop = true;
@@ -401,6 +405,7 @@ static void say_refused(const Kernel& kernel, dim3 grid, dim3 block, size_t dyna
                  dynamic_bytes + state.static_bytes, DEFAULT_SHARED_LIMIT, OPTIN_SHARED_LIMIT);
     snprintf(refused, sizeof refused, "%.60s was to be launched with grid (%u, %u, %u), block (%u, %u, %u): %s", kernel.name, grid.x,
              grid.y, grid.z, block.x, block.y, block.z, why);
+    hint(refused);  // programs often ask for no error
 }
 
 // How many blocks fit on the device at a time.
@@ -483,9 +488,16 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
 #ifdef SIMULATOR_CHECKED
     workers[0]->grid_run = &grid;
     check_launch_begins(*workers[0]);
+    choose_blocks(size);
+    const bool left_out = together && sample_size && checker.mode == Mode::profile && grid.block_count > sample_size;
+    if (together) sample_not_modeled(kernel.cooperative ? "a cooperative grid" : "clusters of blocks");
+#else
+    constexpr bool left_out = false;
 #endif
     const Worker* failed = nullptr;
-    if (together)
+    if (left_out)
+        ;  // its blocks wait for each other: a few of them would wait forever
+    else if (together)
         failed = run_together(grid);
     else
         run_blocks(*workers[0], grid);

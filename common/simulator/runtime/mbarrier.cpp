@@ -1,10 +1,11 @@
 // mbarrier.cpp - barriers in shared memory: a phase is complete when all arrivals and all bytes that it waits for are there.
 //
 // The 8 bytes in shared memory hold a mark and the barrier's number in its block; what it counts is kept here. So a barrier
-// that was never initialised, or that something has overwritten, is known for what it is.
+// that was never initialized, or that something has overwritten, is known for what it is.
 #include <stdio.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "hopper.h"
 #ifdef SIMULATOR_CHECKED
@@ -47,15 +48,15 @@ Mbarrier& barrier_at(void* address, const char* what, Position at) {
     if (worker->hopper && number < worker->hopper->barriers.size() && word == mark_of(*worker, number)) {
         Mbarrier& barrier = *worker->hopper->barriers[number];
         if (barrier.address == address) return barrier;
-        fail("%s at %s:%d: this is a copy of the mbarrier that was initialised at %s:%d; copies are no barriers", what, at.file,
+        fail("%s at %s:%d: this is a copy of the mbarrier that was initialized at %s:%d; copies are no barriers", what, at.file,
              at.line, barrier.made.file, barrier.made.line);
     }
     if (worker->hopper)
         for (const auto& barrier : worker->hopper->barriers)
             if (barrier->address == address)
-                fail("%s at %s:%d: the mbarrier that was initialised at %s:%d has been overwritten or invalidated since", what,
+                fail("%s at %s:%d: the mbarrier that was initialized at %s:%d has been overwritten or invalidated since", what,
                      at.file, at.line, barrier->made.file, barrier->made.line);
-    fail("%s at %s:%d: there is no mbarrier; is mbarrier.init missing, or a __syncthreads() behind it?", what, at.file, at.line);
+    fail("%s at %s:%d: there is no mbarrier; is mbarrier.init missing, or a __syncthreads() after it?", what, at.file, at.line);
 }
 
 void mbarrier_init(void* address, uint32_t arrivals, Position at) {
@@ -181,7 +182,7 @@ bool mbarrier_test(void* address, Phase which, uint64_t phase, bool patient, Pos
     if (owner_of_shared(address) != &worker)
         fail("mbarrier wait at %s:%d: the mbarrier is another block's; a thread waits for those of its own block", at.file, at.line);
     if (which == Phase::of_state && phase + 1 < barrier->phase)
-        fail("mbarrier wait at %s:%d: the state is of phase %llu and the mbarrier in phase %llu; only the latest phase can be asked for",
+        fail("mbarrier wait at %s:%d: the state is of phase %llu and the mbarrier in phase %llu; only the latest phase can be queried",
              at.file, at.line, static_cast<unsigned long long>(phase), static_cast<unsigned long long>(barrier->phase));
     bool complete = is_complete(*barrier, which, phase);
     if (!complete && patient) {
@@ -219,7 +220,7 @@ bool wake_in_vain(Worker& worker) {
 
 void trace_wait(Worker& worker) {
     worker.trace_size = 0;
-    worker.signalled = false;
+    worker.signaled = false;
     if (!worker.hopper || worker.hopper->waits.empty()) return;
     worker.trace[1] = worker.hopper->waits.front().return_address;  // as of a call by the first
     worker.trace_size = 2;

@@ -1,6 +1,6 @@
 // memory.cpp - what cudaMalloc() and its like gave out, and copies that stay inside it.
 //
-// Device memory lies in one region of the address space. In a program of its own (program.cpp) the region is closed
+// Device memory is in one region of the address space. In a program of its own (program.cpp) the region is closed
 // while host code runs: host code that uses a device pointer then fails at once, as it does on a GPU. Memory that both
 // sides may use (managed, pinned) comes from the C library.
 #include <sys/mman.h>
@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "apart.h"
+#include "simulator/checked.h"
 #include "worker.h"
 
 namespace simulator {
@@ -20,7 +21,7 @@ constexpr size_t REGION_OF_DEVICE = size_t(24) << 30;  // leaves room for what f
 constexpr size_t ALIGNMENT = 256, PAGE = 4096;
 constexpr size_t WORTH_GIVING_BACK = 1 << 20;
 #ifdef SIMULATOR_CHECKED
-constexpr size_t GAP = 4096;  // what runs past an allocation's end shall not land in the next one
+constexpr size_t GAP = 4096;  // what runs past an allocation's end must not land in the next one
 #else
 constexpr size_t GAP = 0;
 #endif
@@ -343,5 +344,10 @@ cudaError_t fill(void* address, int value, size_t bytes, Position at) {
     written_by_host(address, bytes);
     return cudaSuccess;
 }
+
+#ifndef SIMULATOR_CHECKED
+void check_tensor_begin(const char*, const void*, unsigned, const int64_t*, int, bool) {}
+void check_tensors_end() {}
+#endif
 
 }  // namespace simulator

@@ -18,7 +18,7 @@
 namespace simulator {
 
 constexpr size_t SECTOR = 32, BANKS = 32;
-constexpr unsigned SECTOR_BITS = 5, WORD_BITS = 2;  // a sector has 32 bytes, a bank's word 4
+constexpr unsigned SECTOR_BITS = 5, WORD_BITS = 2, LINE_BITS = 7;  // a sector has 32 bytes, a bank's word 4, a line 128
 
 struct Request {
     uint32_t mask;
@@ -41,11 +41,11 @@ struct Site {
     bool shared;
     Action action;
     size_t bytes;
-    uint64_t requests = 0, lanes = 0, transactions = 0, ideal = 0;
+    uint64_t requests = 0, lanes = 0, transactions = 0, ideal = 0, lines = 0;
     uint64_t worst = 0;
     int64_t worst_offsets[32] = {};
     std::string array;              // of all its accesses; empty where they go to several, or to one without a name
-    uintptr_t begin = 0, size = 0;  // where the array lies in this launch
+    uintptr_t begin = 0, size = 0;  // where the array is in this launch
 };
 
 struct Profile {
@@ -55,6 +55,7 @@ struct Profile {
     size_t static_shared = 0, dynamic_shared = 0;
     std::map<uint32_t, Site> sites;  // by 2 pc + (1 in shared memory): an asynchronous copy reads one and writes the other
     std::map<uint32_t, uint64_t> blocks;
+    std::string sample;  // of its last launch, see sample.cpp
 };
 using ProfileKey = std::tuple<std::string, std::string, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned>;
 
@@ -64,7 +65,7 @@ static std::map<ProfileKey, Profile>& profiles() {
 }
 static Profile* current = nullptr;
 
-// Places in the program get numbers as they come, and a warp's traces lie in that order.
+// Places in the program get numbers as they come, and a warp's traces are in that order.
 struct PlaceNumbers {
     struct Last {
         uint32_t key = ~0u, number = 0;
@@ -146,7 +147,7 @@ static uint64_t passes(const std::vector<uintptr_t>& words) {
     for (const uintptr_t word : words) most = std::max(most, ++words_in_bank[word % BANKS]);
     return most;
 }
-// Whether each of the lanes wants the same address as its neighbour `distance` away.
+// Whether each of the lanes wants the same address as its neighbor `distance` away.
 static bool alike(const Request& r, uint32_t lanes, unsigned distance) {
     for (unsigned lane = 0; lane < 32; ++lane) {
         const unsigned other = lane ^ distance;
@@ -154,7 +155,7 @@ static bool alike(const Request& r, uint32_t lanes, unsigned distance) {
     }
     return true;
 }
-// Accesses of 8 and 16 bytes go in groups of 16 and 8 lanes. Two neighbouring groups go together when their lanes want
+// Accesses of 8 and 16 bytes go in groups of 16 and 8 lanes. Two neighboring groups go together when their lanes want
 // the same addresses by pairs, as ncu's counters on an H200 showed.
 static Cost shared_cost(const Request& r) {
     if (r.bytes <= 4) {
@@ -190,7 +191,8 @@ static void name_array(Site& site, uintptr_t address) {
     site.begin = 0, site.size = UINTPTR_MAX;
 }
 
-static void count(uint32_t place, const Request& r) {
+static void count(uint32_t place, unsigned warp, const Request& r) {
+    static const std::vector<uintptr_t> nothing;
     const Cost cost = r.shared ? shared_cost(r) : global_cost(r);
     if (place >= sites.size()) sites.resize(places.keys.size());
     if (!sites[place]) {
@@ -200,10 +202,14 @@ static void count(uint32_t place, const Request& r) {
     Site& total = *sites[place];
     const uintptr_t somewhere = r.address[__builtin_ctz(r.mask)];
     if (somewhere - total.begin >= total.size) name_array(total, somewhere);
-    ++total.requests;
-    total.lanes += static_cast<unsigned>(__builtin_popcount(r.mask));
-    total.transactions += cost.transactions;
-    total.ideal += cost.ideal;
+    if (sample_size) {
+        sample_request(warp, r.shared, r.action, r.shared ? nothing : units(r, r.mask, SECTOR_BITS));
+        if (!r.shared) total.lines += block_weight * units(r, r.mask, LINE_BITS).size();
+    }
+    total.requests += block_weight;
+    total.lanes += block_weight * static_cast<unsigned>(__builtin_popcount(r.mask));
+    total.transactions += block_weight * cost.transactions;
+    total.ideal += block_weight * cost.ideal;
     if (cost.transactions <= total.worst) return;
     total.worst = cost.transactions;
     const uintptr_t lowest = [&] {
@@ -234,8 +240,10 @@ static void forget(Trace& trace) {
 void trace_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site) {
     if (range.kind != Range::shared) {
         const uintptr_t first = range.start / SECTOR;
-        for (uintptr_t sector = address / SECTOR; sector <= (address + bytes - 1) / SECTOR; ++sector)
+        for (uintptr_t sector = address / SECTOR; sector <= (address + bytes - 1) / SECTOR; ++sector) {
             range.sectors[sector - first] |= action == Action::read ? 1 : action == Action::write ? 2 : 3;
+            if (sample_size) sample_touch(range, sector - first, action);
+        }
     }
     const Thread& thread = *checker.worker->running;
     const uint32_t place = places.of(2 * site + (range.kind == Range::shared));
@@ -261,7 +269,7 @@ void trace_access(Range& range, uintptr_t address, size_t bytes, Action action, 
     request.address[thread.lane] = address;
     const uint32_t all = checker.worker->warps[thread.warp].alive;
     while (trace.done < trace.requests.size() && (trace.requests[trace.done].mask & all) == all)
-        count(place, trace.requests[trace.done++]);
+        count(place, thread.warp, trace.requests[trace.done++]);
     if (trace.done == trace.requests.size()) {
         trace.base += trace.done;
         forget_requests(trace);
@@ -270,23 +278,34 @@ void trace_access(Range& range, uintptr_t address, size_t bytes, Action action, 
 
 void profile_warps_aligned(uint32_t warps) {
     for (uint32_t rest = warps; rest; rest &= rest - 1) {
-        WarpTraces& warp = warp_traces[__builtin_ctz(rest)];
+        const unsigned number = static_cast<unsigned>(__builtin_ctz(rest));
+        WarpTraces& warp = warp_traces[number];
         for (const uint32_t place : warp.in_use) {
             Trace& trace = warp.traces[place];
-            for (; trace.done < trace.requests.size(); ++trace.done) count(place, trace.requests[trace.done]);
+            for (; trace.done < trace.requests.size(); ++trace.done) count(place, number, trace.requests[trace.done]);
             forget(trace);
         }
         warp.in_use.clear();
+        if (sample_size) sample_warp_aligned(number);
     }
 }
 
 void profile_barrier() {
     profile_warps_aligned(~0u);
-    ++current->barriers;
+    if (sample_size) sample_barrier();
+    current->barriers += block_weight;
+}
+
+void profile_block_begins(uint64_t number) {
+    if (sample_size) sample_block_begins(number);
+}
+void profile_block_ends() {
+    profile_warps_aligned(~0u);
+    if (sample_size) sample_block_ends();
 }
 
 void check_tensor_work(unsigned flops) {
-    if (current) current->tensor_flops += flops;
+    if (current) current->tensor_flops += block_weight * flops;
 }
 
 void trace_basic_block(uint32_t site) {
@@ -295,7 +314,8 @@ void trace_basic_block(uint32_t site) {
         if (last.times) block_counts.all[last.site] += last.times;
         last = {site, 0};
     }
-    ++last.times;
+    last.times += block_weight;
+    sample_step();
 }
 
 // ---- one launch
@@ -310,6 +330,7 @@ void profile_launch_begins() {
     current->launch = launch;
     current->grid = grid.size;
     current->block = grid.block;
+    if (sample_size) sample_launch_begins();
     block_counts.collect();
     block_counts.all.clear();
     sites.clear();
@@ -320,6 +341,7 @@ void profile_launch_ends() {
     if (!current) return;
     const Grid& grid = *checker.worker->grid_run;
     ++current->launches;
+    if (sample_size) current->sample = sample_json();
     current->static_shared = std::max<size_t>(current->static_shared, grid.static_bytes);
     current->dynamic_shared = grid.dynamic_bytes;
     block_counts.collect();
@@ -354,7 +376,7 @@ static std::string json_of(uint32_t pc, const Site& site) {
     return "{" + field("pc", pc) + "\"space\": \"" + (site.shared ? "shared" : "global") + "\", \"action\": \"" +
            names[static_cast<int>(site.action)] + "\", \"array\": " + quoted(site.array) + ", " + field("bytes", site.bytes) +
            field("requests", site.requests) + field("lanes", site.lanes) + field("transactions", site.transactions) +
-           field("ideal", site.ideal) + "\"worst\": {" + field("transactions", site.worst) + "\"offsets\": [" +
+           field("ideal", site.ideal) + (sample_size ? field("lines", site.lines) : "") + "\"worst\": {" + field("transactions", site.worst) + "\"offsets\": [" +
            offsets + "]}}";
 }
 
@@ -370,7 +392,8 @@ std::string profile_json() {
                 ", \"block\": " + triple(p.block) + ", " + field("launches", p.launches) +
                 field("barriers", p.barriers) + field("static_shared", p.static_shared) +
                 field("dynamic_shared", p.dynamic_shared) + field("sectors_read", p.sectors_read) +
-                field("sectors_written", p.sectors_written) + field("tensor_flops", p.tensor_flops) + "\"sites\": [" + sites + "],\n \"blocks\": [" + blocks +
+                field("sectors_written", p.sectors_written) +  field("tensor_flops", p.tensor_flops) +
+                (p.sample.empty() ? "" : "\"sample\": " + p.sample + ", ") + "\"sites\": [" + sites + "],\n \"blocks\": [" + blocks +
                 "]}";
     }
     return "[" + text + "]";

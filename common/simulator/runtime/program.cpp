@@ -5,16 +5,20 @@
 // kernels that are given host pointers. Errors that nobody catches are printed as they are, and end the program.
 //
 //   SIMULATOR_COLLECT=check|profile, SIMULATOR_REPORT=FILE     the checked build: what to collect, where it goes
+//   SIMULATOR_SAMPLE=N                                         profile: N blocks of a grid stand for all
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <exception>
+#include <stdexcept>
+#include <string>
 
 #include "worker.h"
 #ifdef SIMULATOR_CHECKED
 #include "checker.h"
 extern "C" void simulator_check_begin(int mode);
 extern "C" const char* simulator_check_report();
+extern "C" void simulator_sample_begin(int blocks);
 #endif
 
 namespace simulator {
@@ -39,6 +43,10 @@ static void write_report() {
 [[noreturn]] void end_program(const std::string& error) {
     fflush(stdout);
     fprintf(stderr, "error: %s\n", error.c_str());
+#ifdef SIMULATOR_CHECKED
+    heap_is_told();  // what it could not free any longer is no leak
+    for (Range* range : all_ranges()) range->told = true;
+#endif
     write_report();
     _exit(1);
 }
@@ -64,6 +72,7 @@ void run_as_program() {
     close_memory_to_host();
 #ifdef SIMULATOR_CHECKED
     const char* collect = getenv("SIMULATOR_COLLECT");
+    if (const char* sample = getenv("SIMULATOR_SAMPLE")) simulator_sample_begin(atoi(sample));
     if (collect) simulator_check_begin(strcmp(collect, "profile") == 0 ? 2 : 1);
     atexit(write_report);
 #endif

@@ -1,7 +1,7 @@
 // races.cpp - is this access ordered after the earlier ones to the same memory?
 //
 // Two accesses of different threads race if one of them writes, not both are atomic, and nothing orders them. What
-// orders two accesses of one block: a barrier between them (the interval's number tells), and within a warp a
+// orders two accesses of one block: a barrier between them (the interval's number shows it), and within a warp a
 // __syncwarp() that both lanes took part in. Shuffles order nothing. What orders two blocks of a launch, or threads of a
 // block without a barrier: an atomic operation of the first after a fence, and one of the second on the same address. A
 // volatile store counts as such, too, and a volatile load that a fence or barrier follows, as they do on a GPU.
@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "async_order.h"
 #include "checker.h"
@@ -67,7 +68,7 @@ struct Release {
         if (a.interval < first || a.interval > upto) return false;
         const std::vector<Fences>& fences = *fences_;
         const Fences& own = fences[a.thread];
-        // What releases stands behind the fence, and comes before whoever acquires.
+        // What releases follows the fence, and comes before whoever acquires.
         const unsigned least = a.fences + (a.action != Action::atomic && !a.is_volatile);
         const bool fenced = least <= (same_block ? own.all : own.device);
         if (a.thread == thread) return fenced;
@@ -77,46 +78,25 @@ struct Release {
 using Releases = std::map<std::pair<uint32_t, uint16_t>, Release>;  // by block and thread
 
 static std::unordered_map<uintptr_t, Releases> released;  // by the address of the atomic operation
-static std::unordered_map<unsigned, Releases> acquired;   // by threads, since their block's last barrier
-static std::unordered_map<unsigned, Releases> read_of;    // by volatile loads: acquired at the thread's next fence or barrier
-static Releases acquired_by_block;
-static std::vector<Fences> fences;  // of this block's threads
-static uint32_t fence_count;        // of this block
-static std::shared_ptr<const std::vector<Fences>> latest_fences;  // a copy; null when it is out of date
-static bool any_fence;
-
-void start_ordering() { released.clear(); }
-void start_block_ordering() {
-    acquired.clear();
-    read_of.clear();
-    acquired_by_block.clear();
-    fences.assign(checker.worker ? checker.worker->thread_count : 0, {});
-    latest_fences = nullptr;
-    fence_count = 0;
-    any_fence = false;
-}
-// Where blocks take turns, each has its own.
+// Of one block; where blocks take turns, each has its own.
 struct BlockOrdering {
-    std::unordered_map<unsigned, Releases> acquired, read_of;
+    std::unordered_map<unsigned, Releases> acquired;  // by threads, since their block's last barrier
+    std::unordered_map<unsigned, Releases> read_of;   // by volatile loads: acquired at the thread's next fence or barrier
     Releases acquired_by_block;
-    std::vector<Fences> fences;
+    std::vector<Fences> fences;  // of its threads
     uint32_t fence_count = 0;
     bool any_fence = false;
+    std::shared_ptr<const std::vector<Fences>> latest_fences;  // a copy; null when it is out of date
 };
-static BlockOrdering take_block_ordering() {
-    latest_fences = nullptr;
-    return {std::move(acquired), std::move(read_of), std::move(acquired_by_block), std::move(fences), fence_count, any_fence};
-}
+static BlockOrdering ours;
+
+void start_ordering() { released.clear(); }
 static void give_block_ordering(BlockOrdering&& from) {
-    acquired = std::move(from.acquired);
-    read_of = std::move(from.read_of);
-    acquired_by_block = std::move(from.acquired_by_block);
-    fences = std::move(from.fences);
-    if (checker.worker && fences.size() != checker.worker->thread_count) fences.assign(checker.worker->thread_count, {});
-    fence_count = from.fence_count;
-    any_fence = from.any_fence;
-    latest_fences = nullptr;
+    ours = std::move(from);
+    const unsigned threads = checker.worker ? checker.worker->thread_count : 0;
+    if (ours.fences.size() != threads) ours.fences.assign(threads, {});
 }
+void start_block_ordering() { give_block_ordering({}); }
 static void merge(Releases& into, const Releases& from) {
     for (const auto& [key, release] : from) {
         const auto [entry, is_new] = into.try_emplace(key, release);
@@ -130,8 +110,8 @@ void barrier_ordering() {
         memset(heard, 0, sizeof heard);
         any_sync = false;
     }
-    for (auto* of : {&acquired, &read_of}) {
-        for (const auto& [thread, releases] : *of) merge(acquired_by_block, releases);
+    for (auto* of : {&ours.acquired, &ours.read_of}) {
+        for (const auto& [thread, releases] : *of) merge(ours.acquired_by_block, releases);
         of->clear();
     }
 }
@@ -145,15 +125,15 @@ void check_fence(bool device) {
     if (checker.mode != Mode::check || !checker.region) return;
     Quiet quiet;
     const unsigned me = thread_number();
-    if (const auto read = read_of.find(me); read != read_of.end()) {
-        merge(acquired[me], read->second);
-        read_of.erase(read);
+    if (const auto read = ours.read_of.find(me); read != ours.read_of.end()) {
+        merge(ours.acquired[me], read->second);
+        ours.read_of.erase(read);
     }
-    Fences& mine = fences[me];
+    Fences& mine = ours.fences[me];
     ++mine.all;
-    ++fence_count;
-    latest_fences = nullptr;
-    any_fence = true;
+    ++ours.fence_count;
+    ours.latest_fences = nullptr;
+    ours.any_fence = true;
     if (!device) return;
     mine.device = mine.all;
     mine.interval = checker.interval;
@@ -161,28 +141,28 @@ void check_fence(bool device) {
 
 enum class Synchronizes { load, store, both };  // a volatile load, a volatile store, an atomic operation
 static void order_by_atomic(uintptr_t address, Synchronizes how) {
-    if (released.empty() && !any_fence) return;
+    if (released.empty() && !ours.any_fence) return;
     const uint16_t me = static_cast<uint16_t>(thread_number());
     Releases& here = released[address];
     if (how == Synchronizes::store) here.clear();  // whoever reads this does not hear of earlier values
-    if (!here.empty()) merge((how == Synchronizes::load ? read_of : acquired)[me], here);
+    if (!here.empty()) merge((how == Synchronizes::load ? ours.read_of : ours.acquired)[me], here);
     if (how == Synchronizes::load) return;
-    const auto mine = acquired.find(me);
-    if (mine != acquired.end()) merge(here, mine->second);
-    merge(here, acquired_by_block);
-    if (!any_fence) return;
-    if (!latest_fences) latest_fences = std::make_shared<const std::vector<Fences>>(fences);
+    const auto mine = ours.acquired.find(me);
+    if (mine != ours.acquired.end()) merge(here, mine->second);
+    merge(here, ours.acquired_by_block);
+    if (!ours.any_fence) return;
+    if (!ours.latest_fences) ours.latest_fences = std::make_shared<const std::vector<Fences>>(ours.fences);
     here.insert_or_assign({checker.block_first, me},
-                          Release{checker.block_first, checker.interval, me, fence_count, latest_fences});
+                          Release{checker.block_first, checker.interval, me, ours.fence_count, ours.latest_fences});
 }
 
 static bool ordered_by_atomic(const Access& a, unsigned me) {
     const auto covers = [&](const auto& entry) {
         return entry.second.covers(a, entry.second.first == checker.block_first);
     };
-    if (std::any_of(acquired_by_block.begin(), acquired_by_block.end(), covers)) return true;
-    const auto mine = acquired.find(me);
-    return mine != acquired.end() && std::any_of(mine->second.begin(), mine->second.end(), covers);
+    if (std::any_of(ours.acquired_by_block.begin(), ours.acquired_by_block.end(), covers)) return true;
+    const auto mine = ours.acquired.find(me);
+    return mine != ours.acquired.end() && std::any_of(mine->second.begin(), mine->second.end(), covers);
 }
 
 // ---- one access to one granule
@@ -216,7 +196,7 @@ static const Access* racing_read(const Cell& cell, const Now& now, Access& rebui
     if (const uint32_t warps = cell.reader_warps & ~(1u << now.warp)) {
         const unsigned first = 32 * __builtin_ctz(warps), last = std::min(first + 32, checker.worker->thread_count);
         rebuilt.thread = static_cast<uint16_t>(first);
-        if (!any_fence) return is_ordered(rebuilt, now) ? nullptr : &rebuilt;
+        if (!ours.any_fence) return is_ordered(rebuilt, now) ? nullptr : &rebuilt;
         for (unsigned thread = first; thread < last; ++thread) {  // which of them read is not known
             rebuilt.thread = static_cast<uint16_t>(thread);
             if (is_ordered(rebuilt, now)) return nullptr;
@@ -258,12 +238,12 @@ static Touch touch_of(const Access& a) {
     const auto next = std::upper_bound(firsts.begin(), firsts.end(), std::make_pair(a.interval, UINT64_MAX));
     const dim3 grid = checker.worker->grid;
     const unsigned number = next == firsts.begin() ? 0 : static_cast<unsigned>(std::prev(next)->second);
-    const unsigned thread = order && a.thread >= order->threads ? 0 : a.thread;  // the copy engine was asked by somebody
+    const unsigned thread = order && a.thread >= order->threads ? 0 : a.thread;  // a TMA copy is issued by some thread
     return {a.action, a.size, a.site, {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y},
             thread_at(thread)};
 }
 
-// A flag: one side stores it behind a fence or changes it atomically, the other reads it as volatile or atomic.
+// A flag: one side stores it after a fence or changes it atomically, the other reads it as volatile or atomic.
 static bool is_flag(const Access& a, const Access& b) {
     const auto gives = [](const Access& x) { return x.action == Action::atomic || (x.action == Action::write && x.is_volatile && x.fenced); };
     const auto takes = [](const Access& x) { return x.action == Action::atomic || (x.action == Action::read && x.is_volatile); };
@@ -286,7 +266,7 @@ static const char* examine(const Range& range, const Cell& cell, const Now& now,
         } else
             return is_ordered(cell.write, now) ? "async_race" : "race";
     }
-    if (action == Action::read || action == Action::atomic) {
+    if (action == Action::read || (action == Action::atomic && !now.access.is_volatile)) {
         const uint32_t written = std::max(cell.write.interval, cell.atomic.interval);
         other = nullptr;
         if (arena ? written < checker.shared_first : !range.initialized && written == 0) return "uninitialized";
@@ -302,8 +282,8 @@ static const char* examine(const Range& range, const Cell& cell, const Now& now,
 
 static Now now_at(Action action, size_t bytes, uint32_t site, bool pending, bool is_volatile = false) {
     const unsigned thread = thread_number();
-    return {{checker.interval, site, syncs[thread / 32], static_cast<uint16_t>(thread), fences[thread].all, 15,
-             static_cast<uint8_t>(std::min<size_t>(bytes, 255)), action, pending, is_volatile, fences[thread].all > 0},
+    return {{checker.interval, site, syncs[thread / 32], static_cast<uint16_t>(thread), ours.fences[thread].all, 15,
+             static_cast<uint8_t>(std::min<size_t>(bytes, 255)), action, pending, is_volatile, ours.fences[thread].all > 0},
             thread / 32, thread % 32};
 }
 
@@ -346,7 +326,7 @@ SIMULATOR_INLINE static bool is_ours(const Cell& cell, uint32_t oldest, uint16_t
 
 SIMULATOR_INLINE static Access access_of_words(Action action, unsigned thread, size_t words, uint32_t site) {
     return {checker.interval, site, any_sync ? syncs[thread / 32] : 0, static_cast<uint16_t>(thread),
-            any_fence ? fences[thread].all : uint16_t(0), 15, static_cast<uint8_t>(words * WORD), action, false};
+            ours.any_fence ? ours.fences[thread].all : uint16_t(0), 15, static_cast<uint8_t>(words * WORD), action, false};
 }
 
 // A read at the place where another lane of the warp has just read the same: the commonest of all, and the shortest.

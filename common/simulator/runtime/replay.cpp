@@ -179,7 +179,7 @@ void replay_arrival(Range& range, uintptr_t address, size_t bytes, uint32_t site
     record(range, address, bytes, EventKind::arrival, site);
 }
 
-// The last lane to arrive tells it of all `lanes`, whose mask stands in place of an offset.
+// The last lane to arrive tells it of all `lanes`, whose mask is in place of an offset.
 void replay_warp_operation(uint32_t lanes) {
     finish_write();
     if (replay.launches.empty()) return;
@@ -241,7 +241,7 @@ void replay_barrier() {
     if (!now.segments.empty()) now.segments.push_back({now.segments.back().block, now.entry_of.size(), ""});
 }
 
-// ---- the report: a JSON object whose length stands before it in 8 bytes, then what its "at" fields count bytes into
+// ---- the report: a JSON object whose length precedes it in 8 bytes, then what its "at" fields count bytes into
 
 static std::string list(const std::vector<std::string>& parts) {
     std::string text;
@@ -296,7 +296,7 @@ static std::string replay_bytes() {
 }  // namespace simulator
 
 // For Python (common/inspect/checked_library.py). A recording starts with `most` > 0 and ends with 0; to be called
-// behind simulator_check_begin(1), since what is recorded is a run that is checked.
+// after simulator_check_begin(1), since what is recorded is a run that is checked.
 extern "C" __attribute__((visibility("default"), used)) void simulator_replay_begin(uint64_t most) {
     using namespace simulator;
     checker.recording = most > 0;

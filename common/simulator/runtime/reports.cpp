@@ -1,5 +1,6 @@
-// reports.cpp - what the checked build collects and tells, as one translation unit.
+// reports.cpp - what the checked build collects and reports, as one translation unit.
 #define SIMULATOR_RUNTIME
 #include "findings.cpp"
+#include "sample.cpp"
 #include "profile.cpp"
 #include "replay.cpp"

@@ -5,7 +5,6 @@
 #include "async_copy.cpp"
 #include "cluster.cpp"
 #include "copy_engine.cpp"
-#include "device_api.cpp"
 #include "fiber.cpp"
 #include "streams.cpp"
 #include "graphs.cpp"  // with what a stream is

@@ -1,5 +1,5 @@
 // scheduler.cpp - one block: which thread runs next, barriers, warp operations, and where shared variables
-// lie.
+// are.
 //
 // Threads are never interrupted. One runs until it waits (at a barrier, in a warp operation, in yield()) or
 // returns; then the next thread that can run goes on, of the same warp if there is one, since its data is in
@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include <exception>
 #include <mutex>
 #include <stdexcept>
 #include <vector>
@@ -45,7 +46,7 @@ static bool same_place(Position a, Position b) {
     return a.line == b.line && a.number == b.number && (a.file == b.file || strcmp(a.file, b.file) == 0);
 }
 
-// Nobody else of the warp can come to a lanes_here() any more: those that wait at the first of these places, in the
+// No other lane of the warp can come to a lanes_here(): those that wait at the first of these places, in the
 // order of the text, go on together. The others stay, since the way there may lead past them.
 static void answer_who_is_here(Worker& worker, unsigned number) {
     Warp& warp = worker.warps[number];
@@ -295,11 +296,7 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
     warp.yielded &= ~lanes;
     make_ready(worker, me.warp, lanes & ~my_bit);
     count_progress(worker);
-    if (combine) {
-        worker.for_the_warp = true;
-        combine(warp.arguments, lanes);
-        worker.for_the_warp = false;
-    }
+    if (combine) combine(warp.arguments, lanes);
 #ifdef SIMULATOR_CHECKED
     check_warp_operation(me.warp, lanes, combine == nullptr);
 #endif
@@ -365,6 +362,7 @@ int new_shared_slot(int* number) {
 
 static NamespaceShared* namespace_shared = nullptr;
 NamespaceShared::NamespaceShared(void (*prepare_)(const Block*)) : prepare(prepare_), next(namespace_shared) {
+    if (on_device()) fail("a __shared__ variable of a namespace is made before all kernels");
     namespace_shared = this;
 }
 
@@ -391,7 +389,7 @@ char* place_shared_variable(SharedSlot& slot, const Declaration& declaration) {
     slot.block = worker.number;
     worker.static_top = static_cast<size_t>(slot.address - worker.arena) + declaration.bytes;
 #ifdef SIMULATOR_CHECKED
-    worker.static_top += SHARED_GAP;  // what runs past a variable's end shall not land in the next one
+    worker.static_top += SHARED_GAP;  // what runs past a variable's end must not land in the next one
     check_shared_placed(declaration, slot.address);
 #endif
     memset(slot.address, fresh_shared, declaration.bytes);

@@ -1,6 +1,7 @@
 // streams.cpp - streams, events, captures: include/simulator/streams.h.
-#include <any>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "../include/simulator/streams.h"
@@ -10,7 +11,7 @@ struct CUgraphNode_st {
     cudaGraphNodeType type;
     std::function<void()> work;
     std::vector<CUgraphNode_st*> needs;
-    std::any parameters;               // as the program gave them
+    std::string parameters;            // as the program gave them
     const CUgraphNode_st* original = nullptr;  // in a clone
 };
 struct CUgraph_st {
@@ -39,7 +40,7 @@ static bool is_default(const CUstream_st* stream) { return !stream || stream == 
 bool is_stream(const CUstream_st* stream) { return is_default(stream) || is_alive(stream, Handle::stream); }
 bool is_capturing(const CUstream_st* stream) { return !is_default(stream) && stream->capturing; }
 static cudaGraphNode_t new_node(cudaGraph_t graph, cudaGraphNodeType type, std::function<void()> work,
-                                std::vector<CUgraphNode_st*> needs, std::any parameters = {}) {
+                                std::vector<CUgraphNode_st*> needs, std::string parameters = {}) {
     graph->nodes.push_back(std::make_unique<CUgraphNode_st>(
         CUgraphNode_st{graph, type, std::move(work), std::move(needs), std::move(parameters)}));
     return graph->nodes.back().get();
@@ -73,22 +74,11 @@ SIMULATOR_OF_STREAM(cudaStreamIsCapturing, cudaStreamCaptureStatus,
                     : simulator::capture_state().invalid        ? cudaStreamCaptureStatusInvalidated
                                                                 : cudaStreamCaptureStatusActive)
 #undef SIMULATOR_OF_STREAM
-cudaError_t cudaDeviceSynchronize() { return simulator::capture_forbids(cudaErrorStreamCaptureUnsupported); }
-cudaError_t cudaDeviceReset() { return cudaSuccess; }
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
-    if (least) *least = 0;
-    if (greatest) *greatest = -5;
-    return cudaSuccess;
-}
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
     SIMULATOR_NEED(stream && flags <= cudaStreamNonBlocking, cudaErrorInvalidValue);
     *stream = new CUstream_st{flags, priority > 0 ? 0 : priority < -5 ? -5 : priority};
     return simulator::born(*stream, simulator::Handle::stream), cudaSuccess;
 }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-    return cudaStreamCreateWithPriority(stream, flags, 0);
-}
-cudaError_t cudaStreamCreate(cudaStream_t* stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     SIMULATOR_NEED(simulator::dies(stream, simulator::Handle::stream), cudaErrorInvalidResourceHandle);
     return delete stream, cudaSuccess;
@@ -97,37 +87,17 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     SIMULATOR_NEED(simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
     return simulator::not_while_capturing(stream);
 }
-cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
-cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* address, size_t, unsigned flags) {
-    SIMULATOR_NEED(simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
-    SIMULATOR_NEED(address && (flags == cudaMemAttachGlobal || flags == cudaMemAttachHost || flags == cudaMemAttachSingle), cudaErrorInvalidValue);
-    return cudaSuccess;
-}
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-    SIMULATOR_NEED(function, cudaErrorInvalidValue);
-    return simulator::in_stream(stream, [=] { return function(data), cudaSuccess; }, cudaGraphNodeTypeHost);
-}
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned flags) {
     SIMULATOR_NEED(function && !flags, cudaErrorInvalidValue);
     SIMULATOR_NEED(simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
     if (const cudaError_t error = simulator::not_while_capturing(stream)) return error;
     return function(stream, cudaSuccess, data), cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-        cudaStream_t stream, simulator::Position at) {
-    return simulator::in_stream(stream, [=] { return simulator::copy(to, from, bytes, kind, at); }, cudaGraphNodeTypeMemcpy);
-}
-cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream,
-        simulator::Position at) {
-    return simulator::in_stream(stream, [=] { return simulator::fill(address, value, bytes, at); }, cudaGraphNodeTypeMemset);
-}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
     SIMULATOR_NEED(event && flags < 8 && !(flags & cudaEventInterprocess && !(flags & cudaEventDisableTiming)), cudaErrorInvalidValue);
     *event = new CUevent_st{flags};
     return simulator::born(*event, simulator::Handle::event), cudaSuccess;
 }
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
-cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned flags) { return cudaEventCreateWithFlags(event, flags); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     SIMULATOR_NEED(simulator::dies(event, simulator::Handle::event), cudaErrorInvalidResourceHandle);
     return delete event, cudaSuccess;
@@ -137,7 +107,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     SIMULATOR_NEED(!event->captured, cudaErrorCapturedEvent);
     return cudaSuccess;
 }
-cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
     SIMULATOR_NEED(simulator::is_alive(event, simulator::Handle::event) && simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
     SIMULATOR_NEED(flags <= 1, cudaErrorInvalidValue);
@@ -148,7 +117,6 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
         event->recorded = true;
     return clock_gettime(CLOCK_MONOTONIC, &event->time), cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaEventRecordWithFlags(event, stream); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
     SIMULATOR_NEED(simulator::is_alive(event, simulator::Handle::event) && simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
     SIMULATOR_NEED(flags <= 1, cudaErrorInvalidValue);

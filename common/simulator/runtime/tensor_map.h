@@ -1,4 +1,4 @@
-// tensor_map.h - what a CUtensorMap holds here, and where the elements of a box lie in shared memory.
+// tensor_map.h - what a CUtensorMap holds here, and where the elements of a box are in shared memory.
 #pragma once
 #include <string.h>
 
@@ -23,14 +23,14 @@ struct TensorMap {
 static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap));
 constexpr uint64_t TENSOR_MAP_MARK = 0x70616d726f736e65ull;
 
-// Where the byte at this place of an unswizzled tile lies: 16-byte pieces change places by the address's higher bits.
+// Where the byte at this place of an unswizzled tile is: 16-byte pieces change places by the address's higher bits.
 // mode: CU_TENSOR_MAP_SWIZZLE_...
 inline uint32_t swizzled(uint32_t offset, unsigned mode) {
     const uint32_t bits = mode == 0 ? 0 : (1u << mode) - 1;
     return offset ^ ((offset >> 7 & bits) << 4);
 }
 
-// Calls run(place in shared memory, address in the tensor or null if outside, bytes) for each piece of a box that lies
+// Calls run(place in shared memory, address in the tensor or null if outside, bytes) for each piece of a box that is
 // together on both sides; at most 16 bytes.
 template <typename Run>
 void each_piece(const Transfer& t, char* tile, const Run& run) {

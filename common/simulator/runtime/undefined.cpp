@@ -1,5 +1,5 @@
 // undefined.cpp - what the compiler calls where an operation has no meaning: -fsanitize=bounds,alignment puts a check
-// before it and a call of one of these behind the check. The sanitizer's own library is not linked.
+// before it and a call of one of these after the check. The sanitizer's own library is not linked.
 //
 // The data that each call brings (its layout is that of UBSan, in gcc and clang) name the place in the source, and the
 // types.

@@ -1,14 +1,14 @@
 // wgmma.cpp - products of warpgroups: D [64][N] (+)= A [64][K] B [K][N], each warp its 16 rows.
 //
 // An operand in shared memory is named by a descriptor. Of a K-major one the elements of a row of A, or a column of B, are
-// neighbours; of an MN-major one those of a column of A, or a row of B. In 16-byte pieces (CUTLASS writes the same as
+// neighbors; of an MN-major one those of a column of A, or a row of B. In 16-byte pieces (CUTLASS writes the same as
 // layouts, include/cute/arch/mma_sm90_desc.hpp), with W the width of the swizzle in pieces, 1 without:
 //
 //   K-major     row r, piece c of k     (r % 8) W + (r / 8) stride + c                       c: + c leading without a swizzle
 //   MN-major    k, piece c of the rows  (k % 8) W + (k / 8) stride + c % W + c / W leading   without: leading and stride swapped
 //
 // and then pieces change places by the swizzle, which goes by the address. In the plain build a product is computed where
-// it stands; in the checked build its accumulators hold NaN until the wait.
+// it is; in the checked build its accumulators hold NaN until the wait.
 #include <algorithm>
 #include <cmath>
 
@@ -72,7 +72,7 @@ struct Descriptor {
           leading((bits >> 16 & 0x3fff) * 16),
           stride((bits >> 32 & 0x3fff) * 16),
           mode(bits >> 62 == 0 ? 0 : 4 - static_cast<unsigned>(bits >> 62)) {}
-    // Where piece c of line `line` lies: a line is a row of A or column of B, or, MN-major, a step of k.
+    // Where piece c of line `line` is: a line is a row of A or column of B, or, MN-major, a step of k.
     uint32_t at(unsigned line, unsigned c, bool mn_major) const {
         const uint32_t width = mode == 0 ? 1 : 1u << mode;
         uint32_t offset = line % 8 * width * 16;

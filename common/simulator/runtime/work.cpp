@@ -1,8 +1,9 @@
-// work.cpp - who does the work: how many basic blocks of the program each thread runs, in a counted build.
+// work.cpp - who does the work: how many bytes of machine code each thread runs, in a counted build.
 //
 // A counted build (rewriter.COUNTED_FLAGS) calls __sanitizer_cov_trace_pc() at the beginning of every basic block, so a
-// loop counts once for each of its steps. What one lane computes for its whole warp (an mma, a shuffle) does not count,
-// and what the runtime does has no such calls.
+// loop counts for each of its steps, and a long block as much as many short ones: weigh_blocks() says how long each is.
+// What the runtime does has no such calls, nor has what its headers let one lane compute for its whole warp (an mma, a
+// shuffle): these functions are SIMULATOR_UNCHECKED, and not inlined.
 //
 // A thread that does less than 1/32 of what the busiest one does is idle: it looks whether it has anything to do, and no
 // number of such threads makes a program parallel. Of all launches since the last take_work():
@@ -10,12 +11,24 @@
 //   most_work      of the busiest one in each launch
 //   work_of_block, most_of_block    the same thread block by thread block
 // So work / most_work is how many threads of a launch work at a time, work_of_block / most_of_block how many of a block.
+#include <vector>
+
 #include "worker.h"
 
 namespace simulator {
 
 constexpr unsigned IDLE = 5;  // less than the busiest one's work / 2^IDLE
-static uint64_t counted[4];
+static uint64_t counted[4], code_start;
+static std::vector<uint32_t> block_bytes;  // by what the call returns to, from the library's start
+
+// A block: where its call returns to, from `start`, << 32 | its bytes.
+void weigh_blocks(uint64_t start, const uint64_t* blocks, size_t count) {
+    code_start = start;
+    for (size_t i = 0; i < count; ++i) {
+        if (block_bytes.size() <= blocks[i] >> 32) block_bytes.resize((blocks[i] >> 32) + 1);
+        block_bytes[blocks[i] >> 32] = static_cast<uint32_t>(blocks[i]);
+    }
+}
 
 void begin_work(Worker& worker) {
     if (worker.counts) memset(worker.work, 0, worker.thread_count * sizeof *worker.work);
@@ -55,9 +68,10 @@ void add_work(const Grid& grid) {
 #ifndef SIMULATOR_CHECKED  // which has its own
 extern "C" __attribute__((visibility("hidden"), used)) SIMULATOR_UNCHECKED void __sanitizer_cov_trace_pc() {
     simulator::Worker* worker = simulator::this_worker;
-    if (!worker || !worker->running || worker->for_the_warp) return;
+    if (!worker || !worker->running) return;
     worker->counts = true;
-    ++worker->work[worker->running - worker->threads];
+    const uint64_t at = reinterpret_cast<uint64_t>(__builtin_return_address(0)) - simulator::code_start;
+    worker->work[worker->running - worker->threads] += at < simulator::block_bytes.size() ? simulator::block_bytes[at] : 1;
 }
 #endif
 

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 
 #include "../include/simulator/host_api.h"
 
@@ -86,7 +87,7 @@ struct Worker : Block {
     std::string error;  // without source lines
     void* trace[32];    // the call stack where a signal came
     int trace_size;
-    bool signalled;  // by a signal: trace[2] is the instruction where it happened
+    bool signaled;  // by a signal: trace[2] is the instruction where it happened
     void* signal_stack;
     // for the watchdog
     pthread_t os_thread;
@@ -96,8 +97,7 @@ struct Worker : Block {
     std::atomic<uint64_t> progress;  // barriers, warp operations and blocks
     Worker* watched;                 // whose progress the watchdog looks at: this one's, in a cooperative grid the first's
     // in a counted build, see work.cpp
-    bool counts;        // something was counted
-    bool for_the_warp;  // the running thread computes what all lanes get
+    bool counts;  // something was counted
     uint64_t work[MAX_THREADS];
 };
 static_assert(sizeof(Worker) < STACK_BYTES);
@@ -151,6 +151,7 @@ void begin_work(Worker& worker);  // of a block
 void end_work(const Worker& worker);
 void add_work(const Grid& grid);
 void take_work(uint64_t* four);
+void weigh_blocks(uint64_t start, const uint64_t* blocks, size_t count);
 
 // launch.cpp
 void take_launches(uint64_t* launches, uint64_t* threads);

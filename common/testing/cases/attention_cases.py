@@ -2,7 +2,7 @@
 
     attention_case("flash_attention", ...)                 an operator
     bool_mask(...), float_mask(...), padding_mask(...)     its mask argument
-    first_keys_masked(...), falling_scores, ...            special inputs
+    first_keys_masked(...), peaks(), falling_scores, ...   special inputs
     repeated(case, 50)                                     the same call again and again: one result
 
 The inputs are made so that nothing passes by luck: weights peaked (a few keys get nearly all), values whose mean is far
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.locating import wrong_mask
-from common.diagnosis.mistakes.attention_indices import step_sizes
 from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.tile_loop import tile_loop_mistakes
@@ -26,13 +25,14 @@ from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 from common.testing.cases.steps import attention_steps
 
+PEAK = 500.0  # a score that is above all others by more than 100, where head_dim is 32 or more
 MaskMaker = Callable[[torch.Generator], Tensor]
 
 
 def bool_mask(*shape: int, nothing_for: tuple[int, ...] = ()) -> MaskMaker:
     """A mask that shows about two keys in three, and no key at all to the queries `nothing_for`.
 
-    Like all masks here it is made as uint8: a case's inputs lie between guards, and operators get the same memory as
+    Like all masks here it is made as uint8: a case's inputs are between guards, and operators get the same memory as
     bool.
     """
 
@@ -52,7 +52,7 @@ def padding_mask(keys: int, lengths: tuple[int, ...]) -> MaskMaker:
 def float_mask(*shape: int, nothing_for: tuple[int, ...] = (), smallest: bool = True) -> MaskMaker:
     """Numbers to add to scores of their size; some are 0, some -inf, and some the smallest float, as in many models.
 
-    Without `smallest` for an operator whose output holds the masked scores: beside such numbers no other is visible.
+    Without `smallest` for an operator whose output holds the masked scores: next to such numbers no other is visible.
     """
 
     def make(generator: torch.Generator) -> Tensor:
@@ -102,6 +102,28 @@ def far_below_0(inputs: dict[str, Tensor]) -> None:
     query.copy_(1 + 0.01 * query)
     query[:, :, 1::2] *= -1
     key.sub_(300 * key.size(-1) ** -0.5)
+
+
+def peaks(
+    position: Callable[[int, int], int] = lambda row, keys: row % keys,
+) -> Callable[[dict[str, Tensor]], None]:
+    """In each row one score is above all others by more than 100; over the rows each key has it in turn.
+
+    So whatever part of the keys a thread, a warp or a tile takes, its maximum is once the one that counts.
+
+    Args:
+        position: position(row, number of keys) -> the key; rows are counted through all heads.
+    """
+
+    def change(inputs: dict[str, Tensor]) -> None:
+        query, key = inputs["query"], inputs["key"]
+        batch, heads, seq_q, head_dim = query.shape
+        key.div_(key.norm(dim=-1, keepdim=True))
+        at = [position(row, key.size(2)) for row in range(batch * heads * seq_q)]
+        index = torch.tensor(at).view(batch, heads, seq_q, 1).expand(query.shape)
+        query.copy_(PEAK * head_dim**0.5 * key.gather(2, index))
+
+    return change
 
 
 def blind_rows(inputs: dict[str, Tensor]) -> None:
@@ -181,8 +203,7 @@ def attention_case(
     def mistakes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> list[Mistake]:
         known = with_mask(attention_mistakes)(query, key, value, mask)
         if not tiles:
-            scores = reference.scores(query, key, causal, scale, as_given(mask), **aligned)
-            return known + step_sizes(scores, value)
+            return known
         # a mask argument changes the scores, which the mistakes of the loop do not know of
         return known + tile_loop_mistakes(query, key, value, causal, scale, *tiles, **aligned)
 
@@ -220,7 +241,7 @@ def repeated(case: Case, times: int) -> Case:
             differs = wrong_mask(case.call(ops, **inputs), first, case.floor)
             if bool(differs[~torch.isnan(first)].any()):
                 raise RuntimeError(
-                    f"Call {number} of {times} gives another result than the first, on the same inputs: "
+                    f"Call {number} of {times} gives a different result from the first, on the same inputs: "
                     f"{int(differs.sum())} of {differs.numel()} elements differ by more than {case.floor:.1g}. Threads "
                     "race: one reads what another writes with no barrier between, or two write the same element; or "
                     "memory was read before it was written."

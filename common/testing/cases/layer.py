@@ -122,8 +122,8 @@ def layer_mistakes(
         ),
         Mistake(
             "heads not transposed",
-            "The projections are viewed as [batch, num_heads, seq_len, head_dim] at once: a head then holds numbers of "
-            "several positions. View them as [batch, seq_len, num_heads, head_dim], then swap the two middle "
+            "The projections are viewed as [batch, num_heads, seq_len, head_dim] directly: a head then holds numbers "
+            "of several positions. View them as [batch, seq_len, num_heads, head_dim], then swap the two middle "
             "dimensions with transpose(1, 2).",
             lambda: layer(lambda x: x.reshape(batch, heads, seq_len, head_dim)),
         ),

@@ -1,6 +1,6 @@
 """Test cases for an operator that gives the softmax of every row: softmax_case(operator, part, name, rows, cols).
 
-with_offsets, with_masks, with_high_end       rows that are awkward, for its argument `change`
+with_offsets, with_masks, with_peaks, with_high_end       rows that are awkward, for its argument `change`
 """
 
 import math
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.known import softmax_mistakes
+from common.diagnosis.mistakes.softmax_formulas import row_formulas
 from common.reference import oracle as reference
 from common.reference.bounds import exponent_floor, running_sum_floor
 from common.testing.case import Case
@@ -53,7 +54,7 @@ def softmax_case(
         reference.softmax,
         floor=1e-6 + running_sum_floor(cols, 1) + exponent_floor(size) + lost,
         axes=("row", "col"),
-        mistakes=softmax_mistakes,
+        mistakes=lambda x: softmax_mistakes(x) + row_formulas(x),
         steps=softmax_steps,
         is_softmax=True,
         nan_hint=NAN_HINT,
@@ -76,6 +77,14 @@ def with_masks(x: Tensor) -> Tensor:
     """-inf in scattered places, in the first 100 columns of row 1, in the last 100 of row 2, and all over row 4."""
     x = x.masked_fill(torch.arange(x.numel()).view(x.shape) % 7 == 3, -math.inf)
     x[1, :100], x[2, -100:], x[4] = -math.inf, -math.inf, -math.inf
+    return x
+
+
+def with_peaks(x: Tensor) -> Tensor:
+    """[256, 1024]: one entry of a row is above the others by more than 100. Over the rows each of 256 threads has it
+    once, whether threads take columns 256 apart or four neighbors, and so has each warp."""
+    row = torch.arange(256)
+    x[row, 4 * row + row // 64] += 200
     return x
 
 

@@ -3,8 +3,8 @@
     process = ApartProcess(program, Built(library, kernels, variables))
     process.begin(); process.call(...); process.counts["launches"]
 
-Two processes: one runs the binding and the launchers, the other the kernels (common/simulator/runtime/apart.cpp). The
-second has a socket of its own to here, so what is counted there, and what failed, does not pass through host code.
+One process runs the binding and the launchers, another the kernels, and a relay between them counts what goes back to
+the host (common/simulator/runtime/apart.cpp). What is counted, and what failed, comes here by a socket of its own.
 """
 
 from __future__ import annotations
@@ -47,12 +47,14 @@ class Built:
         library: where it is.
         kernels: where in it they begin.
         variables: of the device, (where in it, bytes) each.
+        blocks: where a call that counts a basic block returns to, << 32 | the block's bytes.
         schemas: of its operators, as the given binding has them: what host code says of them is not believed.
     """
 
     library: Path
     kernels: tuple[int, ...]
     variables: tuple[tuple[int, int], ...]
+    blocks: tuple[int, ...]
     schemas: tuple[str, ...]
 
     @classmethod
@@ -60,7 +62,8 @@ class Built:
         """From what common.course.grading.build says of it, and the task's binding.cpp."""
         texts = ["".join(re.findall(r'"([^"]*)"', one)) for one in _SCHEMA.findall(binding.read_text(encoding="utf-8"))]
         variables = tuple((start, size) for start, size in about["variables"])
-        return cls(library, tuple(about["kernels"]), variables, tuple(f"{about['name']}::{one}" for one in texts))
+        kernels, blocks = tuple(about["kernels"]), tuple(about["blocks"])
+        return cls(library, kernels, variables, blocks, tuple(f"{about['name']}::{one}" for one in texts))
 
 
 class ApartProcess(RunnerProcess):
@@ -96,7 +99,9 @@ class ApartProcess(RunnerProcess):
             failed = error
         words, overrun = self._counted()
         if words:
-            raise RuntimeError(words)
+            what, at, more = words.partition("\n  at 0x")
+            addresses, _, rest = more.partition("\n")
+            raise RuntimeError(f"{what}{self._lines(f'0x{addresses}'.split())}\n{rest}" if at else what)
         if failed:
             raise failed
         if overrun:
@@ -109,6 +114,10 @@ class ApartProcess(RunnerProcess):
             self._fresh = argument
         return self._refused.encode() if function == "simulator_refused" else b""
 
+    def _lines(self, addresses: Sequence[str]) -> str:
+        """Which lines of the source these places in the library are; a line of text each."""
+        return ""
+
     def _started(self) -> tuple[int, Connection]:
         (ours, theirs), (device, its) = socket.socketpair(), socket.socketpair()
         sys.stdout.flush()
@@ -117,7 +126,8 @@ class ApartProcess(RunnerProcess):
         device.settimeout(DEVICE_SECONDS)
         self._device = device
         kernels, variables = self._built.kernels, [number for pair in self._built.variables for number in pair]
-        numbers = len(kernels), len(variables) // 2, *kernels, *variables
+        blocks = self._built.blocks
+        numbers = len(kernels), len(variables) // 2, len(blocks), *kernels, *variables, *blocks
         with contextlib.suppress(OSError):  # it has ended: the first request will say how
             device.sendall(struct.pack(f"={len(numbers)}Q", *numbers))
         return process, Connection(ours.detach())
@@ -155,7 +165,7 @@ class ApartProcess(RunnerProcess):
         self._question(0)
 
     def _counted(self) -> tuple[str, bool]:
-        """(why a kernel failed or "", whether memory behind an output was written to); adds to the counts."""
+        """(why a kernel failed or "", whether memory after an output was written to); adds to the counts."""
         state, self._refused, words = self._question(1)
         for name, value in zip(COUNTS, state, strict=False):
             self.counts[name] = max(self.counts[name], value) if name == "threads" else self.counts[name] + value

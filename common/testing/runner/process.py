@@ -35,7 +35,7 @@ from common.testing.worker.child_process import WHILE_IT_RAN, ChildProcess
 from common.testing.worker.worker import CALL_SECONDS, NotLoaded
 
 MEMORY_BYTES = 1 << 32  # for inputs and outputs together; untouched pages take no memory
-KEPT_BYTES = 1 << 26  # that are not given back before the next case
+KEPT_BYTES = 1 << 26  # that are not released before the next case
 MOST_BYTES = 1 << 16  # of a message
 MOST_DIMENSIONS = 64
 ALIGNMENT = 64  # of tensors, as PyTorch's allocator
@@ -44,6 +44,7 @@ DTYPES = dict(enumerate((torch.uint8, torch.int8, torch.int16, torch.int32, torc
 DTYPES |= {5: torch.float16, 6: torch.float32, 7: torch.float64, 11: torch.bool, 15: torch.bfloat16}
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 _ERRORS = {one.__name__: one for one in (ValueError, IndexError, MemoryError)}  # others are a RuntimeError
+PATIENCE = "2.5"  # seconds of a kernel's processor time without progress: an endless loop is reported within 10
 _SOCKET, _MEMORY, _FREE = 3, 4, 10  # file descriptors there; what is passed on has others
 Answer = TypeVar("Answer")
 
@@ -86,7 +87,7 @@ class Message:
         return values
 
     def text(self) -> str:
-        """A text behind its length."""
+        """A text after its length."""
         (size,) = self.take("I")
         (data,) = self.take(f"{min(size, MOST_BYTES)}s")
         return data.decode(errors="replace")
@@ -158,7 +159,7 @@ class RunnerProcess(ChildProcess):
             process = os.posix_spawn(
                 self._program,
                 [str(self._program), str(os.getpid())],
-                os.environ,
+                {"SIMULATOR_TIMEOUT": PATIENCE, **os.environ},
                 file_actions=[(os.POSIX_SPAWN_DUP2, file, to) for to, file in copies.items()],
                 setsid=True,  # what it starts ends together with it
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
@@ -203,7 +204,7 @@ class RunnerProcess(ChildProcess):
         )
 
     def _offset(self, x: Tensor) -> int | None:
-        """Where a tensor lies in the memory; None: elsewhere."""
+        """Where a tensor is in the memory; None: elsewhere."""
         offset = x.data_ptr() - self._start
         return offset if 0 <= offset < self._used else None
 
@@ -218,7 +219,7 @@ class RunnerProcess(ChildProcess):
     # ---- what is asked
 
     def call(self, operator: str, arguments: Sequence[Argument], outputs: int) -> list[Tensor]:
-        """Calls an operator, "task2::softmax". Its outputs are copies: nothing there can change them any more.
+        """Calls an operator, "task2::softmax". Its outputs are copies that nothing there can change.
 
         New tensors are filled as torch.utils.deterministic.fill_uninitialized_memory says.
 
@@ -305,5 +306,5 @@ class RunnerProcess(ChildProcess):
 
 
 def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """How many elements lie between the first and the last, these included."""
+    """How many elements are between the first and the last, these included."""
     return 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

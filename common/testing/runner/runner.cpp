@@ -154,7 +154,7 @@ void load(Request& request, Reply& reply) {
     operators.insert(before.begin(), before.end());
 }
 
-// What a function of the simulator returns lies in the memory: offset and size; 0, 0 for nothing.
+// What a function of the simulator returns is in the memory: offset and size; 0, 0 for nothing.
 void function(Request& request, Reply& reply) {
     void* library = libraries.at(request.take<uint32_t>());
     memory.use(request.take<uint64_t>());
@@ -174,7 +174,7 @@ void function(Request& request, Reply& reply) {
     } else if (name == "simulator_fill_shared" || name == "simulator_check_begin") {
         reinterpret_cast<void (*)(int)>(found)(static_cast<int>(argument));
     } else {
-        throw std::runtime_error(name + " is not asked for from outside");
+        throw std::runtime_error(name + " cannot be called from outside");
     }
     void* place = size ? memcpy(memory.allocate(size), bytes, size) : memory.start;
     reply.put(offset_of(place, size));
@@ -265,16 +265,17 @@ bool map_memory() {
     _exit(0);  // skip the library's exit handlers
 }
 
-// What the grader says first: how many kernels and variables the library has, and where, from the library's start.
-std::vector<uint64_t> table_from(int device, size_t* kernels, uint64_t base) {
-    uint64_t counts[2] = {};
-    if (recv(device, counts, sizeof counts, MSG_WAITALL) != sizeof counts || counts[0] + counts[1] > MOST_BYTES) _exit(1);
-    std::vector<uint64_t> table(counts[0] + 2 * counts[1] + 1);
-    const size_t bytes = (table.size() - 1) * sizeof(uint64_t);
+// What the grader says first of the library: how many kernels, variables and basic blocks it has, and where.
+std::vector<uint64_t> table_from(int device, uint64_t (&counts)[3], uint64_t base) {
+    if (recv(device, counts, sizeof counts, MSG_WAITALL) != sizeof counts) _exit(1);
+    for (uint64_t count : counts)
+        if (count > MOST_BYTES) _exit(1);
+    const size_t addresses = counts[0] + 2 * counts[1];
+    std::vector<uint64_t> table(addresses + counts[2]);
+    const size_t bytes = table.size() * sizeof(uint64_t);
     if (bytes && recv(device, table.data(), bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) _exit(1);
-    for (size_t i = 0; i < table.size() - 1; ++i)
+    for (size_t i = 0; i < addresses; ++i)
         if (i < counts[0] || (i - counts[0]) % 2 == 0) table[i] += base;
-    *kernels = counts[0];
     return table;
 }
 
@@ -285,15 +286,20 @@ Function* function_of(void* library, const char* name) {
     return reinterpret_cast<Function*>(found);
 }
 
+// Only these files stay open, from number `first` on.
+void keep(int first, std::vector<int> files) {
+    constexpr int FREE = 20;
+    for (int& file : files) file = fcntl(file, F_DUPFD, FREE);
+    for (int file : files) dup2(file, first++);
+    close_range(static_cast<unsigned>(first), ~0u, 0);
+}
+
 // Nothing of the student's has run when the process forks: the objects have no constructors (the build looks at that).
 int serve_apart(char** arguments) try {
     enum { LIBRARY = 1, REQUESTS, TENSORS, DEVICE, CPU };
-    constexpr int GRADER = 5, PEER = 6, FREE = 20;
-    int files[] = {fcntl(atoi(arguments[REQUESTS]), F_DUPFD, FREE), fcntl(atoi(arguments[TENSORS]), F_DUPFD, FREE),
-                   fcntl(atoi(arguments[DEVICE]), F_DUPFD, FREE)};
-    for (int i = 0; i < 3; ++i) dup2(files[i], SOCKET + i);
+    constexpr int GRADER = 5;
+    keep(SOCKET, {atoi(arguments[REQUESTS]), atoi(arguments[TENSORS]), atoi(arguments[DEVICE])});
     static_assert(SOCKET + 1 == MEMORY && SOCKET + 2 == GRADER);
-    close_range(PEER, ~0u, 0);
     const auto seconds = static_cast<rlim_t>(atoi(arguments[CPU]));
     const std::pair<int, rlim_t> limits[] = {{RLIMIT_CPU, seconds}, {RLIMIT_FSIZE, 1 << 20}, {RLIMIT_CORE, 0}, {RLIMIT_NOFILE, 32}};
     for (const auto& [what, most] : limits) {
@@ -306,25 +312,35 @@ int serve_apart(char** arguments) try {
     if (!library) throw std::runtime_error(dlerror());
     link_map* map = nullptr;
     dlinfo(library, RTLD_DI_LINKMAP, &map);
-    size_t kernels = 0;
-    const std::vector<uint64_t> table = table_from(GRADER, &kernels, map->l_addr);
-    function_of<void(char*, size_t, const uint64_t*, size_t, const uint64_t*, size_t)>(library, "simulator_prepare_apart")(
-        memory.start, memory.size, table.data(), kernels, table.data() + kernels, (table.size() - 1 - kernels) / 2);
+    uint64_t counts[3] = {};
+    const std::vector<uint64_t> table = table_from(GRADER, counts, map->l_addr);
+    const uint64_t *variables = table.data() + counts[0], *blocks = variables + 2 * counts[1];
+    using Numbers = const uint64_t*;
+    function_of<void(char*, size_t, Numbers, size_t, Numbers, size_t, uint64_t, Numbers, size_t)>(library, "simulator_prepare_apart")(
+        memory.start, memory.size, table.data(), counts[0], variables, counts[1], map->l_addr, blocks, counts[2]);
     const auto become_device = function_of<void(int, int, void (*)())>(library, "simulator_become_device");
+    const auto become_relay = function_of<void(int, int, int, int)>(library, "simulator_become_relay");
     const auto become_host = function_of<void(int)>(library, "simulator_become_host");
     memory.elsewhere = function_of<void(char*, size_t, uint64_t, size_t)>(library, "simulator_send_output");
     is_apart = true;
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) return 1;
-    const pid_t device = fork();
-    if (device < 0) return 1;
-    if (!device) {
+    int host[2], orders[2], questions[2];  // the relay's end first
+    for (int* pair : {host, orders, questions})
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) return 1;
+    for (const bool is_device : {true, false}) {
+        const pid_t process = fork();
+        if (process < 0) return 1;
+        if (process) continue;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        close(SOCKET), dup2(pair[1], PEER), close_range(PEER + 1, ~0u, 0);
-        become_device(PEER, GRADER, close_device_doors);
+        if (is_device) {
+            keep(SOCKET, {orders[1], questions[1]});
+            become_device(SOCKET, SOCKET + 1, close_device_doors);
+        }
+        keep(SOCKET, {host[0], orders[0], GRADER, questions[0]});
+        close_host_doors();
+        become_relay(SOCKET, SOCKET + 1, SOCKET + 2, SOCKET + 3);
     }
-    dup2(pair[0], PEER), close(GRADER), close_range(PEER + 1, ~0u, 0);
-    become_host(PEER);
+    keep(GRADER, {host[1]});
+    become_host(GRADER);
     close_host_doors();
     serve();
 } catch (const std::exception& error) {

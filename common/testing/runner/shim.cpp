@@ -109,7 +109,7 @@ Tensor* new_tensor(const List& sizes, int32_t dtype) {
     return x.release();
 }
 
-// aten::new_empty. What lies on the stack belongs to whoever is called.
+// aten::new_empty. What is on the stack belongs to whoever is called.
 void new_empty(StableIValue* stack) {
     enum { SELF, SIZES, DTYPE, ARGUMENTS = 6 };
     const auto self = reinterpret_cast<AtenTensorHandle>(stack[SELF]);
@@ -173,7 +173,7 @@ void runner::Memory::check_guards() {
 }
 
 void runner::Memory::check(size_t offset, size_t bytes) const {
-    if (offset > used || bytes > used - offset) throw std::runtime_error("a tensor lies outside the shared memory");
+    if (offset > used || bytes > used - offset) throw std::runtime_error("a tensor is outside the shared memory");
 }
 
 #pragma GCC visibility push(default)

@@ -1,4 +1,4 @@
-// shim.h - the tensors that the runner's LibTorch hands out (shim.cpp), and the memory that they lie in.
+// shim.h - the tensors that the runner's LibTorch hands out (shim.cpp), and the memory that they are in.
 #pragma once
 #include <torch/csrc/stable/c/shim.h>
 
@@ -10,17 +10,17 @@
 
 namespace runner {
 
-// What AtenTensorHandle points to. Its elements lie in the memory, where the test sees them.
+// What AtenTensorHandle points to. Its elements are in the memory, where the test sees them.
 struct Tensor {
     void* data = nullptr;
     int32_t dtype = 0;
     std::vector<int64_t> sizes, strides;
     std::atomic<int> owners{1};
 
-    size_t bytes() const;  // from its first to behind its last element
+    size_t bytes() const;  // from its first to past its last element
 };
 
-// The memory shared with the test. Only what is used can be touched, rounded up to pages: what lies far outside a
+// The memory shared with the test. Only what is used can be touched, rounded up to pages: what is far outside a
 // tensor is no memory, as on the heap.
 struct Memory {
     char* start = nullptr;
@@ -30,7 +30,7 @@ struct Memory {
     bool poison = true;  // new tensors are filled: with NaN, integers with the largest value
 
     void use(size_t bytes);           // bytes of it are taken; throws std::bad_alloc, as does what follows
-    void* allocate(size_t bytes);     // behind them
+    void* allocate(size_t bytes);     // after them
     void* allocate_guarded(size_t bytes);  // the same, before GUARD bytes that nothing may write
     void check_guards();                   // of this call: throws std::runtime_error if something did
     void check(size_t offset, size_t bytes) const;  // throws std::runtime_error unless that is in use

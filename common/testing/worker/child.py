@@ -1,4 +1,4 @@
-"""What a worker does: loads the operators, then answers until nobody asks any more.
+"""What a worker does: loads the operators, then answers until no more requests come.
 
 {"do": "call", "case": "gemm: K = 1", "around": {...}} and the inputs     -> a Called
 {"do": "measure", ...}                                                   -> whatever Served.answer gives
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from common.testing.calling import Around, CallFailed, InProcess, gpu_is_lost
@@ -26,7 +27,7 @@ class Served:
 
     Attributes:
         load: gives the operators.
-        cases: all that may be asked for.
+        cases: all that may be requested.
         describe: describe(ops) -> what the test wants to know of them, as JSON.
         caller: calls them.
         answer: answer(ops, request) -> the answer to a request that is none for a call, as JSON.
@@ -50,6 +51,7 @@ class Served:
 
 def work(served: Served, connection: Connection) -> None:
     """Serves one test; returns when it closes the connection."""
+    torch.set_num_threads(torch.get_num_threads())  # replaces the thread pool that fork broke: several threads can't
     try:
         caller, about = served.start()
         send(connection, {"loaded": True, **about})
@@ -78,6 +80,7 @@ def _call(connection: Connection, caller: InProcess, case: Case, inputs: dict[st
         called = caller.call(case, inputs, around)
     except CallFailed as failed:
         told = {"status": failed.status, "words": failed.words, "file_line": failed.file_line, "more": caller.more}
+        told["endless"] = failed.is_endless
         send(connection, {"called": False, **told, "lost": caller.backend == "cuda" and gpu_is_lost()})
         return
     returned, tensors = called.returned, {}

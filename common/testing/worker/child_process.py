@@ -20,7 +20,7 @@ from common.testing.case import ERROR
 from common.testing.worker.endings import words_of
 
 LOOK_UP = 0.5  # seconds between checks for an interrupt
-NO_ANSWER = "The process that runs your code gave no answer that can be read"
+NO_ANSWER = "The process that runs your code sent an answer that can't be read"
 NOT_IN_TIME = "an endless loop, or threads that wait for each other"
 WHILE_IT_RAN = "while it ran your code"
 Answer = TypeVar("Answer")
@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 def answers(connection: Connection, seconds: float) -> bool:
     """Waits until there is something to receive; False: not within these seconds.
 
-    A signal that comes just before the wait begins does not end it, and Python looks at it afterwards: so it waits a
+    A signal that comes just before the wait begins does not end it, and Python looks at it afterward: so it waits a
     little at a time, and Ctrl-C is never lost.
     """
     end = time.monotonic() + seconds
@@ -40,7 +40,7 @@ def answers(connection: Connection, seconds: float) -> bool:
 
 
 def limit_waits(connection: Connection, seconds: float) -> None:
-    """A message that is not read, or that comes in part, holds nobody for longer: BlockingIOError then."""
+    """A message that is not read, or that comes in part, raises BlockingIOError instead of blocking any longer."""
     with socket.socket(fileno=os.dup(connection.fileno())) as same:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             same.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds) + 1, 0))
@@ -85,7 +85,8 @@ class ChildProcess:
             answer = receive(self._connection)
         except BlockingIOError:
             self.end_process()
-            raise CallFailed(ERROR, [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}."], ended=True) from None
+            words = [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}."]
+            raise CallFailed(ERROR, words, ended=True, is_endless=True) from None
         except (EOFError, OSError):
             raise CallFailed(ERROR, self._ending(when), ended=True) from None
         except ValueError as error:

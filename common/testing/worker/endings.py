@@ -13,9 +13,9 @@ MOST_LINES = 3
 _MEANING = {
     signal.SIGSEGV: "memory that does not exist was read or written: an index or a pointer is far outside its array",
     signal.SIGBUS: "memory that does not exist was read or written",
-    signal.SIGABRT: "the C library or the C++ runtime gave up",
+    signal.SIGABRT: "the C library or the C++ runtime aborted",
     signal.SIGFPE: "an integer was divided by zero",
-    signal.SIGILL: "the processor met an instruction that it does not know",
+    signal.SIGILL: "the processor hit an illegal instruction",
     signal.SIGKILL: "something killed it, as happens when memory runs out, or it closed its connection to the test",
     signal.SIGTERM: "something asked it to end",
     signal.SIGSYS: "it asked the system for what graded code may not have: files, processes, threads, the network",

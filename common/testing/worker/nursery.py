@@ -97,7 +97,7 @@ class Nursery:
 
 
 def serve(requests: socket.socket, work: Callable[[Connection], None]) -> None:
-    """Is a nursery until nobody holds the other end of the socket."""
+    """Is a nursery until the other end of the socket is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test decides what Ctrl-C ends
     with contextlib.suppress(PermissionError):  # it leads a session already
         os.setsid()

@@ -25,7 +25,7 @@ from common.testing.worker.child_process import NO_ANSWER, ChildProcess, answers
 from common.testing.worker.messages import MOST_BYTES, receive, send
 from common.testing.worker.nursery import Nursery
 
-LOAD_SECONDS = 1800  # for building and loading: nvcc on a loaded machine takes minutes, a stuck compiler for ever
+LOAD_SECONDS = 1800  # for building and loading: nvcc on a loaded machine takes minutes, a stuck compiler forever
 CALL_SECONDS = {"simulator": 120, "cuda": 60}  # for one call; the simulator itself gives up on a kernel much earlier
 ANSWER_SECONDS = 7200  # for what is no call: trainings and benchmarks, which take minutes
 NO_MORE = (
@@ -116,7 +116,8 @@ class Worker(ChildProcess, Caller):
             if not answer["called"]:
                 if answer["lost"]:
                     self.end_process()
-                raise CallFailed(answer["status"], [*map(str, answer["words"])], answer["file_line"])
+                words, is_endless = [*map(str, answer["words"])], bool(answer["endless"])
+                raise CallFailed(answer["status"], words, answer["file_line"], is_endless=is_endless)
             out = tensors["out"].to(self.device) if "out" in tensors else None
             return Called(out, str(answer["returned"]), str(answer["device"]), [*map(str, answer["problems"])])
         except (KeyError, TypeError) as error:

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _why(asked_for: str | None, gpu: GpuSpec) -> str:
     if asked_for:
-        return "asked for with --gpu"
+        return "chosen with --gpu"
     present = toolchain.find_gpu()
     if present is None:
         return "no GPU here: name one with --gpu"
@@ -66,7 +66,7 @@ def print_plan(console: Console, one: TilePlan, gpu: GpuSpec, why: str) -> None:
             "SM": _occupancy(one, gpu),
             "per tile of keys": _work(one),
             "intensity": _intensity(one, gpu),
-            "clocks": _clocks(one, gpu),
+            "cycles": _cycles(one, gpu),
         }
     table = Table.grid(padding=(0, 2))
     for name, text in facts.items():
@@ -116,17 +116,17 @@ def _work(one: TilePlan) -> str:
 def _intensity(one: TilePlan, gpu: GpuSpec) -> str:
     ridge = one.peak(gpu) / gpu.bandwidth
     what = "tensor cores" if one.on_tensor_cores else "float32"
-    said = f"{one.intensity:.0f} operations per byte; {gpu.name} is in balance at {ridge:.0f} ({what})"
+    said = f"{one.intensity:.0f} operations per byte; {gpu.name}'s ridge point is {ridge:.0f} ({what})"
     if one.intensity < ridge:
         return f"{said}: blocks of one head must find K and V in the L2 cache"
     return f"{said}: K and V may come from DRAM every time"
 
 
-def _clocks(one: TilePlan, gpu: GpuSpec) -> str:
-    clocks = one.clocks(gpu)
-    most = max(clocks, key=clocks.__getitem__)
-    listed = ", ".join(f"{name} {count:,.0f}" for name, count in clocks.items())
-    return f"{listed} of one SM, at least; the limit: {most}"
+def _cycles(one: TilePlan, gpu: GpuSpec) -> str:
+    cycles = one.cycles(gpu)
+    most = max(cycles, key=cycles.__getitem__)
+    listed = ", ".join(f"{name} {count:,.0f}" for name, count in cycles.items())
+    return f"on one SM, at least: {listed}; limited by {most}"
 
 
 def _parser() -> argparse.ArgumentParser:

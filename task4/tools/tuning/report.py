@@ -24,7 +24,7 @@ from task4.tools.tuning.grid import Candidate
 from task4.tools.tuning.run import Outcome, best
 from task4.tools.tuning.tile_plan import TilePlan
 
-COLD, HOT = (48, 18, 59), (122, 209, 81)  # colours of the slowest and the fastest
+COLD, HOT = (48, 18, 59), (122, 209, 81)  # colors of the slowest and the fastest
 LEGEND = {
     "KB": "shared memory: the tiles need this much, more than a block may use",
     "reg": "registers: about this many per thread, more than there are (255 per thread, 65,536 per SM)",
@@ -68,7 +68,7 @@ def print_heat_maps(console: Console, outcomes: Sequence[Outcome]) -> None:
             outcome = mine[candidate]
             if not outcome.tflops:
                 return Text(cell_text(outcome), style="red" if outcome.wrong else "dim")
-            style = f"white on rgb({','.join(map(str, _colour(outcome.tflops, rates)))})"
+            style = f"white on rgb({','.join(map(str, _color(outcome.tflops, rates)))})"
             return Text(f" {cell_text(outcome)} ", style=style + (" bold underline" if outcome is winner else ""))
 
         title = f"head_dim {D}: TFLOP/s"
@@ -125,7 +125,7 @@ def print_legend(console: Console, words: set[str]) -> None:
             say(console, f"  {word:<6} {meaning}")
 
 
-def _colour(value: float, values: Sequence[float]) -> tuple[int, ...]:
+def _color(value: float, values: Sequence[float]) -> tuple[int, ...]:
     low, high = min(values), max(values)
     share = (value - low) / (high - low) if high > low else 1.0
     return tuple(round(cold + share * (hot - cold)) for cold, hot in zip(COLD, HOT, strict=True))
@@ -152,9 +152,9 @@ def draw(outcomes: Sequence[Outcome], title: str, file: Path) -> None:
         timed = [outcome.tflops for _, _, outcome in cells if outcome.tflops]
         for y, x, outcome in cells:
             dark = outcome.tflops and outcome.tflops < (min(timed) + max(timed)) / 2
-            colour = "0.45" if not outcome.tflops else "white" if dark else "black"
+            color = "0.45" if not outcome.tflops else "white" if dark else "black"
             weight = "bold" if outcome is fastest.get(D) else "normal"
-            axis.text(x, y, cell_text(outcome), ha="center", va="center", color=colour, weight=weight, fontsize=8)
+            axis.text(x, y, cell_text(outcome), ha="center", va="center", color=color, weight=weight, fontsize=8)
         axis.set_xticks(range(len(columns)), columns)
         axis.set_yticks(range(len(rows)), [f"{B_r}, {warps}" for B_r, warps in rows])
         axis.set_xlabel("B_c: keys per tile")

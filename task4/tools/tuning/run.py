@@ -49,7 +49,7 @@ class Outcome:
     """What became of a candidate.
 
     Attributes:
-        candidate: its problems tell why it was not even compiled.
+        candidate: its problems say why it was not even compiled.
         wrong: what is wrong with its output, "" if nothing.
         tflops: 0 if it was not timed.
         spills: bytes per thread.

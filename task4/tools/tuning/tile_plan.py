@@ -144,7 +144,7 @@ class TilePlan:
         values = B_c * cols
         return written + warps * (scores + weights + values)
 
-    def clocks(self, gpu: GpuSpec) -> dict[str, float]:
+    def cycles(self, gpu: GpuSpec) -> dict[str, float]:
         """What each kind of work of one tile takes on one SM at least; the largest decides."""
         per_clock = gpu.sms * gpu.clock
         return {

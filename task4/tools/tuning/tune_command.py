@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KB",
         help="shared memory that a block may use (default 64, which every GPU has; an H100 has 227)",
     )
-    parser.add_argument("--keep", action="store_true", help="only show; leave tiles.h as it is")
+    parser.add_argument("--keep", action="store_true", help="only show the results; don't write tiles.h")
     for name, values, what in (
         ("br", B_RS, "rows of Q per block"),
         ("bc", B_CS, "keys per tile"),
@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
             f"--{name}",
             type=_at_least_1,
             default=getattr(defaults, name),
-            help="of what is timed (default %(default)s)",
+            help=f"{name} to time (default %(default)s)",
         )
     parser.add_argument("--picture", metavar="FOLDER", help="where tiles.png goes (default build/tune)")
     parser.add_argument("--gpu", metavar="NAME", help="without a GPU: whose limits to show, for example t4")

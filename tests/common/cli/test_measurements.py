@@ -1,4 +1,4 @@
-"""Parts of a test that are measured, beside its cases: when they run, what they earn, what is refused."""
+"""Parts of a test that are measured, in addition to its cases: when they run, what they earn, what is refused."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def run(monkeypatch, capsys, tmp_path):
 def test_in_the_simulator_the_part_is_not_run_and_says_so(run):
     status, said, ran = run([], "simulator")
     assert status == 0 and not ran
-    assert "speed        0 of 2   not run in the simulator: these are given on a GPU" in said
+    assert "speed        0 of 2   not run in the simulator: these points need a GPU" in said
     assert "Points: 2 of 4" in said
 
 
 def test_a_report_without_a_gpu_says_what_is_missing(run):
     _, said, ran = run(["--report"], "simulator", reports=True)
-    assert not ran and "nothing is written into Results.md, for speed cannot be measured in the simulator" in said
+    assert not ran and "nothing is written to Results.md: speed cannot be measured in the simulator" in said
 
 
 def test_what_was_tested_and_measured_is_kept(run, tmp_path):

@@ -95,6 +95,7 @@ def test_check_and_profile(tmp_path, capfd):
     assert "byte 400" in page.read_text() and "wrong.cu" in page.read_text()
     assert (
         status == 1
+        and "1 finding:" in out  # what the program could not free after the error is no leak
         and "out of bounds in saxpy: byte 400" in out
         and "wrong.cu:6" in out
         and "error: out of bounds" in err
@@ -161,11 +162,12 @@ def test_what_ends_a_program(tmp_path, capfd, line, said):
             "goes from device memory, says its kind, but the address is",
         ),
         ("cudaMemset(y + 99, 0, 8)", 1, "8 bytes are set from byte 396"),
+        ("(saxpy<<<1, 2000>>>(1, 2.0f, x, y), cudaGetLastError())", 1, "a block has at most 1024 threads"),
         ("cudaMemcpy(y + 99, h, 4, cudaMemcpyHostToDevice)", 0, ""),
         ("cudaMemcpy(y, x, 400, cudaMemcpyDefault)", 0, ""),
     ],
 )
-def test_copies_stay_inside_what_was_allocated(tmp_path, capfd, line, code, said):
+def test_what_an_error_code_is_about_is_said(tmp_path, capfd, line, code, said):
     file = write(tmp_path, with_line(f'printf("code %d\\n", (int){line});'))
     status, out, err = run(capfd, file)
     assert status == 0 and f"code {code}\n" in out and said in err and ("simulator:" in err) == bool(code)

@@ -54,5 +54,5 @@ def test_stages_are_said_to_pass_only_where_they_do(monkeypatch, capsys, status,
     workers = SimpleNamespace(plain=plain, compiles=False)
     assert command._run(Console(), test, [WHOLE, OTHER], workers, options) == 1
     out = capsys.readouterr().out
-    assert ("load, store: these pass, tested alone" in out) == said
-    assert ("It is built of store" in out) == (status == FAIL)
+    assert ("load, store: these pass when tested alone" in out) == said
+    assert ("It is built on store" in out) == (status == FAIL)

@@ -88,7 +88,7 @@ def test_a_killed_compile_leaves_no_compiler_behind(root: Path, tmp_path: Path) 
 
 
 def test_a_killed_build_leaves_no_ninja_behind(root: Path, tmp_path: Path) -> None:
-    """By torch's load(), with a source that takes the compiler for ever."""
+    """By torch's load(), with a source that takes the compiler forever."""
     (tmp_path / "slow.cpp").write_text(
         "template <int N, int M> struct T { static constexpr long v = T<N - 1, M>::v + T<N - 1, M + 1>::v; };\n"
         "template <int M> struct T<0, M> { static constexpr long v = M; };\nlong never = T<800, 0>::v;\n"

@@ -23,6 +23,7 @@ Usage = namedtuple("Usage", "total used free")
         (ENOUGH, "ninja: build stopped", ""),
         (3 << 19, "x.cu:3:1: error: expected ';'\n", ""),
         (3 << 19, "ld: undefined reference to `softmax'", ""),
+        (0, "x.cpp:52:1: fatal error: closing dependency file x.d: No space left on device", "is full"),
     ],
 )
 def test_the_cause_is_the_disk_or_it_is_not(monkeypatch, tmp_path: Path, free: int, log: str, says: str) -> None:

@@ -141,7 +141,7 @@ def test_a_compile_error_starts_with_the_students_line(course):
 
 
 def test_what_a_failed_build_leaves_is_no_damage(course):
-    for line in ("z[i] + OFFSET", "x[i] + OFFSET"):  # the binding is built beside the kernels that are not
+    for line in ("z[i] + OFFSET", "x[i] + OFFSET"):  # the binding builds, the kernels do not
         course.source.write_text(KERNEL.replace("x[i] + OFFSET", line))
         done = course.run('load(BuildRequest("task2", **where))')
         assert "the last build left" not in done.stderr and (done.returncode == 0) == line.startswith("x")
@@ -212,7 +212,7 @@ def test_every_unfilled_skeleton_builds_and_reports_its_gaps(backend):
 
 
 def test_a_tensor_on_the_wrong_device_is_refused():
-    """With a device that torch knows beside the CPU: on a GPU machine that, elsewhere the dispatcher's own answer."""
+    """With a second device that torch knows: on a GPU machine that, elsewhere the dispatcher's own answer."""
     import torch
 
     ops = load(BuildRequest("task2", "solution", "simulator"))

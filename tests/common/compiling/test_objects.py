@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import pytest
 from common.compiling import objects
 from common.compiling.objects import CompilerFailed, compile_object, compile_objects, link, local_file
 
-# Compiles by copying the source behind its header, and says so in the dependency file
+# Compiles by copying the source after its header, and says so in the dependency file
 COMPILER = """#!/bin/sh
 [ "$1" = --version ] && echo "g++ 12" && exit 0
 echo run >> {folder}/runs
@@ -134,3 +137,64 @@ def test_a_name_in_an_object_is_a_file_of_this_checkout(checkout: Path) -> None:
     assert local_file("./task2/x.cu") == local_file("task2/x.cu") == str(checkout / "task2/x.cu")
     assert local_file("build/simulator/x.cpp") == str(checkout / "build" / "simulator" / "x.cpp")
     assert local_file("/usr/include/x.h") == "/usr/include/x.h"
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose rewritten sources begin with a header that includes another; the compiler is a real one."""
+    folder = tmp_path / "checkout"
+    (folder / "include").mkdir(parents=True)
+    (folder / "include" / "first.h").write_text('#pragma once\n#include "number.h"\n')
+    (folder / "include" / "number.h").write_text("inline int number() { return 1; }\n")
+    monkeypatch.setenv("ATTENTION_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("ATTENTION_BUILD_DIR", str(folder / "build"))
+    monkeypatch.setattr(objects, "ROOT", folder)
+    monkeypatch.setitem(objects.BEGINNINGS, ".cu.cpp", folder / "include" / "first.h")
+    objects._places.cache_clear()
+    yield folder
+    objects._places.cache_clear()
+
+
+def number_in(folder: Path, term: int) -> int:
+    """What a source that adds to the header's number returns, when it is compiled and called."""
+    source = folder / "x.cu.cpp"
+    source.write_text(f'#include "first.h"\nextern "C" int f() {{ return number() + {term}; }}\n')
+    library = folder / f"x{len(list(folder.glob('x*.so')))}.so"
+    made = compile_object(source, ["-O1", "-g", "-fPIC", f"-I{folder}/include"])
+    link([made], ["-shared"], library)
+    return ctypes.CDLL(str(library)).f()
+
+
+def test_the_header_that_all_begin_with_is_parsed_once(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = partial((kernels.parent / "cache").glob, "??/*.gch")
+    assert number_in(kernels, 10) == 11 and not [*parsed()]
+    assert number_in(kernels, 20) == 21 and len([*parsed()]) == 1
+    assert number_in(kernels, 30) == 31 and len([*parsed()]) == 1
+    (kernels / "include" / "number.h").write_text("inline int number() { return 2; }\n")
+    assert number_in(kernels, 30) == 32 and number_in(kernels, 40) == 42  # the objects name what the header includes
+    copy = kernels.with_name("copy")
+    shutil.copytree(kernels, copy, ignore=shutil.ignore_patterns("x*"))
+    monkeypatch.setattr(objects, "ROOT", copy)
+    monkeypatch.setitem(objects.BEGINNINGS, ".cu.cpp", copy / "include" / "first.h")
+    assert number_in(copy, 50) == 52 and len([*parsed()]) == 2
+    for one in parsed():
+        one.write_bytes(one.read_bytes()[:100])
+    assert number_in(kernels, 60) == 62  # what cannot be read is done without
+    for one in parsed():
+        one.unlink()
+    monkeypatch.setattr(objects.resource, "getrlimit", lambda _: (64 << 20, 64 << 20))  # as in the sandbox of grading
+    assert number_in(kernels, 70) == 72 and number_in(kernels, 80) == 82 and not [*parsed()]
+
+
+def test_a_header_that_cannot_be_kept_parsed_is_parsed_each_time(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = objects._run
+
+    def without_room(command: list) -> str:
+        if "c++-header" in command:
+            raise CompilerFailed("File size limit exceeded")
+        return run(command)
+
+    monkeypatch.setattr(objects, "_run", without_room)
+    assert [number_in(kernels, term) for term in (10, 20, 30)] == [11, 21, 31]

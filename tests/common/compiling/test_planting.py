@@ -42,7 +42,7 @@ def test_each_number_chooses_its_mistake(tmp_path):
 
 
 def test_what_does_not_stand_there_as_often_as_it_should_is_refused():
-    with pytest.raises(AssertionError, match="'sum' stands 6 times in the solution, not 1"):
+    with pytest.raises(AssertionError, match="'sum' occurs 6 times in the solution, not 1"):
         switched_texts([PROGRAM], [[("sum", "total", 1)]])
     assert places(PROGRAM, ("sum += «100»;", "", 1)) == [(PROGRAM.index("100"), PROGRAM.index("100") + 3)]
 

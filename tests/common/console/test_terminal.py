@@ -30,11 +30,11 @@ def test_lines_of_their_own_stay():
     assert said(log, 80) == log + "\n"
 
 
-def test_brackets_are_no_markup_with_and_without_colours():
+def test_brackets_are_no_markup_with_and_without_colors():
     text = "pip install -e '.[report]' [link=x] [/] [not a tag] \\[escaped]"
     assert said(text, 200) == text + "\n"
-    coloured = said(text, 200, "red", force_terminal=True, color_system="standard")
-    assert text in coloured and coloured.startswith("\x1b[31m")
+    colored = said(text, 200, "red", force_terminal=True, color_system="standard")
+    assert text in colored and colored.startswith("\x1b[31m")
     assert said(text, 200, "red", force_terminal=True, color_system="standard", no_color=True) == text + "\n"
 
 

@@ -99,7 +99,7 @@ def test_setup_installs_what_is_named_and_shuts_the_secrets(autograder: Path, tm
 
 
 def graded(autograder: Path) -> dict:
-    """What Gradescope is given for the submission that lies there."""
+    """What Gradescope is given for the submission that is there."""
     (autograder / "results").mkdir(exist_ok=True)
     (autograder / "results" / "results.json").write_text("an earlier submission's")
     done = clean_root(autograder, "/autograder/source/run_autograder")

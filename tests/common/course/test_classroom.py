@@ -51,7 +51,7 @@ def test_it_has_a_job_for_every_task(job: dict) -> None:
 
 def test_a_task_that_nobody_has_begun_is_no_failure(job: dict) -> None:
     done = run(step(job, "test", "task2"), ROOT, str(Path(sys.executable).parent))
-    assert (done.returncode, done.stdout) == (0, "task2 is not begun: every gap is as it was given out\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "task2 is not started: every gap is still open\n"), done.stderr
 
 
 @pytest.mark.parametrize(("begun", "status", "said"), [(1, 1, "ran -m task2.test --backend simulator\n"), (0, 0, "")])
@@ -60,4 +60,4 @@ def test_what_has_been_begun_is_tested_and_its_status_counts(job: dict, tmp_path
     stub.write_text(STUB.format(begun=begun))
     stub.chmod(0o755)
     done = run(step(job, "test", "task2"), tmp_path, str(tmp_path))
-    assert done.returncode == status and (done.stdout == said if begun else "is not begun" in done.stdout)
+    assert done.returncode == status and (done.stdout == said if begun else "is not started" in done.stdout)

@@ -17,7 +17,7 @@ from common.testing.kept import Failure, KeptPart
 
 ROOT = Path(__file__).resolve().parents[3]
 LONGEST = 450  # a hint is read at a glance
-SHORTEST_CODE = 12  # characters: "l += p;" may stand in any sentence
+SHORTEST_CODE = 12  # characters: "l += p;" may be in any sentence
 
 
 def squeezed(text: str) -> str:
@@ -25,7 +25,7 @@ def squeezed(text: str) -> str:
 
 
 def code_lines(task: str) -> list[str]:
-    """Every line of the task's solutions that stands in a gap, without spaces."""
+    """Every line of the task's solutions that is in a gap, without spaces."""
     parts = [part for file in solution_files(task) for part in parse(file.read_text(), file.name) if part.is_gap]
     lines = [squeezed(re.sub(r"//.*|#.*", "", line)) for part in parts for line in part.lines]
     return [line for line in lines if len(line) >= SHORTEST_CODE]
@@ -89,8 +89,9 @@ def standing_with(**parts: KeptPart) -> standing.Standing:
     return standing.Standing(found.task, found.gaps, found.optional, found.hints, parts, {})
 
 
-def failing(*mistakes: str, says: tuple[str, ...] = ("the test's sentence",), unfilled: bool = False) -> KeptPart:
-    return KeptPart(0.0, 1.0, failures=(Failure("a case", "FAIL", unfilled, mistakes, says),))
+def failing(*mistakes: str, unfilled: bool = False, names_mistake: bool = True, file_line: str = "") -> KeptPart:
+    failure = Failure("a case", "FAIL", unfilled, mistakes, ("the test's sentence",), names_mistake, file_line)
+    return KeptPart(0.0, 1.0, failures=(failure,))
 
 
 def test_without_a_test_it_is_the_first_gap():
@@ -111,8 +112,16 @@ def test_a_mistake_without_a_hint_of_its_own_is_told_in_the_test_s_words():
 
 
 def test_an_unknown_failure_leads_to_the_part_s_gaps():
-    subject = hint.subject_of(standing_with(gemm=failing()))
-    assert subject.gap.name == "multiply_tiles" and "gemm_nn_kernel" in subject.why and len(subject.hints) == 3
+    for part in (failing(), failing("unwritten outputs", names_mistake=False)):
+        subject = hint.subject_of(standing_with(gemm=part))
+        assert subject.gap.name == "multiply_tiles" and "gemm_nn_kernel" in subject.why and len(subject.hints) == 3
+
+
+def test_an_error_leads_to_the_gap_that_raised_it():
+    found = next(gap for gap in standing.standing_of("task2").gaps if gap.name == "gemm_nn_kernel")
+    file_line = f"{found.place.split(':')[0]}:{found.first + 1}"
+    subject = hint.subject_of(standing_with(gemm=failing(file_line=file_line)))
+    assert subject.gap == found and "name one of them" not in subject.why
 
 
 def test_a_gap_that_a_part_proves_right_is_not_suspected():

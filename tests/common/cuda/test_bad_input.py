@@ -206,6 +206,20 @@ def test_a_bad_argument_is_named(solution, task, operator, arguments, words):
         assert torch.equal(arguments[name], x)
 
 
+@pytest.mark.parametrize(
+    ("task", "operator"),
+    [("task1", "softmax"), ("task2", "softmax"), ("task2", "row_sum"), ("task3", "online_softmax")],
+)
+def test_more_rows_than_a_grid_has_blocks(solution, task, operator, tmp_path):
+    rows, ops = 2**31, solution(task)
+    if ops.device.type == "cuda":
+        x = torch.empty(rows, 1, device=ops.device)
+    else:  # a file without contents takes no memory
+        x = torch.from_file(str(tmp_path / "rows"), shared=True, size=rows).view(rows, 1)
+    with pytest.raises(ValueError, match=r"x has rows = 2147483648; at most 2\^31 - 1 is supported"):
+        getattr(ops, operator)(x)
+
+
 def test_the_same_memory_for_both_caches_is_refused(solution):
     ops = solution("task6")
     cache, new = torch.zeros(1, 1, 4, 8, device=ops.device), torch.zeros(1, 1, 1, 8, device=ops.device)

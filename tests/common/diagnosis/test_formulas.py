@@ -41,7 +41,7 @@ def test_the_other_lines_stay_as_they_are() -> None:
 def test_each_line_is_told_with_what_is_right() -> None:
     x = rand(3, 5)
     (told,) = [one for one in varied("y = exp(x)", {"x": x}, lambda values: values["y"]) if one.name == "y = x"]
-    assert told.says == "The output is what comes out of `y = x`; right is `y = exp(x)`."
+    assert told.says == "The output matches `y = x`; it should be `y = exp(x)`."
     assert told.vague and torch.equal(told.answer(), x)
 
 
@@ -86,9 +86,8 @@ def test_an_index_without_its_stride_is_told() -> None:
     mistakes = misread("x", "row * cols + col", memory, places, lambda read: 2 * read)
     out = 2 * memory.flatten()[row + col]
     found = diagnose(out.float(), 2 * memory, 1e-5, ("row", "col"), mistakes)
-    assert (
-        found.sentences[0] == "The output is what comes out if x is read at `row + col`; right is `row * cols + col`."
-    )
+    says = "The output matches what you get if x is read at `row + col`; it should be `row * cols + col`."
+    assert found.sentences[0] == says
 
 
 def test_what_an_index_finds_outside_is_nan() -> None:

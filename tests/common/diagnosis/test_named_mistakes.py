@@ -39,19 +39,6 @@ def masked(see):
     return lambda s: s.masked_fill(~see(torch.ones_like(s[0, 0], dtype=torch.bool)), -math.inf)
 
 
-def exp_over_sum(x):
-    e = x.exp()
-    return e / e.sum(-1, keepdim=True)
-
-
-def first_columns_summed(threads):
-    def operator(x):
-        e = torch.exp(x - x.amax(-1, keepdim=True))
-        return e / e[:, :threads].sum(-1, keepdim=True)
-
-    return operator
-
-
 def gemm_tiles(a, b, tile, last=None):
     """a @ b over whole tiles along K only."""
     whole = a.size(-1) // tile * tile
@@ -75,39 +62,24 @@ def softmax_of_columns(s):
 
 SOFTMAX_MISTAKES = [
     ("7 x 31", "softmax over the wrong axis", lambda x: torch.softmax(x, 0)),
-    ("one warp wide", "softmax over the whole matrix", lambda x: torch.softmax(x.view(-1), 0).view_as(x)),
-    ("1023 columns", "not normalised", lambda x: torch.exp(x - x.amax(-1, keepdim=True))),
-    ("1025 columns", "sum over the first columns only", first_columns_summed(256)),
-    ("65,536 columns", "sum over the first columns only", first_columns_summed(1024)),
-    ("7 x 31", "exp2 instead of exp", lambda x: reference.softmax(x * math.log(2))),
+    ("1023 columns", "not normalized", lambda x: torch.exp(x - x.amax(-1, keepdim=True))),
+    ("7 x 31", "e = exp2(x - shift_of(m))", lambda x: reference.softmax(x * math.log(2))),
     ("113 x 203", "all zeros", torch.zeros_like),
-    ("113 x 203", "copy of x", torch.clone),
     ("113 x 203", "output transposed", lambda x: reference.softmax(x).T.contiguous().view_as(x)),
     ("1023 x 1024", "unwritten outputs", torch.empty_like),
 ]
 
 GEMM_NT_MISTAKES = [
     ("A B^T, 113 x 7 x 203", "B not transposed", lambda a, b: a @ b.view(b.size(0), b.size(2), b.size(1))),
-    ("A B^T, 64 x 64 x 64", "A transposed", lambda a, b: a.mT @ b.mT),
     ("A B^T, 32 x 31 x 33", "last tile dropped", lambda a, b: gemm_tiles(a, b.mT, 32)),
-    ("A B^T, 113 x 7 x 203", "first tile only", lambda a, b: a[..., :32] @ b[..., :32].mT),
-    ("A B^T, 113 x 7 x 203", "accumulator reset for every tile", lambda a, b: a[..., 192:] @ b[..., 192:].mT),
-    ("A B^T, K = 1", "B of the first matrix", lambda a, b: a @ b[:1].mT),
     ("A B^T, 63 x 65 x 64", "output transposed", lambda a, b: (b @ a.mT).view(1, 63, 65)),
     ("A B^T, batch 70,000", "all zeros", lambda a, b: 0 * (a @ b.mT)),
-    ("A B^T, batch 70,000", "only the first matrix", lambda a, b: (a @ b.mT)[:1].repeat(70_000, 1, 1)),
     ("A B^T, one element", "unwritten outputs", lambda a, b: torch.empty(1, 1, 1)),
 ]
 
 ATTENTION_MISTAKES = [
     ("causal", "scale applied twice", wrong_attention(scale=lambda d: 1 / d)),
-    ("65 tokens, head_dim 80", "scale inverted", wrong_attention(scale=lambda d: d**0.5)),
     ("full", "scaled by the hidden size", wrong_attention(scale=lambda d: (3 * d) ** -0.5)),
-    (
-        "13 queries, 47 keys, scale 0.1",
-        "scale argument ignored",
-        lambda q, k, v, causal, scale=None: reference.attention(q, k, v, causal),
-    ),
     ("causal", "causal mask missing", wrong_attention(mask=lambda s: s)),
     ("31 tokens, head_dim 64", "mask off by one", wrong_attention(mask=masked(lambda ones: ones.tril(1)))),
     ("7 tokens, head_dim 5", "mask transposed", wrong_attention(mask=masked(torch.triu))),
@@ -122,24 +94,19 @@ ATTENTION_MISTAKES = [
     ("causal", "softmax over the wrong axis", wrong_attention(weights=softmax_of_columns)),
     ("13 queries, 47 keys, scale 0.1", "softmax over the wrong axis", wrong_attention(weights=softmax_of_columns)),
     ("full", "softmax missing", wrong_attention(weights=lambda s: s)),
-    ("causal", "not normalised", wrong_attention(weights=lambda s: torch.exp(s - s.amax(-1, keepdim=True)))),
-    ("scores beyond 88", "no max subtraction", wrong_attention(weights=exp_over_sum)),
-    ("full", "mean of V", wrong_attention(weights=lambda s: torch.full_like(s, 1 / s.size(-1)))),
-    ("causal", "mean of V", wrong_attention(weights=lambda s: torch.softmax(s.masked_fill(s > -math.inf, 0.0), -1))),
+    ("causal", "not normalized", wrong_attention(weights=lambda s: torch.exp(s - s.amax(-1, keepdim=True)))),
+    ("full", "equal weights", wrong_attention(weights=lambda s: torch.full_like(s, 1 / s.size(-1)))),
+    (
+        "causal",
+        "equal weights",
+        wrong_attention(weights=lambda s: torch.softmax(s.masked_fill(s > -math.inf, 0.0), -1)),
+    ),
     ("full", "K not transposed", lambda q, k, v, c, _=None: torch.softmax(q @ k.view(2, 3, 16, 40) / 4, -1) @ v),
     ("full", "V transposed", wrong_attention(product=lambda p, v: p @ v.view(2, 3, 16, 40).mT)),
     (
         "13 queries, 47 keys, scale 0.1",
         "K and V swapped",
         lambda q, k, v, c, _=None: reference.attention(q, v, k, c, _),
-    ),
-    ("full", "Q and K swapped", lambda q, k, v, c, _=None: reference.attention(k, q, v)),
-    ("full", "K and V of the first head", lambda q, k, v, c, _=None: reference.attention(q, k[:, :1], v[:, :1])),
-    ("causal", "last tile dropped", wrong_attention(product=lambda p, v: p[..., :32] @ v[..., :32, :])),
-    (
-        "65 tokens, head_dim 80",
-        "last tile dropped",
-        lambda q, k, v, causal, _=None: reference.attention(q[..., :64], k[..., :64], v, causal, 80**-0.5),
     ),
     (
         "13 queries, 47 keys, scale 0.1",
@@ -150,8 +117,6 @@ ATTENTION_MISTAKES = [
     ("65 tokens, head_dim 80", "no rescale in the online softmax", flash_without_rescale),
     ("bool mask [S_q, S_k], causal", "mask inverted", wrong_attention(given=lambda s, m: s.masked_fill(m, -math.inf))),
     ("padding [batch, 1, 1, S_k]", "mask ignored", wrong_attention(given=lambda s, m: s)),
-    ("bool mask [S_q, S_k], causal", "bool mask added", wrong_attention(given=lambda s, m: s + m.float())),
-    ("bool mask [S_q, S_k], causal", "masked scores are 0", wrong_attention(given=lambda s, m: s * m)),
     ("scores beyond 88", "all zeros", lambda q, k, v, c, _=None: torch.zeros_like(q)),
 ]
 
@@ -216,7 +181,7 @@ def test_a_mistake_that_these_inputs_cannot_show_is_not_named() -> None:
     verdict = judge(CASES["33 queries, 1 key"], shifted)
     assert verdict.status == FAIL
     assert verdict.mistakes == []
-    assert verdict.diagnosis[0] == "It equals none of the known wrong answers; this is where it differs:"
+    assert verdict.diagnosis[0].startswith("528 of 528 elements are wrong")
 
 
 def test_a_mistake_that_is_none_of_the_known_is_located_and_not_named() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fake_operators import fake_operators
 
-from common.diagnosis.row_factors import row_factors
+from common.diagnosis.row_factors import BARRIER, row_factors
 from common.reference import oracle as reference
 from common.testing.judging import judge
 from task2.cases import cases
@@ -38,7 +38,7 @@ def test_a_missing_barrier_between_the_reductions_is_told(case: str, threads: in
     verdict = judge(CASES[case], wrong)
     assert verdict.mistakes == ["threads disagree"]
     assert "did not all use the same maximum and the same sum" in verdict.diagnosis[0]
-    assert "__syncthreads()" in verdict.diagnosis[0]
+    assert BARRIER in verdict.found.unless_clean
 
 
 def test_a_sum_that_misses_some_warps_is_told() -> None:
@@ -48,14 +48,14 @@ def test_a_sum_that_misses_some_warps_is_told() -> None:
 
     verdict = judge(CASES["1025 columns"], fake_operators(softmax=softmax_of_some_warps))
     assert verdict.mistakes == ["wrong row sum"]
-    assert "smaller than the row's: part of the row is missing from it" in verdict.diagnosis[0]
-    assert "__syncthreads()" in verdict.diagnosis[0]
+    assert "smaller than the row's. Is part of the row missing from it" in verdict.diagnosis[0]
+    assert BARRIER in verdict.found.unless_clean
 
 
 def test_a_sum_that_counts_twice_is_told() -> None:
     verdict = judge(CASES["113 x 203"], fake_operators(softmax=lambda x: reference.softmax(x) / 2))
     assert verdict.mistakes == ["wrong row sum"]
-    assert "2 times the right one, larger than the row's: parts are counted twice" in verdict.diagnosis[0]
+    assert "2 times the right one, larger than the row's. Are parts counted twice" in verdict.diagnosis[0]
 
 
 def test_warps_that_read_shared_memory_before_it_was_written_are_told() -> None:

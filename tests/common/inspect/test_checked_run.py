@@ -257,7 +257,7 @@ def test_the_command(root, tmp_path):
         "--profile", "--solution", "--case", "softmax: 7 x 31", "--gpu", "rtx 4090", "--picture", str(tmp_path)
     )
     assert profile.returncode == 0, profile.stdout + profile.stderr
-    assert "softmax_kernel  grid (7), block (256)" in profile.stdout and "RTX 4090 is in balance" in profile.stdout
+    assert "softmax_kernel  grid (7), block (256)" in profile.stdout and "RTX 4090's ridge point" in profile.stdout
     both = run("--check", "--profile")
     assert both.returncode == 2 and "not allowed with" in both.stderr
 
@@ -323,7 +323,7 @@ def test_on_a_gpu_the_tools_get_few_cases_unless_all_are_asked_for(gpu_tests, mo
     assert gpu_tests("--softmax", "--picture", str(tmp_path), *flags) == 0
     watched = [command for command in commands if "--under-tool" in command]
     assert len(watched) == (4 if "--check" in flags else 1)
-    cases = 10 if "--all" in flags else 1
+    cases = 11 if "--all" in flags else 1
     assert all(command.count("--case") == cases for command in watched), watched
     out = " ".join(capsys.readouterr().out.split())
     told = "looks at the smallest for each kernel (--all: at more): softmax: masked entries, a masked row"

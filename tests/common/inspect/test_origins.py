@@ -89,6 +89,8 @@ def test_the_calls_that_pass_the_arguments(tmp_path: Path) -> None:
         (17, "launch_product(q, out, D, S);"),
     ]
     assert calls(Place(str(file), 8), None) == []
+    file.write_text(CALLED.replace("    product<<<", "    check(M); product<<<"))
+    assert "product<<<M, 32>>>( a, c, M, K);" in [text for _, text in calls(inside, Place(str(file), 12))]
 
 
 def test_an_array_is_written_by_the_function_it_is_handed_to(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The kind of device that the tensors of a backend lie on."""
+"""The kind of device that the tensors of a backend are on."""
 
 import pytest
 

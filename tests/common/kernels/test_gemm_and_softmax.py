@@ -11,6 +11,8 @@ from torch import Tensor
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
+from common.kernels.gemm.gemm import gemm_nn, gemm_nt
+from common.kernels.softmax.softmax import softmax
 from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
 from common.testing import judging
@@ -122,7 +124,7 @@ def test_small_tiles(tuned, operator, m, n, k):
 @pytest.mark.parametrize("operator", ["gemm_nn", "gemm_nt"])
 @pytest.mark.parametrize(("m", "n", "k"), [(256, 256, 24), (252, 244, 20), (251, 253, 13), (129, 255, 1)])
 def test_large_tiles(tuned, operator, m, n, k):
-    """As many matrices as it takes to keep two large blocks on every multiprocessor."""
+    """As many matrices as it takes to keep two large blocks on every SM."""
     assert_passes(gemm_case(operator, m, n, k, batch=MULTIPROCESSORS // 2), tuned)
 
 
@@ -154,10 +156,21 @@ def test_steps_of_the_softmax(tuned, step, cols):
     assert_passes(softmax_case(cols, rows=2, call=lambda ops, x: ops.softmax_step(x, step)), tuned)
 
 
+def test_the_functions_of_the_rooms(tuned):
+    """Where the tensors are decides which operators they call."""
+    for product in (gemm_nn, gemm_nt):
+        assert_passes(gemm_case(product.__name__, 5, 3, 7, 2, lambda ops, a, b, of=product: of(a, b)), tuned)
+    assert_passes(softmax_case(37, call=lambda ops, x: softmax(x)), tuned)
+
+
 @pytest.mark.parametrize(
     ("operator", "arguments", "words"),
     [
         ("softmax", [(2, 3, 4)], r"x has 3 dimensions.*\[rows, cols\]"),
+        ("softmax", [(5,)], r"x has 1 dimensions, .* it must be \[rows, cols\]"),
+        ("softmax", [torch.zeros(5, 3).T], r"x of shape .* is not contiguous"),
+        ("gemm_nt", [(5, 7), (2, 5, 7)], r"a has 2 dimensions, .* it must be \[batch, M, K\]"),
+        ("gemm_nt", [torch.zeros(2, 5, 7).half()] * 2, "a has dtype Half; it must be Float"),
         ("softmax_step", [(2, 3), 4], r"step is 4; it must be 1 \.\. 3"),
         ("softmax_step", [(2, 3), 0], r"step is 0; it must be 1 \.\. 3"),
         ("gemm_nt", [(2, 3, 4), (2, 5, 6)], "dimension 2 of a"),
@@ -168,7 +181,8 @@ def test_steps_of_the_softmax(tuned, step, cols):
     ],
 )
 def test_a_bad_argument_is_named(tuned, operator, arguments, words):
-    given = [torch.zeros(x, device=tuned.device) if isinstance(x, tuple) else x for x in arguments]
+    given = [torch.zeros(x) if isinstance(x, tuple) else x for x in arguments]
+    given = [x.to(tuned.device) if isinstance(x, Tensor) else x for x in given]
     with pytest.raises(ValueError, match=words):
         getattr(tuned, operator)(*given)
 
@@ -211,3 +225,9 @@ def test_more_than_2_31_elements():
     torch.testing.assert_close(ops.gemm_nn(a, b)[-1].double(), expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(ops.gemm_nt(a, b.mT.contiguous())[-1].double(), expected, rtol=1e-4, atol=1e-4)
     torch.cuda.empty_cache()
+
+
+def test_more_rows_than_a_grid_has_blocks(device, tmp_path):
+    x = torch.from_file(str(tmp_path / "rows"), shared=True, size=2**31)  # a file without contents takes no memory
+    with pytest.raises(ValueError, match=r"x has rows = 2147483648; at most 2\^31 - 1 is supported"):
+        softmax((x if device == "cpu" else torch.empty_like(x, device=device)).view(-1, 1))

@@ -1,8 +1,8 @@
-"""The Hopper kernels in the simulator beside the same kernels on the GPU: the same inputs, numbers within accumulation
+"""The Hopper kernels in the simulator against the same kernels on the GPU: the same inputs, numbers within accumulation
 order.
 
 Sums may be taken in another order and powers rounded otherwise, in float32: about 1e-6 of the terms' sizes. Where such
-a number is then rounded to 16 bits (weights, gradients of scores, results) the two may land on neighbours, so each such
+a number is then rounded to 16 bits (weights, gradients of scores, results) the two may land on neighbors, so each such
 rounding may differ by one unit in its last place. That is what the bounds here allow, term by term, and no more.
 """
 
@@ -16,7 +16,7 @@ import flash_inputs
 import flash_room as flash
 import pytest
 import torch
-from hopper_sources import DENSE, SPARSE
+from hopper_sources import FLASH, SPARSE
 from torch import Tensor
 
 from common.compiling.load import load
@@ -46,7 +46,7 @@ def both(room: str, sources: list[Path] | None) -> Both:
 
 @pytest.fixture(scope="module")
 def dense() -> Both:
-    return both("flash", DENSE)
+    return both("flash", FLASH)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def repeated(x: Tensor, query: Tensor) -> Tensor:
 
 
 def out_bound(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None = None, causal: bool = False) -> Tensor:
-    """Every weight and the result rounded to 16 bits, each to one of two neighbours."""
+    """Every weight and the result rounded to 16 bits, each to one of two neighbors."""
     terms = weights_of(query, key, seen, causal) @ repeated(value, query).abs()
     return 2 * torch.finfo(query.dtype).eps * terms + FLOAT32 * terms
 
@@ -101,8 +101,8 @@ def test_dense_forward_and_backward(dense, dtype, head_dim, causal):
     assert_near(lse, gpu_lse, FLOAT32 * (1 + lse.double().abs()))
 
     # from the same out and lse: the gradients' own differences
-    found = simulated.flash_attention_backward(grad_out, query, key, value, out, lse, causal)
-    gpu_found = gpu.flash_attention_backward(on_gpu[3], *on_gpu[:3], out.cuda(), lse.cuda(), causal)
+    found = simulated.flash_attention_backward(grad_out, query, key, value, out, lse, causal)[:3]
+    gpu_found = gpu.flash_attention_backward(on_gpu[3], *on_gpu[:3], out.cuda(), lse.cuda(), causal)[:3]
     eps, scale = torch.finfo(dtype).eps, head_dim**-0.5
     P = weights_of(query, key, None, causal)
     dO, K, V = grad_out.double(), repeated(key, query), repeated(value, query)

@@ -1,4 +1,4 @@
-"""Named GPUs, and how many blocks fit on their SMs: by hand, and beside NVIDIA's own cuda_occupancy.h."""
+"""Named GPUs, and how many blocks fit on their SMs: by hand, and compared with NVIDIA's own cuda_occupancy.h."""
 
 import shutil
 import subprocess

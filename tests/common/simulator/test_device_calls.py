@@ -3,7 +3,8 @@
 import pytest
 
 from common.simulator.device_calls import definitions, host_calls
-from common.simulator.rewriter import blanked, rewrite
+from common.simulator.rewriter import rewrite
+from common.simulator.text import blanked
 
 
 def calls(text: str) -> list[str]:

@@ -178,7 +178,7 @@ def test_floats_round_to_nearest_even(library, name, dtype):
 
 @pytest.mark.parametrize("name, dtype", HALF)
 def test_doubles_are_rounded_once(library, name, dtype):
-    """A double just beside a tie must not fall onto it by way of float."""
+    """A double right next to a tie must not fall onto it by way of float."""
     half = torch.arange(0x7C00 if name == "half" else 0x7F80, dtype=torch.int16).view(dtype).double()[:-1]
     upper = torch.cat([half[1:], half[-1:]])
     tie = (half + upper) / 2
@@ -186,7 +186,7 @@ def test_doubles_are_rounded_once(library, name, dtype):
         values = (tie * factor).numpy()
         out = np.zeros(values.size, np.uint16)
         getattr(library, f"{name}_from_double")(out, values, values.size)
-        skip = 1  # the last has no upper neighbour
+        skip = 1  # the last has no upper neighbor
         bit_equal(out[:-skip], expected[:-skip].to(dtype))
 
 

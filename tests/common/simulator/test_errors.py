@@ -11,9 +11,8 @@ import time
 
 import numpy as np
 import pytest
+from checked_library import CLANG
 from simulator_library import HERE, ROOT, Library, compile_library, fails, line_of
-
-CLANG = "clang" in os.environ.get("CXX", "")
 
 # kernel, what its message says, block, thread (None: any)
 KERNELS = [

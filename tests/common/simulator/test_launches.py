@@ -28,7 +28,7 @@ def test_kernel_expressions(library):
     library.launch_nested_braces(ints)
     assert list(ints[:4]) == [1, 1, 2, 2]
     library.launch_comparison(ints)
-    assert list(ints[:3]) == [18, 1, 0]
+    assert list(ints[:5]) == [101, 1, 0, 42, 1]
     library.launch_in_template(ints)
     assert (ints[:40] == 3).all()
     library.launch_in_method(ints)
@@ -77,6 +77,8 @@ def test_shared_declarations(library):
     assert (doubles == (63 - np.arange(64)) * 0.5).all()
     library.shared_two_dimensional(out)
     assert (out.reshape(4, 8) == np.arange(4)[:, None] * 10 + 7 - np.arange(8)).all()
+    library.shared_object(out)
+    assert (out[:7] == 6 - np.arange(7)).all()
     ints = zeros(48, np.int32)
     library.shared_namespace_static(ints)
     assert (ints.reshape(6, 2, 4)[:, 1] == 17).all()

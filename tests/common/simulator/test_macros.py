@@ -4,7 +4,8 @@ import pytest
 
 from common.simulator.macros import expanded
 from common.simulator.ptx import PtxError
-from common.simulator.rewriter import blanked, rewrite
+from common.simulator.rewriter import rewrite
+from common.simulator.text import blanked
 
 
 def made(text: str) -> str:

@@ -1,4 +1,8 @@
-"""The rewriter's own behaviour: files, lines, and what it refuses."""
+"""The rewriter's own behavior: files, lines, what it refuses, and what it doesn't do twice."""
+
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -40,6 +44,7 @@ def test_comments_and_strings_are_left_alone():
         ('asm("add.s32 %0, %1, %3;" : "=r"(x) : "r"(y));', "add.s32 names operand %3, but there are 2"),
         ('asm("add.s32 q, 1, 2;");', "add.s32: q is no register that this asm statement declares"),
         ('asm("bra nowhere;");', "the simulator does not know the PTX instruction bra"),
+        ('asm("add.u32 %0, %1;" : "=r"(x) : "r"(y));', "cannot read the operands of add.u32 %0, %1"),
         ('asm("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {q}, %0, %0, p, 1, 1, 0, 0;" :: "l"(y));', "wgmma"),
         ('asm("ld.global.s32 %0, [%1, 4];" : "=r"(x) : "l"(y));', r"ld.global.s32: cannot read the address \[%1, 4\]"),
         ("asm(x);", "cannot read this asm statement"),
@@ -64,6 +69,7 @@ def test_inline_ptx_keeps_the_lines():
         ('#include "cublas_v2.h"\n', "has no cuBLAS"),
         ("#include <curand_kernel.h>\n", "has no cuRAND"),
         ("\n__global__ void k(cudaTextureObject_t t) {}\n", "has no textures"),
+        ("\ntemplate <int A> extern __shared__ char s[];\n", "has no __shared__ templates"),
     ],
 )
 def test_what_is_not_there_says_so(text, said):
@@ -142,7 +148,7 @@ def test_a_condition_that_holds_ends_the_others():
 def test_unreadable_source_is_refused_with_its_line():
     with pytest.raises(rewriter.RewriteError, match=r"^student.cu:2: cannot read this launch"):
         rewritten("void f() {\n  k<<<1, 2>>>;\n}\n")
-    with pytest.raises(rewriter.RewriteError, match=r"^student.cu:2: .*initialiser"):
+    with pytest.raises(rewriter.RewriteError, match=r"^student.cu:2: .*initializer"):
         rewritten("__global__ void k() {\n  __shared__ int a = 3;\n}\n")
 
 
@@ -180,6 +186,39 @@ def test_headers_are_mirrored_and_written_only_when_they_change(tmp_path):
     rewriter.translate(student / "kernel.cu", out, [project])
     changed = [path.name for path, when in before.items() if path.stat().st_mtime_ns != when]
     assert changed == ["mine.cuh"]
+
+
+REWRITTEN = """
+import sys
+from pathlib import Path
+from common.compiling.objects import kept_text
+from common.simulator import rewriter
+rewrite, names = rewriter.rewrite, []
+rewriter.rewrite = lambda text, name, *more: names.append(Path(name).name) or rewrite(text, name, *more)
+rewriter.translate(Path(sys.argv[1]), Path(sys.argv[2]), keep=kept_text)
+print(*names)
+"""
+
+
+def test_no_other_process_and_no_other_build_rewrites_what_one_has_rewritten(tmp_path):
+    header = tmp_path / "mine.cuh"
+    header.write_text("__noinline__ void mine();\n")
+    (tmp_path / "kernel.cu").write_text('#include "mine.cuh"\n')
+
+    def rewritten(build: str) -> list[str]:
+        """What a process of its own rewrites for this build."""
+        command = [sys.executable, "-c", REWRITTEN, tmp_path / "kernel.cu", tmp_path / build]
+        environment = os.environ | {"ATTENTION_CACHE_DIR": str(tmp_path / "cache")}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+
+    assert rewritten("first") == ["kernel.cu", "mine.cuh"]
+    assert rewritten("first") == rewritten("second") == []
+    header.write_text("__noinline__ int mine();\n")
+    assert rewritten("second") == ["mine.cuh"]
+    assert "noinline)) int mine" in (tmp_path / "second" / "mine.cuh").read_text()
+    assert "noinline)) void mine" in (tmp_path / "first" / "mine.cuh").read_text()
+    assert f'"{tmp_path}/second/mine.cuh"' in (tmp_path / "second" / "kernel.cu.cpp").read_text()
+    assert rewritten("first") == []
 
 
 def test_declared_clusters_are_registered():

@@ -5,6 +5,7 @@ import io
 import torch
 from rich.console import Console
 
+from common.diagnosis.diagnose import Diagnosis
 from common.diagnosis.row_factors import BARRIER
 from common.diagnosis.stages import show_stages
 from common.testing.case import ERROR, FAIL, Case, Verdict
@@ -13,10 +14,8 @@ from common.testing.failures import causes_of, print_failures
 
 def failure(name: str, elements: int, max_error: float | None = None, **possible: str) -> Verdict:
     case = Case(name, "gemm", lambda generator: {}, None, None, 1e-6, ())
-    where = "3 of 9 elements are wrong."
-    return Verdict(
-        case, FAIL, max_error=max_error, possible=possible, mistakes=[*possible], where=where, elements=elements
-    )
+    found = Diagnosis([*possible], [*possible.values()], possible, where=["3 of 9 elements are wrong."])
+    return Verdict(case, FAIL, max_error=max_error, found=found, elements=elements)
 
 
 def test_what_is_known_is_told_before_what_is_not() -> None:
@@ -56,7 +55,8 @@ def test_one_table_of_stages_fits_on_a_screen() -> None:
     table = show_stages({"S": p.log(), "P": p}, weights @ value, ref, 1e-6, ("row", "col"), weights)
 
     def of(part: str) -> Verdict:
-        return Verdict(Case("a", part, lambda generator: {}, None, None, 1e-6, ()), FAIL, diagnosis=["Wrong.", *table])
+        found = Diagnosis(where=["Wrong."], table=table)
+        return Verdict(Case("a", part, lambda generator: {}, None, None, 1e-6, ()), FAIL, found=found)
 
     def printed(**options) -> str:
         text = io.StringIO()
@@ -80,24 +80,24 @@ def test_parts_that_follow_from_the_same_stages_are_told_together() -> None:
     built_of = {"full": ["load", "store"], "causal": ["load", "store"]}
     verdicts = [of("full"), of("full", "b"), of("causal"), of("store")]
     print_failures(Console(file=text, width=100), verdicts, built_of=built_of)
-    assert "full, causal: 3 cases failed as well. They are built of store: correct that first" in text.getvalue()
+    assert "full, causal: 3 cases also failed. They are built on store: fix that first" in text.getvalue()
 
 
 def test_one_small_output_that_equals_an_answer_by_chance_says_nothing() -> None:
     """Larger outputs, of numbers as well, contradict it."""
-    unknown = [failure(f"case {i}", 5000, 0.5) for i in range(2)]
+    unknown = [failure(f"case {i}", 5000, 0.5) for i in range(2)]  # too large to be compared with every answer
     small = failure("K = 33", 500, 0.5, dropped="The last tile is dropped.")
     assert [one.says for one in causes_of([*unknown, small])] == ["", ""]
     with_nan = [failure(f"case {i}", 5000, float("nan")) for i in range(2)]
     assert causes_of([*with_nan, small])[0].says == "The last tile is dropped."
     for one in with_nan:
-        one.refuted = frozenset({"dropped"})  # it would show there, and does not
+        one.found.refuted = frozenset({"dropped"})  # it would show there, and does not
     assert [one.says for one in causes_of([*with_nan, small])] == ["", ""]
     two = [small, failure("K = 65", 700, 0.5, dropped="The last tile is dropped.")]
     assert causes_of([*unknown, *two])[0].says == "The last tile is dropped."
     refuting = [failure(f"K = {i}", 400, 0.5) for i in range(3)]
     for number, one in enumerate(refuting):
-        one.refuted = frozenset({"dropped"})  # smaller ones as well, where they are more
+        one.found.refuted = frozenset({"dropped"})  # smaller ones as well, where they are more
         says = "" if number == 2 else "The last tile is dropped."
         assert causes_of([*refuting, *two])[0].says == says
 
@@ -105,17 +105,43 @@ def test_one_small_output_that_equals_an_answer_by_chance_says_nothing() -> None
 def test_zeros_come_behind_what_tells_more() -> None:
     zeros = [failure(f"small {i}", 200, no_key="No key has a weight.") for i in range(3)]
     for one in zeros:
-        one.mistakes = ["no key counts"]
-    columns = [failure("40 keys", 5000, slices="0 stands in col 32 to 63.")]
-    assert [one.says for one in causes_of([*zeros, *columns])] == ["0 stands in col 32 to 63.", "No key has a weight."]
+        one.found.names = ["no key counts"]
+    columns = [failure("40 keys", 5000, slices="0 is in col 32 to 63.")]
+    assert [one.says for one in causes_of([*zeros, *columns])] == ["0 is in col 32 to 63.", "No key has a weight."]
 
 
 def test_no_barrier_is_asked_for_where_no_race_was_found() -> None:
     def printed(inside: dict) -> str:
         one, text = failure("7 x 31", 217), io.StringIO()
-        one.diagnosis = [f"Row 0 is wrong by one factor. {BARRIER}"]
+        one.found.signs, one.found.unless_clean = ["Row 0 is wrong by one factor."], [BARRIER]
         print_failures(Console(file=text, width=100), [one], inside)
         return " ".join(text.getvalue().split())
 
     assert "is there a __syncthreads() between" in printed({})
     assert "is wrong by one factor." in printed({"gemm": []}) and "__syncthreads" not in printed({"gemm": []})
+
+
+def test_what_is_recognized_leads_alone() -> None:
+    """Its sentence, how much is wrong, and no more."""
+    one, text = failure("64 x 64", 5000, swapped="M and N are exchanged."), io.StringIO()
+    one.found.signs, one.found.hints, one.found.unless_clean = ["A sign."], ["A hint."], [BARRIER]
+    print_failures(Console(file=text, width=100), [one])
+    lines = [line.strip() for line in text.getvalue().strip().splitlines()]
+    assert lines == ["gemm: 64 x 64  FAIL", "M and N are exchanged.", "3 of 9 elements are wrong."]
+
+
+def test_a_name_that_shows_in_few_cases_leads() -> None:
+    """Where an answer is too near to the right one it could not be told: that refutes nothing."""
+    near = [failure(f"rows {i}", 5000, 1e-4) for i in range(3)]
+    for one in near:
+        one.found.refuted = frozenset({"transposed"})
+    named = failure("large numbers", 700, 0.1, erf="It is the exact GELU.")
+    assert causes_of([*near, named])[0].says == "It is the exact GELU."
+
+
+def test_of_cases_with_one_cause_a_certain_one_is_told() -> None:
+    with_nan, certain = (failure(f"rows {i}", 5000, no_eps="eps is not added.") for i in range(2))
+    with_nan.found.concluded = True
+    (cause,) = causes_of([with_nan, certain])
+    assert cause.is_recognized and cause.verdicts == [certain, with_nan]
+    assert not causes_of([with_nan])[0].is_recognized

@@ -9,13 +9,11 @@ from rich.console import Console
 from common.testing.case import ERROR, FAIL, PASS, Verdict
 from common.testing.next_steps import print_next
 
-ENDLESS = ["no progress for a long time: an endless loop, or waiting for something?"]
 
-
-def said(*statuses: str, inside=None, chosen=False, diagnosis=()) -> str:
+def said(*statuses: str, inside=None, chosen=False, is_endless=False) -> str:
     console = Console(file=io.StringIO(), width=120)
     verdicts = [
-        Verdict(SimpleNamespace(part="softmax", name=f"{i} x 31"), status, diagnosis=list(diagnosis))
+        Verdict(SimpleNamespace(part="softmax", name=f"{i} x 31"), status, is_endless=is_endless)
         for i, status in enumerate(statuses)
     ]
     wrong = [one for one in verdicts if one.status in (FAIL, ERROR)]
@@ -30,7 +28,7 @@ def said(*statuses: str, inside=None, chosen=False, diagnosis=()) -> str:
         ({"inside": {"softmax": []}}, ["--case 'softmax: 1 x 31' runs one", "--check looks inside all"], ["--profile"]),
         ({"inside": {"softmax": ["a race"]}}, ["--case 'softmax: 1 x 31' runs one", "--show"], ["--check"]),
         ({"inside": {"softmax": ["a race"]}, "chosen": True}, ["--show"], ["--case", "--check"]),
-        ({"diagnosis": ENDLESS}, ["--case"], ["--check", "--show"]),
+        ({"is_endless": True}, ["--case"], ["--check", "--show"]),
     ],
 )
 def test_a_failure_leads_to_what_has_not_been_done_yet(options, named, not_named):

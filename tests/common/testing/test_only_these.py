@@ -5,12 +5,14 @@ from importlib import import_module
 import pytest
 
 from common.compiling.manifest import tasks
+from common.diagnosis.diagnose import Diagnosis
 from common.testing.case import ERROR, FAIL, PASS, Case, Verdict
 from common.testing.only_these import ABOUT, only_these
 
 
 def verdict(name: str, status: str, **possible: str) -> Verdict:
-    return Verdict(Case(name, "attention", lambda generator: {}, None, None, 1e-6, ()), status, possible=possible)
+    case = Case(name, "attention", lambda generator: {}, None, None, 1e-6, ())
+    return Verdict(case, status, found=Diagnosis(possible=possible))
 
 
 PASSED = [verdict(name, PASS) for name in ("7 queries, 31 keys", "64 tokens")]
@@ -45,3 +47,10 @@ def test_every_word_that_is_looked_for_is_in_a_case_s_name() -> None:
     names = "\n".join(case.name for task in tasks() for case in import_module(f"{task}.cases").cases())
     words = [word for pattern, *_ in ABOUT for word in pattern.pattern.split("|")]
     assert [word for word in words if word not in names] == []
+
+
+def test_a_call_that_is_known_to_be_wrong_tells_more() -> None:
+    causal = verdict("causal, 96 tokens", FAIL)
+    assert only_these([causal], [causal, *PASSED])
+    causal.in_python = True
+    assert only_these([causal], [causal, *PASSED]) is None

@@ -28,7 +28,7 @@ def told(operator) -> str:
 
 
 def numbers(text: str, line: str) -> list[float]:
-    """Those behind the first line that begins so."""
+    """Those after the first line that begins so."""
     (found,) = [one for one in text.splitlines() if one.strip().startswith(line)]
     return [float(word) for word in found.strip().removeprefix(line).split() if word != "..."]
 

@@ -41,7 +41,7 @@ def test_of_a_right_solution_every_call_is_right(task):
     assert functions == known
 
 
-# task, file, part of its text, what stands there by mistake, a case, what is said, the lines that are told
+# task, file, part of its text, what is there by mistake, a case, what is said, the lines that are told
 PLANTED = [
     (
         "task3",

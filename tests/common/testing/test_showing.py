@@ -60,7 +60,7 @@ def test_what_is_wrong_is_marked():
 def test_of_a_big_case_the_first_corner_and_the_name_of_a_smaller_one():
     big, small = (softmax_case("softmax", "softmax", name, rows, rows) for name, rows in (("big", 100), ("small", 4)))
     _, text = shown(big, [small], softmax=reference.softmax)
-    assert "10,000 numbers: of each tensor the first corner; a smaller case: --show 'softmax: small'" in " ".join(
+    assert "10,000 numbers: only the first corner of each tensor; a smaller case: --show 'softmax: small'" in " ".join(
         text.split()
     )
     assert max(map(len, text.splitlines())) <= 80

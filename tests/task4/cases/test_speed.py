@@ -141,7 +141,7 @@ def test_the_part_adds_up_its_points_and_reports(made_up):
     earned, said = measured_part(report=True)
     assert earned == Earned("speed", 4 * points_for(0.5))
     assert "python -m task4.test --speed --report" in made_up.read_text() and made_up.read_text().count("0.50 x") == 4
-    assert "written into Results.md" in said
+    assert "written to Results.md" in said
 
 
 def test_without_report_nothing_is_written(made_up):

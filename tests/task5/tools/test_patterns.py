@@ -61,9 +61,9 @@ def test_the_taught_kernels_compute_every_score_that_counts_and_few_others(solut
     for name, see in expected.items():
         assert torch.equal(found[name].attended, see), name
         assert bool((found[name].computed | ~see).all()), name
-    for name in ("stride 3", "blocks of 32"):  # whole tiles: nothing in vain
+    for name in ("stride 3", "blocks of 32"):  # whole tiles: nothing is computed for naught
         assert torch.equal(found[name].computed, found[name].attended)
-    # A query's tile has at most 47 others before it and behind it, and a tile of keys begins at a multiple of 32
+    # A query's tile has at most 47 others before it and after it, and a tile of keys begins at a multiple of 32
     back, ahead = keys[:, None] - keys, keys - keys[:, None]
     for name, end in (("window 40, causal", 47), ("window 40", 39 + 47)):
         assert not bool((found[name].computed & ((back > 39 + 47 + 31) | (ahead > end))).any()), name

@@ -27,7 +27,7 @@ TINY = training.Setting(Recall(pairs=2, record=4), hidden_dim=32, num_heads=1, b
 
 @pytest.mark.parametrize(("stride", "offset", "causal"), [(1, 0, True), (4, 0, True), (4, 3, True), (3, 1, False)])
 def test_the_gradients_of_the_module_are_those_of_the_reference(solution, stride, offset, causal):
-    """Of the input and of every weight, beside autograd through the reference in float64."""
+    """Of the input and of every weight, compared with autograd through the reference in float64."""
     ops = solution("task5")
     torch.manual_seed(0)
     module = CustomStridedAttention(32, 4, stride, causal, ops, offset)

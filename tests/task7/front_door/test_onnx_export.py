@@ -1,4 +1,4 @@
-"""A module with the front door as an ONNX file: the standard operator, run by onnxruntime, beside the kernels."""
+"""A module with the front door as an ONNX file: the standard operator, run by onnxruntime, against the kernels."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ CALLS = {
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", CALLS)
 def test_what_the_operator_can_say(name, masked):
-    """Beside onnxruntime, with more keys than queries and another number of them than the model was exported with."""
+    """Against onnxruntime, with more keys than queries and another number of them than the model was exported with."""
     function, options = CALLS[name]
     if masked and (options.get("kernel") == "sparse" or "taught" in name):
         pytest.skip("takes no mask")

@@ -13,6 +13,7 @@ import torch
 from torch_operators import positions, tiny_model
 from transformers import DynamicCache
 
+from common.kernels.attention import attention, attention_varlen, attention_with_kvcache
 from common.kernels.decode.cache import KVCache
 from common.kernels.decode.paged_cache import PagedKVCache
 from common.kernels.gpt2.engine import Engine
@@ -60,6 +61,22 @@ def front_door(backend: str, device: torch.device) -> Callable:
         out.append(scaled_dot_product_attention(q, k, v, seen))
         out.append(CUDAAttention(is_causal=True, mode="tiled", lower_right=True)(q, k, v))
         return [*out, torch.tensor(explain(q, k, v).operations, dtype=torch.int64, device="cpu")]
+
+    return call
+
+
+def functions(backend: str, device: torch.device) -> Callable:
+    query, key, value = (torch.randn(2, *sizes, 8, device=device) for sizes in ((4, 1), (2, 32), (2, 32)))
+    leaves = [x.clone().requires_grad_() for x in (query, key, value)]
+    lengths, ends = (torch.tensor(x, dtype=torch.int32, device=device) for x in ((21, 3), ((0, 1), (0, 32))))
+
+    def call() -> list:
+        out = [
+            attention(*leaves, enable_gqa=True, **options)
+            for options in ({"is_causal": True, "lower_right": True}, {"softcap": 2.0, "window_size": (3, 1)})
+        ]
+        out.append(attention_varlen(*(x[0].transpose(0, 1) for x in (query, key, value)), *ends))
+        return out + [attention_with_kvcache(query, key, value, cache_seqlens=lengths, softcap=x) for x in (0.0, 2.0)]
 
     return call
 
@@ -113,7 +130,13 @@ def engine(backend: str, device: torch.device) -> Callable:
     return call
 
 
-CALLS = {"door": front_door, "caches": caches, "taught model": model("solution"), "tuned model": model("tuned")}
+CALLS = {
+    "door": front_door,
+    "functions": functions,
+    "caches": caches,
+    "taught model": model("solution"),
+    "tuned model": model("tuned"),
+}
 
 
 @pytest.mark.parametrize("made", [*CALLS.values(), engine], ids=[*CALLS, "engine"])

@@ -12,7 +12,7 @@ struct Place {
     int64_t head, row, col;
 };
 
-// Which element of [heads, rows, cols] this thread has; it may lie outside.
+// Which element of [heads, rows, cols] this thread has; it may be outside.
 __device__ Place my_place(int64_t rows, int64_t cols) {
     const int64_t row_tiles = ceil_div(rows, SIDE), col_tiles = ceil_div(cols, SIDE), tile = blockIdx.x;
     return {tile / col_tiles / row_tiles, tile / col_tiles % row_tiles * SIDE + threadIdx.y,

@@ -1,4 +1,4 @@
-// A thread computes four neighbouring scores, or four neighbouring columns of the output, from one read of its
+// A thread computes four neighboring scores, or four neighboring columns of the output, from one read of its
 // query's entry or weight; the softmax carries maximum and sum along in one pass (the online softmax).
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

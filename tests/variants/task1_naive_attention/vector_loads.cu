@@ -1,5 +1,5 @@
 // Rows are read 16 bytes at a time (four floats, or eight of the 16-bit types) where they begin at a multiple of
-// 16; the query's row lies in shared memory, one block per query. The exponentials are powers of two.
+// 16; the query's row is in shared memory, one block per query. The exponentials are powers of two.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(256)
                 cp_async_zfill<4>(&b_tile[stage][e / BN][e % BN],
                                   inside ? b_matrix + static_cast<int64_t>(k) * N + n : b_matrix, inside);
             }
-            cp_async_commit();  // an empty group behind the last step
+            cp_async_commit();  // an empty group after the last step
         };
         float sums[8] = {};
         start(0);

@@ -1,4 +1,4 @@
-// No shared memory: a thread has four neighbouring columns of one row of C, and reads B and writes C by float4
+// No shared memory: a thread has four neighboring columns of one row of C, and reads B and writes C by float4
 // where N is a multiple of 4; else one float at a time, by the same code.
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // A block has one row of C and 128 of its columns: pieces of the row of A in shared memory, B straight from global
-// memory (neighbouring threads read neighbouring columns). The blocks stride over all rows of all matrices.
+// memory (neighboring threads read neighboring columns). The blocks stride over all rows of all matrices.
 #include <algorithm>
 
 #include "common/cuda/check.h"

@@ -1,4 +1,4 @@
-// Blocks of 16 x 16 threads, each with one element of C; both tiles lie in shared memory as in global memory (B is
+// Blocks of 16 x 16 threads, each with one element of C; both tiles are in shared memory as in global memory (B is
 // not turned over: the loop over k runs along its rows). All tiles of all matrices are counted along x.
 #include "common/cuda/check.h"
 #include "task2/given/attention_kernel.h"

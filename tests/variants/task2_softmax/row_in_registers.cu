@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(NT) softmax_long_kernel(const float* x, float*
     __shared__ float buffer_max[NT], buffer_sum[NT];
     size_t offset = size_t(blockIdx.x) * cols;
     float m = -INFINITY, total = 0.f;
-    // every thread has a piece of neighbouring entries
+    // every thread has a piece of neighboring entries
     int piece = ceil_div(cols, NT), begin = threadIdx.x * piece, end = min(cols, begin + piece);
     for (int c = begin; c < end; c++) m = fmaxf(m, x[offset + c]);
     m = tree(buffer_max, m, true);

@@ -1,4 +1,4 @@
-// Powers and logarithm of base 2; each thread has a piece of neighbouring columns, eight rows share a block of 256
+// Powers and logarithm of base 2; each thread has a piece of neighboring columns, eight rows share a block of 256
 // threads, and the lanes of a row are merged through shared memory by one of them.
 #include "common/cuda/check.h"
 #include "common/cuda/logarithms.h"

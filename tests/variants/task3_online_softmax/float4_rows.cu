@@ -1,4 +1,4 @@
-// Sweeps by float4 between the first and the last 16-byte boundary of a row; what lies before and behind goes one
+// Sweeps by float4 between the first and the last 16-byte boundary of a row; what is before and after goes one
 // by one. 64 threads per block, a block strides over rows.
 #include "common/cuda/check.h"
 #include "task3/given/online_softmax.h"

@@ -1,4 +1,4 @@
-// Four neighbouring lanes share a query, each with every fourth column of Q and of the output in registers. K and V
+// Four neighboring lanes share a query, each with every fourth column of Q and of the output in registers. K and V
 // have two buffers each: a tile is fetched into one while the other is used, and a step has one barrier.
 #include "common/cuda/check.h"
 #include "common/cuda/logarithms.h"
@@ -9,7 +9,7 @@ template <int D>
 struct Quads {
     static constexpr int ROWS = 32, KEYS = 8, THREADS_IN_BLOCK = 4 * ROWS, OWN = D / 4;
 
-    // K and V of the keys `start` ... behind each other
+    // K and V of the keys `start` ... one after the other
     static __device__ void fetch(float* buffer, const float* key, const float* value, int64_t start, int64_t S_k,
                                  int head_dim) {
         for (int n = threadIdx.x; n < KEYS * D; n += THREADS_IN_BLOCK) {
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(Quads<D>::THREADS_IN_BLOCK)
     if (end > 0) Q::fetch(buffers[0], key, value, 0, S_k, head_dim);
     int now = 0;
     for (int64_t start = 0; start < end; start += Q::KEYS) {
-        __syncthreads();  // buffer `now` is full, and nobody reads the other one any more
+        __syncthreads();  // buffer `now` is full, and no thread reads the other one any longer
         if (start + Q::KEYS < end) Q::fetch(buffers[1 - now], key, value, start + Q::KEYS, S_k, head_dim);
         const float *k_tile = buffers[now], *v_tile = buffers[now] + Q::KEYS * D;
         float s[Q::KEYS], m_new = m;

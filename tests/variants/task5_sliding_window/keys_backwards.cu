@@ -1,5 +1,5 @@
 // Sliding window from its last key to its first: eight lanes share a query and a key at a time, each with a strip
-// of neighbouring columns. Powers of two, Q scaled on load, and no tiles; blocks stride over the queries.
+// of neighboring columns. Powers of two, Q scaled on load, and no tiles; blocks stride over the queries.
 #include "common/cuda/check.h"
 #include "common/cuda/logarithms.h"
 #include "task5/given/sparse_attention.h"

@@ -1,5 +1,5 @@
 // Sliding window with one warp per query: it begins at the first key that this very query sees, whatever its
-// neighbours see, so that nothing has to be masked. Lanes have keys for the scores and columns for the output; no
+// neighbors see, so that nothing has to be masked. Lanes have keys for the scores and columns for the output; no
 // shared memory.
 #include "common/cuda/check.h"
 #include "common/cuda/warp.cuh"

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(GROUP * GROUPS)
 #pragma unroll
         for (int i = 0; i < R::PIECES; ++i) {
 #pragma unroll
-            // a piece behind the row is 0 in q and in k
+            // a piece after the row is 0 in q and in k
             for (int w = 0; w < WIDTH; ++w) s += q.x[i][w] * k.x[i][w];
         }
         for (int bit = 1; bit < GROUP; bit *= 2) s += __shfl_xor_sync(members, s, bit);

@@ -1,5 +1,5 @@
 // The keys of a head are split among four blocks, which leave their parts in memory that the launcher allocates;
-// whichever of them is the last to be done (an atomic counter tells, behind a __threadfence) merges them.
+// whichever of them is the last to be done (an atomic counter tells, after a __threadfence) merges them.
 #include "common/cuda/check.h"
 #include "common/cuda/warp.cuh"
 #include "task6/given/decode_attention.h"

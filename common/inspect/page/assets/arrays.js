@@ -15,7 +15,7 @@ const VALUE_CELL = [20, 40, 17]; // the least and the most width of a cell with 
 const FOLDED = 32; // columns of an array of one dimension
 
 // One hue for each warp (or lane), equally light.
-function whoColour(number, of, alpha = 1) {
+function whoColor(number, of, alpha = 1) {
   const hue = (250 + (360 * number) / Math.max(of, 1)) % 360;
   const [light, chroma] = DARK.matches ? [0.74, 0.12] : [0.62, 0.135];
   return `oklch(${light} ${chroma} ${hue.toFixed(1)} / ${alpha})`;
@@ -117,16 +117,16 @@ function drawArray(canvas, array, drawing, cell, state) {
   const { launch, view, picked } = state, seen = view.arrays[array.number], memory = view.memory;
   const [width, height] = cell, context = prepareCanvas(canvas, drawing.cols * width, drawing.rows * height);
   const gap = Math.min(width, height) >= 5 ? 1 : 0, innerWidth = width - gap, innerHeight = height - gap, blockOf = state.blockOfEvent;
-  const plain = colour("cell"), several = colour("several"), readColour = colour("read"), writeColour = colour("write");
-  const dim = picked >= 0, inkColour = colour("ink"), paper = colour("paper");
+  const plain = color("cell"), several = color("several"), readColor = color("read"), writeColor = color("write");
+  const dim = picked >= 0, inkColor = color("ink"), paper = color("paper");
   Object.assign(context, { font: "8.6px ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace", textAlign: "center", textBaseline: "middle" });
   const who = (thread, alpha) =>
-    state.byLane ? whoColour(thread & 31, Math.min(WARP, launch.threads), alpha) : whoColour(thread >> 5, launch.warps, alpha);
-  const colours = new Map();
+    state.byLane ? whoColor(thread & 31, Math.min(WARP, launch.threads), alpha) : whoColor(thread >> 5, launch.warps, alpha);
+  const colors = new Map();
   const cached = (thread, alpha) => {
     const key = (state.byLane ? thread & 31 : thread >> 5) * 10 + alpha * 9;
-    if (!colours.has(key)) colours.set(key, who(thread, alpha));
-    return colours.get(key);
+    if (!colors.has(key)) colors.set(key, who(thread, alpha));
+    return colors.get(key);
   };
   const mine = new Map(); // of the thread that is followed: element -> 1 reads, 2 writes
   if (dim)
@@ -153,7 +153,7 @@ function drawArray(canvas, array, drawing, cell, state) {
       }
       context.fillRect(x, y, innerWidth, innerHeight);
       context.globalAlpha = dim ? 0.4 : 1;
-      let ink = written >= 0 || read !== -1 ? STRONG_INK : inkColour;
+      let ink = written >= 0 || read !== -1 ? STRONG_INK : inkColor;
       if (read !== -1) {
         const lane = state.byLane && read < 0 ? -1 : read;
         context.fillStyle = lane === SEVERAL || warpOf(read) < 0 || (state.byLane && read < 0) ? several : cached(Math.max(read, warpOf(read) * 32), 1);
@@ -165,20 +165,20 @@ function drawArray(canvas, array, drawing, cell, state) {
       const own = mine.get(element);
       if (own) {
         context.globalAlpha = 1;
-        context.fillStyle = own & 2 ? writeColour : readColour;
+        context.fillStyle = own & 2 ? writeColor : readColor;
         context.fillRect(x, y, innerWidth, innerHeight);
         ink = STRONG_INK;
       }
       if (height === VALUE_CELL[2]) {
         const words = brief(memory.value(array.number, element), Math.floor((width - 1) / 5.2));
-        context.fillStyle = context.globalAlpha === 1 ? ink : inkColour;
+        context.fillStyle = context.globalAlpha === 1 ? ink : inkColor;
         context.fillText(words, x + innerWidth / 2, y + innerHeight / 2 + 0.5);
       }
     }
   }
   context.globalAlpha = 1;
-  outline(context, array, drawing, cell, state.cursor, colour("ink"));
-  outline(context, array, drawing, cell, state.raced, colour("bad"));
+  outline(context, array, drawing, cell, state.cursor, color("ink"));
+  outline(context, array, drawing, cell, state.raced, color("bad"));
 }
 
 function outline(context, array, drawing, cell, elements, stroke) {
@@ -199,7 +199,7 @@ function drawThreads(canvas, cell, state) {
   const context = prepareCanvas(canvas, cols * cell, launch.warps * cell);
   for (let thread = 0; thread < launch.threads; ++thread) {
     const x = (thread % WARP) * cell, y = (thread >> 5) * cell, inner = cell - 1;
-    const fill = state.byLane ? whoColour(thread & 31, cols) : whoColour(thread >> 5, launch.warps);
+    const fill = state.byLane ? whoColor(thread & 31, cols) : whoColor(thread >> 5, launch.warps);
     context.globalAlpha = view.active[thread] ? (picked >= 0 && thread !== picked ? 0.35 : 1) : 0.16;
     context.fillStyle = fill;
     context.fillRect(x, y, inner, inner);
@@ -210,8 +210,8 @@ function drawThreads(canvas, cell, state) {
     context.lineWidth = 2;
     context.strokeRect((thread % WARP) * cell, (thread >> 5) * cell, cell - 1, cell - 1);
   };
-  for (const thread of state.racing) mark(thread, colour("bad"));
-  if (picked >= 0) mark(picked, colour("ink"));
+  for (const thread of state.racing) mark(thread, color("bad"));
+  if (picked >= 0) mark(picked, color("ink"));
 }
 
 function drawBlocks(canvas, cell, state) {
@@ -221,7 +221,7 @@ function drawBlocks(canvas, cell, state) {
   for (let number = 0; number < launch.blocks; ++number) {
     const col = number % launch.grid[0], row = Math.floor(number / launch.grid[0]);
     if (col >= cols || row >= rows) continue;
-    context.fillStyle = number === block ? colour("read") : colour("cell");
+    context.fillStyle = number === block ? color("read") : color("cell");
     context.fillRect(col * cell, row * cell, cell - 1, cell - 1);
   }
 }

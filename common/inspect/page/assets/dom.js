@@ -1,4 +1,4 @@
-// dom.js - small helpers of both pages: elements, numbers, colours.
+// dom.js - small helpers of both pages: elements, numbers, colors.
 "use strict";
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
@@ -24,7 +24,7 @@ function s(tag, attributes, ...children) {
   return element;
 }
 
-function colour(name) {
+function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 

@@ -8,7 +8,7 @@ function drawFlow(svg, stage, threads, boxes) {
   const to = place(middle);
   for (const kind of ["read", "write"])
     svg.append(s("marker", { id: `tip-${kind}`, viewBox: "0 0 8 8", refX: 6, refY: 4, markerWidth: 5, markerHeight: 5, orient: "auto" },
-      s("path", { d: "M0 0 8 4 0 8z", fill: colour(kind) })));
+      s("path", { d: "M0 0 8 4 0 8z", fill: color(kind) })));
   for (const { element, side, reads, writes } of boxes) {
     const box = place(element.getBoundingClientRect());
     const height = Math.min(30, (box.bottom - box.top) / 2);
@@ -28,7 +28,7 @@ function drawFlow(svg, stage, threads, boxes) {
         const bend = (b.x - a.x) / 2;
         path = `M${a.x} ${a.y}C${a.x + bend} ${a.y} ${b.x - bend} ${b.y} ${b.x} ${b.y}`;
       }
-      svg.append(s("path", { d: path, fill: "none", stroke: colour(kind), "stroke-width": 2, "stroke-opacity": 0.75, "marker-end": `url(#tip-${kind})` }));
+      svg.append(s("path", { d: path, fill: "none", stroke: color(kind), "stroke-width": 2, "stroke-opacity": 0.75, "marker-end": `url(#tip-${kind})` }));
     }
   }
 }

@@ -34,8 +34,8 @@ function findingsView() {
   const where = cases.length ? ` in ${counted(cases.length, "case")}` : "";
   const head = h("h2", {}, DATA.findings.length ? `${counted(DATA.findings.length, "finding")}${where}` : `No findings${where}`);
   const sentence = h("p", { class: "soft" }, DATA.findings.length
-    ? `Every mistake once, with the lines of both accesses.${real < DATA.findings.length ? " Those with a gray edge change no result by themselves." : ""}`
-    : cases.length || !DATA.cases.length ? "No race, nothing out of bounds, nothing read before it was written." : "No case ran, so nothing was looked at.");
+    ? `Each mistake is listed once, with the lines of both accesses.${real < DATA.findings.length ? " Those with a gray edge change no result by themselves." : ""}`
+    : cases.length || !DATA.cases.length ? "No race, nothing out of bounds, nothing read before it was written." : "No case ran, so nothing was checked.");
   return [h("section", {}, head, sentence), ...DATA.findings.map(findingCard), casesTable()];
 }
 
@@ -84,20 +84,20 @@ function kernelView(one, kernel) {
   const drawn = kernel.point ? h("section", { class: "card" }, h("h2", {}, `Roofline, ${DATA.gpu.name}`),
     rooflinePicture(DATA.gpu, DATA.cases.flatMap((each) => each.kernels), kernel),
     h("p", { class: "small soft" }, kernel.point[2] ? "The grid leaves most of the GPU idle: the kernel is somewhere below the mark."
-      : DATA.gpu.measured ? "Measured. The other marks are the other kernels." : "At most so fast, after these counts and the data sheet. The other marks are the other kernels.")) : null;
+      : DATA.gpu.measured ? "Measured. The other marks are the other kernels." : "The most that these counts and the data sheet allow. The other marks are the other kernels.")) : null;
   return [head, counters(kernel), h("div", { class: "pair" }, h("div", { class: "view" }, facts, legend()), h("div", { class: "view" }, drawn, boundsCard(kernel), occupancyCard(kernel)))];
 }
 
 function summary(kernel) {
   const worst = kernel.lines.find((line) => line.advice);
-  if (worst) return `Most is lost in line ${worst.number} (${worst.what}, ${worst.note}): ${worst.transactions.toLocaleString("en")} transactions where ${worst.ideal.toLocaleString("en")} would do.`;
+  if (worst) return `Line ${worst.number} loses the most (${worst.what}, ${worst.note}): ${worst.transactions.toLocaleString("en")} transactions where ${worst.ideal.toLocaleString("en")} would do.`;
   return kernel.lines.length ? "No line loses transactions that it could avoid." : "It touches no memory.";
 }
 
 function boundsCard(kernel) {
   if (!kernel.bounds.length) return null;
   const most = kernel.bounds[0][2];
-  return h("section", { class: "card" }, h("h2", {}, "The least time of each resource"), h("table", {}, h("tbody", {}, kernel.bounds.map(([name, amount, seconds]) =>
+  return h("section", { class: "card" }, h("h2", {}, "Minimum time per resource"), h("table", {}, h("tbody", {}, kernel.bounds.map(([name, amount, seconds]) =>
     h("tr", {}, h("td", {}, name), h("td", { class: "small soft" }, amount), h("td", { class: "number" }, duration(seconds)),
       h("td", { style: "width:35%" }, h("div", { class: "bar" }, h("i", { style: `width:${(100 * seconds) / most}%` }))))))));
 }
@@ -120,7 +120,7 @@ function whichBlock(number) {
   return number % 2 ? "color-mix(in srgb, var(--read) 60%, var(--cell))" : "var(--read)";
 }
 
-// ---- counters beside the source
+// ---- counters next to the source
 
 function counters(kernel) {
   const placed = kernel.lines.filter((line) => line.place >= 0), files = new Map();
@@ -131,9 +131,9 @@ function counters(kernel) {
     if (!files.get(file).has(row)) files.get(file).set(row, []);
     files.get(file).get(row).push(line);
   }
-  if (!files.size) return h("section", { class: "card" }, h("p", {}, "Source lines are not known."));
-  return h("section", { class: "card", "aria-label": "counters beside the source" }, h("h2", {}, "Where the traffic is"),
-    h("p", { class: "soft small" }, "The bar is a line's share of the time that the traffic takes; its red part could be avoided. Choose a line for its picture."),
+  if (!files.size) return h("section", { class: "card" }, h("p", {}, "The source lines are unknown."));
+  return h("section", { class: "card", "aria-label": "counters next to the source" }, h("h2", {}, "Where the traffic is"),
+    h("p", { class: "soft small" }, "The bar is a line's share of the time that memory traffic takes; the red part is avoidable. Click a line to see its picture."),
     [...files].map(([file, rows]) => countersOf(DATA.files[file], rows)));
 }
 
@@ -182,7 +182,7 @@ function toggle(row, button, lines) {
     const picture = line.passes.length ? banksPicture(line.passes) : line.sectors.length ? sectorsPicture(line.sectors) : null;
     return h("div", { class: "each" },
       h("div", {}, h("p", {}, h("b", {}, line.what), `, ${line.bytes} bytes per lane: ${line.note}`),
-        h("p", { class: "small" }, `line ${line.number}: ${counted(line.requests, "request")} of a warp, ${line.transactions.toLocaleString("en")} transactions, at best ${line.ideal.toLocaleString("en")}`),
+        h("p", { class: "small" }, `line ${line.number}: ${counted(line.requests, "request")} of a warp, ${line.transactions.toLocaleString("en")} transactions; at best ${line.ideal.toLocaleString("en")}`),
         line.advice ? h("p", {}, line.advice) : null),
       picture ? h("div", {}, picture) : null);
   })));

@@ -4,24 +4,24 @@
 const LANES = 32, BANKS = 32, SECTOR = 32;
 
 // One hue, darker with every pass.
-function passColour(pass, passes) {
+function passColor(pass, passes) {
   const share = passes > 1 ? pass / (passes - 1) : 0;
   return DARK.matches ? `oklch(${0.82 - 0.42 * share} 0.11 ${235 - 190 * share})` : `oklch(${0.72 - 0.34 * share} 0.13 ${235 - 190 * share})`;
 }
 
-// Lanes against banks: a cell is a word that a lane wants, its colour the pass that serves it.
+// Lanes against banks: a cell is a word that a lane wants, its color the pass that serves it.
 function banksPicture(passes) {
   const cell = 11, left = 44, top = 30, count = 1 + Math.max(...passes.map(([, , pass]) => pass));
   const title = `Lanes against banks of shared memory: the costliest request takes ${counted(count, "pass").replace(/passs$/, "passes")}`;
   const svg = frame(left + BANKS * cell + 8, top + LANES * cell + 30, title);
   svg.append(s("rect", { x: left, y: top, width: BANKS * cell, height: LANES * cell, fill: "var(--cell)" }));
   for (const [lane, bank, pass] of passes) {
-    const square = s("rect", { x: left + bank * cell, y: top + lane * cell, width: cell - 1, height: cell - 1, fill: passColour(pass, count) });
+    const square = s("rect", { x: left + bank * cell, y: top + lane * cell, width: cell - 1, height: cell - 1, fill: passColor(pass, count) });
     square.append(s("title", {}, `lane ${lane}, bank ${bank}: pass ${pass + 1} of ${count}`));
     svg.append(square);
   }
   axis(svg, left, top, cell, BANKS, LANES, "bank", "lane");
-  svg.append(text(left, top + LANES * cell + 22, count === 1 ? "one pass: no two lanes want different words of a bank" : `${count} passes, from light to dark: a bank serves one word at a time`));
+  svg.append(text(left, top + LANES * cell + 22, count === 1 ? "one pass: no two lanes need different words of the same bank" : `${count} passes, from light to dark: a bank serves one word at a time`));
   return svg;
 }
 
@@ -33,7 +33,7 @@ function sectorsPicture(sectors) {
   svg.append(s("rect", { x: left, y: top, width: width * cell, height: LANES * cell, fill: "var(--cell)" }));
   for (const [lane, sector] of sectors) {
     const x = left + used.indexOf(sector) * cell;
-    const square = s("rect", { x, y: top + lane * cell, width: cell - 1, height: cell - 1, fill: passColour(used.indexOf(sector), used.length) });
+    const square = s("rect", { x, y: top + lane * cell, width: cell - 1, height: cell - 1, fill: passColor(used.indexOf(sector), used.length) });
     square.append(s("title", {}, `lane ${lane}: sector ${sector}, byte ${sector * SECTOR} from the lowest`));
     svg.append(square);
   }
@@ -58,11 +58,10 @@ function axis(svg, left, top, cell, columns, rows, across, down) {
 
 // Operations per second against operations per byte; each kernel below the roofs that limit it.
 function rooflinePicture(gpu, kernels, chosen) {
-  const width = 460, height = 300, left = 46, right = 10, top = 14, bottom = 40;
-  const placed = kernels.filter((kernel) => kernel.point);
+  const width = 400, height = 280, left = 46, right = 18, top = 14, bottom = 40;
+  const placed = kernels.filter((kernel) => kernel.point), peak = Math.max(...gpu.roofs.map(([, rate]) => rate));
   const xs = placed.map((kernel) => kernel.point[0]), ys = placed.map((kernel) => kernel.point[1]);
-  const lowX = Math.log10(Math.min(0.1, ...xs.map((x) => x / 2))), highX = Math.log10(Math.max(1000, ...xs.map((x) => 2 * x)));
-  const peak = Math.max(...gpu.roofs.map(([, rate]) => rate));
+  const lowX = Math.log10(Math.min(0.1, ...xs.map((x) => x / 2))), highX = Math.log10(Math.max(30 * peak / gpu.bandwidth, ...xs.map((x) => 2 * x)));
   const lowY = Math.log10(0.4 * Math.min(...ys, gpu.bandwidth * 10 ** lowX)), highY = Math.log10(2.5 * peak);
   const x = (value) => left + ((Math.log10(value) - lowX) / (highX - lowX)) * (width - left - right);
   const y = (value) => height - bottom - ((Math.log10(value) - lowY) / (highY - lowY)) * (height - top - bottom);
@@ -75,14 +74,15 @@ function rooflinePicture(gpu, kernels, chosen) {
     svg.append(s("line", { x1: left, x2: width - right, y1: y(10 ** decade), y2: y(10 ** decade), stroke: "var(--line)" }));
     svg.append(text(left - 5, y(10 ** decade) + 4, String(+(10 ** decade).toPrecision(1)), "end"));
   }
+  const slope = [x(10 ** lowX), y(gpu.bandwidth * 10 ** lowX), x(peak / gpu.bandwidth), y(peak)];
+  svg.append(s("line", { x1: slope[0], y1: slope[1], x2: slope[2], y2: slope[3], stroke: "var(--soft)", "stroke-width": 1.5 }));
+  const turn = (180 / Math.PI) * Math.atan2(slope[3] - slope[1], slope[2] - slope[0]);  // along the line, above it: kernels are below
+  svg.append(s("text", { y: -9, "text-anchor": "middle", transform: `translate(${(slope[0] + slope[2]) / 2} ${(slope[1] + slope[3]) / 2}) rotate(${turn})` }, `DRAM ${(gpu.bandwidth * 1000).toLocaleString("en")} GB/s`));
   for (const [name, rate, style] of gpu.roofs) {
-    const dash = { "-": "", "--": "6 4", ":": "2 3" }[style];
+    const dash = { "-": "", "--": "6 4", ":": "2 3" }[style], under = gpu.roofs.some(([, other]) => other > rate && y(rate) - y(other) < 24);
     svg.append(s("line", { x1: x(rate / gpu.bandwidth), x2: width - right, y1: y(rate), y2: y(rate), stroke: "var(--soft)", "stroke-width": 1.5, "stroke-dasharray": dash }));
-    svg.append(text(width - right - 2, y(rate) - 4, `${name} ${+rate.toPrecision(3)} TFLOP/s`, "end"));
+    svg.append(text(width - right - 2, y(rate) + (under ? 12 : -4), `${name} ${+rate.toPrecision(3)}`, "end"));
   }
-  const start = 10 ** lowX;
-  svg.append(s("line", { x1: x(start), y1: y(start * gpu.bandwidth), x2: x(peak / gpu.bandwidth), y2: y(peak), stroke: "var(--soft)", "stroke-width": 1.5 }));
-  svg.append(text(x(start) + 34, y(start * gpu.bandwidth) - 34, `DRAM ${(gpu.bandwidth * 1000).toLocaleString("en")} GB/s`));
   for (const kernel of placed) {
     const [intensity, rate, idle] = kernel.point, here = kernel === chosen;
     const mark = idle

@@ -133,7 +133,7 @@ function racedElements() {
 
 function raceWords(raced) {
   if (at.race < 0 || raced.threads.length < 2) return "";
-  return "Both accesses lie in this one interval, and nothing orders them: their threads and the element have a red frame. ";
+  return "Both accesses are in this interval, and nothing orders them: their threads and the element have a red frame.  ";
 }
 
 // ---- the parts of the page that stay
@@ -151,7 +151,7 @@ function build() {
   ui.play = button("▶", "play", () => play(!timer));
   ui.whole = h("input", { type: "checkbox", change: (e) => go({ whole: e.target.checked }) });
   ui.values = h("input", { type: "checkbox", change: (e) => go({ values: +e.target.checked, race: at.race }) });
-  ui.colours = h("select", { "aria-label": "colors", change: (e) => go({ byLane: e.target.value === "lane" }) },
+  ui.colors = h("select", { "aria-label": "colors", change: (e) => go({ byLane: e.target.value === "lane" }) },
     h("option", { value: "warp" }, "a color per warp"), h("option", { value: "lane" }, "a color per lane"));
   ui.strip = h("div", { class: "strip", "aria-hidden": "true" });
   ui.sentence = h("div", { class: "sentence", "aria-live": "polite", role: "status" });
@@ -167,15 +167,15 @@ function build() {
     launches.length > 1 ? ui.kernels : null,
     h("label", {}, "block", ui.blocks),
     h("span", { class: "buttons" },
-      button("⇤", "to the barrier before (Page Up)", () => toBarrier(-1)),
+      button("⇤", "to the previous barrier (Page Up)", () => toBarrier(-1)),
       button("←", "one step back (left arrow)", () => toStep(at.step - 1)),
       ui.play,
       button("→", "one step forward (right arrow)", () => toStep(at.step + 1)),
-      button("⇥", "after the next barrier (Page Down)", () => toBarrier(1))),
+      button("⇥", "past the next barrier (Page Down)", () => toBarrier(1))),
     ui.range, ui.count,
-    h("label", { title: "not line by line, but all that happens between two barriers in one picture" }, ui.whole, "whole intervals"),
-    h("label", { title: `numbers in the cells of arrays of at most ${FOLDED} columns, one array below the other` }, ui.values, "values"),
-    ui.colours);
+    h("label", { title: "show everything between two barriers in one picture instead of line by line" }, ui.whole, "whole intervals"),
+    h("label", { title: `show the values in arrays of at most ${FOLDED} columns, one array below the other` }, ui.values, "values"),
+    ui.colors);
   page.replaceChildren(
     h("header", {}, h("h1", {}, `Replay of ${DATA.title}`), h("p", { class: "soft" }, DATA.about), h("p", { class: "soft mono" }, DATA.command)),
     ...[findings()].filter(Boolean),
@@ -192,7 +192,7 @@ function build() {
           h("p", {}, h("kbd", {}, "←"), " ", h("kbd", {}, "→"), " step, ", h("kbd", {}, "PgUp"), " ", h("kbd", {}, "PgDn"), " barrier, ",
             h("kbd", {}, "["), " ", h("kbd", {}, "]"), " block, ", h("kbd", {}, "↑"), " ", h("kbd", {}, "↓"), " accesses of the followed thread, ",
             h("kbd", {}, "Space"), " play, ", h("kbd", {}, "W"), " whole intervals, ", h("kbd", {}, "Esc"), " follow no thread."),
-          h("p", {}, "Between two barriers threads run in any order; the page goes line by line. Memory is shown as it was recorded: ",
+          h("p", {}, "Between two barriers, threads run in any order; the page goes line by line. Memory is shown as it was recorded: ",
             "one block after the other, one thread after the other. Only accesses to memory are recorded, not registers.")))),
     ui.tip);
 }
@@ -234,7 +234,7 @@ function buildStage() {
     sides.middle.length ? h("h2", {}, "Shared memory of the block") : null, sides.middle.map((each) => arrayBox(each, "middle")));
   const left = h("div", { class: "column" }, h("h2", {}, "Global memory: read"), sides.left.map((each) => arrayBox(each, "left")));
   const right = h("div", { class: "column" }, h("h2", {}, "Global memory: written"), sides.right.map((each) => arrayBox(each, "right")),
-    one.blocks > 1 ? [h("h2", {}, `Blocks of the grid, ${sizes(one.grid)}`), ui.blockGrid] : null);
+    one.blocks > 1 ? [h("h2", {}, `Blocks of the grid ${sizes(one.grid)}`), ui.blockGrid] : null);
   ui.stage.replaceChildren(ui.flow, h("div", { class: at.values === 1 ? "columns stacked" : "columns" }, left, middle, right));
   ui.blocks.replaceChildren(...Array.from({ length: one.blocks }, (_, n) => n).filter((n) => one.segments.some((segment) => segment.block === n))
     .map((n) => h("option", { value: n }, triple(coordinates(n, one.grid)))));
@@ -273,7 +273,7 @@ function arrayBox({ array, drawings }, side) {
 }
 
 function legend() {
-  const warp = whoColour(0, launch().warps), pale = whoColour(0, launch().warps, 0.36);
+  const warp = whoColor(0, launch().warps), pale = whoColor(0, launch().warps, 0.36);
   const item = (style, words, dot) => h("span", {}, h("i", { style, class: dot ? "dot" : "", "aria-hidden": "true" }), words);
   const who = at.byLane ? "lane" : "warp";
   return [
@@ -301,7 +301,7 @@ function render() {
   ui.count.textContent = `step ${at.step + 1} of ${steps.length}`;
   ui.whole.checked = at.whole;
   ui.values.checked = at.values === 1;
-  ui.colours.value = at.byLane ? "lane" : "warp";
+  ui.colors.value = at.byLane ? "lane" : "warp";
   [...ui.strip.querySelectorAll("span")].forEach((span, n) => { span.className = n < at.step ? "past" : n === at.step ? "here" : ""; });
   const code = (line) => h("code", {}, (DATA.files[step.file].lines[line - 1] || "").trim().replace(/^(.{119}).{2,}$/, "$1…"));
   const line = step.key === WHOLE ? null : [code(step.line), ...running(step).flatMap((one) => [` → line ${one}: `, code(one)])];
@@ -362,7 +362,7 @@ function renderThread(cursor) {
   ui.thread.value = at.thread < 0 ? "" : at.thread;
   if (at.thread < 0) {
     ui.who.textContent = "";
-    ui.events.replaceChildren(h("p", { class: "soft small" }, "Click a thread, or a cell that one wrote; or type its number. What it reads is then blue, what it writes orange."));
+    ui.events.replaceChildren(h("p", { class: "soft small" }, "Click a thread or a cell that one wrote, or type a thread's number. What it reads turns blue, and what it writes, orange."));
     return;
   }
   ui.who.textContent = `thread ${triple(coordinates(at.thread, one.block))}, warp ${at.thread >> 5}, lane ${at.thread & 31}`;

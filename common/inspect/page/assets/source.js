@@ -11,7 +11,7 @@ function listing(file, first, last, beside) {
       {},
       h("span", { class: "no" }, String(line)),
       beside ? beside(line) : null,
-      h("span", { class: "text" }, coloured(file, line)),
+      h("span", { class: "text" }, colored(file, line)),
     );
     rows.set(line, row);
     box.append(row);
@@ -20,7 +20,7 @@ function listing(file, first, last, beside) {
 }
 
 // The words of a line, each with the class of its kind: k1 is a preprocessor's, k2 a comment, k3 a keyword, ...
-function coloured(file, line) {
+function colored(file, line) {
   const text = file.lines[line - 1] || " ", kinds = file.kinds[line - 1] || [], words = [];
   let at = 0;
   for (let i = 0; i < kinds.length; i += 2) {

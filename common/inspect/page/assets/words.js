@@ -22,12 +22,12 @@ function sentenceOf(launch, block, view, steps, current) {
   const who = threads === launch.threads ? `All ${counted(threads, "thread")}` : `${counted(threads, "thread")} of ${launch.threads}`;
   let does = parts.length ? `${who} ${parts.join(" and ")}.` : "No thread touches memory.";
   for (const [name, warps] of view.exchanges)
-    if (name !== "__syncwarp") does += ` The lanes of ${counted(warps.size, "warp")} hand each other numbers: ${name}.`;
+    if (name !== "__syncwarp") does += ` The lanes of ${counted(warps.size, "warp")} exchange values with ${name}.`;
   const last = steps[current + 1] === undefined || steps[current + 1].segment !== step.segment;
   const place = DATA.places[step.segment.place];
   let then = "";
-  if (last && place) then = ` Then all wait at the barrier in line ${place.lines[place.lines.length - 1]}.`;
+  if (last && place) then = ` Then all wait at the barrier on line ${place.lines[place.lines.length - 1]}.`;
   else if (last && step.segment.end === "grid barrier") then = " Then the block waits for other blocks.";
-  else if (last && step.segment.end === "") then = " Here the launch broke off.";
+  else if (last && step.segment.end === "") then = " The launch ended here.";
   return does + then;
 }

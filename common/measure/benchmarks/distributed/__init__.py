@@ -1,8 +1,8 @@
-"""Attention over several GPUs beside PyTorch's context_parallel and beside one GPU.
+"""Attention over several GPUs compared with PyTorch's context_parallel and one GPU.
 
     torchrun --nproc-per-node 2 -m common.benchmark distributed
 
-Every rank runs this and the first one speaks. Operations are counted as those of the whole: 4 heads tokens^2 head_dim
+Every rank runs this; rank 0 prints. Operations are counted as those of the whole: 4 heads tokens^2 head_dim
 forward and 3.5 times that with the backward pass, half of it under a causal mask.
 
 command     the command line

@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
         prog=COMMAND, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = made.add_argument
-    add("--tokens", type=int, nargs="+", metavar="N", help="of the whole; default: 16k, 32k, 64k causal and 64k full")
+    add("--tokens", type=int, nargs="+", metavar="N", help="in all; default: 16k, 32k, and 64k causal, 64k full")
     add("--mask", choices=("causal", "full", "both"), help="with --tokens; default both")
     add("--pass", dest="passes", nargs="+", choices=PASSES, default=list(PASSES), help="default: both")
     add("--versions", nargs="+", choices=LABELS, default=list(LABELS), metavar="NAME", help=", ".join(LABELS))
@@ -60,14 +60,14 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--verify",
         action="store_true",
-        help=f"first out and gradients against float64, {VERIFIED:,} tokens",
+        help=f"first check the output and gradients against float64, with {VERIFIED:,} tokens",
     )
     add(
         "--longest",
         choices=OURS,
         nargs="?",
         const="ring",
-        help="last the longest forward pass that fits; default ring",
+        help="at the end, find the longest forward pass that fits; default ring",
     )
     add("--output", type=Path, metavar="FOLDER", help="write FOLDER/results.json")
     return made

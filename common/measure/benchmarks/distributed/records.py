@@ -1,4 +1,4 @@
-"""Setting, Record, and what is said of them: a table, ratios beside what is wanted, JSON."""
+"""Setting, Record, and how they are reported: a table, ratios compared with the goal, JSON."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def largest(number: float) -> float:
 
 
 def _first_said(words: str) -> str:
-    """What some rank has to say, the same on all; "" if nobody has."""
+    """What some rank has to say, the same on all; "" if none has."""
     if not largest(bool(words)):
         return ""
     everyones: list = [None] * dist.get_world_size()

@@ -35,55 +35,76 @@ struct KeyValuePair {
 
 using simulator::Position;
 
-// ---- a warp, or LANES of it
-template <typename T, int LANES = 32>
-class WarpReduce {
-    static_assert(LANES >= 1 && LANES <= 32);
+// What scans of a warp and of a block have in common: with the operation, or of sums; with the total, or without.
+#define SIMULATOR_SCANS                                                                                                   \
+    template <typename Operation>                                                                                         \
+    void ExclusiveScan(T in, T& out, T initial, Operation operation, Position at = simulator::here()) {                   \
+        T total;                                                                                                          \
+        ExclusiveScan(in, out, initial, operation, total, at);                                                            \
+    }                                                                                                                     \
+    void InclusiveSum(T in, T& out, Position at = simulator::here()) { InclusiveScan(in, out, Sum(), at); }               \
+    void InclusiveSum(T in, T& out, T& total, Position at = simulator::here()) { InclusiveScan(in, out, Sum(), total, at); } \
+    void ExclusiveSum(T in, T& out, Position at = simulator::here()) { ExclusiveScan(in, out, T{}, Sum(), at); }          \
+    void ExclusiveSum(T in, T& out, T& total, Position at = simulator::here()) { ExclusiveScan(in, out, T{}, Sum(), total, at); }
 
+// ---- a warp, or LANES of it
+namespace details {
+template <int LANES>
+struct LogicalWarp {
+    static_assert(LANES >= 1 && LANES <= 32);
+    const int lane = static_cast<int>(simulator::current_thread()->lane), rank = lane % LANES;
+    // Who takes part: only where LANES is a power of two may the others of the warp be elsewhere.
+    const unsigned mask = LANES & (LANES - 1) ? ~0u : ~0u >> (32 - LANES) << (lane - rank);
+};
+}  // namespace details
+
+template <typename T, int LANES = 32>
+class WarpReduce : details::LogicalWarp<LANES> {
   public:
     struct TempStorage {};
     explicit WarpReduce(TempStorage&) {}
     // The result is the first lane's.
     template <typename Operation>
     T Reduce(T value, Operation operation, int valid = LANES, Position at = simulator::here()) {
-        const int lane = static_cast<int>(simulator::current_thread()->lane) % LANES;
         for (int distance = 1; distance < LANES; distance *= 2) {
-            const T other = simulator::exchange(mask(), value, from(lane + distance < LANES ? lane + distance : lane), "WarpReduce", at);
-            if (lane + distance < valid) value = operation(value, other);
+            const int from = this->rank + distance < LANES ? this->lane + distance : this->lane;
+            const T other = simulator::exchange(this->mask, value, from, "WarpReduce", at);
+            if (this->rank + distance < valid) value = operation(value, other);
         }
         return value;
     }
     T Sum(T value, int valid = LANES, Position at = simulator::here()) { return Reduce(value, cub::Sum(), valid, at); }
-
-  private:
-    static unsigned mask() { return ~0u; }
-    static int from(int lane) { return static_cast<int>(simulator::current_thread()->lane) / LANES * LANES + lane; }
 };
 
 template <typename T, int LANES = 32>
-class WarpScan {
+class WarpScan : details::LogicalWarp<LANES> {
+    T from(T value, int lane, Position at) { return simulator::exchange(this->mask, value, lane, "WarpScan", at); }
+
   public:
     struct TempStorage {};
     explicit WarpScan(TempStorage&) {}
     template <typename Operation>
     void InclusiveScan(T in, T& out, Operation operation, Position at = simulator::here()) {
-        const int lane = static_cast<int>(simulator::current_thread()->lane), rank = lane % LANES;
         for (int distance = 1; distance < LANES; distance *= 2) {
-            const T other = simulator::exchange(~0u, in, rank >= distance ? lane - distance : lane, "WarpScan", at);
-            if (rank >= distance) in = operation(other, in);
+            const T other = from(in, this->rank >= distance ? this->lane - distance : this->lane, at);
+            if (this->rank >= distance) in = operation(other, in);
         }
         out = in;
     }
     template <typename Operation>
-    void ExclusiveScan(T in, T& out, T initial, Operation operation, Position at = simulator::here()) {
-        const int lane = static_cast<int>(simulator::current_thread()->lane), rank = lane % LANES;
-        T all;
-        InclusiveScan(in, all, operation, at);
-        const T before = simulator::exchange(~0u, all, rank ? lane - 1 : lane, "WarpScan", at);
-        out = rank ? operation(initial, before) : initial;
+    void InclusiveScan(T in, T& out, Operation operation, T& total, Position at = simulator::here()) {
+        InclusiveScan(in, out, operation, at);
+        total = from(out, this->lane - this->rank + LANES - 1, at);
     }
-    void InclusiveSum(T in, T& out, Position at = simulator::here()) { InclusiveScan(in, out, Sum(), at); }
-    void ExclusiveSum(T in, T& out, Position at = simulator::here()) { ExclusiveScan(in, out, T{}, Sum(), at); }
+    template <typename Operation>
+    void ExclusiveScan(T in, T& out, T initial, Operation operation, T& total, Position at = simulator::here()) {
+        T all;
+        InclusiveScan(in, all, operation, total, at);
+        const T before = from(all, this->rank ? this->lane - 1 : this->lane, at);
+        out = this->rank ? operation(initial, before) : initial;
+    }
+    SIMULATOR_SCANS
+    T Broadcast(T value, int rank, Position at = simulator::here()) { return from(value, this->lane - this->rank + rank, at); }
 };
 
 // ---- a block
@@ -98,7 +119,7 @@ inline int thread_rank() {
 }
 }  // namespace details
 
-// As in CUB, the storage may be used again only behind a __syncthreads() of the kernel's.
+// As in CUB, the storage may be used again only after a __syncthreads() of the kernel's.
 template <typename T, int X, BlockReduceAlgorithm = BLOCK_REDUCE_WARP_REDUCTIONS, int Y = 1, int Z = 1>
 class BlockReduce {
     static constexpr int THREADS = X * Y * Z;
@@ -174,15 +195,7 @@ class BlockScan {
         T total;
         InclusiveScan(in, out, operation, total, at);
     }
-    template <typename Operation>
-    void ExclusiveScan(T in, T& out, T initial, Operation operation, Position at = simulator::here()) {
-        T total;
-        ExclusiveScan(in, out, initial, operation, total, at);
-    }
-    void InclusiveSum(T in, T& out, Position at = simulator::here()) { InclusiveScan(in, out, Sum(), at); }
-    void InclusiveSum(T in, T& out, T& total, Position at = simulator::here()) { InclusiveScan(in, out, Sum(), total, at); }
-    void ExclusiveSum(T in, T& out, Position at = simulator::here()) { ExclusiveScan(in, out, T{}, Sum(), at); }
-    void ExclusiveSum(T in, T& out, T& total, Position at = simulator::here()) { ExclusiveScan(in, out, T{}, Sum(), total, at); }
+    SIMULATOR_SCANS
     template <int N>
     void ExclusiveSum(T (&in)[N], T (&out)[N], Position at = simulator::here()) {
         T own{}, before;

@@ -15,7 +15,7 @@ void wait_for_async_copies(unsigned groups);
 void wait_for_all_async_copies();
 
 #ifdef SIMULATOR_CHECKED
-// Before the destination becomes NaN (source: null for zeros), and after the data have arrived. return_address lies in
+// Before the destination becomes NaN (source: null for zeros), and after the data have arrived. return_address is in
 // the student's function.
 void check_async_issue(void* destination, const void* source, size_t bytes, const void* return_address);
 void check_async_done(void* destination, size_t bytes, const void* return_address);

@@ -30,10 +30,11 @@ SIMULATOR_INLINE To same_bits(const From& from) {
     return to;
 }
 
-template <typename T, typename Update>
+// READS: whether what was there counts.
+template <bool READS = true, typename T, typename Update>
 SIMULATOR_INLINE T read_modify_write(T* address, Update update) {
 #ifdef SIMULATOR_CHECKED
-    check_atomic(address, sizeof(T));
+    check_atomic(address, sizeof(T), READS);
 #endif
     using Word = typename Bits<sizeof(T)>::Type;
     Word* word = reinterpret_cast<Word*>(address);

@@ -11,7 +11,7 @@
 #include "variable.h"
 
 // Calls of these three in kernels go to the checker first. (Compilers turn copies of structs into them, too.)
-#if !defined(__APPLE__) && !defined(SIMULATOR_RUNTIME)
+#if defined(SIMULATOR_CHECKED) && !defined(__APPLE__) && !defined(SIMULATOR_RUNTIME)
 extern "C" {
 void* memcpy(void*, const void*, size_t) noexcept __asm__("simulator_memcpy");
 void* memmove(void*, const void*, size_t) noexcept __asm__("simulator_memmove");
@@ -23,7 +23,8 @@ namespace simulator {
 
 struct Position;
 
-// The tensors of one operator call: check_tensor_begin() for each, check_tensors_end() when the operator is done.
+// The tensors of one operator call: check_tensor_begin() for each, check_tensors_end() when the operator is done. Every
+// build has these two, so that one object of a binding serves them all; without the checker they do nothing.
 void check_tensor_begin(const char* name, const void* address, unsigned element_bytes, const int64_t* shape, int rank,
                         bool initialized);
 void check_tensors_end();
@@ -35,14 +36,14 @@ bool check_freed(const void* address, Position at);
 void check_written_by_host(const void* address, size_t bytes);  // cudaMemcpy(), cudaMemset()
 
 // A read-modify-write by this thread, called from the student's function; __threadfence() and __threadfence_block().
-void check_atomic(const void* address, size_t bytes);
+void check_atomic(const void* address, size_t bytes, bool reads = true);
 void check_compare_and_swap(const void* address);  // before check_atomic()
 void check_fence(bool device);  // or of the block
 
 // Operations of the tensor cores, by one warp.
 void check_tensor_work(unsigned flops);
 
-// A __shared__ variable at namespace scope lies outside the arena.
+// A __shared__ variable at namespace scope is outside the arena.
 void check_namespace_shared(const Variable& variable, const void* address);
 void check_dynamic_shared(const void* start, const char* name, unsigned element_bytes);
 

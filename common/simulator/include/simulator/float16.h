@@ -1,7 +1,7 @@
 // float16.h - the two 16-bit floating-point types, __half (fp16) and __nv_bfloat16, and pairs of them.
 //
 // Both are one template over a format, which says how to round a float to 16 bits and back. Arithmetic goes
-// through float and rounds once more: with 24 bits against 11 or 8 the result of + - * / and sqrt is the
+// through float and rounds again: with 24 bits against 11 or 8 the result of + - * / and sqrt is the
 // correctly rounded one.
 #pragma once
 #include <math.h>
@@ -19,8 +19,6 @@ struct Fp16Format {
     struct Raw2 {
         unsigned short x, y;
     };
-    static constexpr int DIGITS = 11, LEAST = -24;
-    static constexpr double LARGEST = 65504;
     static uint16_t round(float value) {
         uint32_t bits = __builtin_bit_cast(uint32_t, value);
         const uint32_t sign = bits >> 16 & 0x8000;
@@ -51,8 +49,6 @@ struct Bf16Format {
     struct Raw2 {
         unsigned short x, y;
     };
-    static constexpr int DIGITS = 8, LEAST = -133;
-    static constexpr double LARGEST = 0x1.fep127;
     static uint16_t round(float value) {
         const uint32_t bits = __builtin_bit_cast(uint32_t, value);
         if (value != value) return 0x7fff;
@@ -63,13 +59,14 @@ struct Bf16Format {
     }
 };
 
-// double -> float such that rounding the float once more gives what rounding the double at once would: when
+// A wider number -> float such that rounding the float once more gives what rounding the number at once would: when
 // the float is inexact its last bit is made 1 ("round to odd"), so it lies on no tie.
-inline float to_odd(double value) {
+template <typename Wide>
+float to_odd(Wide value) {
     const float nearest = static_cast<float>(value);
     if (nearest == value || nearest != nearest || fabsf(nearest) == HUGE_VALF) return nearest;
     uint32_t bits = __builtin_bit_cast(uint32_t, nearest);
-    if (fabs(static_cast<double>(nearest)) > fabs(value)) --bits;
+    if (Wide(fabsf(nearest)) > (value < 0 ? -value : value)) --bits;
     return __builtin_bit_cast(float, bits | 1);
 }
 
@@ -84,16 +81,23 @@ struct Float16 {
     Float16(double value) : bits(Format::round(to_odd(value))) {}
     Float16(int value) : Float16(static_cast<double>(value)) {}
     Float16(unsigned value) : Float16(static_cast<double>(value)) {}
-    Float16(long value) : Float16(static_cast<double>(value)) {}
-    Float16(unsigned long value) : Float16(static_cast<double>(value)) {}
-    Float16(long long value) : Float16(static_cast<double>(value)) {}
-    Float16(unsigned long long value) : Float16(static_cast<double>(value)) {}
+    Float16(long double value) : bits(Format::round(to_odd(value))) {}  // exact for 64-bit integers
+    Float16(long value) : Float16(static_cast<long double>(value)) {}
+    Float16(unsigned long value) : Float16(static_cast<long double>(value)) {}
+    Float16(long long value) : Float16(static_cast<long double>(value)) {}
+    Float16(unsigned long long value) : Float16(static_cast<long double>(value)) {}
     operator float() const { return Format::widen(bits); }
 
-    Float16& operator+=(Float16 other) { return *this = *this + other; }
-    Float16& operator-=(Float16 other) { return *this = *this - other; }
-    Float16& operator*=(Float16 other) { return *this = *this * other; }
-    Float16& operator/=(Float16 other) { return *this = *this / other; }
+#define SIMULATOR_ARITHMETIC(op)                                                                                      \
+    friend Float16 operator op(Float16 a, Float16 b) { return {static_cast<float>(a) op static_cast<float>(b)}; }    \
+    Float16& operator op##=(Float16 other) { return *this = *this op other; }
+#define SIMULATOR_COMPARISON(op) \
+    friend bool operator op(Float16 a, Float16 b) { return static_cast<float>(a) op static_cast<float>(b); }
+    SIMULATOR_ARITHMETIC(+) SIMULATOR_ARITHMETIC(-) SIMULATOR_ARITHMETIC(*) SIMULATOR_ARITHMETIC(/)
+    SIMULATOR_COMPARISON(==) SIMULATOR_COMPARISON(!=) SIMULATOR_COMPARISON(<) SIMULATOR_COMPARISON(>)
+    SIMULATOR_COMPARISON(<=) SIMULATOR_COMPARISON(>=)
+#undef SIMULATOR_ARITHMETIC
+#undef SIMULATOR_COMPARISON
     Float16& operator++() { return *this += Float16(1.0f); }
     Float16& operator--() { return *this -= Float16(1.0f); }
     Float16 operator++(int) {
@@ -108,17 +112,6 @@ struct Float16 {
     }
     Float16 operator+() const { return *this; }
     Float16 operator-() const { return from_bits(bits ^ 0x8000); }
-    friend Float16 operator+(Float16 a, Float16 b) { return {static_cast<float>(a) + static_cast<float>(b)}; }
-    friend Float16 operator-(Float16 a, Float16 b) { return {static_cast<float>(a) - static_cast<float>(b)}; }
-    friend Float16 operator*(Float16 a, Float16 b) { return {static_cast<float>(a) * static_cast<float>(b)}; }
-    friend Float16 operator/(Float16 a, Float16 b) { return {static_cast<float>(a) / static_cast<float>(b)}; }
-    friend bool operator==(Float16 a, Float16 b) { return static_cast<float>(a) == static_cast<float>(b); }
-    friend bool operator!=(Float16 a, Float16 b) { return static_cast<float>(a) != static_cast<float>(b); }
-    friend bool operator<(Float16 a, Float16 b) { return static_cast<float>(a) < static_cast<float>(b); }
-    friend bool operator>(Float16 a, Float16 b) { return static_cast<float>(a) > static_cast<float>(b); }
-    friend bool operator<=(Float16 a, Float16 b) { return static_cast<float>(a) <= static_cast<float>(b); }
-    friend bool operator>=(Float16 a, Float16 b) { return static_cast<float>(a) >= static_cast<float>(b); }
-
     static Float16 from_bits(unsigned bits) {
         Float16 result;
         result.bits = static_cast<uint16_t>(bits);
@@ -149,15 +142,12 @@ struct alignas(4) Float16Pair {
     }
 #endif
 
-    friend Float16Pair operator+(Float16Pair a, Float16Pair b) { return {a.x + b.x, a.y + b.y}; }
-    friend Float16Pair operator-(Float16Pair a, Float16Pair b) { return {a.x - b.x, a.y - b.y}; }
-    friend Float16Pair operator*(Float16Pair a, Float16Pair b) { return {a.x * b.x, a.y * b.y}; }
-    friend Float16Pair operator/(Float16Pair a, Float16Pair b) { return {a.x / b.x, a.y / b.y}; }
+#define SIMULATOR_ARITHMETIC(op)                                                                                      \
+    friend Float16Pair operator op(Float16Pair a, Float16Pair b) { return {a.x op b.x, a.y op b.y}; }                \
+    Float16Pair& operator op##=(Float16Pair other) { return *this = *this op other; }
+    SIMULATOR_ARITHMETIC(+) SIMULATOR_ARITHMETIC(-) SIMULATOR_ARITHMETIC(*) SIMULATOR_ARITHMETIC(/)
+#undef SIMULATOR_ARITHMETIC
     Float16Pair operator-() const { return {-x, -y}; }
-    Float16Pair& operator+=(Float16Pair other) { return *this = *this + other; }
-    Float16Pair& operator-=(Float16Pair other) { return *this = *this - other; }
-    Float16Pair& operator*=(Float16Pair other) { return *this = *this * other; }
-    Float16Pair& operator/=(Float16Pair other) { return *this = *this / other; }
     friend bool operator==(Float16Pair a, Float16Pair b) { return a.x == b.x && a.y == b.y; }
 };
 
@@ -188,7 +178,7 @@ SIMULATOR_F __hfma(f a, f b, f c) {
 }
 SIMULATOR_F __hmax(f a, f b) {
     return a != a ? b : b != b ? a : f(fmaxf(a, b));
-}  // a NaN loses, even a signalling one
+}  // a NaN loses, even a signaling one
 SIMULATOR_F __hmin(f a, f b) { return a != a ? b : b != b ? a : f(fminf(a, b)); }
 SIMULATOR_F __hsat(f a) {
     const float x = a;
@@ -231,23 +221,16 @@ template <typename Format>
 int __hisinf(f a) {
     return fabsf(a) != HUGE_VALF ? 0 : a < f(0.0f) ? -1 : 1;
 }
-SIMULATOR_F hexp(f a) { return expf(a); }
-SIMULATOR_F hexp2(f a) { return exp2f(a); }
-SIMULATOR_F hlog(f a) { return logf(a); }
-SIMULATOR_F hlog2(f a) { return log2f(a); }
-SIMULATOR_F hsqrt(f a) { return sqrtf(a); }
+#define SIMULATOR_MATH(name) \
+    SIMULATOR_F h##name(f a) { return name##f(a); }
+SIMULATOR_MATH(exp) SIMULATOR_MATH(exp2) SIMULATOR_MATH(log) SIMULATOR_MATH(log2) SIMULATOR_MATH(log10) SIMULATOR_MATH(sqrt)
+SIMULATOR_MATH(sin) SIMULATOR_MATH(cos) SIMULATOR_MATH(tanh) SIMULATOR_MATH(rint) SIMULATOR_MATH(trunc) SIMULATOR_MATH(floor)
+SIMULATOR_MATH(ceil)
+#undef SIMULATOR_MATH
 SIMULATOR_F hrsqrt(f a) { return 1.0f / sqrtf(a); }
 SIMULATOR_F hrcp(f a) { return 1.0f / static_cast<float>(a); }
 SIMULATOR_F hexp10(f a) { return powf(10.0f, a); }
-SIMULATOR_F hlog10(f a) { return log10f(a); }
-SIMULATOR_F hsin(f a) { return sinf(a); }
-SIMULATOR_F hcos(f a) { return cosf(a); }
-SIMULATOR_F htanh(f a) { return tanhf(a); }
 SIMULATOR_F htanh_approx(f a) { return tanhf(a); }
-SIMULATOR_F hrint(f a) { return rintf(a); }
-SIMULATOR_F htrunc(f a) { return truncf(a); }
-SIMULATOR_F hfloor(f a) { return floorf(a); }
-SIMULATOR_F hceil(f a) { return ceilf(a); }
 
 // What both of a pair get.
 #define SIMULATOR_PAIR1(pair, one) \
@@ -300,42 +283,48 @@ float __high2float(f2 a) {
 
 // ---- conversions, for cuda_fp16.h and cuda_bf16.h
 namespace simulator {
-template <typename Format>
-Float16<Format> directed_half(Exact x, Rounding how) {
-    return Float16<Format>(rounded(x, how, Format::DIGITS, Format::LEAST, Format::LARGEST));
-}
-template <typename Format>
-Float16<Format> directed_half(double x, Rounding how) {
-    return isfinite(x) && x != 0 ? directed_half<Format>(exact(x), how) : Float16<Format>(x);
-}
-template <typename Format, typename I>
-Float16<Format> half_from(I x, Rounding how) {
-    if (!x) return Float16<Format>(0.0f);
-    return directed_half<Format>(exact_integer(x < 0 ? -static_cast<uint64_t>(x) : static_cast<uint64_t>(x), x < 0), how);
+// The nearest number, or its neighbor in the direction of the mode if that rounding went the other way.
+template <typename Half, typename X>
+Half rounded_half(X x, int mode) {
+    Half result(x);
+    const long double there = fabsl(static_cast<float>(result)), magnitude = fabsl(x);
+    if (mode == FE_TOWARDZERO || (mode == FE_DOWNWARD) == (x >= 0))
+        result.bits -= mode != FE_TONEAREST && there > magnitude;
+    else
+        result.bits += mode != FE_TONEAREST && there < magnitude;
+    return result;
 }
 }  // namespace simulator
-#define SIMULATOR_CONVERSIONS(half, Half, Format)                                                                          \
-    inline Half __float2##half(float a) { return a; }                                                                      \
-    inline Half __double2##half(double a) { return a; }                                                                    \
-    inline float __##half##2float(Half a) { return a; }                                                                    \
-    inline unsigned short __##half##_as_ushort(Half a) { return a.bits; }                                                  \
-    inline short __##half##_as_short(Half a) { return static_cast<short>(a.bits); }                                        \
-    inline Half __ushort_as_##half(unsigned short a) { return Half::from_bits(a); }                                        \
-    inline Half __short_as_##half(short a) { return Half::from_bits(static_cast<unsigned short>(a)); }                     \
-    inline signed char __##half##2char_rz(Half a) { return simulator::to_integer<signed char>(truncf(a)); }                \
-    inline unsigned char __##half##2uchar_rz(Half a) { return simulator::to_integer<unsigned char>(truncf(a)); }           \
-    SIMULATOR_CONVERSIONS_ROUNDED(half, Half, Format, rn, nearbyint, nearest)                                              \
-    SIMULATOR_CONVERSIONS_ROUNDED(half, Half, Format, rz, trunc, zero)                                                     \
-    SIMULATOR_CONVERSIONS_ROUNDED(half, Half, Format, ru, ceil, up)                                                        \
-    SIMULATOR_CONVERSIONS_ROUNDED(half, Half, Format, rd, floor, down)
-#define SIMULATOR_CONVERSIONS_ROUNDED(half, Half, Format, mode, round, how)                                                \
-    inline Half __float2##half##_##mode(float a) { return simulator::directed_half<Format>(a, simulator::Rounding::how); } \
-    SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, short, short)                                               \
-    SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, unsigned short, ushort)                                     \
-    SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, int, int)                                                   \
-    SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, unsigned, uint)                                             \
-    SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, long long, ll)                                              \
-    SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, unsigned long long, ull)
-#define SIMULATOR_CONVERSION(half, Half, Format, mode, round, how, I, i)                                                   \
+#define SIMULATOR_CONVERSIONS(half, Half)                                                                        \
+    inline Half __float2##half(float a) { return a; }                                                            \
+    inline Half __double2##half(double a) { return a; }                                                          \
+    inline float __##half##2float(Half a) { return a; }                                                          \
+    inline unsigned short __##half##_as_ushort(Half a) { return a.bits; }                                        \
+    inline short __##half##_as_short(Half a) { return static_cast<short>(a.bits); }                              \
+    inline Half __ushort_as_##half(unsigned short a) { return Half::from_bits(a); }                              \
+    inline Half __short_as_##half(short a) { return Half::from_bits(static_cast<unsigned short>(a)); }           \
+    inline signed char __##half##2char_rz(Half a) { return simulator::to_integer<signed char>(truncf(a)); }      \
+    inline unsigned char __##half##2uchar_rz(Half a) { return simulator::to_integer<unsigned char>(truncf(a)); } \
+    inline Half##2 make_##half##2(Half a, Half b) { return {a, b}; }                                             \
+    inline Half##2 __##half##2##half##2(Half a) { return {a, a}; }                                               \
+    inline Half##2 __float2##half##2_rn(float a) { return {a, a}; }                                              \
+    inline Half##2 __floats2##half##2_rn(float a, float b) { return {a, b}; }                                    \
+    inline Half##2 __float22##half##2_rn(float2 a) { return {a.x, a.y}; }                                        \
+    inline float2 __##half##22float2(Half##2 a) { return {a.x, a.y}; }                                           \
+    inline Half##2 __low2##half##2(Half##2 a) { return {a.x, a.x}; }                                             \
+    inline Half##2 __high2##half##2(Half##2 a) { return {a.y, a.y}; }                                            \
+    SIMULATOR_CONVERSIONS_ROUNDED(half, Half, rn, nearbyint, FE_TONEAREST)                                       \
+    SIMULATOR_CONVERSIONS_ROUNDED(half, Half, rz, trunc, FE_TOWARDZERO)                                          \
+    SIMULATOR_CONVERSIONS_ROUNDED(half, Half, ru, ceil, FE_UPWARD)                                               \
+    SIMULATOR_CONVERSIONS_ROUNDED(half, Half, rd, floor, FE_DOWNWARD)
+#define SIMULATOR_CONVERSIONS_ROUNDED(half, Half, mode, round, MODE)                                             \
+    inline Half __float2##half##_##mode(float a) { return simulator::rounded_half<Half>(a, MODE); }              \
+    SIMULATOR_CONVERSION(half, Half, mode, round, MODE, short, short)                                            \
+    SIMULATOR_CONVERSION(half, Half, mode, round, MODE, unsigned short, ushort)                                  \
+    SIMULATOR_CONVERSION(half, Half, mode, round, MODE, int, int)                                                \
+    SIMULATOR_CONVERSION(half, Half, mode, round, MODE, unsigned, uint)                                          \
+    SIMULATOR_CONVERSION(half, Half, mode, round, MODE, long long, ll)                                           \
+    SIMULATOR_CONVERSION(half, Half, mode, round, MODE, unsigned long long, ull)
+#define SIMULATOR_CONVERSION(half, Half, mode, round, MODE, I, i)                                                \
     inline I __##half##2##i##_##mode(Half a) { return simulator::to_integer<I>(round(static_cast<double>(static_cast<float>(a)))); } \
-    inline Half __##i##2##half##_##mode(I a) { return simulator::half_from<Format>(a, simulator::Rounding::how); }
+    inline Half __##i##2##half##_##mode(I a) { return simulator::rounded_half<Half>(a, MODE); }

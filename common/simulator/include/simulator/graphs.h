@@ -56,64 +56,85 @@ cudaError_t cudaGraphExecGetFlags(cudaGraphExec_t exec, unsigned long long* flag
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 
-// ---- nodes and edges
-cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count);
-#define SIMULATOR_NODE(Kind, Parameters)                                                                                    \
-    cudaError_t cudaGraphAdd##Kind##Node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,          \
-                                         size_t count, const Parameters* p, simulator::Position at = simulator::here());  \
-    cudaError_t cudaGraph##Kind##NodeGetParams(cudaGraphNode_t node, Parameters* p);                                      \
-    cudaError_t cudaGraph##Kind##NodeSetParams(cudaGraphNode_t node, const Parameters* p,                                 \
-                                               simulator::Position at = simulator::here());                               \
-    cudaError_t cudaGraphExec##Kind##NodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, const Parameters* p,       \
-                                                   simulator::Position at = simulator::here());
-SIMULATOR_NODE(Kernel, cudaKernelNodeParams)
-SIMULATOR_NODE(Host, cudaHostNodeParams)
-SIMULATOR_NODE(Memcpy, cudaMemcpy3DParms)
-SIMULATOR_NODE(Memset, cudaMemsetParams)
+// ---- nodes: what each kind does is in its parameters, which are kept as bytes
+namespace simulator {
+struct Parameters {
+    const void* bytes;
+    size_t size;
+};
+template <typename T>
+Parameters parameters(const T& value) {
+    return {&value, sizeof value};
+}
+cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraphNodeType type,
+                     Parameters parameters, Position at);
+cudaError_t get_parameters(cudaGraphNode_t node, cudaGraphNodeType type, void* bytes, size_t size);
+cudaError_t set_parameters(cudaGraphNode_t node, cudaGraphNodeType type, Parameters parameters, Position at);
+cudaError_t set_parameters(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraphNodeType type, Parameters parameters, Position at);
+inline cudaMemcpy3DParms copied(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    return {nullptr, {}, {const_cast<void*>(from), bytes, bytes, 1}, nullptr, {}, {const_cast<void*>(to), bytes, bytes, 1}, {bytes, 1, 1}, kind};
+}
+}  // namespace simulator
+// cudaGraphAdd<ADD>, cudaGraph<SET>, cudaGraphExec<SET>: the last argument makes the parameters of the declared ones.
+#define SIMULATOR_LIST(...) __VA_ARGS__
+#define SIMULATOR_NODE(ADD, SET, TYPE, DECLARED, ...)                                                                         \
+    inline cudaError_t cudaGraphAdd##ADD(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, \
+                                         SIMULATOR_LIST DECLARED, simulator::Position at = simulator::here()) {               \
+        return simulator::add_node(node, graph, needs, count, cudaGraphNodeType##TYPE, __VA_ARGS__, at);                      \
+    }                                                                                                                         \
+    inline cudaError_t cudaGraph##SET(cudaGraphNode_t node, SIMULATOR_LIST DECLARED, simulator::Position at = simulator::here()) { \
+        return simulator::set_parameters(node, cudaGraphNodeType##TYPE, __VA_ARGS__, at);                                     \
+    }                                                                                                                         \
+    inline cudaError_t cudaGraphExec##SET(cudaGraphExec_t exec, cudaGraphNode_t node, SIMULATOR_LIST DECLARED,                \
+                                          simulator::Position at = simulator::here()) {                                       \
+        return simulator::set_parameters(exec, node, cudaGraphNodeType##TYPE, __VA_ARGS__, at);                               \
+    }
+#define SIMULATOR_GETTER(name, TYPE, T) \
+    inline cudaError_t name(cudaGraphNode_t node, T* value) { return simulator::get_parameters(node, cudaGraphNodeType##TYPE, value, sizeof *value); }
+#define SIMULATOR_NODE_OF(Kind, T)                                                                                            \
+    SIMULATOR_NODE(Kind##Node, Kind##NodeSetParams, Kind, (const T* p), simulator::Parameters{p, sizeof *p})                  \
+    SIMULATOR_GETTER(cudaGraph##Kind##NodeGetParams, Kind, T)
+SIMULATOR_NODE_OF(Kernel, cudaKernelNodeParams)
+SIMULATOR_NODE_OF(Host, cudaHostNodeParams)
+SIMULATOR_NODE_OF(Memcpy, cudaMemcpy3DParms)
+SIMULATOR_NODE_OF(Memset, cudaMemsetParams)
+SIMULATOR_NODE(MemcpyNode1D, MemcpyNodeSetParams1D, Memcpy, (void* to, const void* from, size_t bytes, cudaMemcpyKind kind),
+               simulator::parameters(simulator::copied(to, from, bytes, kind)))
+SIMULATOR_NODE(MemcpyNodeToSymbol, MemcpyNodeSetParamsToSymbol, Memcpy,
+               (const void* symbol, const void* from, size_t bytes, size_t offset, cudaMemcpyKind kind),
+               simulator::parameters(simulator::copied(static_cast<const char*>(symbol) + offset, from, bytes, kind)))
+SIMULATOR_NODE(MemcpyNodeFromSymbol, MemcpyNodeSetParamsFromSymbol, Memcpy,
+               (void* to, const void* symbol, size_t bytes, size_t offset, cudaMemcpyKind kind),
+               simulator::parameters(simulator::copied(to, static_cast<const char*>(symbol) + offset, bytes, kind)))
+SIMULATOR_NODE(EventRecordNode, EventRecordNodeSetEvent, EventRecord, (cudaEvent_t event), simulator::parameters(event))
+SIMULATOR_NODE(EventWaitNode, EventWaitNodeSetEvent, WaitEvent, (cudaEvent_t event), simulator::parameters(event))
+SIMULATOR_GETTER(cudaGraphEventRecordNodeGetEvent, EventRecord, cudaEvent_t)
+SIMULATOR_GETTER(cudaGraphEventWaitNodeGetEvent, WaitEvent, cudaEvent_t)
+SIMULATOR_GETTER(cudaGraphChildGraphNodeGetGraph, Graph, cudaGraph_t)
 #undef SIMULATOR_NODE
-#define SIMULATOR_COPY_NODE(Name, ...)                                                                                       \
-    cudaError_t cudaGraphAddMemcpyNode##Name(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,       \
-                                             size_t count, __VA_ARGS__, cudaMemcpyKind kind,                               \
-                                             simulator::Position at = simulator::here());                                  \
-    cudaError_t cudaGraphMemcpyNodeSetParams##Name(cudaGraphNode_t node, __VA_ARGS__, cudaMemcpyKind kind,                 \
-                                                   simulator::Position at = simulator::here());                            \
-    cudaError_t cudaGraphExecMemcpyNodeSetParams##Name(cudaGraphExec_t exec, cudaGraphNode_t node, __VA_ARGS__,            \
-                                                       cudaMemcpyKind kind, simulator::Position at = simulator::here());
-SIMULATOR_COPY_NODE(1D, void* to, const void* from, size_t bytes)
-SIMULATOR_COPY_NODE(ToSymbol, const void* symbol, const void* from, size_t bytes, size_t offset)
-SIMULATOR_COPY_NODE(FromSymbol, void* to, const void* symbol, size_t bytes, size_t offset)
-#undef SIMULATOR_COPY_NODE
+#undef SIMULATOR_NODE_OF
+#undef SIMULATOR_GETTER
 // A child graph is a copy of its own.
 cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraph_t child);
-cudaError_t cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t* graph);
 cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraph_t child);
-#define SIMULATOR_EVENT_NODE(Kind)                                                                                           \
-    cudaError_t cudaGraphAddEvent##Kind##Node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs,      \
-                                              size_t count, cudaEvent_t event);                                            \
-    cudaError_t cudaGraphEvent##Kind##NodeGetEvent(cudaGraphNode_t node, cudaEvent_t* event);                              \
-    cudaError_t cudaGraphEvent##Kind##NodeSetEvent(cudaGraphNode_t node, cudaEvent_t event);                               \
-    cudaError_t cudaGraphExecEvent##Kind##NodeSetEvent(cudaGraphExec_t exec, cudaGraphNode_t node, cudaEvent_t event);
-SIMULATOR_EVENT_NODE(Record)
-SIMULATOR_EVENT_NODE(Wait)
-#undef SIMULATOR_EVENT_NODE
+cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count);
 cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node);
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type);
 cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t* twin, cudaGraphNode_t node, cudaGraph_t clone);
 cudaError_t cudaGraphNodeSetEnabled(cudaGraphExec_t exec, cudaGraphNode_t node, unsigned enabled);
 cudaError_t cudaGraphNodeGetEnabled(cudaGraphExec_t exec, cudaGraphNode_t node, unsigned* enabled);
+
+// ---- lists: asked for twice, first for their length. Since CUDA 13 they take what edges carry, too; here that is nothing.
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
 cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
-cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, size_t* count);
-cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* nodes, size_t* count);
-cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, size_t* count);
-cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count);
-cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count);
-// Since CUDA 13 they take what edges carry, too; here that is nothing.
-cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
-                                     const cudaGraphEdgeData*, size_t count);
-cudaError_t cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to,
-                                        const cudaGraphEdgeData*, size_t count);
-cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to, cudaGraphEdgeData*, size_t* count);
-cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* needs, cudaGraphEdgeData*, size_t* count);
-cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* nodes, cudaGraphEdgeData*, size_t* count);
+#define SIMULATOR_EDGES(name, DECLARED, GIVEN, Count)      \
+    cudaError_t name(SIMULATOR_LIST DECLARED, Count count); \
+    inline cudaError_t name(SIMULATOR_LIST DECLARED, const cudaGraphEdgeData*, Count count) { return name(SIMULATOR_LIST GIVEN, count); }
+SIMULATOR_EDGES(cudaGraphNodeGetDependencies, (cudaGraphNode_t of, cudaGraphNode_t* nodes), (of, nodes), size_t*)
+SIMULATOR_EDGES(cudaGraphNodeGetDependentNodes, (cudaGraphNode_t of, cudaGraphNode_t* nodes), (of, nodes), size_t*)
+SIMULATOR_EDGES(cudaGraphGetEdges, (cudaGraph_t of, cudaGraphNode_t* from, cudaGraphNode_t* to), (of, from, to), size_t*)
+SIMULATOR_EDGES(cudaGraphAddDependencies, (cudaGraph_t of, const cudaGraphNode_t* from, const cudaGraphNode_t* to), (of, from, to), size_t)
+SIMULATOR_EDGES(cudaGraphRemoveDependencies, (cudaGraph_t of, const cudaGraphNode_t* from, const cudaGraphNode_t* to), (of, from, to), size_t)
+#undef SIMULATOR_EDGES
+#undef SIMULATOR_LIST
 cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char* path, unsigned);

@@ -1,4 +1,4 @@
-// hopper.h - what compute capability 9.0 added, as inline PTX names it: mbarriers, the copy engine (TMA), wgmma, named
+// hopper.h - what compute capability 9.0 added, as inline PTX names it: mbarriers, TMA, wgmma, named
 // barriers, clusters. ptx_hopper.py turns instructions into these calls.
 //
 // Asynchronous work is done as late as it may be: a copy is carried out when no thread of the block can go on without it,
@@ -21,7 +21,7 @@ enum class Phase { of_parity, of_state };
 bool mbarrier_test(void* barrier, Phase which, uint64_t phase, bool patient, Position at);
 uint32_t mbarrier_pending(uint64_t state);
 
-// ---- the copy engine (runtime/copy_engine.cpp)
+// ---- TMA (runtime/copy_engine.cpp)
 enum class Combination : uint8_t { copy, add, min, max, inc, dec, bit_and, bit_or, bit_xor };
 enum class Number : uint8_t { bytes, u32, s32, u64, s64, f16, bf16, f32, f64 };
 // to and from: shared or global memory, as the instruction says. barrier: null for those of a bulk group.

@@ -32,26 +32,16 @@ using cudaStream_t = CUstream_st*;
 using cudaEvent_t = CUevent_st*;
 
 enum cudaMemcpyKind {
-    cudaMemcpyHostToHost,
-    cudaMemcpyHostToDevice,
-    cudaMemcpyDeviceToHost,
-    cudaMemcpyDeviceToDevice,
-    cudaMemcpyDefault
+    cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault
 };
 enum cudaFuncAttribute {
-    cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
-    cudaFuncAttributePreferredSharedMemoryCarveout = 9,
-    cudaFuncAttributeClusterDimMustBeSet = 10,
-    cudaFuncAttributeRequiredClusterWidth,
-    cudaFuncAttributeRequiredClusterHeight,
-    cudaFuncAttributeRequiredClusterDepth,
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+    cudaFuncAttributeClusterDimMustBeSet = 10, cudaFuncAttributeRequiredClusterWidth,
+    cudaFuncAttributeRequiredClusterHeight, cudaFuncAttributeRequiredClusterDepth,
     cudaFuncAttributeNonPortableClusterSizeAllowed
 };
 enum cudaFuncCache {
-    cudaFuncCachePreferNone,
-    cudaFuncCachePreferShared,
-    cudaFuncCachePreferL1,
-    cudaFuncCachePreferEqual
+    cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1, cudaFuncCachePreferEqual
 };
 // name, number, value on the simulated device (of cudaDeviceProp p)
 #define SIMULATOR_ATTRIBUTES(X)                                                        \
@@ -104,35 +94,14 @@ enum cudaDeviceAttr { SIMULATOR_ATTRIBUTES(SIMULATOR_ATTRIBUTE_NUMBER) };
 #undef SIMULATOR_ATTRIBUTE_NUMBER
 enum cudaComputeMode { cudaComputeModeDefault, cudaComputeModeExclusive, cudaComputeModeProhibited, cudaComputeModeExclusiveProcess };
 enum {
-    cudaStreamDefault = 0,
-    cudaStreamNonBlocking = 1,
-    cudaEventDefault = 0,
-    cudaEventBlockingSync = 1,
-    cudaEventDisableTiming = 2,
-    cudaHostAllocDefault = 0,
-    cudaHostAllocPortable = 1,
-    cudaHostAllocMapped = 2,
-    cudaHostAllocWriteCombined = 4,
-    cudaHostRegisterDefault = 0,
-    cudaHostRegisterPortable = 1,
-    cudaHostRegisterMapped = 2,
-    cudaHostRegisterIoMemory = 4,
-    cudaHostRegisterReadOnly = 8,
-    cudaEventRecordDefault = 0,
-    cudaEventRecordExternal = 1,
-    cudaEventWaitDefault = 0,
-    cudaEventWaitExternal = 1,
-    cudaEventInterprocess = 4,
-    cudaOccupancyDefault = 0,
-    cudaDeviceScheduleAuto = 0,
-    cudaDeviceScheduleSpin = 1,
-    cudaDeviceScheduleYield = 2,
-    cudaDeviceScheduleBlockingSync = 4,
-    cudaDeviceBlockingSync = 4,
-    cudaDeviceMapHost = 8,
-    cudaMemAttachHost = 2,
-    cudaMemAttachSingle = 4,
-    cudaMemAttachGlobal = 1
+    cudaStreamDefault = 0, cudaStreamNonBlocking = 1, cudaEventDefault = 0, cudaEventBlockingSync = 1,
+    cudaEventDisableTiming = 2, cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2,
+    cudaHostAllocWriteCombined = 4, cudaHostRegisterDefault = 0, cudaHostRegisterPortable = 1,
+    cudaHostRegisterMapped = 2, cudaHostRegisterIoMemory = 4, cudaHostRegisterReadOnly = 8, cudaEventRecordDefault = 0,
+    cudaEventRecordExternal = 1, cudaEventWaitDefault = 0, cudaEventWaitExternal = 1, cudaEventInterprocess = 4,
+    cudaOccupancyDefault = 0, cudaDeviceScheduleAuto = 0, cudaDeviceScheduleSpin = 1, cudaDeviceScheduleYield = 2,
+    cudaDeviceScheduleBlockingSync = 4, cudaDeviceBlockingSync = 4, cudaDeviceMapHost = 8, cudaMemAttachHost = 2,
+    cudaMemAttachSingle = 4, cudaMemAttachGlobal = 1
 };
 struct cudaDeviceProp {
     char name[256];
@@ -178,7 +147,7 @@ MemoryKind kind_of(const void* address);
 cudaError_t register_host(void* address, size_t bytes);
 cudaError_t unregister_host(void* address);
 cudaError_t memory_info(size_t* available, size_t* total);
-// Whether the bytes lie within what was allocated, and where the copy's kind says; if not, cudaErrorInvalidValue.
+// Whether the bytes are within what was allocated, and where the copy's kind says; if not, cudaErrorInvalidValue.
 cudaError_t may_copy(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at);
 cudaError_t may_touch(const void* address, size_t bytes, const char* what, Position at);
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at);
@@ -219,7 +188,7 @@ cudaError_t cudaMallocAsync(T** address, size_t bytes, cudaStream_t, simulator::
 template <typename T>
 cudaError_t cudaMallocManaged(T** address, size_t bytes, unsigned flags = cudaMemAttachGlobal,
                               simulator::Position at = simulator::here()) {
-    if (!address || !bytes || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost))
+    if (!address || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost))
         return simulator::finished(cudaErrorInvalidValue);
     return simulator::allocate(reinterpret_cast<void**>(address), bytes, simulator::MemoryKind::managed, at);
 }

@@ -50,33 +50,17 @@ inline float __expf(float x) noexcept { return expf(x); }
 // The C library declares __exp2f, CUDA does not.
 #define __exp2f cuda_has_no_exp2f_intrinsic_call_exp2f_itself
 inline float __exp10f(float x) noexcept { return powf(10.0f, x); }
-inline float __logf(float x) noexcept { return logf(x); }
-inline float __log2f(float x) noexcept { return log2f(x); }
-inline float __log10f(float x) noexcept { return log10f(x); }
-inline float __sinf(float x) noexcept { return sinf(x); }
-inline float __cosf(float x) noexcept { return cosf(x); }
-inline float __tanhf(float x) noexcept { return tanhf(x); }
-inline float __tanf(float x) noexcept { return tanf(x); }
+#define SIMULATOR_FAST(name) inline float __##name(float x) noexcept { return name(x); }
+SIMULATOR_FAST(logf) SIMULATOR_FAST(log2f) SIMULATOR_FAST(log10f) SIMULATOR_FAST(sinf) SIMULATOR_FAST(cosf) SIMULATOR_FAST(tanf)
+SIMULATOR_FAST(tanhf)
+#undef SIMULATOR_FAST
 inline float __powf(float x, float y) noexcept { return powf(x, y); }
 inline float __fdividef(float a, float b) noexcept { return a / b; }
 inline void __sincosf(float x, float* s, float* c) noexcept { *s = sinf(x), *c = cosf(x); }
 
 inline float __frsqrt_rn(float x) { return static_cast<float>(1.0 / sqrt(static_cast<double>(x))); }
-inline float __frcp_rn(float x) { return 1.0f / x; }
-inline float __fsqrt_rn(float x) { return sqrtf(x); }
-inline float __fadd_rn(float a, float b) { return a + b; }
-inline float __fsub_rn(float a, float b) { return a - b; }
-inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
-inline double __drcp_rn(double x) { return 1.0 / x; }
-inline double __dsqrt_rn(double x) { return sqrt(x); }
-inline double __dadd_rn(double a, double b) { return a + b; }
-inline double __dmul_rn(double a, double b) { return a * b; }
-inline double __ddiv_rn(double a, double b) { return a / b; }
-inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 
-// ---- conversions: rn nearest even, rz towards zero, ru up, rd down; out of range saturates and NaN gives 0,
+// ---- conversions: rn nearest even, rz toward zero, ru up, rd down; out of range saturates and NaN gives 0,
 // as on a GPU
 namespace simulator {
 template <typename To, typename From>
@@ -92,8 +76,7 @@ To to_integer(From rounded) {
     inline To __##from##2##to##_rn(From x) { return simulator::to_integer<To>(nearbyint(x)); } \
     inline To __##from##2##to##_rz(From x) { return simulator::to_integer<To>(trunc(x)); }     \
     inline To __##from##2##to##_ru(From x) { return simulator::to_integer<To>(ceil(x)); }      \
-    inline To __##from##2##to##_rd(From x) { return simulator::to_integer<To>(floor(x)); }     \
-    inline From __##to##2##from##_rn(To x) { return static_cast<From>(x); }
+    inline To __##from##2##to##_rd(From x) { return simulator::to_integer<To>(floor(x)); }
 SIMULATOR_TO_INTEGER(float, float, int, int)
 SIMULATOR_TO_INTEGER(float, float, unsigned, uint)
 SIMULATOR_TO_INTEGER(float, float, long long, ll)
@@ -103,7 +86,8 @@ SIMULATOR_TO_INTEGER(double, double, unsigned, uint)
 SIMULATOR_TO_INTEGER(double, double, long long, ll)
 SIMULATOR_TO_INTEGER(double, double, unsigned long long, ull)
 #undef SIMULATOR_TO_INTEGER
-inline float __double2float_rn(double x) { return static_cast<float>(x); }
+inline double __int2double_rn(int x) { return x; }
+inline double __uint2double_rn(unsigned x) { return x; }
 
 inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
 inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }

@@ -143,7 +143,7 @@ __attribute__((always_inline)) inline void load_matrices(const char* name, Posit
     mine.name = name;
     mine.at = at;
     if (const size_t past = reinterpret_cast<uintptr_t>(row) % 16)
-        fail("%s at %s:%d: the row address of lane %u lies %zu byte(s) past a multiple of 16", name, at.file, at.line,
+        fail("%s at %s:%d: the row address of lane %u is %zu byte(s) past a multiple of 16", name, at.file, at.line,
              current_thread()->lane, past);
     mine.row = *static_cast<const Bits4*>(row);
     collective(~0u, &mine, distribute<TRANSPOSED>, name, at);
@@ -183,7 +183,7 @@ __attribute__((always_inline)) inline void store_matrices(const char* name, int 
     mine.registers = registers;
     const size_t past = reinterpret_cast<uintptr_t>(row) % 16;
     if (past && lane < 8 * count)
-        fail("%s at %s:%d: the row address of lane %d lies %zu byte(s) past a multiple of 16", name, at.file, at.line, lane, past);
+        fail("%s at %s:%d: the row address of lane %d is %zu byte(s) past a multiple of 16", name, at.file, at.line, lane, past);
     collective(~0u, &mine, transposed ? collect<true> : collect<false>, name, at);
     if (lane < 8 * count) *static_cast<Bits4*>(row) = mine.row;
 }

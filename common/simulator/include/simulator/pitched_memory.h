@@ -58,22 +58,58 @@ cudaError_t cudaMallocPitch(T** address, size_t* pitch, size_t width, size_t hei
     *pitch = (width + simulator::PITCH_ALIGNMENT - 1) / simulator::PITCH_ALIGNMENT * simulator::PITCH_ALIGNMENT;
     return cudaMalloc(address, *pitch * height, at);
 }
-cudaError_t cudaMalloc3D(cudaPitchedPtr* p, cudaExtent extent, simulator::Position at = simulator::here());
-cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                                cudaMemcpyKind kind, simulator::Position at = simulator::here());
-cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                                     cudaMemcpyKind kind, cudaStream_t stream = nullptr,
-                                     simulator::Position at = simulator::here());
-cudaError_t cudaMemset2D(void* address, size_t pitch, int value, size_t width, size_t height,
-                                simulator::Position at = simulator::here());
-cudaError_t cudaMemset2DAsync(void* address, size_t pitch, int value, size_t width, size_t height,
-                                     cudaStream_t stream = nullptr, simulator::Position at = simulator::here());
-cudaError_t cudaMemset3D(cudaPitchedPtr p, int value, cudaExtent extent, simulator::Position at = simulator::here());
-cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p, simulator::Position at = simulator::here());
-cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream = nullptr,
-                                     simulator::Position at = simulator::here());
-cudaError_t cudaMemset3DAsync(cudaPitchedPtr p, int value, cudaExtent extent, cudaStream_t stream = nullptr,
-                                     simulator::Position at = simulator::here());
+inline cudaError_t cudaMalloc3D(cudaPitchedPtr* p, cudaExtent extent, simulator::Position at = simulator::here()) {
+    SIMULATOR_NEED(p, cudaErrorInvalidValue);
+    *p = {nullptr, 0, extent.width, extent.height};
+    return cudaMallocPitch(&p->ptr, &p->pitch, extent.width, extent.height * extent.depth, at);
+}
+inline cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                                size_t height, cudaMemcpyKind kind, simulator::Position at = simulator::here()) {
+    return simulator::copy_rows(to, to_pitch, from, from_pitch, width, height, kind, at);
+}
+inline cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                                     size_t height, cudaMemcpyKind kind, cudaStream_t stream = nullptr,
+                                     simulator::Position at = simulator::here()) {
+    return simulator::in_stream(
+        stream, [=] { return simulator::copy_rows(to, to_pitch, from, from_pitch, width, height, kind, at); });
+}
+inline cudaError_t cudaMemset2D(void* address, size_t pitch, int value, size_t width, size_t height,
+                                simulator::Position at = simulator::here()) {
+    return simulator::fill_rows(address, pitch, value, width, height, at);
+}
+inline cudaError_t cudaMemset2DAsync(void* address, size_t pitch, int value, size_t width, size_t height,
+                                     cudaStream_t stream = nullptr, simulator::Position at = simulator::here()) {
+    return simulator::in_stream(stream, [=] { return simulator::fill_rows(address, pitch, value, width, height, at); });
+}
+inline cudaError_t cudaMemset3D(cudaPitchedPtr p, int value, cudaExtent extent,
+                                simulator::Position at = simulator::here()) {
+    cudaError_t error = cudaSuccess;
+    for (size_t z = 0; z < extent.depth && !error; ++z)
+        error = simulator::fill_rows(static_cast<char*>(p.ptr) + z * p.ysize * p.pitch, p.pitch, value, extent.width,
+                                     extent.height, at);
+    return error;
+}
+inline cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* p, simulator::Position at = simulator::here()) {
+    SIMULATOR_NEED(p, cudaErrorInvalidValue);
+    if (p->srcArray || p->dstArray) return simulator::finished(cudaErrorNotSupported);
+    const auto row = [](const cudaPitchedPtr& of, const cudaPos& pos, size_t z) {
+        return static_cast<char*>(of.ptr) + ((pos.z + z) * of.ysize + pos.y) * of.pitch + pos.x;
+    };
+    cudaError_t error = cudaSuccess;
+    for (size_t z = 0; z < p->extent.depth && !error; ++z)
+        error = simulator::copy_rows(row(p->dstPtr, p->dstPos, z), p->dstPtr.pitch, row(p->srcPtr, p->srcPos, z),
+                                     p->srcPtr.pitch, p->extent.width, p->extent.height, p->kind, at);
+    return error;
+}
+inline cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* p, cudaStream_t stream = nullptr,
+                                     simulator::Position at = simulator::here()) {
+    SIMULATOR_NEED(p, cudaErrorInvalidValue);
+    return simulator::in_stream(stream, [p = *p, at] { return cudaMemcpy3D(&p, at); }, cudaGraphNodeTypeMemcpy);
+}
+inline cudaError_t cudaMemset3DAsync(cudaPitchedPtr p, int value, cudaExtent extent, cudaStream_t stream = nullptr,
+                                     simulator::Position at = simulator::here()) {
+    return simulator::in_stream(stream, [=] { return cudaMemset3D(p, value, extent, at); }, cudaGraphNodeTypeMemset);
+}
 struct cudaMemcpy3DPeerParms {
     struct cudaArray* srcArray;
     cudaPos srcPos;
@@ -85,6 +121,13 @@ struct cudaMemcpy3DPeerParms {
     int dstDevice;
     cudaExtent extent;
 };
-cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms* p, cudaStream_t stream = nullptr,
-                                         simulator::Position at = simulator::here());
-cudaError_t cudaMemcpy3DPeer(const cudaMemcpy3DPeerParms* p, simulator::Position at = simulator::here());
+inline cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms* p, cudaStream_t stream = nullptr,
+                                         simulator::Position at = simulator::here()) {
+    SIMULATOR_NEED(p, cudaErrorInvalidValue);
+    SIMULATOR_NEED(!p->srcDevice && !p->dstDevice, cudaErrorInvalidDevice);
+    const cudaMemcpy3DParms same = {p->srcArray, p->srcPos, p->srcPtr, p->dstArray, p->dstPos, p->dstPtr, p->extent, cudaMemcpyDeviceToDevice};
+    return cudaMemcpy3DAsync(&same, stream, at);
+}
+inline cudaError_t cudaMemcpy3DPeer(const cudaMemcpy3DPeerParms* p, simulator::Position at = simulator::here()) {
+    return cudaMemcpy3DPeerAsync(p, nullptr, at);
+}

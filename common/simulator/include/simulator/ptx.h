@@ -89,19 +89,13 @@ SIMULATOR_PTX T high_product(T a, T b) {
     return static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b) >> sizeof(T) * 8);
 }
 // `in` and `out` are the carry flag, 0 or 1; of a difference it is what was borrowed.
-template <typename T>
-SIMULATOR_PTX T sum_with_carry(T a, T b, Register in, Register& out, bool sets) {
-    T sum;
-    const bool carries = __builtin_add_overflow(a, b, &sum) | __builtin_add_overflow(sum, static_cast<T>(in), &sum);
+template <typename T, bool MINUS>
+SIMULATOR_PTX T with_carry(T a, T b, Register in, Register& out, bool sets) {
+    const auto combine = [](T x, T y, T* result) { return MINUS ? __builtin_sub_overflow(x, y, result) : __builtin_add_overflow(x, y, result); };
+    T result;
+    const bool carries = combine(a, b, &result) | combine(result, static_cast<T>(in), &result);
     if (sets) out = carries;
-    return sum;
-}
-template <typename T>
-SIMULATOR_PTX T difference_with_carry(T a, T b, Register in, Register& out, bool sets) {
-    T difference;
-    const bool borrows = __builtin_sub_overflow(a, b, &difference) | __builtin_sub_overflow(difference, static_cast<T>(in), &difference);
-    if (sets) out = borrows;
-    return difference;
+    return result;
 }
 template <typename T>
 SIMULATOR_PTX T minimum(T a, T b) {
@@ -192,7 +186,7 @@ SIMULATOR_PTX void store_matrices(int count, bool transposed, void* row, const u
     simulator::store_matrices("stmatrix", count, transposed, at, row, r);
 }
 
-// d = a b + c, for K = 16, and for K = 8 with zeros behind.
+// d = a b + c, for K = 16, and for K = 8 with zeros after.
 template <typename Element, int K>
 SIMULATOR_PTX void multiply_add(Register* d, const Register* a, const Register* b, const Register* c, Position at) {
     float sums[4];

@@ -28,8 +28,10 @@ inline double erfcx(double x) noexcept {
     for (int n = 1; n < 40 && fabs(term) > 1e-17; ++n) sum += term *= -(2 * n - 1) / (2 * x * x);
     return sum / (x * 1.77245385090551602730);
 }
-// The x with erfc(x) = y: a first guess by its logarithm, then Halley's steps.
+// The x with erfc(x) = y: near 1 by erfinv; else a first guess by y's logarithm, then Halley's steps.
+inline double erfinv(double y) noexcept;
 inline double erfcinv(double y) noexcept {
+    if (fabs(1 - y) <= 0.5) return erfinv(1 - y);
     if (!(y > 0 && y < 2)) return y == 0 ? HUGE_VAL : y == 2 ? -HUGE_VAL : NAN;
     const bool upper = y > 1;
     const double small = upper ? 2 - y : y, root = sqrt(-2 * (log(small) - M_LN2));
@@ -56,16 +58,16 @@ namespace simulator {
 // The modified Bessel function of order n: its terms are all positive.
 inline double bessel_i(int n, double x) noexcept {
     if (fabs(x) > 720) return n && x < 0 ? -HUGE_VAL : HUGE_VAL;
-    const double quarter = x * x / 4;
-    double term = n ? x / 2 : 1, sum = term;
-    for (int k = 1; fabs(term) > fabs(sum) * 1e-18; ++k) sum += term *= quarter / (k * (k + n));
-    return sum;
+    const long double quarter = static_cast<long double>(x) * x / 4;
+    long double term = n ? x / 2 : 1, sum = term;  // what hundreds of terms lose is not seen in a double
+    for (int k = 1; fabsl(term) > fabsl(sum) * 1e-19L; ++k) sum += term *= quarter / (k * (k + n));
+    return static_cast<double>(sum);
 }
 template <typename T>
 T length_of(int n, const T* p) noexcept {
     T largest = 0;
     for (int i = 0; i < n; ++i) {
-        if (isinf(p[i])) return HUGE_VAL;  // even beside a NaN
+        if (isinf(p[i])) return HUGE_VAL;  // even next to a NaN
         largest = p[i] != p[i] || largest != largest ? NAN : fmax(largest, fabs(p[i]));
     }
     if (!(largest > 0)) return largest;

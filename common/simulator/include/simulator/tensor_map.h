@@ -1,4 +1,4 @@
-// tensor_map.h - the host's side of the copy engine: tensor maps as the driver encodes them (cuda.h includes this).
+// tensor_map.h - the host's side of TMA: tensor maps as the driver encodes them (cuda.h includes this).
 #pragma once
 #include "host_api.h"
 

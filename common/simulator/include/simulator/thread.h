@@ -6,7 +6,7 @@
 //   fail(), not_implemented()            give up, with a message
 //
 // A worker (one OS thread) runs one block at a time; every CUDA thread of the block is a fiber with its own
-// stack. All stacks of a worker lie in one region whose start is a multiple of REGION_BYTES, behind the
+// stack. All stacks of a worker are in one region whose start is a multiple of REGION_BYTES, behind the
 // worker's own data:
 //
 //     region start                                                                   region start +
@@ -87,7 +87,7 @@ struct alignas(64) Thread {
 };
 static_assert(sizeof(Thread) == 64);  // one cache line
 
-// Where the variable lies in shared memory in block number `block`.
+// Where the variable is in shared memory in block number `block`.
 struct SharedSlot {
     uint64_t block;
     char* address;
@@ -98,7 +98,7 @@ struct Block {
     dim3 size, grid;
     uint64_t number;    // counts the blocks that ran anywhere since the program started
     uint64_t interval;  // counts the barriers that this block has passed
-    char* dynamic_end;  // dynamic shared memory lies just below, and above it comes a page that traps
+    char* dynamic_end;  // dynamic shared memory is just below, and above it comes a page that traps
     size_t dynamic_bytes;
     SharedSlot shared[MAX_SHARED_VARIABLES];
     Thread threads[MAX_THREADS];

@@ -22,7 +22,7 @@ struct Exchange {
 template <typename T>
 T exchange(unsigned mask, T value, int source, const char* operation, Position at) {
     Exchange<T> mine{value, value, source};
-    Combine combine = [](void** lanes, unsigned mask) SIMULATOR_UNCHECKED __attribute__((always_inline)) {
+    Combine combine = [](void** lanes, unsigned mask) SIMULATOR_UNCHECKED __attribute__((noinline)) {
         for (unsigned lane = 0; lane < 32; ++lane) {
             if (!(mask >> lane & 1)) continue;
             auto* reader = static_cast<Exchange<T>*>(lanes[lane]);
@@ -49,7 +49,7 @@ struct Contribution {
 template <typename R, typename T, typename Reduce>
 R gather(unsigned mask, T value, Reduce, const char* operation, Position at) {
     Contribution<T, R> mine{value, R()};
-    Combine combine = [](void** lanes, unsigned mask) SIMULATOR_UNCHECKED __attribute__((always_inline)) {
+    Combine combine = [](void** lanes, unsigned mask) SIMULATOR_UNCHECKED __attribute__((noinline)) {
         T values[32] = {};
         for (unsigned lane = 0; lane < 32; ++lane)
             if (mask >> lane & 1) values[lane] = static_cast<Contribution<T, R>*>(lanes[lane])->value;
@@ -62,7 +62,7 @@ R gather(unsigned mask, T value, Reduce, const char* operation, Position at) {
 }
 
 inline unsigned ballot(unsigned mask, bool predicate, const char* operation, Position at) {
-    auto votes = [](const bool* values, unsigned mask, unsigned) {
+    auto votes = [](const bool* values, unsigned mask, unsigned) SIMULATOR_UNCHECKED {
         unsigned result = 0;
         for (unsigned lane = 0; lane < 32; ++lane)
             result |= (mask >> lane & 1 && values[lane] ? 1u : 0u) << lane;
@@ -73,7 +73,7 @@ inline unsigned ballot(unsigned mask, bool predicate, const char* operation, Pos
 
 template <typename T>
 unsigned match(unsigned mask, T value, const char* operation, Position at) {
-    auto equal_lanes = [](const T* values, unsigned mask, unsigned me) {
+    auto equal_lanes = [](const T* values, unsigned mask, unsigned me) SIMULATOR_UNCHECKED {
         unsigned result = 0;
         for (unsigned lane = 0; lane < 32; ++lane)
             result |= (mask >> lane & 1 && values[lane] == values[me] ? 1u : 0u) << lane;
@@ -138,7 +138,7 @@ unsigned __match_all_sync(unsigned mask, T value, int* predicate,
 #define SIMULATOR_REDUCE(name, expression)                                       \
     template <typename T>                                                        \
     T name(unsigned mask, T value, simulator::Position at = simulator::here()) { \
-        auto reduce = [](const T* values, unsigned mask, unsigned me) {          \
+        auto reduce = [](const T* values, unsigned mask, unsigned me) SIMULATOR_UNCHECKED { \
             T a = values[me];                                                    \
             for (unsigned lane = 0; lane < 32; ++lane) {                         \
                 const T b = values[lane];                                        \

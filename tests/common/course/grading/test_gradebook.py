@@ -97,5 +97,5 @@ def test_the_command_says_what_to_look_at(tmp_path: Path, capsys: pytest.Capture
     assert command.run(options) == 1 and "no submission is called 'anne'" in capsys.readouterr().out
     assert read_adjustments(options.out)["anne"].points == 1
     with FileLock(options.out / ".lock"):
-        assert command.run(options) == 2 and "grade is at work there" in capsys.readouterr().out
+        assert command.run(options) == 2 and "grade is running there" in capsys.readouterr().out
     assert command.run(argparse.Namespace(out=tmp_path)) == 2

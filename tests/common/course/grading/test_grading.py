@@ -38,6 +38,14 @@ def test_a_cheat_and_a_crash_earn_nothing_and_cost_nobody_else(tmp_path: Path) -
 
 
 @needs_bubblewrap
+@pytest.mark.parametrize("task", ["task3", "task5", "task7"])
+def test_a_solution_earns_everything(task: str) -> None:
+    """PyTorch and kernels; two .cu files; a model and its text."""
+    with workshop("bubblewrap", SALT, (), LIMITS) as shop:
+        assert not run_attack(*one("honest", f"{task}: the solution"), shop).wrong
+
+
+@needs_bubblewrap
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["cheats", "hostile", "honest"])
 def test_every_known_attack(kind: str) -> None:

@@ -38,5 +38,5 @@ def test_copies_and_renamed_copies_are_found_and_others_are_not(tmp_path: Path) 
 def test_it_is_a_reason_to_look(tmp_path: Path, capsys) -> None:
     compare(Console(width=120), tmp_path, kept(tmp_path, ann=SOLUTION, bob="int main() {}\n"))
     said = capsys.readouterr().out
-    assert "a reason to look, no verdict" in said and "bob" not in said
+    assert "a reason to look, not a verdict" in said and "bob" not in said
     assert f"100%  ann and the solution: {FILE}" in said

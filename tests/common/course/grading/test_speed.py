@@ -79,7 +79,7 @@ def test_the_time_is_that_of_the_call_alone_and_the_outputs_are_right() -> None:
     assert wrong_outputs(times, CASE, inputs, "cpu") == []
 
 
-def test_which_rounds_are_looked_at_is_chosen_anew_and_said_afterwards() -> None:
+def test_which_rounds_are_looked_at_is_chosen_anew_and_said_afterward() -> None:
     asked: list[list[str]] = []
 
     def spying(connection: Connection) -> None:

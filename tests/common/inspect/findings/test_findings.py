@@ -1,6 +1,7 @@
 """Findings of the checked build in words: every kind, from the JSON that the runtime writes."""
 
 import io
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -120,22 +121,74 @@ def test_a_read_that_no_barrier_separates_from_the_write(kernel):
     finding = read({1: kernel(5, 11), 2: kernel(2, 9)}, ("read", 1, B0, T0), ("write", 2, B0, T40))
     assert happened(finding) == "race in kernel: tile[3][17] (shared memory)"
     assert explained(finding) == (
-        "Whether the read or the write comes first is chance. Put a __syncthreads() between line 9 and line 11. If the "
-        "two stand in the wrong order, exchange them."
+        "The order of the read and the write is undefined. Put a __syncthreads() between line 9 and line 11. If the "
+        "two are in the wrong order, swap them."
     )
 
 
 def test_a_barrier_that_is_there_leaves_the_way_back(kernel):
     finding = read({1: kernel(2, 14), 2: kernel(5, 16)}, ("write", 1, B0, T0), ("read", 2, B0, T40))
     assert "There is a barrier between lines 14 and 16, but none on the way back" in explained(finding)
-    assert "put a __syncthreads() behind line 16" in explained(finding)
+    assert "put a __syncthreads() after line 16" in explained(finding)
+
+
+def test_a_barrier_behind_a_condition_may_have_been_passed(kernel):
+    Path(kernel(9).file).write_text(KERNEL.replace("        __syncthreads();", "        if (i > 1) __syncthreads();"))
+    finding = read({1: kernel(2, 14), 2: kernel(5, 16)}, ("write", 1, B0, T0), ("read", 2, B0, T40))
+    assert "The barrier between lines 14 and 16 is behind a condition" in explained(finding)
+    assert "way back" not in explained(finding)
+
+
+WITH_IF = """__global__ void kernel(float* out) {
+    if (threadIdx.x < 40) {
+        tile[threadIdx.x] = 1;
+#ifdef FIXED
+        __syncthreads();
+#endif
+        out[threadIdx.x] = tile[threadIdx.x ^ 1];
+        __syncwarp();
+        tile[threadIdx.x] = 2;
+    }
+}
+"""
+
+
+def test_a_barrier_that_an_if_of_the_preprocessor_may_leave_out_is_not_taken_to_be_there(tmp_path):
+    file = tmp_path / "kernel.cu"
+    file.write_text(WITH_IF)
+    place = {line: Place(str(file), line, "kernel") for line in (3, 7, 9)}
+    finding = read({1: place[3], 2: place[7]}, ("write", 1, B0, T0), ("read", 2, B0, T1))
+    assert "The barrier in line 5 is inside an #if. If that leaves it out, it is what is missing" in explained(finding)
+    other = tmp_path / "without.cu"
+    other.write_text(WITH_IF.replace("        __syncthreads();", ""))
+    place = {line: Place(str(other), line, "kernel") for line in (3, 7)}
+    finding = read({1: place[3], 2: place[7]}, ("write", 1, B0, T0), ("read", 2, B0, T1))
+    assert "between line 3 and line 7. Both are inside the if of line 2: all threads" in explained(finding)
+
+
+def test_a_barrier_of_a_warp_does_not_order_two_warps(tmp_path):
+    file = tmp_path / "kernel.cu"
+    file.write_text(WITH_IF)
+    place = {line: Place(str(file), line, "kernel") for line in (7, 9)}
+    finding = read({1: place[7], 2: place[9]}, ("read", 1, B0, T0), ("write", 2, B0, T40))
+    assert "The __syncwarp() between lines 7 and 9 waits for one warp, and these threads are in two" in explained(
+        finding
+    )
 
 
 def test_a_line_that_races_with_itself(kernel):
     finding = read({1: kernel(2, 9), 2: kernel(2, 9)}, ("write", 1, B0, T0), ("read", 2, B0, T40))
-    assert "Both happen in line 2: put a __syncthreads() between one turn of the loop and the next" in explained(
+    assert "Both happen in line 2: put a __syncthreads() between one iteration of the loop and the next" in explained(
         finding
     )
+
+
+def test_a_line_that_races_with_itself_and_no_loop_is_around_it(tmp_path):
+    file = tmp_path / "stencil.cu"
+    file.write_text("__global__ void step(float* u) {\n    u[threadIdx.x] = u[threadIdx.x + 1];\n}\n")
+    place = Place(str(file), 2, "step")
+    finding = read({1: place, 2: place}, ("write", 1, B0, T0), ("read", 2, B0, T40), space="global", variable="u")
+    assert "Both happen in line 2, and no loop of the kernel is around it" in explained(finding)
 
 
 def test_a_line_that_races_with_itself_in_a_loop_that_waits_offers_the_index(kernel, tmp_path):
@@ -169,7 +222,7 @@ def test_where_several_threads_write_an_element_no_barrier_is_asked_for(kernel):
     said = words_of(("a", [reads, writes]))
     assert "Several threads write this element in line 2" in said and "put a __syncthreads()" not in said
     elsewhere = read(places, ("write", 1, B0, T0), ("write", 1, B0, T40), variable="other")
-    assert "put a __syncthreads() between one turn" in words_of(("a", [reads, elsewhere]))
+    assert "put a __syncthreads() between one iteration" in words_of(("a", [reads, elsewhere]))
 
 
 def test_two_threads_write_one_element(kernel):
@@ -177,9 +230,9 @@ def test_two_threads_write_one_element(kernel):
     assert "Several threads write this element in line 18" in explained(same) and "atomicAdd" in explained(same)
     other = read({1: kernel(11), 2: kernel(9)}, ("write", 1, B0, T0), ("write", 2, B0, T1))
     assert explained(other) == (
-        "Which of the two values stays is chance. Either an index is wrong, so that two threads share an element, or "
-        "the later write must wait: Put a __syncthreads() between line 9 and line 11. If the two stand in the wrong "
-        "order, exchange them."
+        "Which of the two values remains is undefined. Line 9 and line 11 should write different elements: check both "
+        "indices, and which threads come to each line. Only if both are meant to write this element must the later "
+        "write wait for the earlier one."
     )
 
 
@@ -202,7 +255,7 @@ def test_an_atomic_beside_a_plain_access(kernel):
 def test_a_copy_that_only_its_own_thread_waited_for(kernel):
     finding = read({1: kernel(11), 2: kernel(9)}, ("read", 1, B0, T0), ("async copy", 2, B0, T1))
     assert "waits only for the copies that the thread started itself" in explained(finding)
-    assert "__syncthreads() behind the wait" in explained(finding)
+    assert "__syncthreads() after the wait" in explained(finding)
 
 
 def test_without_source_lines_the_advice_remains(kernel):
@@ -213,16 +266,16 @@ def test_without_source_lines_the_advice_remains(kernel):
 
 def test_lanes_of_one_warp_may_use_syncwarp(kernel):
     places = {1: kernel(11), 2: kernel(9)}
-    hint = "for every pair, __syncwarp() does"
+    hint = "for every pair, __syncwarp() is enough"
     assert hint in words_of(("case", [read(places, ("read", 1, B0, T0), ("write", 2, B0, T1))]))
     assert hint not in words_of(("case", [read(places, ("read", 1, B0, T0), ("write", 2, B0, T40))]))
     assert hint not in words_of(("case", [read(places, ("read", 1, B0, T0), ("write", 2, B0, (0, 1, 0)))]))
     # which of two writes comes last no __syncwarp() settles: rather an index is wrong
     both = read(places, ("write", 1, B0, T0), ("write", 2, B0, T1))
-    assert hint not in words_of(("case", [both])) and "two threads share an element" in explained(both)
+    assert hint not in words_of(("case", [both])) and "should write different elements" in explained(both)
 
 
-# ---- asynchronous copies, bounds, alignment, initialisation, allocation
+# ---- asynchronous copies, bounds, alignment, initialization, allocation
 
 
 def test_a_copy_that_may_still_be_under_way(kernel):
@@ -238,11 +291,11 @@ def test_a_copy_that_may_still_be_under_way(kernel):
 @pytest.mark.parametrize(
     ("offset", "says"),
     [
-        (4 * 120, "value[2, 0, 0]|is the first element behind its end|guard the access"),
-        (4 * 124, "value[2, 0, 4]|is 5 elements behind its end|guard the access"),
+        (4 * 120, "value[2, 0, 0]|is the first element past its end|guard the access"),
+        (4 * 124, "value[2, 0, 4]|is 5 elements past its end|guard the access"),
         (-4, "value[-1, 11, 4]|is 1 element before its start|An index is negative"),
-        (4 * 118, "value[1, 11, 3]|the last 8 of the 16 bytes lie behind its end|single elements"),
-        (1 << 30, "value|elements behind its end|a product that overflowed 32 bits"),
+        (4 * 118, "value[1, 11, 3]|the last 8 of the 16 bytes are past its end|single elements"),
+        (1 << 30, "value|elements past its end|a product that overflowed 32 bits"),
     ],
 )
 def test_out_of_bounds_of_a_tensor(kernel, offset, says):
@@ -255,10 +308,33 @@ def test_out_of_bounds_of_a_tensor(kernel, offset, says):
     assert where in explained(wide) and advice in explained(wide)
 
 
+def test_a_condition_around_an_access_is_a_guard(tmp_path):
+    """`if (i < n) out[i] = ...` as well as `if (i >= n) return;`: no guard is missing."""
+    text = "__global__ void kernel(float* out, int n) {{\n    int i = 2 * threadIdx.x;\n{}\n}}\n"
+    one = "    if (i < n) out[i] = 0;"
+    several = "    if (i < n) {\n        out[i] = 0;\n    }"
+    leaves = "    if (i >= n) return;\n    out[i] = 0;"
+    none = "    out[i] = 0;"
+    says = []
+    for number, (body, line) in enumerate(((one, 3), (several, 4), (leaves, 4), (none, 3))):
+        file = tmp_path / f"kernel{number}.cu"
+        file.write_text(text.format(body))
+        changes = {"space": "global", "variable": "out", "shape": [3, 4], "byte_offset": 4 * 13}
+        place = Place(str(file), line, "kernel")
+        says.append(explained(read({1: place}, ("write", 1, B0, T0), kind="out_of_bounds", **changes)))
+    assert all("The access runs where `i < n` holds: that bound is wrong" in one for one in says[:2]), says
+    assert "return at `if (i >= n) return;`" in says[2] and "none of them returns" in says[3]
+
+
 def test_out_of_bounds_of_a_shared_array_and_of_nothing_known(kernel):
     shared = read({1: kernel(2)}, ("write", 1, B0, T0), kind="out_of_bounds", byte_offset=4 * 32 * 33)
     assert happened(shared) == "out of bounds in kernel: tile[32][0] (shared memory)"
-    assert explained(shared).startswith("tile[32][33], has 1,056 elements; this is the first element behind its end.")
+    assert explained(shared).startswith("tile[32][33], has 1,056 elements; this is the first element past its end.")
+    given = {"variable": "the 24 bytes of cudaMalloc at /x.cu:7", "shape": [], "space": "global", "byte_offset": 24}
+    said = explained(read({1: kernel(2)}, ("read", 1, B0, T0), kind="out_of_bounds", **given))
+    assert (
+        "leaves the 24 bytes of cudaMalloc" in said and "if (index >= n) return;" not in said
+    )  # it has a loop of tiles
     unknown = {"variable": "", "shape": [], "space": "global"}
     assert "belongs to no array" in explained(
         read({1: kernel(2)}, ("write", 1, B0, T0), kind="out_of_bounds", **unknown)
@@ -271,14 +347,14 @@ def test_a_misaligned_vector(kernel):
     assert "16 bytes (float4) needs an address that is a multiple of 16 bytes (4 elements)" in explained(finding)
 
 
-def test_uninitialised_memory(kernel):
+def test_uninitialized_memory(kernel):
     shared = read({1: kernel(5)}, ("read", 1, B0, T0), kind="uninitialized")
     assert "no thread of this block has written it" in explained(shared) and "ragged tile" in explained(shared)
     tensor = {"space": "global", "variable": "out", "shape": [4, 32]}
     out = read({1: kernel(18)}, ("read", 1, B0, T0), kind="uninitialized", **tensor)
     assert "a new tensor is not cleared" in explained(out) and "with =, not +=" in explained(out)
     added = read({1: kernel(18)}, ("atomic", 1, B0, T0), kind="uninitialized", **tensor)
-    assert explained(added).startswith("It is added to before any kernel has written it")
+    assert explained(added).startswith("It is updated atomically before any kernel has written it")
     malloc = {"variable": "the 64 bytes of cudaMalloc at /course/kernel.cu:50", "shape": [], "element_bytes": 1}
     raw = read({1: kernel(18)}, ("read", 1, B0, T0), kind="uninitialized", space="global", **malloc)
     assert "cudaMalloc does not clear memory" in explained(raw)
@@ -287,7 +363,7 @@ def test_uninitialised_memory(kernel):
 
 def test_freed_memory(kernel):
     used = read({1: kernel(18)}, ("read", 1, B0, T0), kind="use_after_free", detail="freed at /course/kernel.cu:60")
-    assert "This memory was given back: freed at /course/kernel.cu:60." in explained(used)
+    assert "This memory was freed at /course/kernel.cu:60." in explained(used)
     host = {"space": "host", "kernel": "", "shape": [], "byte_offset": 0, "launch": "/course/kernel.cu:61"}
     name = "the 64 bytes of cudaMalloc at /course/kernel.cu:50"
     twice = read({}, kind="double_free", variable=name, detail="freed before at /course/kernel.cu:60", **host)
@@ -363,18 +439,18 @@ def test_what_is_printed_of_a_race(kernel, tmp_path, monkeypatch):
     assert [line.rstrip() for line in printed(("softmax: 7 x 31", [finding])).splitlines()] == [
         "",
         "1. race in kernel: tile[3][17] (shared memory), 37 times",
-        "   thread (40,0,0) writes, kernel.cu:2 in load, called from line 9",
+        "   -> kernel.cu:2: thread (40,0,0) writes in load, called from line 9",
         "         tile[threadIdx.x] = 1;",
-        "   thread (0,0,0) reads, kernel.cu:5 in use, called from line 11",
+        "   -> kernel.cu:5: thread (0,0,0) reads in use, called from line 11",
         "         return tile[31 - threadIdx.x];",
-        "   Whether the read or the write comes first is chance. Put a __syncthreads() between line 9 and line 11. If "
-        "the two",
-        "   stand in the wrong order, exchange them.",
+        "   The order of the read and the write is undefined. Put a __syncthreads() between line 9 and line 11. If "
+        "the two are in",
+        "   the wrong order, swap them.",
         "   block (0,0,0); launched at /course/kernel.cu:40; case softmax: 7 x 31",
     ]
 
 
 def test_accesses_of_two_blocks_name_their_blocks(kernel):
     finding = read({1: kernel(18)}, ("write", 1, B1, T0), ("write", 1, B0, T40), space="global", variable="out")
-    text = printed(("a case", [finding]))
+    text = " ".join(printed(("a case", [finding])).split())
     assert "block (0,0,0) thread (40,0,0) writes" in text and "block (1,0,0) thread (0,0,0) writes" in text

@@ -9,13 +9,19 @@ from planted import Planted
 import task2.cases
 import task5.cases
 import task6.cases
+import task7.cases
 from common.inspect.checked_library import CHECK, CheckedCaller, Collected
 from common.inspect.findings.report import made_in
 from common.inspect.flow.looked import followed
 
 CASES = {
     task: {f"{case.part}: {case.name}": case for case in cases()}
-    for task, cases in (("task2", task2.cases.cases), ("task5", task5.cases.cases), ("task6", task6.cases.cases))
+    for task, cases in (
+        ("task2", task2.cases.cases),
+        ("task5", task5.cases.cases),
+        ("task6", task6.cases.cases),
+        ("task7", task7.cases.cases),
+    )
 }
 INSIDE = "            const int col = lane + 32 * c;\n            const bool inside = first_key + i < length"
 SUM = "exp2f(m_shared[w] - shift) * l_shared[w]"
@@ -32,7 +38,16 @@ SPLIT = Planted(
     },
     "flow",
 )
-SOLUTIONS = {"task2": TASK2, "task5": WINDOW, "task6": TASK6, "task6 split": SPLIT}
+NORM = Planted(
+    "task7",
+    {
+        "eps_outside_the_root": [
+            ("rsqrtf(«warp_sum(squares) / width + eps»)", "powf(sqrtf(warp_sum(squares) / width) + eps, 2.0f)", 1)
+        ]
+    },
+    "flow",
+)
+SOLUTIONS = {"task7": NORM, "task2": TASK2, "task5": WINDOW, "task6": TASK6, "task6 split": SPLIT}
 
 # task, mistake, case, kind, what the detail says, and what stands in a line among those that are shown
 PLANTED = [
@@ -86,6 +101,22 @@ PLANTED = [
         r"o_all \+= o\[w \* D \+ col\];",
     ),
     (
+        "task6",
+        "warps_share_keys",
+        "decode: a full cache",
+        "wrong_value",
+        r"Several warps of a block read the same keys, so these count more than once",
+        r"for \(int64_t first_key",
+    ),
+    (
+        "task7",
+        "eps_outside_the_root",
+        "layernorm: values of 0.001",
+        "wrong_value",
+        r"out\[0, 0\] is stored here as",
+        r"eps",
+    ),
+    (
         "task6 split",
         "maximum_not_stored",
         "decode: lengths 1, 7, 31, 203",
@@ -128,7 +159,7 @@ PLANTED = [
     (
         "task5",
         "window_without_an_end",
-        "window: infinity where nobody looks",
+        "window: infinity where no query looks",
         "not_needed",
         r"out\[0, 0, 0, 0\] is NaN\. It depends on no element of key\[0, 0, 200:300, :\]; they are infinite",
         r"keys\.end = ",

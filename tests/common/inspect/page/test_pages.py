@@ -92,12 +92,12 @@ def test_steps_forward_and_back_by_keys_and_buttons(browser, written):
     assert "load_tile(a_tile" in first and "All 256 threads read 1,024 elements of a (each once)" in first
     key(browser, Keys.ARROW_RIGHT)
     assert "load_tile_transposed(b_tile" in sentence(browser) and "write 1,024 elements of b_tile" in sentence(browser)
-    assert "Then all wait at the barrier" in sentence(browser)
+    assert "Then all wait at the barrier on line" in sentence(browser)
     key(browser, Keys.PAGE_DOWN)
     assert "1,024 elements of a_tile (each 32 times) and 1,024 elements of b_tile (each 8 times)" in sentence(browser)
     key(browser, Keys.PAGE_UP), key(browser, Keys.ARROW_LEFT)
     assert sentence(browser) == first
-    browser.find_element("css selector", "button[aria-label^='after the next barrier']").click()
+    browser.find_element("css selector", "button[aria-label^='past the next barrier']").click()
     assert "multiply_tiles" in sentence(browser)
     key(browser, Keys.END)
     assert "write 1,024 elements of c" in sentence(browser)
@@ -195,7 +195,7 @@ def test_a_race_is_two_accesses_in_one_interval(browser, written):
     assert "race in softmax_kernel: partial[0] (shared memory)" in finding.text
     assert "row_max = partial[0];" in finding.text and "partial[threadIdx.x] = row_sum;" in finding.text
     finding.find_element("tag name", "button").click()
-    assert "Both accesses lie in this one interval" in sentence(browser)
+    assert "Both accesses are in this interval" in sentence(browser)
     lines = [row.text for row in browser.find_elements("css selector", ".source .race")]
     assert any("row_max = partial[0];" in one for one in lines)
     assert any("partial[threadIdx.x] = row_sum;" in one for one in lines)

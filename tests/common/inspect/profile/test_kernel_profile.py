@@ -197,7 +197,7 @@ def test_remarks_on_global_memory():
     column = remark(line("global", offsets=[4096 * i for i in WARP]))
     assert column.note == "12% of sectors used"
     assert (
-        "Neighbouring lanes are 4,096 bytes apart: a request takes 32.0 sectors of 32 bytes where 4.0" in column.advice
+        "Neighboring lanes are 4,096 bytes apart: a request takes 32.0 sectors of 32 bytes where 4.0" in column.advice
     )
     scattered = remark(line("global", offsets=[4 * (i * i * 37 % 4093) for i in WARP]))
     assert "The lanes' addresses are scattered" in scattered.advice
@@ -318,16 +318,16 @@ def test_what_is_printed_of_a_kernel(tmp_path):
     assert "some_kernel  grid (4, 2), block (32, 8), launched at /course/kernel.cu:40" in text
     assert "7 < 30" in text and "shared read" in text and "2,048" in text and "conflicts: 32 passes" in text
     assert "tile[threadIdx.x][r] = matr" in text and "…" in text
-    assert "line 7 < 30: Neighbouring lanes are 32 words apart" in text
+    assert "line 7 < 30: Neighboring lanes are 32 words apart" in text
     assert "1 MB compulsory" not in text and "shared: 2,048 passes (wavefronts)" in text
     assert "4 M float operations, 500,000 special functions, 2 barriers per block" in text
     assert "100% on H200: 8 blocks per SM, limited by threads" in text
     assert "8 blocks: 124 of the 132 SMs have nothing to do" in text
     assert "1 block: 131 of the 132 SMs have nothing to do" in printed(kernel(grid=(1, 1, 1)))
     assert "1057 blocks, 1056 at a time: 2 rounds, and the last one has 1 of them" in printed(kernel(grid=(1057, 1, 1)))
-    assert "limited by  the grid: 8 of 132 SMs have work; the times above take all to be busy" in text
+    assert "limited by  the grid: 8 of 132 SMs have work; the times above assume that all do" in text
     assert "DRAM 208 ns" in text and "(roofline estimate, H200)" in text
-    assert "4 operations per byte of DRAM traffic, H200 is in balance at 13.9" in text
+    assert "4 operations per byte of DRAM traffic, H200's ridge point is 13.9" in text
     assert max(len(row.rstrip()) for row in text.splitlines()) <= 120
 
 

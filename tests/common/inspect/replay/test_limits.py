@@ -34,7 +34,7 @@ def test_a_smaller_case_of_the_same_operator_is_named():
         (("--replay", "softmax: 7 x 31", "--check"), "not allowed with argument"),
         (("--replay", "A B^T"), "--replay plays one case, and 'A B^T' names"),
         (("--replay", "7 by 31"), "no case is called '7 by 31'"),
-        (("--replay", "softmax: 100,000 rows"), "it is for a GPU only. A smaller case: --replay 'softmax: "),
+        (("--replay", "softmax: 100,000 rows"), "it runs only on a GPU. A smaller case: --replay 'softmax: "),
     ],
 )
 def test_what_is_refused_is_said(root, arguments, words):

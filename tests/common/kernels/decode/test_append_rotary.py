@@ -1,4 +1,4 @@
-"""The caches' append_rotary beside transformers' Llama: prompts of different lengths padded in front, then tokens."""
+"""The caches' append_rotary against transformers' Llama: prompts of different lengths padded in front, then tokens."""
 
 from __future__ import annotations
 
@@ -45,19 +45,6 @@ def make(kind: str, device, dtype=torch.float32, max_seq_len: int = 40):
     return PagedKVCache(ops, BATCH, KV_HEADS, max_seq_len, HEAD_DIM, pages=9, dtype=dtype)
 
 
-@pytest.mark.parametrize("kind", ["KVCache", "PagedKVCache"])
-def test_a_default_device_changes_nothing(device, kind):
-    """As torch.set_default_device: what the host makes stays on the host, where it can be pinned and copied."""
-    tables, parts, results = half_of(llama_tables(device)), tokens(device, torch.float32, 12), []
-    for default in ("cpu", "meta"):
-        with torch.device(default):
-            cache = make(kind, device)
-            out = cache.append_rotary(*parts, *tables, left_padding=[0, 7, 11])
-            results.append((out, cache.attend(out[:, :, -1:].contiguous())))
-    for x, y in zip(*results, strict=True):
-        assert torch.equal(x, y)
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["KVCache", "PagedKVCache"])
 def test_as_llama(device, kind, dtype):
@@ -99,7 +86,7 @@ def test_as_llama(device, kind, dtype):
 
 
 def test_interleaved_pairs_and_two_prompts(device):
-    """GPT-J's form; a second prompt with padding of its own goes behind the first, at the positions that follow."""
+    """GPT-J's form; a second prompt with padding of its own goes after the first, at the positions that follow."""
     generator = torch.Generator().manual_seed(5)
     cos, sin = (torch.randn(LONGEST, 8, generator=generator).to(device) for _ in range(2))
     cache, alone = make("KVCache", device), make("KVCache", device)

@@ -1,4 +1,4 @@
-"""The tuned kernels of task 6 beside attention in float64: dtypes, groups of heads, lengths, pages, how work is cut."""
+"""The tuned kernels of task 6 against attention in float64: dtypes, groups of heads, lengths, pages, splits."""
 
 from __future__ import annotations
 

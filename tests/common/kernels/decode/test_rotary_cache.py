@@ -1,4 +1,4 @@
-"""update_cache_rotary beside transformers' rotary embedding and a GPT-J one, in float64: padding, pages, strays."""
+"""update_cache_rotary against transformers' rotary embedding and a GPT-J one, in float64: padding, pages, strays."""
 
 from __future__ import annotations
 

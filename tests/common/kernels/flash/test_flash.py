@@ -92,7 +92,7 @@ def assert_right(
     return out
 
 
-@pytest.mark.parametrize("head_dim", [1, 5, 32, 40, 64, 80, 96, 128])
+@pytest.mark.parametrize("head_dim", [1, 5, 32, 40, 64, 72, 80, 96, 128, 200, 256])
 def test_every_head_dim(ops, kind, head_dim):
     assert_right(ops, kind, *tensors(ops, kind, head_dim=head_dim))
 
@@ -347,7 +347,7 @@ BAD = [
     ({"query": (0, 4, 6, 8)}, "so batch is 0; it must be at least 1"),
     ({"query": (2, 0, 6, 8)}, "so heads is 0; it must be at least 1"),
     ({"query": (2, 4, 6, 0)}, "so head_dim is 0; it must be at least 1"),
-    ({"query": (2, 4, 6, 129), "key": (2, 2, 5, 129), "value": (2, 2, 5, 129)}, r"head_dim = 129, .* 1 \.\. 128"),
+    ({"query": (2, 4, 6, 257), "key": (2, 2, 5, 257), "value": (2, 2, 5, 257)}, r"head_dim = 257, .* 1 \.\. 256"),
     ({"scale": math.nan}, "scale is nan; it must be finite"),
     ({"scale": 1e300}, "scale is 1.*; it must be finite as a float32"),
     ({"key_step": 0}, r"key_step is 0; it must be 1 \.\. 2147483392"),
@@ -358,12 +358,27 @@ BAD = [
     ({"lower_right": True, "key_offset": 1}, "lower_right is true, key_step 1 and key_offset 1; .*: give one of both"),
     ({"mask": (6, 6)}, r"mask has shape \[6, 6\], .* \[2, 4, 6, 5\]: dimension 1 must be 1 or S_k = 5"),
     ({"mask": torch.int32}, "mask has dtype Int; it must be Bool .* or Float"),
+    ({"mask": torch.zeros(6, 5, requires_grad=True)}, r"mask requires a gradient.*mask.detach\(\)"),
+    ({"softcap": -1.0}, r"softcap is -1.000000; it must be 0 \(none\) or positive and finite"),
+    ({"softcap": math.nan}, "softcap is nan"),
+    ({"dropout_p": 1.0}, "dropout_p is 1.000000; it must be 0 or more and less than 1"),
+    ({"dropout_p": -0.1}, "dropout_p is -0.100000"),
+    ({"dropout_p": 0.5, "seed": torch.zeros(2, dtype=torch.int64)}, r"seed has shape \[2\]; it must be \[1\]"),
+    ({"dropout_p": 0.5, "seed": torch.zeros(1)}, "seed has dtype Float; it must be Long"),
+    ({"sinks": torch.zeros(2)}, r"sinks has shape \[2\] and query has shape .*must equal dimension 1 of query \(4\)"),
+    ({"sinks": torch.zeros(4, dtype=torch.int32)}, "sinks has dtype Int; it must be Float"),
+    ({"sinks": torch.zeros(1, 4)}, r"sinks has 2 dimensions, shape \[1, 4\]; it must be \[heads\]"),
+    ({"window_left": 2**31}, "window_left is 2147483648; it must be -1 .. 2147483392"),
 ]
 
 
 @pytest.mark.parametrize(("changed", "words"), BAD, ids=lambda x: x if isinstance(x, str) else "")
 def test_a_bad_argument_is_named(ops, changed, words):
+    """By the operator; what attention refuses is in tests/common/kernels/test_attention.py."""
+
     def tensor(shape_or_dtype, usual):
+        if isinstance(shape_or_dtype, Tensor):
+            return shape_or_dtype.to(ops.device)
         if isinstance(shape_or_dtype, torch.dtype):
             return torch.zeros(usual, dtype=shape_or_dtype, device=ops.device)
         return torch.zeros(shape_or_dtype, device=ops.device)
@@ -372,9 +387,9 @@ def test_a_bad_argument_is_named(ops, changed, words):
     given = {
         name: tensor(changed.get(name, shape), shape) for name, shape in usual.items() if name in {*NORMAL, *changed}
     }
-    rest = {name: x for name, x in changed.items() if name not in usual}
+    rest = {name: x.to(ops.device) if isinstance(x, Tensor) else x for name, x in changed.items() if name not in usual}
     with pytest.raises(ValueError, match=words):
-        tuned.flash_attention(ops, **given, **rest)
+        operators_of(ops).flash_attention_forward(**given, causal=False, **rest)
 
 
 def test_a_bad_layout_is_named(ops):
@@ -410,25 +425,20 @@ READS_PAST_A_PACKED_TENSOR = """
 #include <stdexcept>
 #include "common/kernels/flash/flash.h"
 __global__ void read(const float* element, float* out) { out[threadIdx.x] = *element; }
-void flash_forward_fp32(const FlashArguments& a) {
+ForwardKernel forward_kernel(const FlashArguments&) { return ForwardKernel::FP32; }
+void flash_forward(const FlashArguments& a, void*) {
     const float* last_row = static_cast<const float*>(a.value) + (a.heads - 1) * a.value_strides.head;
     const float* end = last_row + (a.S_k - 1) * a.value_strides.row + a.head_dim;
     read<<<1, 1>>>(end - 1, static_cast<float*>(a.out));
     read<<<1, 1>>>(end, static_cast<float*>(a.out));
 }
-void flash_forward_3xfp16(const FlashArguments&) {}
-void flash_forward_fp16(const FlashArguments&) {}
-void flash_forward_bf16(const FlashArguments&) {}
-bool hopper_forward(const FlashArguments&, bool) { return false; }
-bool hopper_takes(const FlashArguments&, bool) { return false; }
-void hopper_forward_fp32(const FlashArguments&, void*) {}
-bool hopper_takes_fp32(const FlashArguments&) { return false; }
-bool hopper_backward(const FlashGradients&, bool) { return false; }
-bool hopper_backward_takes(const FlashGradients&, bool) { return false; }
-void flash_backward_fp32(const FlashGradients&) {}
-void flash_backward_fp16(const FlashGradients&) {}
-void flash_backward_bf16(const FlashGradients&) {}
+BackwardKernel backward_kernel(const FlashGradients&) { return BackwardKernel::PLAIN; }
+int64_t backward_workspace(const FlashGradients&, BackwardKernel) { return 0; }
+void flash_backward(const FlashGradients&, BackwardKernel) {}
+void block_forward(const FlashArguments&, const BlockLists&) {}
+void block_backward(const FlashGradients&, const BlockLists&, int*) {}
 void flash_merge(const MergeArguments&) {}
+void dropout_mask(const DropoutMaskArguments&) {}
 """
 
 

@@ -14,6 +14,8 @@ from flash_inputs import BATCH, HEADS, POSITIONS, S_K, S_Q, operators_of, positi
 from torch import Tensor
 from torch.testing import assert_close
 
+from common.reference.bounds import max_error_of
+
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -30,14 +32,14 @@ def tensors(ops, dtype: torch.dtype = torch.float32, **sizes) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("head_dim", [1, 5, 40, 64, 96, 128])
+@pytest.mark.parametrize("head_dim", [1, 5, 40, 64, 72, 96, 128, 200, 256])
 def test_gradients_of_every_head_dim(ops, dtype, head_dim):
     assert_gradients(ops, *tensors(ops, dtype, head_dim=head_dim))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("lower_right", [False, True])
-@pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (70, 1), (65, 133), (133, 65), (64, 64)], ids=str)
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (70, 1), (65, 133), (133, 65), (64, 64), (129, 131)], ids=str)
 def test_gradients_of_causal_attention(ops, dtype, sizes, lower_right):
     """With rows that see no key, and keys that no row sees: their gradients are 0."""
     inputs = tensors(ops, dtype, seq_q=sizes[0], seq_k=sizes[1], head_dim=8)
@@ -114,64 +116,51 @@ def test_the_gradient_is_the_slope(ops):
             assert torch.autograd.gradcheck(function, (query, key, value), eps=1e-2, atol=2e-3, rtol=2e-3)
 
 
-def test_only_what_is_asked_for(ops):
-    """One input with a gradient, no gradients at all, the operator without logsumexp, a mask that asks for one."""
-    query, key, value, grad_out = tensors(ops)
-    function = partial(tuned.flash_attention, ops, causal=True)
-    expected = torch.autograd.grad(function(query, key, value), (query, key, value), grad_out)
-    for i, wanted in enumerate(expected):
-        inputs = [x.detach().requires_grad_(number == i) for number, x in enumerate((query, key, value))]
-        (got,) = torch.autograd.grad(function(*inputs), inputs[i], grad_out)
-        assert_close(got, wanted)
-    with torch.no_grad():
-        assert not function(query, key, value).requires_grad
-    assert not function(query.detach(), key.detach(), value.detach()).requires_grad
-    raw = operators_of(ops).flash_attention(query, key, value, True)
-    for x, y in zip(torch.autograd.grad(raw, (query, key, value), grad_out), expected, strict=True):
-        assert_close(x, y)
-    mask = torch.zeros(S_Q, S_K, device=ops.device, requires_grad=True)
-    with pytest.raises(ValueError, match=r"mask requires a gradient; .* pass mask.detach\(\)"):
-        function(query, key, value, mask=mask)
-    with pytest.raises(NotImplementedError, match="no second derivative"):
-        once = torch.autograd.grad(function(query, key, value).sum(), query, create_graph=True)[0]
-        torch.autograd.grad(once.sum(), query)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rows_that_see_few_keys(ops, dtype):
+    """Their dS is a difference of numbers that are almost the same: 0 if there is one key. No error beyond PyTorch's
+    own, whatever the output was rounded to."""
+    for seq_q, seq_k, options in ((200, 1, {}), (200, 2, {}), (200, 3, {}), (8, 8, {"causal": True})):
+        query, key, value, grad_out = tensors(ops, dtype, seq_q=seq_q, seq_k=seq_k, head_dim=64)
+        value = (value.detach() + 4).requires_grad_()  # an output far from 0
+        plain = partial(attention, **options)
+        got = gradients(partial(tuned.flash_attention, ops, **options), query, key, value, grad_out)
+        exact = gradients(plain, query, key, value, grad_out, torch.float64)
+        same = gradients(plain, query, key, value, grad_out)
+        for x, x64, x_same in zip(got, exact, same, strict=True):
+            floor = 1e-5 + torch.finfo(dtype).eps / 2 * float(x64.abs().max())
+            assert max_error_of(x, x64) <= 2 * max_error_of(x_same, x64) + floor
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_opcheck(ops, dtype):
-    """torch.library's own tests: the schema is true, shapes are told right, gradients are registered and traceable."""
-    query, key, value, grad_out = tensors(ops, dtype, heads=4, kv_heads=2)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_some_of_the_keys(ops, dtype):
+    """The operator takes out and lse of more keys than it is given, as ring attention has them: gradients of parts add
+    up to those of the whole, also where a row sees few keys of a part."""
     operators = operators_of(ops)
-    mask = torch.randn(S_Q, S_K, device=ops.device)
-    torch.library.opcheck(operators.flash_attention.default, (query, key, value, False))
-    torch.library.opcheck(operators.flash_attention_forward.default, (query, key, value, True, 0.3, True, mask))
-    out, lse = operators.flash_attention_forward(
-        query.detach(), key.detach(), value.detach(), True, key_step=2, key_offset=3
-    )
-    inputs = (grad_out, query.detach(), key.detach(), value.detach(), out, lse, True, None, False, None, 2, 3)
-    torch.library.opcheck(operators.flash_attention_backward.default, inputs)
+    query, key, value, grad_out = (x.detach() for x in tensors(ops, dtype, seq_q=40, seq_k=60))
+    out, lse = operators.flash_attention_forward(query, key, value, False)
+    whole = operators.flash_attention_backward(grad_out, query, key, value, out, lse, False)
+    parts = [
+        operators.flash_attention_backward(grad_out, query, key[:, :, part], value[:, :, part], out, lse, False)
+        for part in (slice(0, 3), slice(3, 4), slice(4, 60))
+    ]
+    rounding = 4 * torch.finfo(dtype).eps
+    assert_close(sum(part[0].double() for part in parts), whole[0].double(), rtol=rounding, atol=rounding)
+    for i in (1, 2):
+        assert_close(torch.cat([part[i] for part in parts], 2), whole[i], rtol=rounding, atol=rounding)
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_compile_without_a_graph_break(ops, dynamic):
-    """Forward and backward under torch.compile(fullgraph=True), inside a function that does more than attention."""
-    query, key, value, grad_out = tensors(ops, torch.bfloat16)
-    mask = torch.randn(S_K, device=ops.device).expand(S_Q, S_K)
-
-    def function(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return tuned.flash_attention(ops, 2 * query, key, value, causal=True, mask=mask).transpose(1, 2) + 1
-
-    torch.compiler.reset()
-    compiled = torch.compile(function, fullgraph=True, dynamic=dynamic, backend="aot_eager")
-    assert torch.equal(compiled(query, key, value), function(query, key, value))
-    grad_out = grad_out.transpose(1, 2)
-    for x, y in zip(
-        gradients(compiled, query, key, value, grad_out), gradients(function, query, key, value, grad_out), strict=True
-    ):
-        assert_close(x, y)
-    more_heads = tensors(ops, torch.bfloat16, heads=4)[:3]
-    with torch.no_grad():
-        assert torch.equal(compiled(*more_heads), function(*more_heads))
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_a_fixed_order_in_the_simulator(dtype):
+    """Blocks on several threads add in any order unless told otherwise; the bound is the usual one either way."""
+    ops = tuned.load("simulator")
+    inputs = tensors(ops, dtype, seq_q=70, seq_k=300, head_dim=8)
+    assert_gradients(ops, *inputs, deterministic=True)
+    operators = operators_of(ops)
+    query, key, value, grad_out = (x.detach() for x in inputs)
+    out, lse = operators.flash_attention_forward(query, key, value, False)
+    run = partial(operators.flash_attention_backward, grad_out, query, key, value, out, lse, False, deterministic=True)
+    assert flash_inputs.same_every_time(run, 10)
 
 
 @pytest.fixture
@@ -181,11 +170,12 @@ def cuda():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [{}, {"seq_q": 700, "seq_k": 900, "head_dim": 128, "heads": 16}], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_cuda_graph_can_hold_forward_and_backward(cuda, dtype):
-    query, key, value, grad_out = tensors(cuda, dtype)
-    run = partial(gradients, partial(tuned.flash_attention, cuda, causal=True))
-    inputs = [x.detach() for x in (query, key, value, grad_out)]
+def test_a_cuda_graph_can_hold_forward_and_backward(cuda, dtype, sizes):
+    """The counter that work is drawn from begins anew with every replay."""
+    run = partial(gradients, partial(tuned.flash_attention, cuda, causal=True, deterministic=True))
+    inputs = [x.detach() for x in tensors(cuda, dtype, **sizes)]
     expected = run(*inputs)  # compiled, loaded and warm before the capture
     graph = torch.cuda.CUDAGraph()
     static = [torch.zeros_like(x) for x in inputs]
@@ -194,10 +184,10 @@ def test_a_cuda_graph_can_hold_forward_and_backward(cuda, dtype):
         captured = run(*static)
     for given, to in zip(inputs, static, strict=True):
         to.copy_(given)
-    graph.replay()
-    assert torch.equal(out, tuned.flash_attention(cuda, *inputs[:3], causal=True))
-    for x, y in zip(captured, expected, strict=True):
-        assert_close(x, y)
+    for _ in range(3):
+        graph.replay()
+        assert torch.equal(out, tuned.flash_attention(cuda, *inputs[:3], causal=True))
+        assert all(torch.equal(x, y) for x, y in zip(captured, expected, strict=True))
 
 
 @pytest.mark.gpu
@@ -215,22 +205,6 @@ def test_the_current_stream_is_used(cuda):
         out = tuned.flash_attention(cuda, *late)
     stream.synchronize()
     assert torch.equal(out, expected)
-
-
-@pytest.mark.gpu
-def test_the_device_of_the_inputs_is_used(cuda):
-    """Inputs on the second GPU while the first is the current one; inputs on two GPUs are refused."""
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-    query, key, value, grad_out = tensors(cuda)
-    there = [x.detach().to("cuda:1") for x in (query, key, value, grad_out)]
-    function = partial(tuned.flash_attention, cuda)
-    out = function(*there[:3])
-    assert out.device == there[0].device and torch.equal(out.to("cuda:0"), function(query, key, value))
-    for x, y in zip(gradients(function, *there), gradients(function, query, key, value, grad_out), strict=True):
-        assert_close(x.to("cuda:0"), y)
-    with pytest.raises(ValueError, match="they must be on the same one"):
-        function(query, there[1], value)
 
 
 @pytest.mark.gpu

@@ -11,11 +11,10 @@ import torch
 from checked_findings import nothing_found
 from flash_gradients import attention, gradients
 from flash_inputs import operators_of, tensors
-from hopper_sources import DENSE
+from hopper_sources import flash_build
 from torch import Tensor
 
 from common.compiling.load import load
-from common.compiling.request import BuildRequest
 from common.reference.bounds import max_error_of
 
 BAD = [math.nan, math.inf, -math.inf]
@@ -27,10 +26,10 @@ def ops(backend: str):
     return flash.load(backend)
 
 
-@pytest.fixture(scope="module")
-def hopper():
+@pytest.fixture
+def hopper(dtype):
     """The kernels for Hopper GPUs, in the simulator."""
-    return load(BuildRequest("flash", backend="simulator", arch="sm_90a", sources=DENSE, label="hopper"))
+    return load(flash_build(dtype))
 
 
 def spoil(x: Tensor, where: Tensor, bad: float) -> Tensor:
@@ -45,7 +44,7 @@ def run(ops, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, **opti
     operators = operators_of(ops)
     options = {"causal": False} | options
     out, lse = operators.flash_attention_forward(query, key, value, **options)
-    return operators.flash_attention_backward(grad_out, query, key, value, out, lse, **options)
+    return operators.flash_attention_backward(grad_out, query, key, value, out, lse, **options)[:3]
 
 
 def assert_clean(found, clean: list[Tensor], rows=None, keys=None, mask: Tensor | None = None, **options) -> None:
@@ -106,8 +105,8 @@ def test_a_key_that_later_rows_see(ops, dtype, which, head_dim):
     """Rows before it keep their gradients; the others have what they see."""
     inputs = tensors(ops, dtype, 90, 90, head_dim, 2, 2, 1, sharpness=1, mean_value=0)
     at = torch.arange(90, device=ops.device) == 50
-    spoilt = {"key": [1], "value": [2], "both": [1, 2]}[which]
-    query, key, value, grad_out = (spoil(x, at, math.nan) if i in spoilt else x for i, x in enumerate(inputs))
+    spoiled = {"key": [1], "value": [2], "both": [1, 2]}[which]
+    query, key, value, grad_out = (spoil(x, at, math.nan) if i in spoiled else x for i, x in enumerate(inputs))
     found = run(ops, query, key, value, grad_out, causal=True)
     assert_clean(found[:1], inputs, rows=torch.arange(90, device=ops.device) < 50, causal=True)
     assert bool(found[0][:, :, 50:].isnan().all())

@@ -1,16 +1,19 @@
-"""The kernel of dense attention for Hopper GPUs (wgmma) beside attention in float64: sizes, layouts, masks, its border.
+"""The kernels of dense attention for Hopper GPUs (wgmma), forward and backward, compared with float64: sizes, layouts,
+masks, their border, a fixed order of sums.
 
-For GPUs of compute capability 9.0, but for the last test; the operators and their errors: test_flash.py, gradients
-and what PyTorch does with them: test_flash_torch.py.
+For GPUs of compute capability 9.0, but for the last test; the operators and their errors: test_flash.py; the other
+kernels' gradients, and what PyTorch does with them: test_flash_torch.py.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import flash_room as flash
 import pytest
 import torch
+from flash_gradients import assert_gradients, gradients
 from flash_inputs import (
     ALIGNMENTS,
     assert_near,
@@ -20,11 +23,10 @@ from flash_inputs import (
     operators_of,
     packed,
     rows_first,
-    scores,
+    same_every_time,
     tensors,
 )
 from torch import Tensor
-from torch.testing import assert_close
 
 from task7.front_door.sdpa import scaled_dot_product_attention
 
@@ -40,6 +42,12 @@ def ops():
     return flash.load("cuda")
 
 
+def smooth(ops, dtype: torch.dtype, *sizes: int, **more: int) -> list[Tensor]:
+    """query, key, value that require gradients, and the gradient of the output, all standard normal."""
+    *inputs, grad_out = tensors(ops, dtype, *sizes, **more, sharpness=1, mean_value=0)
+    return [x.requires_grad_() for x in inputs] + [grad_out]
+
+
 def assert_right(ops, query: Tensor, key: Tensor, value: Tensor, kernel: str = "wgmma", **options) -> Tensor:
     """The named kernel runs, and out and lse are near to float64."""
     arguments = {"causal": False, **options}
@@ -49,13 +57,25 @@ def assert_right(ops, query: Tensor, key: Tensor, value: Tensor, kernel: str = "
     return out
 
 
+def assert_backward(ops, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, kernel="wgmma", **options):
+    """The named kernel runs, and its gradients are as near to float64 as those of the other kernels must be."""
+    assert flash.backward_kernel_of(ops, grad_out, query, key, value, **options) == kernel
+    assert_gradients(ops, query, key, value, grad_out, **options)
+
+
+def assert_both(ops, dtype: torch.dtype, *sizes: int, alignment: str = "full", **heads: int) -> Tensor:
+    """Forward of peaked weights, backward of smooth ones. Returns the output."""
+    options = ALIGNMENTS[alignment]
+    assert_backward(ops, *smooth(ops, dtype, *sizes, **heads), **options)
+    return assert_right(ops, *tensors(ops, dtype, *sizes, **heads)[:3], **options)
+
+
 @gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("alignment", ALIGNMENTS)
 @pytest.mark.parametrize("head_dim", range(8, 129, 8))
 def test_every_head_dim(ops, dtype, alignment, head_dim):
-    query, key, value = tensors(ops, dtype, seq_q=150, seq_k=333, head_dim=head_dim, heads=4, kv_heads=2)[:3]
-    assert_right(ops, query, key, value, **ALIGNMENTS[alignment])
+    assert_both(ops, dtype, 150, 333, head_dim, alignment=alignment, heads=4, kv_heads=2)
 
 
 @gpu
@@ -64,38 +84,38 @@ def test_every_head_dim(ops, dtype, alignment, head_dim):
 @pytest.mark.parametrize(
     "sizes",
     [
-        *[(1, 1), (1, 239), (239, 1), (64, 64), (65, 63), (113, 203), (129, 131), (191, 193), (700, 70), (70, 700)],
-        *[(1023, 1024), (1024, 1023), (2000, 777)],
+        *[(1, 1), (1, 239), (239, 1), (239, 2), (64, 64), (65, 63), (113, 203), (129, 131), (191, 193), (300, 260)],
+        *[(700, 70), (70, 700), (1023, 1024), (1024, 1023), (2000, 777)],
     ],
     ids=str,
 )
 def test_any_number_of_queries_and_keys(ops, sizes, head_dim, alignment):
-    """Ragged numbers of queries and keys, many tiles and less than one; rows that see no key are among them."""
+    """Ragged numbers, many tiles and less than one; rows that see no key; keys that no row sees have the gradient 0."""
     for dtype in DTYPES:
-        query, key, value = tensors(ops, dtype, seq_q=sizes[0], seq_k=sizes[1], head_dim=head_dim, heads=2)[:3]
-        out = assert_right(ops, query, key, value, **ALIGNMENTS[alignment])
+        out = assert_both(ops, dtype, *sizes, head_dim, alignment=alignment, heads=2)
         blind = max(sizes[0] - sizes[1], 0) if alignment == "lower right" else 0
         assert bool((out[:, :, :blind] == 0).all()) and bool((out[:, :, blind:] != 0).any())
 
 
 @gpu
+@pytest.mark.parametrize("alignment", ["full", "lower right"])
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4, 8])
-def test_fewer_heads_of_keys_than_of_queries(ops, head_dim, kv_heads):
-    query, key, value = tensors(ops, torch.bfloat16, 300, 500, head_dim, heads=8, kv_heads=kv_heads)[:3]
-    assert_right(ops, query, key, value)
-    assert_right(ops, query, key, value, causal=True, lower_right=True)
+def test_fewer_heads_of_keys_than_of_queries(ops, head_dim, kv_heads, alignment):
+    assert_both(ops, torch.bfloat16, 300, 500, head_dim, alignment=alignment, heads=8, kv_heads=kv_heads)
 
 
 @gpu
 @pytest.mark.parametrize("alignment", ALIGNMENTS)
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_more_work_than_multiprocessors(ops, head_dim, alignment):
+@pytest.mark.parametrize("kv_heads", [4, 16])
+def test_more_work_than_multiprocessors(ops, head_dim, alignment, kv_heads):
     """A block does several pieces of work, and its barriers go on from one to the next; the same bits every time."""
-    query, key, value = tensors(ops, torch.bfloat16, 1100, 1000, head_dim, batch=3, heads=16, kv_heads=4)[:3]
-    out = assert_right(ops, query, key, value, **ALIGNMENTS[alignment])
+    sizes, heads = (1100, 1000, head_dim), {"batch": 3, "heads": 16, "kv_heads": kv_heads}
+    out = assert_both(ops, torch.bfloat16, *sizes, alignment=alignment, **heads)
+    inputs = tensors(ops, torch.bfloat16, *sizes, **heads)[:3]
     for _ in range(20):
-        assert torch.equal(flash.flash_attention(ops, query, key, value, **ALIGNMENTS[alignment]), out)
+        assert torch.equal(flash.flash_attention(ops, *inputs, **ALIGNMENTS[alignment]), out)
 
 
 @gpu
@@ -121,21 +141,27 @@ def test_shapes_for_long_sequences(ops, head_dim, alignment, keys, shape):
 @pytest.mark.parametrize("head_dim", [40, 64, 128])
 def test_layouts_that_the_copy_engine_takes(ops, head_dim):
     """[batch, S, heads, head_dim], one packed tensor, gaps of 16 bytes, shared batches: read where they lie."""
-    query, key, value = tensors(ops, torch.bfloat16, 300, 300, head_dim)[:3]
-    expected = assert_right(ops, query, key, value, causal=True)
-    for views in (packed(query, key, value), rows_first(query, key, value), gaps(query, key, value, behind=8)):
+    query, key, value = inputs = tensors(ops, torch.bfloat16, 300, 300, head_dim)[:3]
+    *leaves, grad_out = (x.detach() for x in smooth(ops, torch.bfloat16, 300, 300, head_dim))
+    expected = assert_right(ops, *inputs, causal=True)
+    (turned,) = rows_first(grad_out)
+    for layout in (packed, rows_first, partial(gaps, behind=8)):
+        views = layout(*inputs)
         assert not all(x.is_contiguous() for x in views)
         assert torch.equal(assert_right(ops, *views, causal=True), expected)
-    shared = [x[:1].expand(3, -1, -1, -1) for x in (query, key, value)]
+        assert_backward(ops, *(x.requires_grad_() for x in layout(*leaves)), turned, causal=True)
+    shared = [x[:1].expand(3, -1, -1, -1) for x in inputs]
     assert torch.equal(assert_right(ops, *shared, causal=True)[2:], expected[:1])
+    shared = [x[:1].expand(3, -1, -1, -1) for x in (*leaves, grad_out)]
+    assert_backward(ops, *(x.requires_grad_() for x in shared[:3]), shared[3], causal=True)
     odd = [torch.as_strided(x[:1, :1], (1, 1, *x.shape[2:]), (3, 5, *x.stride()[2:])) for x in (query, key, value)]
     assert_right(ops, *odd)  # no stride is used where a size is 1
 
 
 @gpu
 def test_the_border(ops):
-    """What it does not take goes to the kernel that takes all: masks, scales of 0 or less, keys that stand apart, rows
-    that are not in units of 16 bytes."""
+    """What they do not take: masks, scales of 0 or less and keys that are apart go to mma, rows not in units of 16
+    bytes, also those of the gradient, to plain."""
     query, key, value = tensors(ops, torch.bfloat16, 100, 100, 64)[:3]
     assert_right(ops, query, key, value, "mma", mask=torch.rand(100, 100, device="cuda") < 0.7)
     assert_right(ops, query, key, value, "mma", scale=0.0)
@@ -144,10 +170,24 @@ def test_the_border(ops):
     assert flash.kernel_of(ops, query, key[:, :, ::2], value[:, :, ::2]) == "wgmma"  # as a shorter sequence
     assert flash.kernel_of(ops, query.float(), key.float(), value.float()) == "3xfp16"
     for before, behind in ((0, 1), (0, 4), (4, 4)):
-        assert_right(ops, *gaps(query, key, value, before=before, behind=behind), "mma")
-    assert_right(ops, query, *gaps(key, value, behind=4), "mma")
-    assert_right(ops, *(x[..., :60] for x in (query, key, value)), "mma")  # a head_dim that is no multiple of 8
+        assert_right(ops, *gaps(query, key, value, before=before, behind=behind), "plain")
+    assert_right(ops, query, *gaps(key, value, behind=4), "plain")
+    assert_right(ops, *(x[..., :60] for x in (query, key, value)), "plain")  # a head_dim that is no multiple of 8
     assert_right(ops, *(x[..., 8:24] for x in (query, key, value)))
+
+    query, key, value, grad_out = smooth(ops, torch.bfloat16, 100, 100, 64)
+    assert_backward(ops, query, key, value, grad_out, "mma", mask=torch.rand(100, 100, device="cuda") < 0.7)
+    assert_backward(ops, query, key, value, grad_out, "mma", scale=0.0)
+    assert_backward(ops, query, key, value, grad_out, "mma", scale=-0.1)
+    assert_backward(ops, query, key, value, grad_out, scale=0.3)
+    apart = key[:, :, ::2], value[:, :, ::2]
+    assert flash.backward_kernel_of(ops, grad_out, query, *apart, True, key_step=2) == "mma"
+    assert flash.backward_kernel_of(ops, grad_out, query, *apart) == "wgmma"  # as a shorter sequence
+    assert flash.backward_kernel_of(ops, *(x.float() for x in (grad_out, query, key, value))) == "fp32"
+    assert_backward(ops, query, key, value, *gaps(grad_out, behind=4), "plain")
+    assert_backward(ops, query, *(x.detach().requires_grad_() for x in gaps(key, value, behind=4)), grad_out, "plain")
+    narrow = [x[..., :60].detach().requires_grad_() for x in (query, key, value)]
+    assert_backward(ops, *narrow, grad_out[..., :60], "plain")  # a head_dim that is no multiple of 8
 
 
 @gpu
@@ -168,23 +208,28 @@ def test_scale_and_large_scores(ops):
 
 
 @gpu
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("alignment", ALIGNMENTS)
-def test_gradients(ops, dtype, alignment):
-    """The backward pass takes its out and lse."""
-    for head_dim, (seq_q, seq_k) in ((64, (113, 203)), (128, (300, 260))):
-        *inputs, grad_out = tensors(ops, dtype, seq_q, seq_k, head_dim, heads=4, kv_heads=2, sharpness=1, mean_value=0)
-        inputs = [x.requires_grad_() for x in inputs]
-        call = lambda: flash.flash_attention(ops, *inputs, **ALIGNMENTS[alignment])  # noqa: B023, E731
-        assert KERNEL in kernels_of(call)
-        grads = torch.autograd.grad(call(), inputs, grad_out)
-        exact = [x.detach().double().requires_grad_() for x in inputs]
-        blind = max(seq_q - seq_k, 0) if alignment == "lower right" else 0
-        repeated = [exact[0], *(x.repeat_interleave(2, 1) for x in exact[1:])]
-        s = scores(*repeated[:2], **ALIGNMENTS[alignment])[:, :, blind:]
-        out = torch.softmax(s, -1) @ repeated[2]
-        for x, y in zip(grads, torch.autograd.grad(out, exact, grad_out[:, :, blind:].double()), strict=True):
-            assert_close(x.double(), y, rtol=2e-2, atol=4e-2 if dtype == torch.bfloat16 else 6e-3)
+@pytest.mark.parametrize("head_dim", [64, 128, 60])
+def test_the_same_bits_in_a_fixed_order(ops, head_dim, alignment):
+    """By an argument and by PyTorch's switch, 50 runs; head_dim 60 goes to the kernel that takes all."""
+    options = ALIGNMENTS[alignment]
+    inputs = smooth(ops, torch.bfloat16, 1100, 1000, head_dim, batch=2, heads=16, kv_heads=8)
+    assert_gradients(ops, *inputs, deterministic=True, **options)
+    call = partial(flash.flash_attention, ops, deterministic=True, **options)
+    assert same_every_time(lambda: gradients(call, *inputs), 50)
+    torch.use_deterministic_algorithms(True)
+    try:
+        switched = gradients(partial(flash.flash_attention, ops, **options), *inputs)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert all(torch.equal(x, y) for x, y in zip(switched, gradients(call, *inputs), strict=True))
+
+
+@gpu
+def test_gradients_of_key_and_value_have_the_same_bits_anyway(ops):
+    inputs = smooth(ops, torch.float16, 700, 900, 128, heads=8, kv_heads=2)
+    call = partial(flash.flash_attention, ops, causal=True)
+    assert same_every_time(lambda: gradients(call, *inputs)[1:], 20)
 
 
 @gpu
@@ -203,7 +248,8 @@ def test_it_stands_at_every_door(ops):
 
 def test_the_simulator_has_other_kernels():
     ops = flash.load("simulator")
-    query, key, value = tensors(ops, torch.float16, 5, 5, 8)[:3]
-    assert flash.kernel_of(ops, query, key, value) == "mma"
-    assert flash.kernel_of(ops, query.float(), key.float(), value.float()) == "3xfp16"
-    assert flash.kernel_of(ops, query.float(), key.float(), value.float(), tensor_cores=False) == "fp32"
+    for dtype, forward, backward in ((torch.float16, "mma", "mma"), (torch.float32, "3xfp16", "fp32")):
+        query, key, value, grad_out = tensors(ops, dtype, 5, 5, 8)
+        assert flash.kernel_of(ops, query, key, value) == forward
+        assert flash.backward_kernel_of(ops, grad_out, query, key, value) == backward
+    assert flash.kernel_of(ops, query, key, value, tensor_cores=False) == "fp32"

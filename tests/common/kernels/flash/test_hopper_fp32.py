@@ -115,7 +115,7 @@ def test_the_same_bits_under_load(ops, seq, head_dim, alignment):
 @pytest.mark.parametrize("seq", [300, 2048])
 def test_relative_errors_of_values_around_zero(ops, seq, head_dim, alignment):
     """Over all elements below 1e-6, as of the kernel with mma.sync. (Of values that all have one sign the tensor cores,
-    which cut sums, lose more: they cut towards zero.)"""
+    which cut sums, lose more: they cut toward zero.)"""
     query, key, value = tensors(ops, torch.float32, seq, seq, head_dim, heads=4, sharpness=1.0, mean_value=0)[:3]
     out = operators_of(ops).flash_attention(query, key, value, ALIGNMENTS[alignment].get("causal", False))
     ref64 = attention(torch.float64, query, key, value, **ALIGNMENTS[alignment])

@@ -104,7 +104,7 @@ def test_bad_arguments_are_named(tuned, change, words):
 # 768 and 1600: a row in registers, in few pieces and in many; 2112: too long for that in any dtype
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [768, 1600, 2112])
-def test_long_rows_are_normalised(tuned, dtype, width):
+def test_long_rows_are_normalized(tuned, dtype, width):
     generator = torch.Generator().manual_seed(0)
     x, residual, weight, bias = (
         torch.randn(*shape, generator=generator).to(dtype).to(tuned.device)

@@ -38,7 +38,7 @@ BROKEN = [
     ("step2_tma.cu", "mbarrier_wait(full, step % 2)", "mbarrier_wait(full, (step + 1) % 2)", EARLY),
     ("step2_tma.cu", EXPECT, "mbarrier_expect(full, TILE_BYTES)", EARLY),
     ("step2_tma.cu", EXPECT, "mbarrier_expect(full, 3 * TILE_BYTES)", "8192 more byte(s)"),
-    ("step2_tma.cu", "        __syncthreads();  // nobody", "        // nobody", OVERWRITTEN),
+    ("step2_tma.cu", "        __syncthreads();  // no thread", "        // no thread", OVERWRITTEN),
     ("step3_roles.cu", WAIT, "        if", OVERWRITTEN),
     ("step3_roles.cu", "ring.parity() ^ 1", "ring.parity()", "is the parity one off?"),
     ("step3_roles.cu", EMPTY, EMPTY.replace("4", "5"), "misses 1 of 5 arrival(s)"),

@@ -110,9 +110,9 @@ def test_what_hidden_keys_hold_reaches_nobody(ops, dtype):
     for name, (call, seeing) in calls.items():
         clean = call(value)
         for bad in (math.nan, math.inf):
-            spoilt = value.clone()
-            spoilt[0, 0, at, 3] = bad
-            out = call(spoilt)
+            spoiled = value.clone()
+            spoiled[0, 0, at, 3] = bad
+            out = call(spoiled)
             assert torch.equal(out[1], clean[1]), name
             assert not bool(out[0][:, seeing, 3].isfinite().any()), name
             error = max_error_of(out[0][:, ~seeing], clean[0][:, ~seeing].double())
@@ -246,17 +246,17 @@ def test_what_nobody_attends_to_is_not_read(ops, dtype, bad):
     """Keys between the strided ones, keys beyond every window and blocks in nobody's list may hold anything."""
     query, key, value = tensors(ops, dtype, seq_q=128, seq_k=256, head_dim=16, batch=1, heads=2)
 
-    def spoilt(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def spoiled(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return query, *(x.masked_fill(rows[:, None], bad) for x in (key, value))
 
     keys = torch.arange(256, device=ops.device)
     clean = ops.strided_attention(query, key, value, 3, 1, True)
-    assert torch.equal(ops.strided_attention(*spoilt(keys % 3 != 1), 3, 1, True), clean)
+    assert torch.equal(ops.strided_attention(*spoiled(keys % 3 != 1), 3, 1, True), clean)
     clean = ops.sliding_window_attention(query, key, value, 40)
-    assert torch.equal(ops.sliding_window_attention(*spoilt(keys >= 128), 40), clean)
+    assert torch.equal(ops.sliding_window_attention(*spoiled(keys >= 128), 40), clean)
     lists = lists_of((torch.arange(4, device=ops.device) % 2 == 0).expand(2, 2, 4))
     clean = ops.block_sparse_attention(query, key, value, *lists, 64)
-    assert torch.equal(ops.block_sparse_attention(*spoilt(keys // 64 % 2 == 1), *lists, 64), clean)
+    assert torch.equal(ops.block_sparse_attention(*spoiled(keys // 64 % 2 == 1), *lists, 64), clean)
 
 
 def test_the_same_bits_every_time(ops, dtype):

@@ -1,4 +1,4 @@
-"""How compare.py reads the output of compute-sanitizer and judges; no GPU needed."""
+"""How compare_sanitizer.py reads the output of compute-sanitizer and judges; no GPU needed."""
 
 import sys
 
@@ -55,22 +55,20 @@ CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
 @pytest.mark.parametrize(
     "text, kinds, lines",
     [
-        (ACCESS, {"out of bounds": 1}, {("bounds.cu", 28)}),
+        (ACCESS, {"out_of_bounds": 1}, {("bounds.cu", 28)}),  # what follows from it is not counted
         (MISALIGNED, {"misaligned": 1}, {("bounds.cu", 256)}),
         (LEAK, {"leak": 1}, set()),
-        (API, {"API error: cudaFree": 1}, set()),
-        (RACE, {"race: Error": 1, "race: Warning": 1}, {("shared_races.cu", n) for n in (28, 30, 40, 41)}),
-        (UNINITIALIZED, {"uninitialized: shared": 2, "uninitialized": 1}, {("initialization.cu", 31)}),
-        (BARRIER, {"barrier: Divergent thread(s) in block": 1}, {("synchronization.cu", 24)}),
+        (API, {"API error": 1}, set()),
+        (RACE, {"race": 2}, {("shared_races.cu", n) for n in (28, 30, 40, 41)}),
+        (UNINITIALIZED, {"uninitialized": 1}, {("initialization.cu", 31)}),
+        (BARRIER, {"barrier": 1}, {("synchronization.cu", 24)}),
         (CLEAN, {}, set()),
         ("========= Something new happened\n========= ERROR SUMMARY: 2 errors\n", {"other": 2}, set()),
     ],
 )
 def test_reports(text, kinds, lines):
     verdict = read_report(text)
-    assert dict(verdict.kinds) == kinds
-    assert verdict.lines == lines
-    assert verdict.trouble == ""
+    assert (dict(verdict.kinds), verdict.lines, verdict.trouble) == (kinds, lines, "")
 
 
 def test_no_summary_is_no_verdict():
@@ -85,27 +83,19 @@ def test_what_hangs_is_killed():
     assert run_killable([sys.executable, "-c", "print(1)"], 60) == ("1\n", False)
 
 
-@pytest.mark.parametrize(
-    "is_wrong, mine, they, agree, who",
-    [
-        (True, True, True, "yes", "both"),
-        (True, True, False, "no", "ours"),
-        (True, False, True, "no", "NVIDIA"),
-        (True, False, False, "yes", "neither"),
-        (False, False, False, "yes", "both"),
-        (False, True, False, "no", "NVIDIA"),
-        (False, False, True, "no", "ours"),
-        (False, True, True, "yes", "neither"),
-    ],
-)
-def test_who_is_right(is_wrong, mine, they, agree, who):
+@pytest.mark.parametrize("is_wrong", [True, False])
+@pytest.mark.parametrize("mine", [True, False])
+@pytest.mark.parametrize("they", [True, False])
+def test_who_is_right(is_wrong, mine, they):
     case = next(case for case in CASES if case.is_wrong == is_wrong)
     found, clean = read_report(RACE), read_report(CLEAN)
     tools = {"memcheck": clean, "racecheck": found if they else clean, "initcheck": Verdict(trouble="no end in 30 s")}
     cells = row(case, found if mine else clean, tools)
-    assert cells[0] == case.name
-    assert cells[-3:-1] == [agree, who]
-    assert cells[5:7] == ["no end in 30 s", "not run"]
+    who = ["ours"] * (mine == is_wrong) + ["NVIDIA"] * (they == is_wrong)
+    who = {0: "neither", 1: who[0] if who else "", 2: "both"}[len(who)]
+    assert [cells[0], *cells[5:7], *cells[-3:-1]] == [
+        *(case.name, "no end in 30 s", "not run"), "yes" if mine == they else "no", who,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ __global__ void load_some_lanes(const float* in, float* out, int lanes) {
 }
 __global__ void store_strided(float* out, int stride) { out[threadIdx.x * stride] = 1.0f; }
 
-// ---- 2. Shared memory: every lane writes neighbours, then reads with a stride (in elements)
+// ---- 2. Shared memory: every lane writes neighbors, then reads with a stride (in elements)
 
 constexpr int WORDS = 2048;
 
@@ -50,7 +50,7 @@ __global__ void write_shared(T* out, int stride, int n) {
 }
 
 // Rows of 16 chunks of 16 bytes each: 8 lanes that read chunk `column` of 8 rows, as ldmatrix does. With `swizzle` the
-// chunk lies at column ^ (row % 8).
+// chunk is at column ^ (row % 8).
 __global__ void read_chunks(float4* out, int column, int swizzle) {
     __shared__ float4 s[32 * 8];
     for (int i = threadIdx.x; i < 32 * 8; i += 32) s[i] = out[i];

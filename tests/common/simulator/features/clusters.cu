@@ -6,8 +6,8 @@
 
 namespace cg = cooperative_groups;
 
-// Each block adds up what its neighbours in the cluster hold; out [blocks]
-__device__ void add_neighbours(int* out) {
+// Each block adds up what its neighbors in the cluster hold; out [blocks]
+__device__ void add_neighbors(int* out) {
     __shared__ int mine[32];
     cg::cluster_group cluster = cg::this_cluster();
     mine[threadIdx.x] = 100 * blockIdx.x + threadIdx.x;
@@ -17,8 +17,8 @@ __device__ void add_neighbours(int* out) {
     cluster.sync();
     if (threadIdx.x == 3) out[blockIdx.x] = sum + 10000 * cluster.block_rank();
 }
-__global__ void __cluster_dims__(2, 1, 1) declared(int* out) { add_neighbours(out); }
-__global__ void asked(int* out) { add_neighbours(out); }
+__global__ void __cluster_dims__(2, 1, 1) declared(int* out) { add_neighbors(out); }
+__global__ void asked(int* out) { add_neighbors(out); }
 
 // Rounds in which every block writes and then reads what the next one wrote.
 __global__ void by_grid_barrier(int* numbers, int* out) {

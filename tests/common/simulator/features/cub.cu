@@ -44,6 +44,22 @@ __global__ void warp_parts(const int* in, int* out) {
     out[2 * t + 1] = inclusive;
 }
 
+// Each group of 4 lanes goes through a list of its own length, and the groups of a warp leave the loop one by one.
+__global__ void lists(const int* lengths, int* out) {
+    using Scan = cub::WarpScan<int, 4>;
+    __shared__ typename Scan::TempStorage scan[16];
+    const int group = threadIdx.x / 4, lane = threadIdx.x % 4;
+    int length = 0, before = 0;
+    for (int first = 0; first < lengths[group]; first += 4) {
+        int total;
+        Scan(scan[group]).ExclusiveSum(first + lane < lengths[group], before, total);
+        before += length;
+        length += total;
+    }
+    out[2 * threadIdx.x] = Scan(scan[group]).Broadcast(length, group % 4);
+    out[2 * threadIdx.x + 1] = before;
+}
+
 __global__ void sort_block(const float* in, float* out, int* from) {
     using Sort = cub::BlockRadixSort<float, 64, 2, int>;
     __shared__ typename Sort::TempStorage storage;
@@ -76,6 +92,14 @@ int main() {
     }
     for (int t = 0; t < 32; ++t) warp += in[t];
     EXPECT(warps[0] == warp);
+    for (int group = 0; group < 16; ++group) in[group] = 3 * group + 1;
+    lists<<<1, 64>>>(in.device(), warps.device());
+    warps.fetch();
+    for (int t = 0; t < 64; ++t) {
+        const int length = 3 * (t / 4) + 1, last = (length - 1) / 4 * 4;
+        EXPECT(warps[2 * t] == length && warps[2 * t + 1] == min(length, last + t % 4));
+    }
+    for (int i = 0; i < n; ++i) in[i] = (i * 37) % 101;
     size_t bytes = 0;
     int *source = in.device(), *result = sums.device(), *scanned = before.device();
     EXPECT(cub::DeviceReduce::Sum(nullptr, bytes, source, result, n) == cudaSuccess && bytes > 0);

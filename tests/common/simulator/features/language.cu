@@ -49,6 +49,9 @@ __global__ void rest(float4* out) {
     printf("from a kernel: %d %s\n", p.x, "text");
 }
 
+// The argument itself, not a copy: here a __managed__ variable.
+__global__ void one_more(int& x) { ++x; }
+
 int main() {
     const int rows = 20, cols = 37;
     Buffer<float> in(rows * cols), out(rows * cols), mapped(rows * cols);
@@ -68,7 +71,8 @@ int main() {
     EXPECT(cudaMemcpyFromSymbol(&count, launches, sizeof count) == cudaSuccess && count == 1);
     Buffer<float4> vector(1);
     rest<<<1, 1>>>(vector.device());
+    one_more<<<1, 1>>>(answer);
     vector.fetch();
-    EXPECT(vector[0].x == 56 && vector[0].y == 2 && vector[0].w == 28 && answer == 42);
+    EXPECT(vector[0].x == 56 && vector[0].y == 2 && vector[0].w == 28 && answer == 43);
     return done();
 }

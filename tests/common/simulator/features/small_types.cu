@@ -3,7 +3,7 @@
 
 #include "feature.h"
 
-#if defined(__NVCC__) && __cplusplus > 201703L  // nvcc shows std::lerp beside it then
+#if defined(__NVCC__) && __cplusplus > 201703L  // nvcc shows std::lerp next to it then
 #define lerp own_lerp
 #endif
 __device__ float lerp(float a, float b, float t) { return a + t * (b - a); }

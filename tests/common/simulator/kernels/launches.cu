@@ -66,7 +66,8 @@ EXPORT(launch_nested_braces, (int* out), {
 EXPORT(launch_comparison, (int* out), {
     two<(3 < 4 ? 1 : 2), (1 << 3)><<<(2 > 1) ? 1 : 2, 1>>>(out);
     boolean<(3 < 4)><<<1, 1>>>(out + 1);
-    boolean<3 < 2><<<1, 1>>>(out + 2);
+    boolean<3 < 2><<<1, 1>>>(out + 2), two<4, 2><<<1, 1>>>(out + 3), c_kernel<<<1, 1>>>(out);
+    out += 4, boolean<true><<<1, 1>>>(out);
 })
 EXPORT(launch_braced, (float* out), {
     int n = 5;

@@ -90,6 +90,20 @@ __global__ void two_dimensional(float* out) {
 }
 EXPORT(shared_two_dimensional, (float* out), { two_dimensional<<<1, dim3(8, 4), 32 * sizeof(float)>>>(out); })
 
+struct Counted {
+    int count;
+    float values[7];
+};
+// No array of any length: nvcc takes it for a static one.
+__global__ void one_object(float* out) {
+    extern __shared__ Counted counted;
+    if (threadIdx.x == 0) counted.count = blockDim.x;
+    counted.values[threadIdx.x] = threadIdx.x;
+    __syncthreads();
+    out[threadIdx.x] = counted.values[counted.count - 1 - threadIdx.x];
+}
+EXPORT(shared_object, (float* out), { one_object<<<1, 7>>>(out); })
+
 __global__ void addresses(uint64_t* out) {
     extern __shared__ __align__(128) float aligned[];
     __shared__ double d;

@@ -8,7 +8,7 @@ using namespace mma;
 
 // ---- fragments
 
-// Where register i of a lane lies, as table[lane][6]: row and column in D, A and B.
+// Where register i of a lane is, as table[lane][6]: row and column in D, A and B.
 __global__ void fragment_table(int* d, int* a, int* b) {
     const int lane = threadIdx.x;
     for (int i = 0; i < 4; ++i) {

@@ -13,7 +13,7 @@ from common.compiling.plan import plans_of
 from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError
 from common.compiling.runner import runner_program
-from common.course.grading.build import build
+from common.course.grading.build import _lines_at, build
 from common.testing.calling import CallFailed
 from common.testing.runner.apart import ApartProcess, Built
 from common.testing.runner.process import TENSOR, Argument
@@ -27,8 +27,10 @@ SOURCE = """
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -49,6 +51,11 @@ __global__ void twice(const T* x, T* y, T f, Large large, int64_t size, double d
 static __global__ void constant(const float* x, float* y, int64_t size) {
     const int64_t i = blockIdx.x * int64_t{64} + threadIdx.x;
     if (i < size) y[i] = factor[0] * x[i];
+}
+// An answer of its own: an error that is a number of the input, in place of the launch's.
+static __global__ void answers(decltype(&send) say, const float* x) {
+    const uint64_t answer[3] = {uint64_t(1000 + x[1]), uint64_t(x[2]), 0};
+    if (threadIdx.x == 0) say(3, answer, sizeof answer, 0);
 }
 static void on_host(const float* x, float* y, int64_t size) { for (int64_t i = 0; i < size; ++i) y[i] = 2 * x[i]; }
 
@@ -81,6 +88,12 @@ void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t 
     if (cols == 11) constant<<<blocks, 2048>>>(x, y, rows * cols), CUDA_CHECK_LAUNCH();
     float* both = nullptr;
     if (cols == 12 && cudaMallocManaged(&both, 4)) throw std::runtime_error("no managed memory");
+    if (cols == 13) {
+        answers<<<1, 32>>>(&send, x);
+        throw std::runtime_error("error " + std::to_string(cudaGetLastError()));
+    }
+    for (int i = 0; cols == 14 && i < 2000; ++i) cudaMalloc(&both, 4);
+    for (int i = 0; cols == 15 && i < 2000; ++i) constant<<<blocks, 64>>>(x, y, rows * cols);
 }
 void merge_states(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, cudaStream_t) {}
 """
@@ -100,6 +113,7 @@ def process(tmp_path_factory: pytest.TempPathFactory):
     (folder / "library.so").write_bytes(library)
     (plan,) = plans_of(asked)
     made = ApartProcess(runner_program(), Built.of(folder / "library.so", about, plan.place.binding))
+    made._lines = lambda addresses: "".join(f"\n  at {one}" for one in _lines_at(asked, addresses)["lines"])
     yield made
     made.close()
 
@@ -116,9 +130,9 @@ def run(process: ApartProcess, cols: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_kernels_get_their_arguments_and_are_counted(process: ApartProcess, cols: int) -> None:
     x, y = run(process, cols)
     assert torch.equal(y, 2 * x)
-    counts = process.counts
+    counts = process.counts  # of machine code: a thread runs more bytes than blocks
     assert (counts["launches"], counts["threads"], counts["read_back"]) == (1, 64, 0)
-    assert counts["work"] >= counts["most_work"] > 0
+    assert counts["work"] >= counts["most_work"] > 40
 
 
 def test_what_comes_back_to_the_host_is_counted(process: ApartProcess) -> None:
@@ -133,7 +147,7 @@ def test_what_comes_back_to_the_host_is_counted(process: ApartProcess) -> None:
         (4, "invalid device function"),  # a function of the host's is launched
         (7, "Bad system call"),
         (8, "Bad system call"),
-        (9, "illegal memory access"),
+        (9, r"illegal memory access[^\n]*\n[^\n]*in kernel constant[^\n]*\n  at \S*source.cu:28.* in constant"),
         (10, "past the end of an output"),
         (11, "invalid argument"),
         (12, "no managed memory"),
@@ -150,11 +164,22 @@ def test_memory_that_host_code_opens_is_not_the_devices(process: ApartProcess) -
     assert not y.any()  # x holds other numbers, and y is as it was
 
 
+def test_what_the_device_answers_is_bounded(process: ApartProcess) -> None:
+    with pytest.raises(RuntimeError, match=r"error 999$"):  # whatever its process says
+        run(process, 13)
+    process.end_process()
+    with pytest.raises(CallFailed):  # 2,000 addresses
+        run(process, 14)
+    x, y = run(process, 15)  # 2,000 launches
+    assert torch.equal(y, 2 * x)
+
+
 EMPTY = """
 #include "task3/given/online_softmax.h"
 void online_softmax(const float*, float*, float*, int64_t, int64_t, cudaStream_t) {}
 void merge_states(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, cudaStream_t) {}
 """
+PASTE = "#define P(a, b) P_(a, b)\n#define P_(a, b) a##b\n"
 PICKED = 'extern "C" { static void (*pick())() { return nullptr; } void picked() __attribute__((ifunc("pick"))); }'
 
 
@@ -168,7 +193,32 @@ PICKED = 'extern "C" { static void (*pick())() { return nullptr; } void picked()
         ),
         (PICKED, "IFUNC"),
         ("#ifdef threadIdx\nint other;\n#endif", "different lines"),
-        ("__attribute__((no_sanitize_coverage)) void f() {}", "poisoned"),
+        ("__attribute__((no_sanitize_coverage)) void f() {}", "attributes that hide code"),
+        (
+            f"{PASTE}#define NO_SIMULATOR_UNCHECKED\n#define NO___attribute__(x) __attribute__(x)\n"
+            "P(NO_, SIMULATOR_UNCHECKED) void f() {}",
+            "attributes that hide code",
+        ),
+        ('__attribute__((section(".text; nop; .section .data"))) int n = 1;', "attributes that hide code"),
+        (
+            'extern "C" void __sanitizer_cov_trace_pc() {}',
+            "__sanitizer_cov_trace_pc is the simulator's",
+        ),
+        (f'{PASTE}__global__ void k() {{ P(as, m) volatile(""); }}', "source.cu:[0-9]+: assembly"),
+        (f"{PASTE}char a = '\"'; P(as, m)(\"\"); char b = '\"';", "source.cu:[0-9]+: assembly"),
+        (f'{PASTE}auto a = R"(")"; P(as, m)(""); auto b = R"(")";', "source.cu:[0-9]+: assembly"),
+        (
+            "namespace simulator { struct Worker; void begin_work(Worker&); }\n"
+            "void f(simulator::Worker& w) { begin_work(w); }",
+            "simulator::begin_work belongs to the simulator alone",
+        ),
+        ('#\\ \nline 7 "other.h"', "#line"),
+        (
+            "extern __device__ int other(int);\n__global__ void k(int* x) { *x = other(1); }",
+            "nresolved extern function",
+        ),
+        ("/* a */ # /* b */ line 7", "#line"),
+        ('%:  7 "other.h"', "#line"),
         ("#include <algorithm>\n__global__ void k(float* x) { std::stable_sort(x, x + 9); }", "not allowed"),
     ],
 )

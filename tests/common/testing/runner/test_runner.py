@@ -387,7 +387,7 @@ def test_an_answer_that_is_none_is_an_error_of_its_call(tmp_path: Path, data: by
     program.chmod(0o755)
     process = RunnerProcess(program, [])
     process.begin()
-    with pytest.raises(CallFailed, match="gave no answer that can be read") as failed:
+    with pytest.raises(CallFailed, match="sent an answer that can't be read") as failed:
         process.call("task3::online_softmax", [], 1)
     assert failed.value.ended
     with pytest.raises(CallFailed, match="has ended"):

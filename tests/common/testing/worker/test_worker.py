@@ -122,6 +122,34 @@ def test_what_is_no_call_ends_in_time_too():
             worker.answer({"do": "hang"})
 
 
+def sums_in_threads(ops, request) -> dict:
+    """Eight threads that use PyTorch for the first time in this process, all at once; their errors."""
+    errors: list[str] = []
+    x, together = torch.ones(100_000), threading.Barrier(8)
+
+    def one():
+        together.wait()
+        try:
+            x.sum()
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=one) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return {"errors": errors}
+
+
+def test_threads_may_be_the_first_to_use_pytorch():
+    torch.set_num_threads(torch.get_num_threads())  # PyTorch has a pool of threads, which a fork breaks
+    with Worker(Served(operators, list, answer=sums_in_threads)) as worker:
+        for _ in range(20):  # without a new pool, about one process in three fails
+            assert worker.answer({"do": "sum"})["errors"] == []
+            worker.end_process()
+
+
 def test_a_compiler_that_never_ends_is_no_wait_for_ever():
     with Worker(Served(lambda: time.sleep(1000), list)) as worker:
         worker.load_seconds = 0.5
@@ -320,7 +348,7 @@ def test_an_answer_that_is_none_is_an_error_of_its_case(data):
     with Worker(None, Nursery(answers)) as worker:
         worker.load()
         verdict = judge(CASES["right"], worker)
-    assert verdict.status == ERROR and verdict.ended and "gave no answer that can be read" in verdict.diagnosis[0]
+    assert verdict.status == ERROR and verdict.ended and "sent an answer that can't be read" in verdict.diagnosis[0]
 
 
 def test_half_an_answer_ends_in_time(monkeypatch):

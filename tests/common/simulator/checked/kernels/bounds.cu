@@ -3,7 +3,7 @@
 //   next             reads one element past the end
 //   unguarded        more threads than elements
 //   before           index -1
-//   far              an index that lies in no memory at all
+//   far              an index that is in no memory at all
 //   rows             a matrix read with the row length of another one
 //   counted_past     an atomic past the end
 //   past_dynamic     past the end of dynamic shared memory
@@ -176,7 +176,7 @@ CASE(freed_once) {
     require(cudaMemset(in, 0, 64 * sizeof(float)));
     twice<<<1, 64>>>(in, out.data);
     require(cudaFree(in));
-    require(cudaMalloc(&in, 64 * sizeof(float)));  // it may well lie where the first one lay
+    require(cudaMalloc(&in, 64 * sizeof(float)));  // it may well be where the first one lay
     require(cudaMemset(in, 0, 64 * sizeof(float)));
     twice<<<1, 64>>>(in, out.data);
     require(cudaFree(in));
@@ -184,7 +184,7 @@ CASE(freed_once) {
     out.download(result);
 }
 
-// Vectors that begin `shift` elements behind the start of `in`.
+// Vectors that begin `shift` elements after the start of `in`.
 __global__ void quads(const float* in, float4* out, int shift) {
     out[threadIdx.x] = *reinterpret_cast<const float4*>(in + 4 * threadIdx.x + shift);  // line: misaligned float4
 }
@@ -226,7 +226,7 @@ __constant__ float weights[4];
 __device__ float offsets[4] = {1, 2, 3, 4};
 __device__ int launches;
 
-// A struct by value, a constant table set by the host, an initialised and a zeroed device variable, a local array that
+// A struct by value, a constant table set by the host, an initialized and a zeroed device variable, a local array that
 // is indexed by a loop variable.
 __global__ void parameters(Shape shape, const float* in, float* out) {
     const int t = threadIdx.x;

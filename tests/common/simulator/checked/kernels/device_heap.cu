@@ -22,6 +22,23 @@ __global__ void lists(float* out) {
 }
 RUN(heap_lists, 1, 64, { lists<<<1, 64>>>(out.data); })
 
+// An object with virtual functions: its constructor writes where they are.
+struct Shape {
+    __device__ virtual ~Shape() {}
+    __device__ virtual float area() const = 0;
+};
+struct Square : Shape {
+    float side;
+    __device__ Square(float side_) : side(side_) {}
+    __device__ float area() const override { return side * side; }
+};
+__global__ void virtual_calls(float* out) {
+    const Shape* shape = new Square(threadIdx.x);
+    out[threadIdx.x] = shape->area();
+    delete shape;
+}
+RUN(heap_virtual_calls, 1, 64, { virtual_calls<<<1, 64>>>(out.data); })
+
 // One thread allocates, all fill and read.
 __global__ void shared_buffer(float* out) {
     __shared__ float* buffer;

@@ -1,10 +1,10 @@
 // Races in global memory, atomics and fences.
 //
-//   neighbours        a barrier orders the threads of a block, also in global memory
+//   neighbors        a barrier orders the threads of a block, also in global memory
 //   other_block       no barrier orders two blocks; the next kernel does
 //   overlap           blocks whose parts overlap by one element
-//   stencil           in place: each thread reads what its neighbour writes
-//   count             one counter for all: atomics, plain additions, an atomic beside a plain read
+//   stencil           in place: each thread reads what its neighbor writes
+//   count             one counter for all: atomics, plain additions, an atomic next to a plain read
 //   histogram         bins in shared memory
 //   aggregated        one atomic per warp, its result handed out by a shuffle
 //   last_block        the block that finishes last adds up what all have written: fence, then ticket
@@ -17,20 +17,20 @@
 
 // data[t] = 2 in[t], then out[t] = data[t - 1].
 template <bool WAIT>
-__global__ void neighbours(const float* in, float* data, float* out) {
+__global__ void neighbors(const float* in, float* data, float* out) {
     const int t = threadIdx.x;
-    data[t] = 2 * in[t];  // line: neighbour write
+    data[t] = 2 * in[t];  // line: neighbor write
     if (WAIT) __syncthreads();
-    out[t] = t > 0 ? data[t - 1] : 0;  // line: neighbour read
+    out[t] = t > 0 ? data[t - 1] : 0;  // line: neighbor read
 }
 CASE(global_with_barrier) {
     Array<float> in = ramp(64), data(64), out(64);
-    neighbours<true><<<1, 64>>>(in.data, data.data, out.data);
+    neighbors<true><<<1, 64>>>(in.data, data.data, out.data);
     out.download(result);
 }
 CASE(global_without_barrier) {
     Array<float> in = ramp(64), data(64), out(64);
-    neighbours<false><<<1, 64>>>(in.data, data.data, out.data);
+    neighbors<false><<<1, 64>>>(in.data, data.data, out.data);
     out.download(result);
 }
 
@@ -157,7 +157,7 @@ __device__ void fence() {
 }
 
 // The sum of 32 values per block; the block with the last ticket adds up those sums. Between a block's sum and its
-// ticket stands a fence, and another one between the last ticket and the sums that it stands for.
+// ticket is a fence, and another one between the last ticket and the sums that it announces.
 template <Fence WIDTH>
 __global__ void last_block(const float* in, float* partial, unsigned* tickets, float* out) {
     __shared__ bool last;

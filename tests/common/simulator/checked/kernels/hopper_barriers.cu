@@ -59,7 +59,7 @@ CASE(mbarrier_drop) { handed_over_case<Hand::drops>(result); }
 
 enum class Rounds { right, no_empty, full_parity_stays, empty_parity_wrong, one_round_short };
 
-// 64 threads, 5 rounds through one slot; out[t] = 0 + 1 + ... + 4 rows of 32, each lane its neighbour's
+// 64 threads, 5 rounds through one slot; out[t] = 0 + 1 + ... + 4 rows of 32, each lane its neighbor's
 template <Rounds HOW>
 __global__ void rounds(const float* in, float* out) {
     __shared__ float slot[32];
@@ -98,12 +98,12 @@ CASE(rounds_parity_never_flips) { rounds_case<Rounds::full_parity_stays>(result)
 CASE(rounds_empty_parity_wrong) { rounds_case<Rounds::empty_parity_wrong>(result); }
 CASE(rounds_last_arrival_missing) { rounds_case<Rounds::one_round_short>(result); }
 
-enum class Misuse { not_initialised, overwritten, copied, twice, invalidated };
+enum class Misuse { not_initialized, overwritten, copied, twice, invalidated };
 
 template <Misuse HOW>
 __global__ void misused(float* out) {
     __shared__ Mbarrier barrier[2];
-    if (HOW != Misuse::not_initialised && threadIdx.x == 0) {
+    if (HOW != Misuse::not_initialized && threadIdx.x == 0) {
         mbarrier_init(barrier[0], 32);
         if (HOW == Misuse::twice) mbarrier_init(barrier[0], 32);
         mbarrier_init_done();
@@ -125,10 +125,10 @@ static void misused_case(float* result) {
     misused<HOW><<<1, 32>>>(out.data);
     out.download(result);
 }
-CASE(mbarrier_never_initialised) { misused_case<Misuse::not_initialised>(result); }
+CASE(mbarrier_never_initialized) { misused_case<Misuse::not_initialized>(result); }
 CASE(mbarrier_overwritten) { misused_case<Misuse::overwritten>(result); }
 CASE(mbarrier_copied) { misused_case<Misuse::copied>(result); }
-CASE(mbarrier_initialised_twice) { misused_case<Misuse::twice>(result); }
+CASE(mbarrier_initialized_twice) { misused_case<Misuse::twice>(result); }
 CASE(mbarrier_used_after_inval) { misused_case<Misuse::invalidated>(result); }
 
 enum class Halves { right, producers_wait, no_barrier, counts_differ, one_warp_missing, other_number };

@@ -1,4 +1,4 @@
-// Bulk and tensor copies of the copy engine (compute capability 9.0).
+// Bulk and tensor copies of TMA (compute capability 9.0).
 //
 //   row_in       32 floats from global to shared memory, one mbarrier
 //   ring_in      several rows through two slots

@@ -1,7 +1,7 @@
 // wgmma (compute capability 9.0): products of a warpgroup, D [64][64] = A [64][64] B [64][64]^T of float16.
 //
 //   filled       the threads write the tiles themselves
-//   loaded       the copy engine does
+//   loaded       TMA does
 //
 // A [i][k] = (i + k) % 4, B [j][k] = (j * 3 + k) % 5 - 2: sums of small integers, exact in any order. out: the first 256.
 #include <cuda.h>

@@ -5,8 +5,8 @@
 //   add_to_output     out[i] += ... on fresh memory
 //   half_a_word       two bytes of four were written
 //   one_byte_of_two   one byte of two was written
-//   one_block_only    shared memory that only block 0 initialises
-//   copy              what cudaMemset(), cudaMemcpy() and earlier kernels write is initialised
+//   one_block_only    shared memory that only block 0 initializes
+//   copy              what cudaMemset(), cudaMemcpy() and earlier kernels write is initialized
 //   padded_tile       the padding column of a tile is never touched
 //   tagged            a struct with padding bytes is copied whole
 //   even_elements     elements that no kernel wrote are copied back to the host

@@ -1,4 +1,4 @@
-// Races in shared memory: two threads of a block touch the same bytes, one of them writes, and no barrier lies between.
+// Races in shared memory: two threads of a block touch the same bytes, one of them writes, and no barrier is between.
 //
 //   shift            write, then read by another thread
 //   sum_of_tiles     read, then the next tile is written over it
@@ -192,7 +192,7 @@ RUN(scan_two_buffers, 64, 64, { scan_ping_pong<<<1, 64>>>(in.data, out.data); })
 RUN(scan_in_place_two_barriers, 64, 64, { scan_in_place<true><<<1, 64>>>(in.data, out.data); })
 RUN(scan_in_place_one_barrier, 64, 64, { scan_in_place<false><<<1, 64>>>(in.data, out.data); })
 
-// Neighbouring threads read and write neighbouring elements that share a word, never the same element.
+// Neighboring threads read and write neighboring elements that share a word, never the same element.
 template <typename T>
 __global__ void narrow(const float* in, float* out) {
     __shared__ T values[64];
@@ -223,7 +223,7 @@ __global__ void overlapping_bytes(const float* in, float* out) {
 }
 RUN(byte_of_a_word, 64, 64, { overlapping_bytes<<<1, 64>>>(in.data, out.data); })
 
-// 64 threads write 32 bytes: thread t and thread t + 32 the same one, its neighbours in between.
+// 64 threads write 32 bytes: thread t and thread t + 32 the same one, its neighbors in between.
 __global__ void colliding_bytes(const float* in, float* out) {
     __shared__ unsigned char bytes[32];
     const int t = threadIdx.x;

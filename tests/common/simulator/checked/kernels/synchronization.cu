@@ -9,6 +9,10 @@
 //   not_in_mask      a mask that does not name the lane itself
 //   waiting_lanes    half a warp in __syncwarp(), half in __syncthreads()
 //   own_halves       masks that name just the lanes that come: fine
+//   cuda_objects     a cuda::barrier and a cuda::atomic that init() and store() write first: fine
+#include <cuda/atomic>
+#include <cuda/barrier>
+
 #include "case.h"
 #include "common/cuda/warp.cuh"
 
@@ -127,3 +131,14 @@ __global__ void own_halves(const float* in, float* out) {
     out[t] = value;
 }
 RUN(shuffle_within_halves, 32, 32, { own_halves<<<1, 32>>>(in.data, out.data); })
+
+__global__ void cuda_objects(float* out) {
+    __shared__ cuda::barrier<cuda::thread_scope_block> barrier;
+    __shared__ cuda::atomic<int, cuda::thread_scope_block> count;
+    if (threadIdx.x == 0) init(&barrier, blockDim.x), count.store(0);
+    __syncthreads();
+    count.fetch_add(1);
+    barrier.arrive_and_wait();
+    out[threadIdx.x] = count.load();
+}
+RUN(cuda_barrier_and_atomic, 1, 64, { cuda_objects<<<1, 64>>>(out.data); })

@@ -3,7 +3,7 @@
 
 enum Fences { both, none, only_writer, only_reader };
 
-// Within a block: the writer sets the flag behind a fence, the reader waits for it.
+// Within a block: the writer sets the flag after a fence, the reader waits for it.
 template <Fences FENCES>
 __global__ void hand_over(float* out) {
     __shared__ volatile int ready;

@@ -1,0 +1,256 @@
+"""A student's Python without a tensor: its process has handles, this one holds what they stand for.
+
+    module = start("task3", "attention")        sys.modules has it then
+    module.flash_attention(query, key, value)   runs there; every operation comes back here
+
+Here is decided which functions there are: an operation that is not in ALLOWED is refused by its name. So there is no
+attention of PyTorch's or of any library to call, whatever student code does, and the numbers in a tensor can't be read
+but one at a time and MOST_READ times in a call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import Connection
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from common.compiling.operators import Operators
+from common.course.grading.torch_handles import DUNDERS, PROPERTIES
+from common.testing.calling import CallFailed
+from common.testing.case import ERROR, NOT_IMPLEMENTED
+
+VIEWS = """
+    view view_as reshape reshape_as transpose permute movedim moveaxis swapaxes swapdims t unsqueeze squeeze expand
+    expand_as broadcast_to flatten unflatten chunk split tensor_split narrow select unbind detach contiguous clone
+    stack cat concat hstack vstack repeat repeat_interleave tile flip roll diagonal index_select gather
+    take_along_dim copy_ stride is_contiguous nelement element_size is_floating_point to cpu type type_as float
+    double half bfloat16 int long bool
+"""
+MADE = """
+    tensor as_tensor arange zeros ones full empty eye linspace zeros_like ones_like full_like empty_like new_zeros
+    new_ones new_full new_empty new_tensor fill_ zero_ tril triu tril_indices triu_indices finfo item tolist
+"""
+SIMPLE = """
+    add sub subtract mul multiply div divide true_divide neg negative eq ne lt le gt ge masked_fill where linear
+"""
+NUMBERS = """
+    abs exp exp2 expm1 log log2 log1p sqrt rsqrt square pow reciprocal sign floor ceil round maximum minimum max min
+    fmax fmin clamp clamp_min clamp_max clip isinf isnan isfinite isneginf nan_to_num logical_and logical_or
+    logical_not addcmul lerp logaddexp sum amax amin mean logsumexp softmax log_softmax any all cumsum prod argmax
+    argmin matmul mm bmm mv dot inner outer baddbmm addmm addbmm einsum tensordot pad masked_scatter index_fill
+    index_copy scatter index_add
+"""
+WITH_KERNELS = frozenset(f"{VIEWS} {MADE} {SIMPLE}".split())
+ALLOWED = WITH_KERNELS | frozenset(NUMBERS.split())
+IN_PLACE = frozenset(f"{SIMPLE} {NUMBERS} tril triu".split())
+MOST_BYTES = 1 << 22  # of a request
+MOST_READ = 500  # numbers in a call
+SPACES = {"torch": torch, "functional": F, "Tensor": Tensor}
+CODE = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from common.course.grading.torch_handles import main; main(*sys.argv[1:])"
+)
+
+
+class Far(nn.Module):
+    """Something in the other process: a function, a class, a layer with its weights."""
+
+    def __init__(self, server: Server, number: int, weights: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self.__dict__.update(_server=server, _far=number)
+        for i, weight in enumerate(weights):
+            self.register_parameter(f"_weight{i}", nn.Parameter(weight, requires_grad=False))
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._server.ask({"of": self._far, "what": name})
+
+    def __call__(self, *given: object, **named: object) -> object:
+        return self._server.ask({"of": self._far}, given, named)
+
+
+class Server:
+    """The other process, and the tensors that it has handles of.
+
+    Args:
+        root: the tree.
+        task, name: of which it imports taskN/<name>.py.
+        allowed: the functions that there are.
+
+    Raises:
+        CallFailed: the file cannot be imported.
+    """
+
+    def __init__(self, root: str, task: str, name: str, allowed: frozenset[str]) -> None:
+        self._allowed, self._tensors, self._last, self._read = allowed, {}, 0, 0
+        self._operators: list[Operators] = []
+        self.line, self.place = 0, f"{task}/{name}.py"
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", CODE, root, task, name, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                cwd=root,
+                env={"LANG": "C.UTF-8", "HOME": os.environ.get("HOME", "/"), "PYTHONDONTWRITEBYTECODE": "1"},
+            )
+        self._connection = Connection(ours.detach())
+        self._answered()
+
+    def ask(self, request: dict, given: tuple = (), named: dict | None = None) -> object:
+        """An attribute, or with `named` what a call returns. CallFailed: it raised, or the process ended."""
+        self._read = 0
+        if named is not None:
+            request |= {"given": self._encoded(given), "named": {name: self._encoded(x) for name, x in named.items()}}
+        with suppress(OSError):  # it has ended: said below
+            self._connection.send_bytes(json.dumps(request).encode())
+        return self._answered()
+
+    def _end(self) -> None:
+        self._connection.close()
+        self._process.kill()
+
+    def is_alive(self) -> bool:
+        """Whether it can be asked."""
+        return not self._connection.closed and self._process.poll() is None
+
+    def _answered(self) -> object:
+        while True:
+            try:
+                told = json.loads(self._connection.recv_bytes(MOST_BYTES))
+                if "call" not in told:
+                    if "returned" in told:
+                        return self._decoded(told["returned"])
+                    break
+                answer = self._operation(told)
+                self._connection.send_bytes(json.dumps(answer).encode())
+            except (OSError, EOFError):
+                self._end()
+                raise CallFailed(ERROR, [f"The process that runs {self.place} has ended."]) from None
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+                self._end()
+                words = f"{self.place} sent what is no request: {type(error).__name__}: {error}"
+                raise CallFailed(ERROR, [words[:1000]]) from None
+        kind, words, where = str(told["failed"]), str(told["words"]), f"{self.place}:{told['line']}"
+        if kind == "NotImplementedError":
+            words = words or f"{told['function']} is not implemented yet: {where}"
+            raise CallFailed(NOT_IMPLEMENTED, [words], where)
+        if kind not in ("RuntimeError", "ValueError"):
+            words = f"{kind}: {words}"
+        raise CallFailed(ERROR, words.splitlines() or [kind], where)
+
+    def _operation(self, told: dict) -> dict:
+        """Calls a function for the other process: {"value": ...} or {"raised": ...}."""
+        for number in told["released"]:
+            self._tensors.pop(number, None)
+        space, name = map(str, told["call"])
+        self.line = int(told["line"])
+        given = [self._decoded(one) for one in told["given"]]
+        named = {str(key): self._decoded(one) for key, one in told["named"].items()}
+        try:
+            return {"value": self._encoded(self._function(space, name)(*given, **named))}
+        except Exception as error:
+            return {"raised": type(error).__name__, "words": str(error)}
+
+    def _function(self, space: str, name: str):
+        if space.startswith("operators "):
+            operators = self._operators[int(space.split()[1])]
+            operators.library_of(name)  # raises where it is no operator
+            return getattr(operators, name)
+        if name in PROPERTIES:
+            return lambda x: getattr(x, name)
+        base = name.removesuffix("_")
+        if name in ("item", "tolist", "__bool__", "__float__", "__int__", "__index__"):
+            return partial(self._number, name)
+        if name in self._allowed or (base in IN_PLACE and base in self._allowed) or self._is_operator(space, name):
+            return getattr(SPACES[space], name)
+        raise RuntimeError(f"{space}.{name} can't be used in graded code")
+
+    def _is_operator(self, space: str, name: str) -> bool:
+        """Whether it is one that Python writes as a sign, such as + or []."""
+        number = "matmul" in name or "pow" in name
+        return space == "Tensor" and name in DUNDERS and (not number or self._allowed is ALLOWED)
+
+    def _number(self, name: str, x: Tensor) -> object:
+        self._read += x.numel()
+        if self._read > MOST_READ:
+            raise ValueError(f"graded code may read {MOST_READ} numbers out of tensors in a call")
+        return getattr(Tensor, name)(x)
+
+    def _encoded(self, value: object) -> object:
+        if isinstance(value, Tensor):
+            self._last += 1
+            self._tensors[self._last] = value
+            return {"tensor": [self._last, list(value.shape), str(value.dtype).removeprefix("torch.")]}
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return {"named": {name: self._encoded(getattr(value, name)) for name in value._fields}}
+        if isinstance(value, tuple) and type(value).__module__ == "torch.return_types":
+            return {"named": {"values": self._encoded(value[0]), "indices": self._encoded(value[1])}}
+        if isinstance(value, list | tuple):
+            return [self._encoded(one) for one in value]
+        if isinstance(value, torch.finfo | torch.iinfo):
+            names = [name for name in ("min", "max", "eps", "tiny") if hasattr(value, name)]
+            return {"named": {name: getattr(value, name) for name in names}}
+        if isinstance(value, Operators):
+            self._operators.append(value)
+            return {"operators": len(self._operators) - 1}
+        if isinstance(value, nn.Module):
+            plain = {name: one for name, one in vars(value).items() if not name.startswith("_") and not callable(one)}
+            return {"module": {name: self._encoded(one) for name, one in {**plain, **_parts(value)}.items()}}
+        if isinstance(value, torch.dtype | torch.device):
+            return {type(value).__name__: str(value).removeprefix("torch.")}
+        return value
+
+    def _decoded(self, value: object) -> object:
+        if isinstance(value, list):
+            return tuple(map(self._decoded, value))
+        if not isinstance(value, dict):
+            return value
+        ((kind, one),) = value.items()
+        if kind == "tensor":
+            return self._tensors[one]
+        if kind == "list":
+            return [*map(self._decoded, one)]
+        if kind == "slice":
+            return slice(*map(self._decoded, one))
+        if kind == "object":
+            return Far(self, int(one[0]), self._decoded(one[1]))
+        if kind == "dtype":
+            return getattr(torch, one) if isinstance(getattr(torch, one), torch.dtype) else torch.float32
+        return ... if kind == "ellipsis" else torch.device(one)
+
+
+def _parts(module: nn.Module) -> dict[str, object]:
+    """Its parameters and modules by their names."""
+    return {**module._parameters, **module._modules}
+
+
+_started: dict[tuple[str, str], ModuleType] = {}
+
+
+def module_of(root: str, task: str, name: str, with_kernels: bool) -> ModuleType:
+    """What calls taskN/<name>.py in its process, which is started if there is none. CallFailed: see Server.
+
+    Args:
+        root: the tree.
+        with_kernels: the part computes in kernels, and its Python may not.
+    """
+    module = _started.get((task, name))
+    if not module or not module.server.is_alive():
+        server = Server(root, task, name, WITH_KERNELS if with_kernels else ALLOWED)
+        module = _started[task, name] = ModuleType(f"{task}.{name}")
+        vars(module).update(server=server, __file__=f"{root}/{server.place}", __getattr__=Far(server, 0).__getattr__)
+        module.calling_line = lambda: f"{server.place}:{server.line}"
+    return module

@@ -1,0 +1,11 @@
+// flash_attention_wgmma_bf16.cu - flash_attention_wgmma_options.cuh for bfloat16. A file for each type, so that they compile in
+// parallel. For other targets, and in the simulator unless it runs code for sm_90a, it takes nothing.
+#if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
+#include "common/kernels/flash/flash.h"
+
+bool wgmma_forward_bf16(const FlashArguments&, bool) { return false; }
+#else
+#include "common/kernels/flash/flash_attention_wgmma_options.cuh"
+
+bool wgmma_forward_bf16(const FlashArguments& a, bool dry) { return forward_by_wgmma<__nv_bfloat16>(a, dry); }
+#endif

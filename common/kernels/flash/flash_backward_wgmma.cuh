@@ -1,0 +1,105 @@
+// flash_backward_wgmma.cuh - the gradients of attention for Hopper GPUs (sm_90a), 16 bits: the instances of
+// hopper_backward.cuh, which flash_backward_wgmma_fp16.cu and _bf16.cu have for a type.
+//
+//   1. Problems    set_problem          the kernel's arguments, dense and with options
+//   2. Launcher    backward_by_wgmma    what it takes
+//
+//   hopper_backward_sequences.cuh    windows and packed sequences
+//   flash_backward.cuh               launch_row_numbers: delta and lse, a kernel that runs before
+//   flash_query_sum.cuh              launch_convert: dQ in 16 bits, a kernel that runs after
+//   flash_seen_gradients.cuh         the last one: gradients that 0 * NaN of hidden pairs has contaminated
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "common/cuda/check.h"
+#include "common/cuda/flash_launch.h"
+#include "common/cuda/logarithms.h"
+#include "common/kernels/flash/flash.h"
+#include "common/kernels/flash/flash_backward.cuh"
+#include "common/kernels/flash/flash_host.h"
+#include "common/kernels/flash/flash_query_sum.cuh"
+#include "common/kernels/flash/flash_seen_gradients.cuh"
+#include "common/kernels/flash/hopper_backward.cuh"
+#include "common/kernels/flash/hopper_backward_sequences.cuh"
+
+// No rows and keys beyond are taken; a window that wide hides nothing.
+constexpr int64_t MANY = int64_t{1} << 28;
+
+// ------------------------------------------------------------------------------------------------- 1. Problems
+
+template <class S>
+void set_problem(Problem& p, const FlashGradients& g) {
+    const FlashArguments& a = g.forward;
+    p.causal = a.causal, p.diagonal = static_cast<int>(a.diagonal);
+    if (a.causal) p.section = heads_in_cache(a.S_q, p.group, S::D);
+}
+
+template <class S>
+void set_problem(SequenceKeys::Problem& p, const FlashGradients& g) {
+    const FlashArguments& a = g.forward;
+    p.cu_seqlens_q = a.cu_seqlens_q, p.cu_seqlens_k = a.cu_seqlens_k;
+    p.batch = static_cast<int>(a.batch), p.heads = static_cast<int>(a.heads);
+    p.causal = a.causal, p.lower_right = a.lower_right;
+    p.window_left = static_cast<int>(std::min(a.window_left, MANY));
+    p.window_right = static_cast<int>(std::min(a.window_right, MANY));
+    if (a.softcap > 0) p.inside = a.scale / a.softcap, p.factor = a.softcap * LOG2_E, p.log2_to_t = 1 / p.factor;
+    p.dropout = a.dropout;
+    p.key_head = g.grad_key_strides.head, p.key_row = g.grad_key_strides.row;
+    if (a.packed()) p.k_blocks = static_cast<int>(tiles_of(a.batch, a.S_k, true, S::B_c));
+    const bool rising = a.causal && a.window_left < 0;  // the first keys have most rows
+    if (rising || a.packed()) p.section = heads_in_cache(a.packed() ? a.S_q / a.batch : a.S_q, p.group, S::D);
+}
+
+// ------------------------------------------------------------------------------------------------- 2. Launcher
+
+// False, with nothing done, if TMA does not take the tensors or the kernel is not built for this GPU.
+template <class S>
+bool launch_by_wgmma(const FlashGradients& g, bool dry) {
+    using T = typename S::T;
+    constexpr bool DENSE = std::is_same_v<typename S::Keys, DenseKeys>;
+    const FlashArguments& a = g.forward;
+    typename S::Problem p = {};
+    if (!make_problem<S>(p, a, a.packed() ? 1 : a.batch, g.grad_out, g.grad_out_strides)) return false;
+    if (dry) return true;
+    set_problem<S>(p, g);
+    const BackwardSpace space(g, BackwardKernel::WGMMA);
+    const RowNumbers numbers(g, space, LOG2_E);
+    p.lse = numbers.lse, p.delta = numbers.delta, p.rows = static_cast<int>(numbers.rows);
+    p.grad_query_sum = g.workspace, p.grad_key = g.grad_key, p.grad_value = g.grad_value;
+    p.counter = space.counter(g), p.turns = g.deterministic ? space.nan(g) + 1 : nullptr;
+    if constexpr (!DENSE) p.nan = space.nan(g);
+    launch_row_numbers<T>(g, numbers, space, true);
+    launch_backward<S>(p, a.stream);
+    launch_convert<T, S::D, SumOrder::PIECES>(g, numbers, space.nan(g));
+    const bool rows_without_keys = DENSE && a.diagonal < 0;
+    launch_seen_gradients<T>(g, numbers, rows_without_keys ? nullptr : space.nan(g));
+    return true;
+}
+
+template <typename T>
+bool backward_by_wgmma(const FlashGradients& g, bool dry) {
+    const FlashArguments& a = g.forward;
+    const bool capped = a.softcap > 0, dropped = a.dropout.seed != nullptr;
+    if (a.head_dim > 128 || a.mask.kind != MaskKind::NONE || a.key_step != 1 || (capped && dropped)) return false;
+    // P gives tanh back, to as many digits as P has divided by softcap
+    if (!(a.scale > 0) || (capped && a.softcap < 1) || !in_pieces<T>(g)) return false;
+    const BackwardSpace space(g, BackwardKernel::WGMMA);
+    const int64_t blocks = a.kv_heads * tiles_of(a.batch, a.S_k, a.packed(), 128);
+    if (std::max({a.S_q, a.S_k, std::abs(a.diagonal), space.count, a.batch * a.heads, blocks}) > MANY) return false;
+    if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
+    const auto with_shape = [&]<class Shape, class Capped>() {
+        if (a.is_dense()) return launch_by_wgmma<Instance<Shape, DenseKeys, Scores::PLAIN>>(g, dry);
+        if (a.causal && !a.lower_right && a.diagonal != 0) return false;
+        return capped    ? launch_by_wgmma<Instance<Capped, SequenceKeys, Scores::CAPPED>>(g, dry)
+               : dropped ? launch_by_wgmma<Instance<Shape, SequenceKeys, Scores::DROPPED>>(g, dry)
+                         : launch_by_wgmma<Instance<Shape, SequenceKeys, Scores::PLAIN>>(g, dry);
+    };
+    return a.head_dim <= 64 ? with_shape.template operator()<D64<T>, D64Capped<T>>()
+                            : with_shape.template operator()<D128<T>, D128<T>>();
+}

@@ -1,0 +1,132 @@
+// hopper_backward_sequences.cuh - which rows see which keys, for hopper_backward.cuh: windows, packed sequences.
+//
+//   SequenceKeys    the policy
+//
+// In the workspaces (dQ's sum, lse and delta) every packed sequence begins at a multiple of 128 rows (PaddedRows), so a
+// tile of rows belongs to one sequence. In the tensors it may end within a tile, which then holds rows of the next
+// sequence: their lse in the workspace is infinity, and P is 0.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "common/cuda/check.h"
+#include "common/cuda/hopper_rows.cuh"
+#include "common/cuda/mma.cuh"
+#include "common/cuda/seen_row.cuh"
+#include "common/cuda/unroll.cuh"
+#include "common/kernels/flash/attention_policies.cuh"
+#include "common/kernels/flash/flash_sequences.cuh"
+#include "common/kernels/flash/hopper_backward_work.cuh"
+
+struct SequenceKeys {
+    static constexpr int PADDED_TILE = 128;
+    static constexpr bool MORE_CTAS_THAN_ITEMS = true;  // where packed sequences have fewer blocks than they might have
+    struct Problem : ::Problem {
+        const int *cu_seqlens_q, *cu_seqlens_k;  // [batch + 1] of packed sequences, or nullptr
+        int batch, heads;                        // sequences; heads of query
+        bool lower_right;
+        int window_left, window_right;  // -1: no such end
+        float inside;     // scale / softcap; scores are then tanh of it, and factor softcap * log2(e)
+        float log2_to_t;  // softcap: from log2(P) + lse to tanh
+        Dropout dropout;
+        int64_t key_head, key_row;  // strides of dK and dV, in elements
+        int* nan;                   // becomes 1 where dK or dV has a NaN
+    };
+
+    // B_c keys of a sequence, and the tiles of rows that see one of them. Keys that no row sees get one tile, where
+    // they are hidden.
+    struct alignas(16) Item {
+        int batch_kv, k_start, first, tiles;
+        Band<int> band;
+        int row, key, sum_row;  // where the sequence begins in Q, K and the workspaces
+        int dropout_heads;      // what a head's index is counted from, for its random numbers
+        bool adds;              // whether dQ gets something
+
+        // A tile's turn goes from its first block of keys to the last.
+        __device__ __forceinline__ int turn(int row) const {
+            return k_start <= max(row + band.lowest, 0) ? 0 : k_start;
+        }
+    };
+
+    // An item as the consumers keep it: in shared memory, since it has more words than they have registers.
+    struct ItemHere {
+        const Item* item;
+        __device__ __forceinline__ explicit ItemHere(const Item& at) : item(&at) {}
+        __device__ __forceinline__ const Item& operator*() const { return *item; }
+        __device__ __forceinline__ const Item* operator->() const { return item; }
+    };
+
+    // The blocks of a head: those of the first sequence, the second, ... A CTA's numbers rise, so it looks for the next
+    // block's sequence from the last one's on.
+    template <class S>
+    struct WorkOrder {
+        const Problem& a;
+        int sequence = 0, block = 0;  // the sequence of the last item, its first block
+        static constexpr int NONE = -1;
+
+        static __device__ __forceinline__ bool skips(const Item& item) { return item.tiles == NONE; }
+
+        __device__ __forceinline__ Item at(int number) {
+            Item item = {};
+            if (number >= a.batch_kv * a.k_blocks) return item;
+            HeadAndBlock place(a, number);
+            item.batch_kv = place.batch_kv;
+            int rows = a.S_q, keys = a.S_k;
+            if (a.cu_seqlens_q != nullptr) {
+                if (place.block < block) sequence = block = 0;
+                for (;; ++sequence) {
+                    if (sequence == a.batch) return item.tiles = NONE, item;
+                    keys = rows_of(a.cu_seqlens_k, sequence, a.S_k, item.key);
+                    const int blocks = ceil_div(keys, S::B_c);
+                    if (place.block < block + blocks) break;
+                    block += blocks;
+                }
+                place.block -= block;
+                rows = rows_of(a.cu_seqlens_q, sequence, a.S_q, item.row);
+                item.sum_row = (item.row & -PADDED_TILE) + sequence * PADDED_TILE;  // as PaddedRows
+                item.dropout_heads = sequence * a.heads;
+            }
+            item.band.set(rows, keys, a.causal, a.lower_right, a.window_left, a.window_right);
+            item.k_start = place.block * S::B_c;
+            const int begin = item.band.first_row_of(item.k_start);
+            const int end = item.band.end_of_rows(min(item.k_start + S::B_c, keys) - 1);
+            item.adds = begin < end;
+            item.first = item.adds ? begin / S::B_r : 0;
+            item.tiles = item.adds ? ceil_div(end, S::B_r) - item.first : 1;
+            return item;
+        }
+    };
+
+    template <class S>
+    static __device__ __forceinline__ bool hides(const Problem&, const Item& item, int key, int row) {
+        const Band<int>& band = item.band;
+        const int last = key + hopper::GROUP_ROWS - 1;
+        return last >= band.keys || row + S::STEP > band.rows || last > row + band.highest ||
+               key < row + S::STEP - 1 + band.lowest;
+    }
+    template <class S, int N8>
+    static __device__ __forceinline__ void hide(float (&s)[N8][4], const Problem&, const Item& item, int warp_key,
+                                                int row) {
+        int begin[2], end[2];
+        UNROLL
+        for (int i = 0; i < 2; ++i) {
+            const int key = item.k_start + warp_key + mma::d_row(threadIdx.x % 32, 2 * i);
+            begin[i] = key - item.band.highest - row;
+            end[i] = key < item.band.keys ? key - item.band.lowest + 1 - row : 0;
+        }
+        hopper::hide_outside(s, begin, end);
+    }
+
+    template <class S, int D8>
+    static __device__ __forceinline__ void store(const Problem& a, const Item& item, int key, const float (&dk)[D8][4],
+                                                 const float (&dv)[D8][4]) {
+        const int64_t at = item.batch_kv * a.key_head + (item.key + key) * a.key_row;
+        using T = typename S::T;
+        const float factor = S::SCORES == Scores::DROPPED ? a.dropout.factor : 1.0f;
+        if (attention::has_nan(dk) || attention::has_nan(dv)) atomicOr(a.nan, 1);
+        const int rows = item.band.keys - key;
+        hopper::write_rows<T>(static_cast<T*>(a.grad_value) + at, dv, {factor, factor}, rows, a.head_dim, a.key_row);
+        hopper::write_rows<T>(static_cast<T*>(a.grad_key) + at, dk, {a.scale, a.scale}, rows, a.head_dim, a.key_row);
+    }
+};

@@ -1,5 +1,0 @@
-// options_forward_bf16.cu - the forward pass with options of bfloat16 rows in pieces: options_forward_mma.cuh. A file of
-// its own for each type, so that they are compiled beside each other.
-#include "common/kernels/flash_options/options_forward_mma.cuh"
-
-bool options_forward_bf16(const OptionsArguments& a) { return forward_in_fragments<__nv_bfloat16>(a); }

@@ -1,0 +1,96 @@
+// step_layernorm.cuh - what a step begins with, and the layernorm before each column-parallel GEMV.
+//
+//   normalize    the residual stream -> the GEMV's input in shared memory; S: Step of persistent_step.cu
+//   embed        token and position -> the residual stream
+#pragma once
+#include "common/cuda/float_conversion.cuh"
+#include "common/kernels/gpt2/step_gemv.cuh"
+
+constexpr long long NOT_A_NUMBER = static_cast<long long>(1ull << 63);  // in the residual stream, from then on
+
+// wait() -> the residual stream, float [rows][width]; its layernorm -> the GEMV's input, if `wanted`. norm: weight,
+// bias.
+template <class S, class Wait>
+__device__ __forceinline__ void normalize(S& s, const float* norm, bool wanted, Wait wait) {
+    const int width = s.a.model.width, items = width / 4, mine = static_cast<int>(threadIdx.x);  // of 4 columns
+    const auto of_norm = [](const float* from, int i) { return __ldg(reinterpret_cast<const float4*>(from) + i); };
+    const int known = min(mine, items - 1);
+    const float4 first_weight = of_norm(norm, known), first_bias = of_norm(norm + width, known);
+    const float4* const stream = reinterpret_cast<const float4*>(wait());
+    if (!wanted) return cta_sync();
+    double sum[S::ROWS] = {}, squares[S::ROWS] = {};
+    NO_UNROLL
+    for (int item = mine; item < items; item += CTA_THREADS) {
+        UNROLL
+        for (int r = 0; r < S::ROWS; ++r) {
+            if (r >= s.rows()) break;
+            const float4 x = stream[r * items + item];
+            const double p = x.x, q = x.y, u = x.z, v = x.w;
+            sum[r] += p + q + (u + v), squares[r] += p * p + q * q + (u * u + v * v);
+        }
+    }
+    UNROLL
+    for (int r = 0; r < S::ROWS; ++r) {
+        if (r >= s.rows()) break;
+        const bool half = s.lane() >= 16;  // half of the lanes add up one, half the other
+        double total = half ? squares[r] : sum[r];
+        total += __shfl_xor_sync(FULL_WARP, half ? sum[r] : squares[r], 16);
+        UNROLL
+        for (int distance = 8; distance > 0; distance /= 2) total += __shfl_xor_sync(FULL_WARP, total, distance);
+        if (s.lane() % 16 == 0) (half ? s.m.moments[r].squares : s.m.moments[r].sum)[s.warp()] = total;
+    }
+    cta_sync();
+    const auto mean_of = [&](const double (&warps)[CTA_WARPS]) {
+        return ((warps[0] + warps[4]) + (warps[2] + warps[6]) + ((warps[1] + warps[5]) + (warps[3] + warps[7]))) *
+               s.a.plan.inverse_width;
+    };
+    UNROLL
+    for (int r = 0; r < S::ROWS; ++r) {
+        if (r >= s.rows()) break;
+        const double mean = mean_of(s.m.moments[r].sum), variance = mean_of(s.m.moments[r].squares) - mean * mean;
+        const float shift = static_cast<float>(mean);
+        const float scale = rsqrtf(fmaxf(static_cast<float>(variance), 0.0f) + s.a.eps);
+        NO_UNROLL
+        for (int item = mine; item < items; item += CTA_THREADS) {
+            const float4 w = item == mine ? first_weight : of_norm(norm, item);
+            const float4 b = item == mine ? first_bias : of_norm(norm + width, item), x = stream[r * items + item];
+            s.store_input(r, 4 * item, make_float4((x.x - shift) * scale * w.x + b.x, (x.y - shift) * scale * w.y + b.y,
+                                                 (x.z - shift) * scale * w.z + b.z, (x.w - shift) * scale * w.w + b.w));
+        }
+    }
+    cta_sync();
+}
+
+// The step's embedding, by every CTA for itself. It goes where the next all-reduce but one does.
+template <class S>
+__device__ __forceinline__ const float* embed(const S& s, int step) {
+    using T = typename S::Type;
+    struct alignas(4 * sizeof(T)) Columns {
+        T x[4];
+    };
+    float* const stream = s.m.stream + (~s.reductions & 1) * s.rows() * s.a.model.width;
+    for (int r = 0; r < s.rows(); ++r) {
+        const int token = s.state.token[r], position = s.state.position[r] + step;
+        const int word = token >= 0 && token < s.a.model.vocab ? token : 0;
+        const int place = position >= 0 && position < s.a.context ? position : 0;
+        const int items = s.a.model.width / 4;
+        const Columns* const words = static_cast<const Columns*>(s.a.wte) + int64_t{word} * items;
+        const Columns* const places = static_cast<const Columns*>(s.a.wpe) + int64_t{place} * items;
+        NO_UNROLL
+        for (int item = threadIdx.x; item < items; item += CTA_THREADS) {
+            const Columns left = words[item], right = places[item];
+            float x[4];
+            UNROLL
+            for (int i = 0; i < 4; ++i) {
+                x[i] = to_float(left.x[i]) + to_float(right.x[i]);
+                const int col = 4 * item + i - s.share.columns.begin;
+                const long long fixed = fixed_point::to_fixed(s.a.plan.sum_scale, x[i]);
+                if (col >= 0 && col < s.share.columns.count())
+                    s.m.sums[r * s.share.columns.count() + col] =
+                        fixed == s.a.plan.sum_scale.wrong ? NOT_A_NUMBER : fixed;
+            }
+            reinterpret_cast<float4*>(stream + r * s.a.model.width)[item] = make_float4(x[0], x[1], x[2], x[3]);
+        }
+    }
+    return stream;
+}

@@ -1,0 +1,123 @@
+"""Runs calls in the simulator, a few blocks of each grid, and reads what they did.
+
+counting = Counting(libraries, gpu)
+launches = counting.launches(lambda: ops.softmax(x))     [Launch, ...]
+with cheap_inputs(): ...                                  torch.randn gives zeros, which cost no time and no memory
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from common.compiling import toolchain
+from common.compiling.gaps import find_gaps
+from common.compiling.nvcc import compile_only
+from common.compiling.operators import Library
+from common.compiling.report import KernelResources
+from common.compiling.result import BuildError
+from common.inspect.checked_library import PROFILE, CheckedLibrary
+from common.inspect.profile.model import with_registers
+from common.inspect.source_lines import SourceLines
+from common.measure.gpus import GpuSpec
+from common.predict.counters import SAMPLE, Launch, read_launches
+from common.predict.registers import estimated_registers
+
+PATIENCE = "600"  # seconds that a block may take: one of a large shape is long, and it is no deadlock
+
+
+class Counting:
+    """Counts in these libraries, all made by the simulator's checked build.
+
+    Args:
+        libraries: see Operators.libraries.
+        gpu: for which nvcc tells the registers.
+        sample: blocks of a grid that run.
+        use_nvcc: False: registers are estimated even where nvcc is installed.
+    """
+
+    def __init__(self, libraries: Sequence[Library], gpu: GpuSpec, sample: int = SAMPLE, use_nvcc: bool = True) -> None:
+        os.environ.setdefault("SIMULATOR_TIMEOUT", PATIENCE)
+        self.sample = sample
+        self._libraries = list(dict.fromkeys(libraries))
+        self._loaded = [CheckedLibrary(one.path) for one in self._libraries]
+        self._lines = [SourceLines(one.path) for one in self._libraries]
+        self._registers = [Registers(one.sources, gpu, use_nvcc) for one in self._libraries]
+
+    def launches(self, call: Callable[[], object]) -> list[Launch]:
+        """What the kernels of one call did."""
+        for one in self._loaded:
+            one.sample(self.sample)
+            one.begin(PROFILE)
+        try:
+            call()
+            reports = [one.report() for one in self._loaded]
+        finally:
+            for one in self._loaded:
+                one.begin(0)
+                one.sample(0)
+        both = zip(reports, self._lines, self._libraries, self._registers, strict=True)
+        return [
+            registers.known(launch)
+            for report, lines, library, registers in both
+            if report["kernels"]
+            for launch in read_launches(report, lines, library.path)
+        ]
+
+
+class Registers:
+    """The registers of the kernels in some files: from nvcc where it is, else estimated from the source."""
+
+    def __init__(self, sources: Sequence[Path], gpu: GpuSpec, use_nvcc: bool = True) -> None:
+        self._sources = [source for source in sources if source.suffix == ".cu"]
+        self._gpu, self._use_nvcc = gpu, use_nvcc
+        self._told: list[KernelResources] | None = None
+
+    def _from_nvcc(self) -> list[KernelResources]:
+        if self._told is None:
+            self._told = []
+            if self._use_nvcc and toolchain.find_nvcc() and not find_gaps(self._sources):
+                with suppress(BuildError):  # the simulator's compiler took it: that is enough for an estimate
+                    self._told = compile_only(self._sources, self._gpu.arch).kernels
+        return self._told
+
+    def known(self, launch: Launch) -> Launch:
+        """The launch with its registers."""
+        told = self._from_nvcc()
+        kernel = with_registers(launch.kernel, told)
+        if kernel.registers:
+            return launch.with_kernel(kernel, "nvcc")
+        places = [place for one in kernel.lines if one.place for place in (*one.place.outer, one.place)]
+        # launched by a pointer, or in a namespace: the functions that its lines are in
+        names = dict.fromkeys([kernel.kernel, *(place.function for place in places)])
+        bare = [name.split("<")[0].split("::")[-1] for name in names]
+        alike = {one.registers for one in told if one.name.split("<")[0].split("::")[-1] in bare}
+        if alike:
+            several = len(alike) > 1
+            return launch.with_kernel(replace(kernel, registers=max(alike), registers_vary=several), "nvcc")
+        files = sorted(dict.fromkeys(Path(place.file) for place in places), key=lambda file: file not in self._sources)
+        text = "\n".join(file.read_text(errors="replace") for file in files or self._sources)
+        estimate = max(estimated_registers(text, name) for name in bare)
+        return launch.with_kernel(replace(kernel, registers=estimate), "estimate")
+
+
+@contextmanager
+def cheap_inputs() -> Iterator[None]:
+    """Inside, torch.randn and torch.rand give zeros, in memory that is not touched: even GBs of inputs cost nothing.
+
+    Kernels whose work depends on the numbers are predicted for zeros. Draws of a generator stay as they are.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class Zeros(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            given = function in (torch.randn, torch.rand) and "generator" not in kwargs  # with one: a pattern, say
+            return (torch.zeros if given else function)(*args, **kwargs)
+
+    with Zeros():
+        yield

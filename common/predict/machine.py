@@ -1,0 +1,115 @@
+"""What a prediction needs of a GPU beyond its data sheet: caches, latencies, rates that are reached.
+
+    machine_of(find("H100"))      -> Machine
+    H100_MEASURED                 what `python -m common.benchmark machine` prints; None until it ran
+
+Sources, by letter:
+L  latencies of Hopper, Ada and Ampere: Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture
+   through Microbenchmarking, arXiv:2402.13499, the table of latencies (H100 PCIe, A100 PCIe, RTX 4090).
+J  of Turing and Volta: Jia et al., Dissecting the NVidia Turing T4 GPU via Microbenchmarking, arXiv:1903.07486.
+P  peak L2 bandwidth in table 3 of PMC10448217 (V100 3.13, A100 7.22, H100 8.99 TB/s), times 0.69: what Jia et al.
+   measured on a V100 (2.155 TB/s) is that share of its peak.
+R  measured in this repository: copies reach 3.03 of 3.35 TB/s on an H100 and 4.25 of 4.80 on an H200
+   (common/kernels/softmax/README.md).
+E  an estimate: no measurement, scaled from the nearest GPU above.
+
+Sizes of caches are those of NVIDIA's white papers. The other figures (barrier, launch, arithmetic, special, the clock
+under load) are estimates on every GPU until the micro-benchmarks ran on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from common.measure.gpus import GpuSpec
+
+KB, MB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One GPU.
+
+    Attributes:
+        gpu: its data sheet.
+        clock: under load, Hz.
+        l1_bytes: first-level cache and shared memory of an SM together.
+        l2_bytes: of the second-level cache.
+        l2_bandwidth: bytes per second that all SMs together read from it.
+        dram_share, tensor_share: of the data sheet's bandwidth and dense mma rate, what is reached at best.
+        shared, l1, l2, dram: load latencies in cycles.
+        arithmetic, special: latency of a dependent FMA, and of a special function, in cycles.
+        barrier: cycles of a __syncthreads().
+        launch: seconds of an empty kernel, between two events.
+        sources: letters of this file's list, for latencies, L2, DRAM.
+        is_estimate: whether any figure is neither published nor measured.
+    """
+
+    gpu: GpuSpec
+    clock: float
+    l1_bytes: int
+    l2_bytes: int
+    l2_bandwidth: float
+    dram_share: float
+    tensor_share: float
+    shared: float
+    l1: float
+    l2: float
+    dram: float
+    arithmetic: float = 4.0
+    special: float = 23.0
+    barrier: float = 30.0
+    launch: float = 2.5e-6
+    sources: str = "E"
+    is_estimate: bool = True
+
+    @property
+    def sms(self) -> int:
+        return self.gpu.sms
+
+    @property
+    def dram_bandwidth(self) -> float:
+        return self.gpu.bandwidth * self.dram_share
+
+    @property
+    def tensor(self) -> float:
+        """Operations per second that mma instructions of 16-bit inputs reach."""
+        return self.gpu.fp16_tensor * self.tensor_share
+
+
+# Of one capability: L1 + shared memory, L2 bytes per byte/s are per GPU; latencies. mma.sync reaches about 62% of the
+# dense rate on Hopper, whose tensor cores want wgmma (L), and nearly all of it elsewhere.
+_LATENCIES = {
+    (7, 0): (128 * KB, 19, 28, 193, 400, 0.85, "J"),
+    (7, 5): (96 * KB, 19, 32, 188, 296, 0.85, "J"),
+    (8, 0): (192 * KB, 29.0, 37.9, 261.5, 466.3, 0.9, "L"),
+    (8, 6): (128 * KB, 29.0, 37.9, 261.5, 466.3, 0.9, "E"),
+    (8, 9): (128 * KB, 30.1, 43.4, 273.0, 541.5, 0.9, "L"),
+    (9, 0): (256 * KB, 29.0, 40.7, 263.0, 478.8, 0.62, "L"),
+    (12, 0): (128 * KB, 30.1, 43.4, 273.0, 541.5, 0.9, "E"),
+}
+# name: L2 bytes, its bandwidth, clock under load over the boost clock, share of DRAM's bandwidth, sources of both
+_GPUS = {
+    "H100 SXM": (50 * MB, 6.2e12, 0.886, 0.905, "PR"),
+    "H200": (50 * MB, 6.2e12, 0.886, 0.885, "PR"),
+    "A100 80GB": (40 * MB, 4.98e12, 1.0, 0.9, "PE"),
+    "A100 40GB": (40 * MB, 4.98e12, 1.0, 0.9, "PE"),
+    "V100": (6 * MB, 2.155e12, 1.0, 0.9, "JE"),
+    "T4": (4 * MB, 1.27e12, 0.7, 0.8, "JE"),
+    "RTX 4090": (72 * MB, 5.0e12, 1.0, 0.92, "EE"),
+}
+H100_MEASURED: dict[str, float] | None = None
+
+
+def machine_of(gpu: GpuSpec) -> Machine:
+    """The GPU as the model sees it; what no source has is scaled from the H100 by SMs and clock."""
+    l1_bytes, shared, l1, l2, dram, tensor_share, latencies = _LATENCIES[gpu.capability]
+    h100 = 6.2e12 / (132 * 1.98e9)
+    l2_bytes, l2_bandwidth, clock, dram_share, sources = _GPUS.get(
+        gpu.name, (32 * MB, h100 * gpu.sms * gpu.clock, 0.95, 0.9, "EE")
+    )
+    found = Machine(
+        gpu, gpu.clock * clock, l1_bytes, l2_bytes, l2_bandwidth, dram_share, tensor_share, shared, l1, l2, dram,
+        sources=latencies + sources, is_estimate="E" in latencies + sources,
+    )  # fmt: skip
+    return replace(found, **H100_MEASURED) if H100_MEASURED and gpu.name == "H100 SXM" else found

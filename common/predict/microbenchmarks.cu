@@ -1,0 +1,163 @@
+// microbenchmarks.cu - the figures of machine.py that no data sheet has, measured: "name value" a line.
+//
+// Latencies by pointer chasing (Mei and Chu, Dissecting GPU memory hierarchy through microbenchmarking, 2017): one thread, each
+// load's address is the value before. Rates by enough blocks to fill the GPU. `python -m common.benchmark machine` runs it.
+#include <cuda_runtime.h>
+#include <mma.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+static void check(cudaError_t error, int line) {
+    if (error == cudaSuccess) return;
+    fprintf(stderr, "line %d: %s\n", line, cudaGetErrorString(error));
+    exit(1);
+}
+#define CHECK(call) check(call, __LINE__)
+
+constexpr int STEPS = 2048, ROUNDS = 9;
+
+template <bool L1, bool WARM>
+__global__ void chase(const unsigned* next, unsigned steps, long long* cycles, unsigned* end) {
+    unsigned at = 0;
+    const auto walk = [&] {
+        for (unsigned i = 0; i < steps; ++i) at = L1 ? next[at] : __ldcg(next + at);
+    };
+    if (WARM) walk();
+    const long long start = clock64();
+    walk();
+    *cycles = clock64() - start, *end = at;
+}
+__global__ void chase_shared(long long* cycles, unsigned* end) {
+    __shared__ unsigned next[1024];
+    for (int i = 0; i < 1024; ++i) next[i] = (i + 33) % 1024;
+    unsigned at = 0;
+    const long long start = clock64();
+    for (int i = 0; i < STEPS; ++i) at = next[at];
+    *cycles = clock64() - start, *end = at;
+}
+__global__ void chain_fma(float a, long long* cycles, float* end) {
+    float x = a;
+    const long long start = clock64();
+#pragma unroll 64
+    for (int i = 0; i < STEPS; ++i) x = x * a + a;
+    *cycles = clock64() - start, *end = x;
+}
+__global__ void chain_special(float a, long long* cycles, float* end) {
+    float x = a;
+    const long long start = clock64();
+#pragma unroll 64
+    for (int i = 0; i < STEPS; ++i) x = __sinf(x);  // a multiplication and MUFU.SIN
+    *cycles = clock64() - start, *end = x;
+}
+__global__ void barriers(long long* cycles) {
+    const long long start = clock64();
+    for (int i = 0; i < STEPS; ++i) __syncthreads();
+    if (!threadIdx.x) *cycles = clock64() - start;
+}
+__global__ void empty() {}
+__global__ void copy(const float4* x, float4* y, size_t n) {
+    for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x) y[i] = x[i];
+}
+__global__ void read_again(const float4* x, size_t n, int times, float* end) {  // what fits into L2
+    float sum = 0;
+    for (int t = 0; t < times; ++t)
+        for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x) {
+            const float4 v = __ldcg(x + (i + t * 4096) % n);
+            sum += v.x + v.y + v.z + v.w;
+        }
+    if (sum == 1.0f) *end = sum;
+}
+__global__ void busy(float a, int steps, long long* cycles, float* end) {  // all lanes: the clock under load
+    float x[8];
+    for (int k = 0; k < 8; ++k) x[k] = a + k;
+    const long long start = clock64();
+    for (int i = 0; i < steps; ++i)
+#pragma unroll
+        for (int k = 0; k < 8; ++k) x[k] = x[k] * a + a;
+    if (!threadIdx.x && !blockIdx.x) *cycles = clock64() - start;
+    float sum = 0;
+    for (int k = 0; k < 8; ++k) sum += x[k];
+    if (sum == 1.0f) *end = sum;
+}
+__global__ void products(int steps, float* end) {
+    using namespace nvcuda::wmma;
+    fragment<matrix_a, 16, 16, 16, half, row_major> a;
+    fragment<matrix_b, 16, 16, 16, half, col_major> b;
+    fragment<accumulator, 16, 16, 16, float> c[4];
+    fill_fragment(a, __float2half(0.0f)), fill_fragment(b, __float2half(0.0f));
+    for (auto& one : c) fill_fragment(one, 0.0f);
+    for (int i = 0; i < steps; ++i)
+        for (auto& one : c) mma_sync(one, a, b, one);
+    float sum = 0;
+    for (auto& one : c) sum += one.x[0];
+    if (sum == 1.0f) *end = sum;
+}
+
+template <class Launch>
+static double seconds(Launch launch) {
+    cudaEvent_t start, end;
+    CHECK(cudaEventCreate(&start)), CHECK(cudaEventCreate(&end));
+    std::vector<float> times;
+    for (int round = 0; round < ROUNDS; ++round) {
+        CHECK(cudaEventRecord(start));
+        launch();
+        CHECK(cudaEventRecord(end));
+        CHECK(cudaEventSynchronize(end));
+        float milliseconds = 0;
+        CHECK(cudaEventElapsedTime(&milliseconds, start, end));
+        times.push_back(milliseconds);
+    }
+    std::sort(times.begin(), times.end());
+    return 1e-3 * times[ROUNDS / 2];
+}
+
+int main() {
+    cudaDeviceProp device;
+    CHECK(cudaGetDeviceProperties(&device, 0));
+    printf("gpu %s\n", device.name);
+    long long* cycles;
+    unsigned* end;
+    CHECK(cudaMallocManaged(&cycles, 8)), CHECK(cudaMallocManaged(&end, 8));
+    float* const sink = reinterpret_cast<float*>(end);
+    const auto per_step = [&](const char* name, int steps) {
+        CHECK(cudaDeviceSynchronize());
+        printf("%s %.2f\n", name, double(*cycles) / steps);
+    };
+    const size_t large = size_t{1} << 30;
+    float4 *x, *y;
+    CHECK(cudaMalloc(&x, large)), CHECK(cudaMalloc(&y, large));
+    CHECK(cudaMemset(x, 0, large));
+    const auto ring = [&](size_t count, size_t stride) {  // words; each points `stride` further on
+        std::vector<unsigned> next(count);
+        for (size_t i = 0; i < count; ++i) next[i] = unsigned((i + stride) % count);
+        CHECK(cudaMemcpy(x, next.data(), 4 * count, cudaMemcpyHostToDevice));
+    };
+    const auto words = reinterpret_cast<const unsigned*>(x);
+    ring(4096, 32);
+    chase<true, true><<<1, 1>>>(words, STEPS, cycles, end), per_step("l1", STEPS);
+    ring(size_t{1} << 20, 64);
+    chase<false, true><<<1, 1>>>(words, STEPS, cycles, end), per_step("l2", STEPS);
+    ring(size_t{1} << 27, 32 * 1025);
+    CHECK(cudaMemset(y, 0, large));  // L2 holds something else
+    chase<false, false><<<1, 1>>>(words, STEPS, cycles, end), per_step("dram", STEPS);
+    chase_shared<<<1, 1>>>(cycles, end), per_step("shared", STEPS);
+    chain_fma<<<1, 1>>>(0.5f, cycles, sink), per_step("arithmetic", STEPS);
+    chain_special<<<1, 1>>>(0.5f, cycles, sink), per_step("special", STEPS);
+    barriers<<<1, 256>>>(cycles), per_step("barrier", STEPS);
+    printf("launch %.3g\n", seconds([] { empty<<<1, 32>>>(); }));
+    const int blocks = 8 * device.multiProcessorCount;
+    printf("dram_bandwidth %.4g\n", 2.0 * large / seconds([&] { copy<<<blocks, 256>>>(x, y, large / 16); }));
+    const size_t small = size_t(device.l2CacheSize) / 4;  // within one of two partitions
+    const int times = 50;
+    printf("l2_bandwidth %.4g\n", double(small) * times / seconds([&] { read_again<<<blocks, 256>>>(x, small / 16, times, sink); }));
+    const int steps = 100000;
+    const double time = seconds([&] { busy<<<blocks / 2, 512>>>(0.5f, steps, cycles, sink); });
+    CHECK(cudaDeviceSynchronize());
+    printf("clock %.4g\n", double(*cycles) / time);
+    const double flops = 2.0 * 16 * 16 * 16 * 4 * 8 * 20000 * blocks;  // 8 warps a block
+    printf("tensor %.4g\n", flops / seconds([&] { products<<<blocks, 256>>>(20000, sink); }));
+    CHECK(cudaDeviceSynchronize());
+}

@@ -1,0 +1,301 @@
+"""How long a launch takes: predict(launch, machine) -> Prediction.
+
+A model of a few formulas, not a simulation of cycles. Every resource gives a time that the launch needs at least, as if
+the others were infinitely fast; so does latency at the launch's occupancy. The longest is the bound, and the prediction
+is what they give together (`combined`).
+
+- DRAM, L2, L1 and shared memory, float32, ALU, special functions, tensor cores: work over rate, the roofline (Williams,
+  Waterman and Patterson, Roofline: an insightful visual performance model, CACM 2009) once per level.
+- issue slots: each of an SM's schedulers issues one instruction per cycle.
+- latency: Hong and Kim, An analytical model for a GPU architecture with memory-level and thread-level parallelism
+  awareness, ISCA 2009; see hong_kim. Its MWP is Little's law: requests in flight = latency x rate.
+- waves and tail: blocks are dealt to SMs in order; see makespan.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from common.inspect.profile.remarks import stride_of
+from common.measure.gpus import SCHEDULERS, SPECIAL_PER_CLOCK
+from common.predict.counters import SECTOR, Launch, axes_of
+from common.predict.machine import Machine
+from common.predict.reuse import Traffic, dram_traffic, l1_hit_share, written_bytes
+
+UNROLLED = 4  # loads that nvcc puts before their first use where a loop allows it
+MOST_UNDER_WAY = 16  # of one warp: as many as there are scoreboards and registers for, about
+MERGED = 4  # loads of one word each that become one of 16 bytes
+SHARED_UNDER_WAY = 4  # loads of shared memory that a warp has under way
+CHAINS = 2  # independent chains of arithmetic in a warp
+ALU_LANES, L2_PORT = 64, 64  # per SM and cycle: instructions, bytes
+ISSUE_SHARE = 0.9  # of the issue slots that schedulers fill where there is always a warp ready
+SHARPNESS = 4.0  # of `combined`
+CONTENDED = 32  # atomic operations per word from which their order decides the time
+MOST_DEALT = 100_000  # blocks that makespan deals one by one
+
+DRAM, L2, L1, SHARED = "DRAM", "L2", "L1", "shared memory"
+FLOAT32, ALU, SPECIAL, TENSOR = "float32", "integer and comparisons", "special functions", "tensor cores"
+ISSUE, LATENCY, LAUNCH = "issue slots", "latency at this occupancy", "launch overhead"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A resource and the seconds that the launch needs of it at least, tail included."""
+
+    resource: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One launch on one GPU.
+
+    Attributes:
+        launch: see Launch.
+        seconds: None where the model does not know; `not_modeled` says what.
+        bounds: the longest first.
+        traffic: of DRAM; l2_bytes: of L2.
+        resident: blocks per SM at a time.
+        tail: how much longer the launch takes than if its work were spread evenly.
+        mwp, cwp: see hong_kim.
+        not_modeled: "" if the model knows everything that it needs.
+    """
+
+    launch: Launch
+    seconds: float | None
+    bounds: tuple[Bound, ...]
+    traffic: Traffic
+    l2_bytes: float
+    resident: int
+    tail: float
+    mwp: float
+    cwp: float
+    not_modeled: str = ""
+
+    @property
+    def bound(self) -> Bound:
+        return self.bounds[0]
+
+    @property
+    def next_bound(self) -> Bound:
+        return self.bounds[1]
+
+
+def hong_kim(
+    memory: float, compute: float, requests: float, warps: float, latency: float, departure: float, bandwidth: float
+) -> tuple[float, float, float]:
+    """(cycles, MWP, CWP) of the warps that share a scheduler: equations 1-4, 8 and 22-24 of Hong and Kim, ISCA 2009.
+
+    Args:
+        memory: cycles that one warp alone waits (Mem_cycles).
+        compute: cycles that its instructions take to issue (Comp_cycles).
+        requests: how often it waits (#Mem_insts), at least 1.
+        warps: how many share the scheduler (N).
+        latency: of one wait (Mem_L).
+        departure: cycles between two warps' requests (Departure_delay).
+        bandwidth: the most warps whose requests the memory serves during one latency (MWP_peak_BW).
+
+    MWP is how many warps can wait for memory at the same time, CWP how many can compute meanwhile, plus one.
+    """
+    mwp = max(1.0, min(latency / departure if departure else warps, bandwidth, warps))
+    cwp = min((memory + compute) / compute if compute else warps, warps)
+    each = compute / requests
+    if mwp >= warps and cwp >= warps:  # (22): too few warps to hide anything more
+        cycles = memory + compute + each * (mwp - 1)
+    elif cwp >= mwp:  # (23): memory decides
+        cycles = memory * warps / mwp + each * (mwp - 1)
+    else:  # (24): computation hides memory
+        cycles = memory / requests + compute * warps
+    return max(cycles, memory + compute), mwp, cwp
+
+
+def makespan(blocks: int, servers: int, work: Sequence[float] = ()) -> float:
+    """The time that `servers` take for the blocks, each 1 in the mean, dealt in order to who is free first.
+
+    Args:
+        blocks: how many.
+        servers: SMs, or places for blocks on them.
+        work: of evenly spread blocks of the grid, in order; () if all are alike.
+    """
+    if not work or min(work) == max(work) or blocks > MOST_DEALT:
+        whole, rest = divmod(blocks, servers)
+        if blocks > MOST_DEALT:
+            return blocks / servers
+        return whole + (rest > 0)
+    mean = sum(work) / len(work)
+    free = [0.0] * min(servers, blocks)
+    for number in range(blocks):
+        heapq.heapreplace(free, free[0] + work[number * len(work) // blocks] / mean)
+    return max(free)
+
+
+def combined(bounds: Sequence[float]) -> float:
+    """What several bounds give together: the longest where it stands alone, up to a fifth more where two are equal."""
+    longest = max(bounds)
+    return longest * sum((one / longest) ** SHARPNESS for one in bounds) ** (1 / SHARPNESS) if longest else 0.0
+
+
+def _work_of_blocks(launch: Launch) -> list[float]:
+    """Work of blocks evenly spread over the grid, where it differs along the grid; () if it hardly does."""
+    sample = launch.sample
+    if sample is None or not sample.blocks:
+        return []
+    steps = [block.steps for block in sample.blocks]
+    if max(steps) <= 1.05 * min(steps):
+        return []
+    of_axis: dict[int, dict[int, list[int]]] = {axis: {} for axis in range(3)}
+    for block in sample.blocks:
+        for axis, at in enumerate(axes_of(launch.kernel.grid, block.number)):
+            of_axis[axis].setdefault(at, []).append(block.steps)
+    means = {axis: {at: sum(s) / len(s) for at, s in found.items()} for axis, found in of_axis.items()}
+    axis = max(means, key=lambda one: max(means[one].values()) - min(means[one].values()))
+    extent = launch.kernel.grid[axis]
+    inner = math.prod(launch.kernel.grid[:axis])
+    line = [_between(means[axis], at) for at in range(extent)]
+    outer = launch.kernel.blocks // (extent * inner)
+    if launch.kernel.blocks > MOST_DEALT:
+        return line
+    return [value for _ in range(outer) for value in line for _ in range(inner)]
+
+
+def _between(known: dict[int, float], at: int) -> float:
+    """Linear between the places that are known."""
+    below = max((one for one in known if one <= at), default=min(known))
+    above = min((one for one in known if one >= at), default=max(known))
+    if below == above or not below <= at <= above:
+        return known[below if at >= below else above]
+    return known[below] + (known[above] - known[below]) * (at - below) / (above - below)
+
+
+def predict(launch: Launch, machine: Machine) -> Prediction:
+    """The time of one launch.
+
+    Raises:
+        ValueError: not even one block fits on an SM of this GPU.
+    """
+    kernel, gpu, mix = launch.kernel, machine.gpu, launch.mix
+    occupied = kernel.occupancy(gpu)
+    if not occupied.blocks:
+        raise ValueError(f"{kernel.kernel}: a block does not fit on {gpu.name}: not enough {occupied.limiter}")
+    resident = min(occupied.blocks, math.ceil(kernel.blocks / machine.sms))
+    work = _work_of_blocks(launch)
+    on_sms = makespan(kernel.blocks, machine.sms, work) * machine.sms / kernel.blocks
+
+    # ---- what all blocks need, in cycles of one SM or in bytes
+    lanes = launch.total("lanes", "global") + launch.total("lanes", "shared")
+    all_requests = launch.total("requests", "global") + launch.total("requests", "shared")
+    spared = 1 - _spared(launch)
+    requests = launch.total("requests", "global") + spared * launch.total("requests", "shared")
+    idle_lanes = max(1.0, 32 * all_requests / lanes) if lanes else 1.0  # threads without work in warps that have some
+    float32, other, special = (idle_lanes * one / 32 for one in (mix.float32, mix.other, mix.special))  # warps'
+    mma = kernel.tensor_flops / kernel.launches / (2 * 16 * 8 * 16)
+    barriers = (kernel.barriers or 0) / kernel.launches * launch.warps
+    issued = float32 + other + special + requests + mma + barriers
+    reads, writes = launch.total("transactions", "global", "read"), launch.total("transactions", "global", "write")
+    atomics = launch.total("transactions", "global", "atomic")
+    wavefronts = spared * launch.total("transactions", "shared")
+    hit = 0.0
+    if launch.sample:
+        room = (machine.l1_bytes - resident * kernel.shared_bytes) / resident
+        hit = l1_hit_share(launch.sample, max(0.0, room))
+    l2_bytes = SECTOR * (reads * (1 - hit) + writes + 2 * atomics)
+    traffic = dram_traffic(launch, resident * machine.sms, machine.l2_bytes)
+
+    # ---- throughput
+    limits = gpu.limits
+    cycle = on_sms / (machine.sms * machine.clock)  # of the whole GPU, tail included
+    busy = min(1.0, kernel.blocks / machine.sms)
+    pipe = {
+        SHARED: wavefronts,
+        L1: max(launch.lines, (reads + writes) / 4),
+        FLOAT32: float32 * 32 / limits.float_lanes,
+        ALU: other * 32 / ALU_LANES,
+        SPECIAL: special * 32 / SPECIAL_PER_CLOCK,
+        ISSUE: issued / SCHEDULERS / ISSUE_SHARE,
+    }
+    seconds = {name: amount * cycle for name, amount in pipe.items()}
+    seconds[SHARED if wavefronts >= pipe[L1] else L1] = (wavefronts + pipe[L1]) * cycle  # one data path serves both
+    seconds[DRAM] = traffic.total / machine.dram_bandwidth
+    seconds[L2] = max(l2_bytes / machine.l2_bandwidth, l2_bytes / L2_PORT * cycle)
+    seconds[TENSOR] = kernel.tensor_flops / kernel.launches / machine.tensor * on_sms
+
+    # ---- latency
+    waits, gap, shared, dependent = _way_of_a_warp(launch, float32, special, machine)
+    l2_share = 1 - min(1.0, traffic.read / (SECTOR * reads)) if reads else 0.0
+    below = l2_share * machine.l2 + (1 - l2_share) * machine.dram
+    latency = hit * machine.l1 + (1 - hit) * below if not reads or hit < 1 else machine.l1
+    stalled = (
+        spared * shared * machine.shared + gap * machine.barrier + dependent
+    )  # other warps run meanwhile, however many
+    of_scheduler = max(1.0, resident * launch.warps / SCHEDULERS)
+    of_warp = issued / (kernel.blocks * launch.warps)  # instructions
+    each_wait = SECTOR * reads / (kernel.blocks * launch.warps) / max(1.0, waits)  # bytes
+    rate = machine.dram_bandwidth / (machine.sms * busy * machine.clock) / SCHEDULERS  # bytes per cycle and scheduler
+    departure = max(1.0, pipe[L1] / max(1.0, launch.total("requests", "global")))
+    in_bandwidth = rate * latency / each_wait if each_wait and traffic.read else math.inf
+    cycles, mwp, cwp = hong_kim(
+        waits * latency, of_warp, max(1.0, waits), of_scheduler, max(1.0, latency), departure, in_bandwidth
+    )
+    waves = makespan(kernel.blocks, machine.sms * resident, work)
+    # (23) and (24) are the bounds of DRAM, L1 and issue slots above; what they leave is one warp's way
+    unhidden = cycles if mwp >= of_scheduler and cwp >= of_scheduler else waits * latency + of_warp
+    seconds[LATENCY] = waves * (unhidden + stalled) / machine.clock
+    seconds[LAUNCH] = machine.launch
+
+    bounds = tuple(sorted((Bound(*one) for one in seconds.items()), key=lambda bound: -bound.seconds))
+    known = not_modeled(launch)
+    time = machine.launch + combined([one for name, one in seconds.items() if name != LAUNCH])
+    return Prediction(
+        launch, None if known else time, bounds, traffic, l2_bytes, resident, on_sms, mwp, cwp, known
+    )  # fmt: skip
+
+
+def _spared(launch: Launch) -> float:
+    """The share of the requests to shared memory that nvcc saves.
+
+    A row that all lanes read word by word, as an operand of a tiled product, comes 16 bytes at a time.
+    """
+    reads = [one for one in launch.kernel.lines if (one.space, one.action, one.bytes) == ("shared", "read", 4)]
+    broadcast = sum(one.requests for one in reads if one.requests == one.transactions and stride_of(one.offsets) == 0)
+    requests = launch.total("requests", "shared") * launch.kernel.launches
+    return (1 - 1 / MERGED) * broadcast / requests if requests else 0.0
+
+
+def _way_of_a_warp(
+    launch: Launch, float32: float, special: float, machine: Machine
+) -> tuple[float, float, float, float]:
+    """Of a block's busiest warp: waits for global memory, barriers, waits for shared memory, cycles of arithmetic."""
+    kernel, sample = launch.kernel, launch.sample
+    warps = kernel.blocks * launch.warps
+    dependent = (float32 * machine.arithmetic + special * machine.special / 2) / CHAINS / warps
+    if sample is None:
+        reads = launch.total("requests", "global", "read") / warps
+        shared = launch.total("requests", "shared") / warps
+        barriers = (kernel.barriers or 0) / kernel.launches / kernel.blocks
+        return max(min(barriers, reads), reads / UNROLLED), barriers, shared / SHARED_UNDER_WAY, dependent
+    places = len({one.place for one in kernel.lines if one.space == "global" and one.action == "read"})
+    reads, waits = sample.global_reads / kernel.blocks, sample.waits / kernel.blocks
+    under_way = min(MOST_UNDER_WAY, UNROLLED * max(1, places))
+    mean = launch.total("requests", "global", "read") / warps
+    serial = max(1.0, reads / mean) if mean else 1.0  # one warp works while others wait at the barrier
+    return (
+        max(waits, reads / under_way),
+        sample.barriers / kernel.blocks,
+        sample.shared / kernel.blocks / SHARED_UNDER_WAY,
+        dependent * serial,
+    )
+
+
+def not_modeled(launch: Launch) -> str:
+    """Why there is no number for this launch; "" if there is one."""
+    sample = launch.sample
+    if sample is None:
+        return ""
+    if sample.not_modeled:
+        return sample.not_modeled
+    if launch.total("lanes", "global", "atomic") * 4 > CONTENDED * written_bytes(launch):
+        return "atomic operations of many threads on the same words"
+    return ""

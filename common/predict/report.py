@@ -1,0 +1,79 @@
+"""Prints predictions: a line per launch, and what the numbers are worth.
+
+print_predictions(...)            a table of the launches of some calls
+caveats(machine)                  sentences for below
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from common.inspect.profile.report import amount, duration, size_of
+from common.predict.machine import Machine
+from common.predict.model import Prediction
+
+NOT_KNOWN = "not modeled"
+
+
+def seconds_words(one: Prediction) -> str:
+    """ "12.3 us", or that there is no number."""
+    return NOT_KNOWN if one.seconds is None else duration(one.seconds)
+
+
+def bound_words(one: Prediction) -> str:
+    """ "DRAM, next L2 (71%)"; the share is the next bound's of the longest."""
+    if one.not_modeled:
+        return one.not_modeled
+    share = one.next_bound.seconds / one.bound.seconds
+    return f"{one.bound.resource}, next {one.next_bound.resource} ({share:.0%})"
+
+
+def predictions_table(called: Sequence[tuple[str, str, Sequence[Prediction]]]) -> Table:
+    """A row for each launch of each (version, size, launches)."""
+    table = Table(box=SIMPLE, pad_edge=False)
+    for heading in ("version", "size", "kernel", "predicted", "bound by", "DRAM", "registers"):
+        table.add_column(heading, justify="right" if heading in ("predicted", "DRAM", "registers") else "left")
+    for version, size, launches in called:
+        for number, one in enumerate(launches):
+            kernel, first = one.launch.kernel, number == 0
+            name = f"{kernel.kernel.split('<')[0]} {size_of(kernel.grid)} x {size_of(kernel.block)}"
+            times = "" if kernel.launches == 1 else f", {kernel.launches} launches"
+            cells = (
+                version * first, size * first, name + times, seconds_words(one), bound_words(one),
+                amount(one.traffic.total), f"{kernel.registers}{' est.' * (one.launch.registers_from != 'nvcc')}",
+            )  # fmt: skip
+            table.add_row(*map(escape, cells))
+    return table
+
+
+def total_seconds(launches: Sequence[Prediction]) -> float | None:
+    """Of one call, all its launches; None if one of them is not modeled."""
+    times = [one.seconds for one in launches]
+    if not times or any(time is None for time in times):
+        return None
+    return sum(time * one.launch.kernel.launches for time, one in zip(times, launches, strict=True))
+
+
+def print_predictions(
+    console: Console, called: Sequence[tuple[str, str, Sequence[Prediction]]], machine: Machine
+) -> None:
+    """The table, and below it what it rests on."""
+    console.print(predictions_table(called))
+    for line in caveats(machine):
+        console.print(line, style="dim", markup=False, highlight=False)
+
+
+def caveats(machine: Machine) -> list[str]:
+    """What a prediction rests on."""
+    values = "estimated" if machine.is_estimate else "published by others or estimated"
+    return [
+        "Predicted, not measured: a few blocks' counters from the simulator, scaled to the grid. The model was not",
+        "compared with a GPU's times yet, but for three kernels: common/predict/README.md.",
+        f"L2 bandwidth, latencies and clock of {machine.gpu.name} are {values} (common/predict/machine.py).",
+        "bound by: the resource that takes longest; next: the second longest, in percent of the longest.",
+    ]

@@ -1,0 +1,122 @@
+"""Which bytes reach L2 and DRAM: an L1 by stack distance, an L2 by the order in which blocks run.
+
+l1_hit_share(sample, bytes)                     of the sectors read
+dram_traffic(launch, resident, l2_bytes)        -> bytes read and written
+
+Blocks run in waves of as many as are resident, in the order of their numbers. Within a wave blocks go in step, so what
+several of them read is read once; between waves an LRU cache keeps whole tiles. A tile is what a block touches of an
+array; blocks that differ only along an axis of the grid on which the array's tile does not depend share it. The sampled
+blocks show which axes those are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from common.predict.counters import SECTOR, Launch, Sample, axes_of
+
+L2_SHARE = 0.75  # of its size: it has two partitions on large GPUs, and other data
+MOST_SIMULATED = 40_000  # blocks; of a larger grid the first ones, and the rest is like them
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes of one launch that DRAM moves."""
+
+    read: float
+    written: float
+
+    @property
+    def total(self) -> float:
+        return self.read + self.written
+
+
+def l1_hit_share(sample: Sample, available: float) -> float:
+    """The share of the sectors read that a block's part of the L1 has; linear between the sizes that were counted."""
+    before, share = 0, 0.0
+    for size, hits in sample.hits:
+        if available <= size:
+            return share + (hits - share) * (available - before) / (size - before)
+        before, share = size, hits
+    return share
+
+
+def axes_that_matter(sample: Sample, grid: tuple[int, int, int], array: int) -> tuple[bool, bool, bool]:
+    """Along which axes of the grid the tile of this array changes."""
+    tiles = {axes_of(grid, block.number): block.touched.get(array) for block in sample.blocks}
+    matter = [False, False, False]
+    for axis in range(3):
+        rows: dict[tuple, set] = {}
+        for at, touched in tiles.items():
+            rows.setdefault(at[:axis] + at[axis + 1 :], set()).add(touched and touched[:2])
+        matter[axis] = any(len(row) > 1 for row in rows.values())
+    return tuple(matter)
+
+
+def _tiles(sample: Sample, grid: tuple[int, int, int], array: int, which: int) -> tuple[tuple[bool, ...], int, float]:
+    """(axes that matter, number of tiles, their bytes), of what blocks read (which = 2) or write (3) of an array."""
+    axes = axes_that_matter(sample, grid, array)
+    tiles = math.prod(extent for extent, matters in zip(grid, axes, strict=True) if matters)
+    whole = sum(block.weight for block in sample.blocks)
+    mean = sum(one.weight * one.touched[array][which] for one in sample.blocks if array in one.touched) / whole
+    # neighbors overlap where all tiles together are larger than the array
+    return axes, tiles, min(SECTOR * tiles * mean, sample.arrays[array] + SECTOR)
+
+
+def written_bytes(launch: Launch) -> float:
+    """Different ones, in whole sectors, of a launch with a sample."""
+    assert launch.sample
+    arrays = range(len(launch.sample.arrays))
+    return sum(_tiles(launch.sample, launch.kernel.grid, array, 3)[2] for array in arrays)
+
+
+def dram_traffic(launch: Launch, resident: int, l2_bytes: float) -> Traffic:
+    """The bytes that a launch moves, with an L2 that holds nothing of its data at first (as the benchmarks time it).
+
+    Args:
+        launch: without a sample, what it touches at least counts.
+        resident: blocks on the whole GPU at a time.
+        l2_bytes: of the second-level cache.
+    """
+    kernel, sample = launch.kernel, launch.sample
+    if sample is None:
+        return Traffic((kernel.compulsory_bytes or 0) / kernel.launches, 0.0)
+    capacity, tile = L2_SHARE * l2_bytes, {}
+    for array in range(len(sample.arrays)):
+        axes, tiles, read = _tiles(sample, kernel.grid, array, 2)
+        if read:
+            tile[array] = axes, read / tiles
+    # a write stays in L2 until its place is needed
+    written = max(0.0, written_bytes(launch) - capacity / 2)
+    return Traffic(_read(kernel.grid, tile, resident, capacity), written)
+
+
+def _read(grid: tuple[int, int, int], tile: dict, resident: int, capacity: float) -> float:
+    count = math.prod(grid)
+    shared = {
+        array: one for array, one in tile.items() if not all(m or n == 1 for m, n in zip(one[0], grid, strict=True))
+    }
+    own = sum(bytes_ for array, (_, bytes_) in tile.items() if array not in shared)  # each block's alone: read once
+    simulated = min(count, max(MOST_SIMULATED, resident))
+    kept: OrderedDict[tuple, float] = OrderedDict()
+    held, read = 0.0, 0.0
+    for begin in range(0, simulated if shared else 0, resident):
+        blocks = [axes_of(grid, number) for number in range(begin, min(begin + resident, simulated))]
+        for array, (axes, bytes_) in shared.items():
+            wave = dict.fromkeys(tuple(itertools.compress(at, axes)) for at in blocks)
+            for at in wave:
+                key = (array, at)
+                if key in kept:
+                    kept.move_to_end(key)
+                    continue
+                read += bytes_
+                kept[key] = bytes_
+                held += bytes_
+        held += own * len(blocks)  # it passes through, and takes what is oldest with it
+        while held > capacity and kept:
+            held -= kept.popitem(last=False)[1]
+        held = min(held, capacity)
+    return read * count / max(simulated, 1) + own * count if shared else own * count

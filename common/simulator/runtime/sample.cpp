@@ -1,0 +1,242 @@
+// sample.cpp - profiles of large grids: a few blocks run and stand for the others, and what each of them touched is
+// recorded (simulator_sample_begin, SIMULATOR_SAMPLE). common/predict reads it.
+//
+// A launch's outputs are incomplete then. Grids whose blocks work together (clusters, cooperative ones) run whole, or
+// not at all where they are larger than the sample.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "checker.h"
+
+namespace simulator {
+
+constexpr uint64_t CACHE_KB[] = {8, 16, 32, 64, 128, 192, 256};  // sizes of a first-level cache that hits are counted for
+constexpr size_t CACHES = std::size(CACHE_KB), MOST_LOGGED = 1u << 21;
+constexpr uint8_t READ_HERE = 4, WRITTEN_HERE = 8;  // of Range::sectors
+
+unsigned sample_size = 0;  // blocks; 0: all of them run
+uint64_t block_weight = 1;
+
+// ---- which blocks
+
+struct Chosen {
+    uint64_t block, weight;
+};
+static std::vector<Chosen> chosen;
+static size_t chosen_next = 0;
+
+struct Position1 {
+    unsigned at, weight;
+};
+// The last one, which may be ragged, stands for itself; of the others k - 1 equal strata, each by its middle.
+static std::vector<Position1> positions(unsigned extent, unsigned k) {
+    std::vector<Position1> found;
+    if (extent <= k) {
+        for (unsigned i = 0; i < extent; ++i) found.push_back({i, 1});
+        return found;
+    }
+    const unsigned strata = k - 1, rest = extent - 1;
+    for (unsigned i = 0, begin = 0; i < strata; ++i) {
+        const unsigned size = rest / strata + (i < rest % strata);
+        found.push_back({begin + size / 2, size});
+        begin += size;
+    }
+    found.push_back({extent - 1, 1});
+    return found;
+}
+
+void choose_blocks(dim3 grid) {
+    chosen.clear();
+    chosen_next = 0;
+    const unsigned extents[] = {grid.x, grid.y, grid.z};
+    unsigned k[3];
+    for (int axis = 0; axis < 3; ++axis) k[axis] = std::min(extents[axis], 2u);
+    for (;;) {  // the axis with the largest strata gets one more, while there is room
+        int widest = -1;
+        for (int axis = 0; axis < 3; ++axis)
+            if (k[axis] < extents[axis] && uint64_t{k[0]} * k[1] * k[2] / k[axis] * (k[axis] + 1) <= sample_size &&
+                (widest < 0 || uint64_t{extents[axis]} * k[widest] > uint64_t{extents[widest]} * k[axis]))
+                widest = axis;
+        if (widest < 0) break;
+        ++k[widest];
+    }
+    for (const Position1 z : positions(grid.z, k[2]))
+        for (const Position1 y : positions(grid.y, k[1]))
+            for (const Position1 x : positions(grid.x, k[0]))
+                chosen.push_back({x.at + grid.x * (y.at + uint64_t{grid.y} * z.at), uint64_t{x.weight} * y.weight * z.weight});
+}
+
+uint64_t next_block(Grid& grid) {
+    if (!sample_size || checker.mode != Mode::profile) return grid.next_block++;
+    if (chosen_next == chosen.size()) return grid.block_count;
+    block_weight = chosen[chosen_next].weight;
+    return chosen[chosen_next++].block;
+}
+
+// ---- what a block did
+
+struct Touched {
+    uint64_t first = ~uint64_t{0}, last = 0, read = 0, written = 0;
+};
+struct BlockSample {
+    uint64_t number, weight, steps;
+    std::map<const Range*, Touched> touched;
+};
+struct Logged {
+    uint32_t barrier, order;
+    uintptr_t sector;
+};
+struct WarpPath {
+    uint32_t order = 0, global = 0, shared = 0, waits = 0;
+    bool waits_for_global = false;
+};
+// Of one launch; sums are over its blocks by their weights, as profile.cpp's.
+struct Sampled {
+    std::vector<BlockSample> blocks;
+    std::map<const Range*, uint64_t> bytes;  // of the arrays
+    uint64_t logged = 0, hits[CACHES] = {};  // sectors read, and those of them that a cache would have had
+    uint64_t global = 0, shared = 0, waits = 0, barriers = 0;  // of the busiest warp between two barriers, added up
+    std::string not_modeled;
+};
+static Sampled launch_sample;
+static std::vector<std::pair<Range*, uint64_t>> touched_here;
+static std::vector<Logged> log_of_reads;
+static WarpPath paths[32];
+static uint32_t barriers_here = 0;
+static uint64_t steps_here = 0;
+
+void sample_launch_begins() { launch_sample = {}; }
+void sample_not_modeled(const char* what) {
+    if (sample_size && checker.mode == Mode::profile) launch_sample.not_modeled = what;
+}
+void sample_step() { ++steps_here; }
+
+void sample_block_begins(uint64_t number) {
+    launch_sample.blocks.push_back({number, block_weight, 0, {}});
+    touched_here.clear();
+    log_of_reads.clear();
+    std::fill_n(paths, 32, WarpPath{});
+    barriers_here = 0, steps_here = 0;
+}
+
+void sample_touch(Range& range, uint64_t sector, Action action) {
+    uint8_t& bits = range.sectors[sector];
+    if (!(bits & (READ_HERE | WRITTEN_HERE))) touched_here.push_back({&range, sector});
+    if (action != Action::write) bits |= READ_HERE;
+    if (action != Action::read) bits |= WRITTEN_HERE;
+}
+
+void sample_request(unsigned warp, bool shared, Action action, const std::vector<uintptr_t>& sectors) {
+    WarpPath& path = paths[warp];
+    ++path.order;
+    if (shared) {
+        ++path.shared;
+        return;
+    }
+    if (action != Action::read) return;  // a warp does not wait for what it stores
+    ++path.global;
+    path.waits_for_global = true;
+    if (log_of_reads.size() < MOST_LOGGED)
+        for (const uintptr_t sector : sectors) log_of_reads.push_back({barriers_here, path.order * 32 + warp, sector});
+}
+
+void sample_warp_aligned(unsigned warp) {
+    paths[warp].waits += std::exchange(paths[warp].waits_for_global, false);
+}
+
+// All warps have come here: the block went at the speed of the busiest.
+void sample_barrier() {
+    WarpPath most;
+    for (WarpPath& path : paths) {
+        path.waits += path.waits_for_global;
+        most.global = std::max(most.global, path.global);
+        most.shared = std::max(most.shared, path.shared);
+        most.waits = std::max(most.waits, path.waits);
+        path = {};
+    }
+    launch_sample.global += block_weight * most.global;
+    launch_sample.shared += block_weight * most.shared;
+    launch_sample.waits += block_weight * most.waits;
+    launch_sample.barriers += block_weight;
+    ++barriers_here;
+}
+
+// For every read: how many different sectors were read since this one was before (Mattson et al., Evaluation techniques
+// for storage hierarchies, 1970). A cache of that size with LRU replacement has it. Warps are taken in lockstep between
+// barriers.
+static void count_hits() {
+    std::stable_sort(log_of_reads.begin(), log_of_reads.end(), [](const Logged& a, const Logged& b) {
+        return a.barrier != b.barrier ? a.barrier < b.barrier : a.order < b.order;
+    });
+    const size_t n = log_of_reads.size();
+    std::vector<uint32_t> sums(n + 1);  // a Fenwick tree: 1 where a sector was read last
+    const auto add = [&](size_t i, uint32_t by) { for (++i; i <= n; i += i & -i) sums[i] += by; };
+    const auto before = [&](size_t i) { uint64_t sum = 0; for (; i; i -= i & -i) sum += sums[i]; return sum; };
+    std::unordered_map<uintptr_t, uint32_t> last;
+    for (size_t i = 0; i < n; ++i) {
+        const auto [entry, is_new] = last.try_emplace(log_of_reads[i].sector, static_cast<uint32_t>(i));
+        if (!is_new) {
+            const uint64_t distance = last.size() - before(entry->second);
+            for (size_t c = 0; c < CACHES; ++c)
+                if (distance * 32 <= CACHE_KB[c] * 1024) launch_sample.hits[c] += block_weight;
+            add(entry->second, ~0u);
+            entry->second = static_cast<uint32_t>(i);
+        }
+        add(i, 1);
+    }
+    launch_sample.logged += block_weight * n;
+}
+
+void sample_block_ends() {
+    sample_barrier();
+    launch_sample.barriers -= block_weight;  // the end is none
+    BlockSample& block = launch_sample.blocks.back();
+    block.steps = steps_here;
+    for (const auto& [range, sector] : touched_here) {
+        uint8_t& bits = range->sectors[sector];
+        Touched& touched = block.touched[range];
+        touched.first = std::min(touched.first, sector);
+        touched.last = std::max(touched.last, sector);
+        touched.read += (bits & READ_HERE) != 0;
+        touched.written += (bits & WRITTEN_HERE) != 0;
+        bits &= static_cast<uint8_t>(~(READ_HERE | WRITTEN_HERE));
+        launch_sample.bytes[range] = range->bytes;
+    }
+    count_hits();
+    block_weight = 1;
+}
+
+// ---- JSON: the sample of the launch that has ended
+
+std::string sample_json() {
+    std::map<const Range*, size_t> numbers;
+    std::string arrays, blocks, hits;
+    for (const auto& [range, bytes] : launch_sample.bytes) {
+        numbers.try_emplace(range, numbers.size());
+        arrays += (arrays.empty() ? "" : ", ") + std::to_string(bytes);
+    }
+    for (const BlockSample& block : launch_sample.blocks) {
+        std::string touched;
+        for (const auto& [range, t] : block.touched)
+            touched += (touched.empty() ? "[" : ", [") + std::to_string(numbers[range]) + ", " + std::to_string(t.first) + ", " +
+                       std::to_string(t.last) + ", " + std::to_string(t.read) + ", " + std::to_string(t.written) + "]";
+        blocks += (blocks.empty() ? "" : ",\n  ") + std::string("{\"block\": ") + std::to_string(block.number) + ", \"weight\": " +
+                  std::to_string(block.weight) + ", \"steps\": " + std::to_string(block.steps) + ", \"touched\": [" + touched + "]}";
+    }
+    for (size_t c = 0; c < CACHES; ++c)
+        hits += (c ? ", [" : "[") + std::to_string(CACHE_KB[c]) + ", " + std::to_string(launch_sample.hits[c]) + "]";
+    return "{\"arrays\": [" + arrays + "], \"blocks\": [" + blocks + "], \"logged\": " + std::to_string(launch_sample.logged) +
+           ", \"hits\": [" + hits + "], \"global\": " + std::to_string(launch_sample.global) + ", \"shared\": " +
+           std::to_string(launch_sample.shared) + ", \"waits\": " + std::to_string(launch_sample.waits) + ", \"barriers\": " +
+           std::to_string(launch_sample.barriers) + ", \"not_modeled\": " + quoted(launch_sample.not_modeled) + "}";
+}
+
+}  // namespace simulator
+
+extern "C" __attribute__((visibility("default"), used)) void simulator_sample_begin(int blocks) {
+    simulator::sample_size = blocks < 0 ? 0 : static_cast<unsigned>(blocks);
+}

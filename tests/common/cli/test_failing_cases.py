@@ -1,0 +1,93 @@
+"""What the report says of failing cases before the verdicts, and what after them."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from common.cli.failing_cases import loops_of, print_diagnosis
+from common.diagnosis.diagnose import Diagnosis
+from common.inspect.findings.model import Access, Finding, Group
+from common.inspect.source_lines import Place
+from common.testing.case import ERROR, FAIL, Case, Verdict
+
+FILE = "task2/solution/attention_kernel.cu"
+LINE = "const float inverse_sum"
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(Path(FILE).read_text().split("\n"), 1) if text in line)
+
+
+def group(kind: str, **options: object) -> Group:
+    access = Access("write", 4, Place(FILE, 157, "softmax_kernel"), (0, 0, 0), (5, 0, 0))
+    found = Finding(kind, "softmax_kernel", variable="y", shape=(2, 9), element_bytes=4, byte_offset=20, **options)
+    return Group([Finding(**{**vars(found), "accesses": (access,)})], ["softmax: 2 x 9"], 1)
+
+
+def printed(found: dict[str, list[Group]], **named: str) -> str:
+    text, verdicts = io.StringIO(), []
+    for part in found:
+        diagnosis = Diagnosis([*named], [*named.values()], named, where=["3 of 18 elements are wrong."])
+        case = Case("2 x 9", part, lambda generator: {}, None, None, 1e-6, ())
+        verdicts.append(Verdict(case, FAIL, found=diagnosis, elements=500))
+    print_diagnosis(Console(file=text, width=120), verdicts, found)
+    return " ".join(text.getvalue().split())
+
+
+def test_where_a_number_is_computed_leads_where_no_mistake_is_known() -> None:
+    number = group(
+        "wrong_value", detail="y[0, 5] is stored here as 0; right is 1.", lines=(Place(FILE, line_of(LINE)),)
+    )
+    out = printed({"softmax": [number], "gemm": []})
+    assert out.startswith("1. wrong number in softmax_kernel: y[0, 5]")
+    assert f"This number is computed in: {line_of(LINE)} {LINE}" in out
+    assert out.index("computed in") < out.index("softmax: 2 x 9 FAIL 3 of 18 elements are wrong.")
+    assert "nothing read before it was written: softmax, gemm" in out
+
+
+def test_what_went_wrong_in_memory_comes_first_and_once() -> None:
+    out = printed({"softmax": [group("stored_elsewhere", detail="It is the right answer of y[0, 6].")]})
+    assert out.count("another element's value in softmax_kernel: y[0, 5]") == 1
+    assert out.index("another element's value") < out.index("softmax: 2 x 9 FAIL: 3 of 18")
+
+
+def test_a_known_mistake_leads_and_an_index_out_of_bounds_is_a_line_beside_it() -> None:
+    out = printed({"softmax": [group("out_of_bounds"), group("wrong_value")]}, last="The last column is left out.")
+    assert out.startswith("softmax: 2 x 9 FAIL The last column is left out. 3 of 18 elements are wrong.")
+    assert "also finds: out of bounds in softmax_kernel: y[0, 5]" in out and "wrong number" not in out
+    assert "which watches every access, found" not in out
+
+
+def test_a_missing_barrier_is_surer_than_a_known_answer() -> None:
+    places = [Place(FILE, line, "softmax_kernel") for line in (150, 157)]
+    accesses = tuple(Access(*one, (0, 0, 0), (5, 0, 0)) for one in (("read", 4, places[0]), ("write", 4, places[1])))
+    race = Finding("race", "softmax_kernel", space="shared", variable="partial", shape=(9,), accesses=accesses)
+    out = printed({"softmax": [Group([race], ["softmax: 2 x 9"], 1)]}, last="The last column is left out.")
+    assert "1. race in softmax_kernel" in out and out.index("race") < out.index("The last column is left out.")
+
+
+def test_what_was_concluded_comes_before_the_lines_of_a_number() -> None:
+    number = group("wrong_value", detail="y[0, 5] is stored here as 0.", lines=(Place(FILE, line_of(LINE)),))
+    text, found = (
+        io.StringIO(),
+        Diagnosis(["variance"], ["The variance is wrong."], {"variance": "The variance is wrong."}),
+    )
+    found.concluded, found.where = True, ["3 of 18 elements are wrong."]
+    case = Case("2 x 9", "softmax", lambda generator: {}, None, None, 1e-6, ())
+    print_diagnosis(
+        Console(file=text, width=120), [Verdict(case, FAIL, found=found, elements=500)], {"softmax": [number]}
+    )
+    assert text.getvalue().index("The variance is wrong.") < text.getvalue().index("1. wrong number in softmax_kernel")
+
+
+def test_an_endless_loop_around_a_barrier_is_named_by_its_line() -> None:
+    """The thread was stopped while it waited: the simulator knows the kernel, and no line of it."""
+    said = ["no progress for a long time", "  in kernel row_sum_kernel, block (1,0,0) thread (240,0,0)"]
+    case = Case("2 x 9", "row-sums", lambda generator: {}, None, None, 1e-6, ())
+    endless = Verdict(case, ERROR, diagnosis=[*said, f"  launched at {FILE}:338"], is_endless=True)
+    assert [one.text for one in loops_of([endless])][:1] == [
+        "for (unsigned active = ROW_THREADS / 2; active > 0; active /= 2) {"
+    ]
+    named = Verdict(case, ERROR, diagnosis=[*said, f"  at {FILE}:68 in row_sum_kernel"], is_endless=True)
+    assert "active /= 2" in loops_of([named])[1].text

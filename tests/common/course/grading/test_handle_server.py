@@ -1,0 +1,145 @@
+"""A student's Python in a process without tensors: it gives what PyTorch gives, and what is refused is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from common.compiling.operators import Operators
+from common.console.paths import ROOT
+from common.course.grading.handle_server import module_of
+from common.measure.allocations import AllocationRecorder
+from common.testing.calling import CallFailed
+from common.testing.case import NOT_IMPLEMENTED
+
+VARIANTS = ROOT / "tests" / "variants"
+HEAD = "import torch\ndef f(x, y):\n    "
+
+
+def module(folder: Path, text: str, task: str = "task3", with_kernels: bool = False):
+    (folder / task).mkdir()
+    (folder / "common").symlink_to(ROOT / "common")
+    for name in ("__init__.py", "given"):
+        (folder / task / name).symlink_to(ROOT / task / name)
+    (folder / task / "attention.py").write_text(text, encoding="utf-8")
+    return module_of(str(folder), task, "attention", with_kernels)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    monkeypatch.setattr("common.course.grading.handle_server._started", {})
+
+
+def texts(task: str, part: str) -> list[str]:
+    files = [ROOT / task / "solution" / "attention.py", *sorted((VARIANTS / f"{task}_{part}").glob("*.py"))]
+    return [file.read_text(encoding="utf-8") for file in files]
+
+
+@pytest.mark.parametrize("text", texts("task3", "algorithm"), ids=lambda text: text.splitlines()[0][:40])
+@pytest.mark.parametrize("causal", [False, True])
+def test_right_algorithms(tmp_path: Path, text: str, causal: bool) -> None:
+    query, key, value = (torch.randn(2, 2, size, 8) for size in (37, 50, 50))
+    side = module(tmp_path, text)
+    with AllocationRecorder(line=side.calling_line) as made:
+        out, lse = side.flash_attention(query, key, value, causal, B_r=16, B_c=8, return_lse=True)
+    right = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+    assert torch.allclose(out, right, atol=1e-5) and lse.shape == out.shape[:-1]
+    assert "task3/attention.py:" in made.largest.file_line
+
+
+@pytest.mark.parametrize("text", texts("task1", "layer"), ids=lambda text: text.splitlines()[0][:40])
+def test_right_layers(tmp_path: Path, text: str) -> None:
+    theirs = nn.MultiheadAttention(24, 3, batch_first=True).eval()
+    x = torch.randn(2, 13, 24)
+    with torch.no_grad():
+        layer = module(tmp_path, text, "task1").MultiHeadAttention.from_multihead_attention(theirs, True)
+        assert [tuple(one.shape) for one in layer.parameters()] == [(72, 24), (72,), (24, 24), (24,)]
+        right, _ = theirs(x, x, x, attn_mask=torch.ones(13, 13, dtype=torch.bool).triu(1))
+        assert torch.allclose(layer(x), right, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("return torch.nn.functional.scaled_dot_product_attention(x, x, x)", "scaled_dot_product_attention can't be"),
+        ("return x.data_ptr()", "Tensor.data_ptr can't be used"),
+        ("return x.untyped_storage()", "Tensor.untyped_storage can't be used"),
+        ("return torch.ops.aten.mm(x, y)", "no attribute 'aten'"),
+        ("return x.as_strided((9999,), (1,))", "Tensor.as_strided can't be used"),
+        ("return torch.load('/etc/passwd')", "torch.load can't be used"),
+        ("return torch.tensor(torch.ones(30, 30).tolist())", "500 numbers"),
+        ("return x @ torch.ones(3, 3)", "attention.py:3 in f"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import os; os._exit(0)", "has ended"),
+        (
+            "import common.course.grading.torch_handles as t, time; t.connection.send_bytes(b'['); time.sleep(9)",
+            "request",
+        ),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, body: str, words: str) -> None:
+    with pytest.raises(CallFailed, match=words):
+        module(tmp_path, HEAD + body).f(torch.ones(2, 2), torch.ones(2, 2))
+
+
+def test_a_gap_is_not_implemented(tmp_path: Path) -> None:
+    with pytest.raises(CallFailed) as caught:
+        module(tmp_path, HEAD + "raise NotImplementedError").f(1, 2)
+    assert (caught.value.status, caught.value.file_line) == (NOT_IMPLEMENTED, "task3/attention.py:3")
+
+
+def test_beside_kernels_python_may_not_compute(tmp_path: Path) -> None:
+    made = module(
+        tmp_path, HEAD + "return getattr(torch, x)(y, y) if x else torch.cat([y[:, :1], 2 * y], 1)", "task6", True
+    )
+    assert made.f("", torch.ones(2, 2)).tolist() == [[1, 2, 2], [1, 2, 2]]
+    for name in ("matmul", "pow"):
+        with pytest.raises(CallFailed, match=f"torch.{name} can't be used"):
+            made.f(name, torch.ones(2, 2))
+
+
+def test_of_operators_only_operators_can_be_called(tmp_path: Path) -> None:
+    class Kernels(Operators):
+        def __init__(self) -> None:
+            self.task, self.variant, self.libraries = "task6", "student", [SimpleNamespace(operators={"twice"})]
+
+        def twice(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+    made = module(
+        tmp_path,
+        HEAD + "from common.course.grading.torch_handles import ask\n    return ask('operators 0', y, torch.ones(1))",
+        "task6",
+        True,
+    )
+    assert made.f(Kernels(), "twice").item() == 2
+    for name in ("__setattr__", "_process", "library_of"):
+        with pytest.raises(CallFailed, match=f"no operator '{name}'"):
+            made.f(Kernels(), name)
+
+
+def test_operations_behave_as_torchs(tmp_path: Path) -> None:
+    text = """import torch
+from torch import nn
+def f(x, y):
+    assert x.shape == (2, 3) and x.ndim == x.dim() == 2 and len(x) == 2 and x.size(-1) == 3 and x.numel() == 6
+    assert x.dtype == torch.float32 and x.dtype is not torch.float64 and str(x.device) == "cpu" and x.device == y.device
+    assert isinstance(x, torch.Tensor) and (x == x).all() and x[0, 0].item() == float(x[0, 0])
+    z = x.clone()
+    z += 1; z[0] = 0; z[:, [0, 2]] *= 2; z[x > 1e9] = 5
+    values, indices = z.max(dim=1)
+    assert z.max(1).values.shape == indices.shape == (2,) and indices.dtype == torch.long
+    rows = [row for row in z]
+    assert 2 - z is not None and (2 ** torch.tensor([1.0, 2.0])).tolist() == (2.0, 4.0)
+    assert torch.finfo(x.dtype).min < -1e38 and torch.arange(5)[..., None].shape == (5, 1)
+    return torch.stack(rows) @ y + nn.Softmax(dim=-1)(x)
+"""
+    x, y = torch.randn(2, 3), torch.randn(3, 3)
+    z = x + 1
+    z[0] = 0
+    z[:, [0, 2]] *= 2
+    assert torch.allclose(module(tmp_path, text).f(x, y), z @ y + x.softmax(-1))

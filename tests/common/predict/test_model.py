@@ -1,0 +1,218 @@
+"""The model's parts against what can be computed by hand, and the order of planted slow variants."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from common.inspect.profile.model import KernelProfile, LineTraffic
+from common.measure.gpus import find
+from common.predict import model
+from common.predict.counters import Block, Launch, Sample, launch_of
+from common.predict.instructions import Mix, mix_of
+from common.predict.machine import machine_of
+from common.predict.model import DRAM, FLOAT32, LATENCY, LAUNCH, SHARED, hong_kim, makespan, predict
+from common.predict.registers import estimated_registers
+from common.predict.report import bound_words
+from common.predict.reuse import axes_that_matter, dram_traffic, l1_hit_share
+
+H100 = machine_of(find("H100"))
+MIB = 1 << 20
+
+
+def kernel(blocks=1024, threads=256, lines=(), **changes) -> KernelProfile:
+    grid, block = (blocks, 1, 1), (threads, 1, 1)
+    return KernelProfile("k", None, 1, grid, block, changes.pop("shared_bytes", 0), tuple(lines), **changes)
+
+
+def line(space, action, requests, transactions, bytes=4) -> LineTraffic:
+    return LineTraffic(None, space, action, bytes, requests, 32 * requests, transactions, transactions)
+
+
+def seconds_of(prediction, resource) -> float:
+    return next(bound.seconds for bound in prediction.bounds if bound.resource == resource)
+
+
+def copy(count, sectors=4) -> Launch:
+    """Each thread copies a float; `sectors` of 32 bytes per request."""
+    requests = count // 32
+    lines = [line("global", action, requests, requests * sectors) for action in ("read", "write")]
+    return launch_of(kernel(count // 256, lines=lines, compulsory_bytes=8 * count))
+
+
+# ---- single bounds
+
+
+def test_a_large_copy_takes_its_bytes_over_the_bandwidth():
+    count = 1 << 28
+    one = predict(copy(count), H100)
+    assert one.bound.resource == DRAM
+    assert one.bound.seconds == pytest.approx(8 * count / (3.35e12 * 0.905), rel=1e-3)
+    assert one.bound.seconds < one.seconds < 1.25 * one.bound.seconds
+
+
+def test_an_uncoalesced_copy_takes_eight_times_the_sectors():
+    count = 1 << 24
+    straight, scattered = predict(copy(count), H100), predict(copy(count, sectors=32), H100)
+    assert scattered.l2_bytes == 8 * straight.l2_bytes == 8 * 8 * count
+    assert scattered.bound.resource in (model.L2, model.L1)
+    assert scattered.seconds > 2 * straight.seconds
+
+
+def test_pure_arithmetic_takes_its_instructions_over_the_lanes():
+    """2^20 threads of 4096 FMAs on 132 SMs with 128 lanes; 1024 blocks of 1024 threads are 8 rounds on 132 SMs."""
+    one = kernel(1024, 1024, registers=32)
+    found = predict(Launch(one, Mix(fused=2**20 * 4096), 0, None), H100)
+    rounds = math.ceil(1024 / 132)
+    assert seconds_of(found, FLOAT32) == pytest.approx(rounds * 1024 * 4096 / 128 / H100.clock, rel=1e-6)
+    assert found.bound.resource in (FLOAT32, model.ISSUE)
+
+
+def test_one_warp_of_dependent_arithmetic_waits_for_its_latency(monkeypatch):
+    monkeypatch.setattr(model, "CHAINS", 1)
+    found = predict(Launch(kernel(1, 32), Mix(fused=32 * 100_000), 0, None), H100)
+    assert found.bound.resource == LATENCY
+    assert found.bound.seconds == pytest.approx(100_000 * (4 + 1) / H100.clock, rel=0.01)  # waits, and issues
+
+
+def test_one_warp_that_chases_pointers():
+    """1000 loads, each of which waits for the one before: 1000 latencies of DRAM."""
+    sample = Sample((1 << 20,), (Block(0, 1, 1, {0: (0, 999, 1000, 0)}),), ((MIB, 0.0),), 1000, 0, 1000, 0, "")
+    lines = [line("global", "read", 1000, 1000)]
+    found = predict(Launch(kernel(1, 32, lines), Mix(), 1000, sample), H100)
+    assert found.bound.resource == LATENCY
+    assert found.bound.seconds == pytest.approx(1000 * 479 / H100.clock, rel=0.02)
+
+
+def test_bank_conflicts_multiply_the_time_of_shared_memory():
+    def reads(ways):
+        return launch_of(kernel(1320, lines=[line("shared", "read", 1 << 20, ways << 20)]))
+
+    free, conflicts = predict(reads(1), H100), predict(reads(32), H100)
+    assert seconds_of(conflicts, SHARED) == pytest.approx(32 * (1 << 20) / 132 / H100.clock, rel=1e-3)
+    assert seconds_of(conflicts, SHARED) == pytest.approx(32 * seconds_of(free, SHARED), rel=1e-3)
+    assert conflicts.bound.resource == SHARED
+
+
+def test_an_empty_launch_costs_a_launch():
+    one = predict(launch_of(kernel(1, 32)), H100)
+    assert one.bound.resource == LAUNCH and one.seconds == pytest.approx(H100.launch, rel=0.05)
+
+
+def test_a_block_that_does_not_fit_is_an_error():
+    with pytest.raises(ValueError, match=r"k: a block does not fit on T4: not enough shared memory"):
+        predict(launch_of(kernel(shared_bytes=100_000)), machine_of(find("T4")))
+
+
+# ---- waves and tail
+
+
+def test_makespan():
+    assert makespan(132, 132) == 1 and makespan(133, 132) == 2 and makespan(1, 132) == 1
+    assert makespan(4, 2, [1, 1, 1, 5]) == pytest.approx((1 + 5) / 2)  # the long one last: one server has 1 + 5
+    assert makespan(4, 2, [5, 1, 1, 1]) == pytest.approx(5 / 2)  # and first: the other does the rest meanwhile
+
+
+def test_hong_kim_by_hand():
+    # 22: two warps hide nothing: 400 + 20 + 20 / 1 * (2 - 1)
+    assert hong_kim(400, 20, 1, 2, 400, 1, math.inf) == (440, 2, 2)
+    # 23: memory serves two of eight warps at a time: 400 * 8 / 2 + 20 * 1
+    assert hong_kim(400, 20, 1, 8, 400, 1, 2) == (1620, 2, 8)
+    # 24: computation hides memory: 40 + 100 * 8
+    assert hong_kim(40, 100, 1, 8, 40, 1, math.inf) == (840, 8, pytest.approx(1.4))
+
+
+# ---- L1, L2, DRAM
+
+
+def sampled(grid, touched, arrays) -> Launch:
+    """`touched(x, y)` -> {array: (first, last, read, written)} of every block of the grid."""
+    blocks = [Block(y * grid[0] + x, 1, 1, touched(x, y)) for y in range(grid[1]) for x in range(grid[0])]
+    sample = Sample(arrays, tuple(blocks), ((MIB, 0.0),), 0, 0, 0, 0, "")
+    return Launch(replace(kernel(), grid=(*grid, 1)), Mix(), 0, sample)
+
+
+def product(grid, sectors=1000) -> Launch:
+    """C = A B: a block reads the rows of A that its y names and the columns of B that its x names."""
+    rows, columns = (32 * sectors * extent for extent in (grid[1], grid[0]))
+    return sampled(
+        grid,
+        lambda x, y: {0: (y * sectors, y * sectors, sectors, 0), 1: (x * sectors, x * sectors, sectors, 0)},
+        (rows, columns),
+    )
+
+
+def test_axes():
+    launch = product((4, 3))
+    assert axes_that_matter(launch.sample, (4, 3, 1), 0) == (False, True, False)
+    assert axes_that_matter(launch.sample, (4, 3, 1), 1) == (True, False, False)
+
+
+def test_what_fits_into_l2_is_read_once():
+    launch = product((4, 3))
+    assert dram_traffic(launch, 2, 50 * MIB).read == pytest.approx(32 * 1000 * (4 + 3), rel=0.01)
+
+
+def test_what_does_not_fit_is_read_again():
+    """One block at a time and room for two tiles: each block along x evicts B's tiles, A's row stays."""
+    launch = product((4, 3))
+    tile = 32 * 1000
+    assert dram_traffic(launch, 1, 2.1 * tile / 0.75).read == pytest.approx(tile * (3 + 4 * 3), rel=0.02)
+
+
+def test_a_wave_reads_what_its_blocks_share_once():
+    launch = product((4, 3))
+    assert dram_traffic(launch, 12, 1.0).read == pytest.approx(32 * 1000 * (4 + 3), rel=0.01)
+
+
+def test_hits_between_sizes_are_linear():
+    sample = Sample((), (), ((8 << 10, 0.2), (16 << 10, 0.6)), 0, 0, 0, 0, "")
+    assert l1_hit_share(sample, 4 << 10) == pytest.approx(0.1)
+    assert l1_hit_share(sample, 12 << 10) == pytest.approx(0.4)
+    assert l1_hit_share(sample, 1 << 20) == 0.6
+
+
+# ---- instructions and registers
+
+
+def test_a_multiplication_and_an_addition_are_one_fma():
+    block = mix_of("mulss", "%xmm1,%xmm0") + mix_of("addss", "%xmm0,%xmm2") + mix_of("addss", "%xmm3,%xmm2")
+    assert block.contracted() == Mix(add=1, fused=1)
+    assert mix_of("call", "1234 <expf@plt>").special == 1 and mix_of("divss", "%xmm1,%xmm0").special == 1
+    assert mix_of("movss", "(%rax),%xmm0") == Mix() == mix_of("add", "$0x8,%rsp")
+
+
+def test_registers_from_arrays():
+    text = """
+constexpr int ROWS = 8, OTHER = 3;
+constexpr int COLUMNS = ROWS * 2;
+__global__ void small(float* x) { x[0] = 1; }
+template <int N> __global__ void __launch_bounds__(256) large(float* x) {
+    float sums[ROWS][8];
+    float4 a[2];
+    __shared__ float tile[64][64];
+}
+"""
+    assert estimated_registers(text, "small") == 32
+    assert estimated_registers(text, "large<3>") == 104  # 30 + 64 + 8, in eights
+
+
+# ---- what it does not know
+
+
+def test_what_is_not_modeled_gets_no_number():
+    sample = Sample((64,), (Block(0, 1, 1, {0: (0, 1, 2, 2)}),), ((MIB, 0.0),), 0, 0, 0, 0, "")
+    atomics = Launch(kernel(1, lines=[line("global", "atomic", 1000, 1000)]), Mix(), 0, sample)
+    found = predict(atomics, H100)
+    assert found.seconds is None and "atomic operations" in bound_words(found)
+    tma = replace(atomics, sample=replace(sample, not_modeled="copies by TMA"))
+    assert predict(tma, H100).not_modeled == "copies by TMA"
+
+
+@pytest.mark.parametrize("name", ["H100", "A100", "T4", "RTX4090", "H200", "V100", "L4"])
+def test_every_gpu_is_known_and_a_smaller_one_is_slower(name):
+    machine = machine_of(find(name))
+    launch = copy(1 << 26)
+    assert predict(launch, machine).seconds >= 0.999 * predict(launch, machine_of(find("H200"))).seconds
+    assert machine.l2 < machine.dram and machine.shared < machine.l2
+    assert machine.is_estimate == ("E" in machine.sources)

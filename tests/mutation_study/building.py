@@ -1,0 +1,195 @@
+"""The mutants of a task as operators: all those of its .cu and .cuh files in one library, those in Python one by one.
+
+    with TaskMutants("task2", mutants) as planted:
+        planted.choose(mutant)                  or None: the solution as it is
+        judge(case, planted.plain)
+
+Both workers load the same text, the one plain, the other in the simulator's checked build.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib
+import mmap
+import os
+import sys
+import types
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from c_tree import without_comments
+from mutants import Mutant
+from torch import Tensor
+
+from common.cli.test import TaskTest
+from common.compiling.gaps import with_own_headers
+from common.compiling.load import load
+from common.compiling.operators import Operators
+from common.compiling.places import places_of
+from common.compiling.planting import SWITCH, planted_text, spots_of, widened
+from common.compiling.request import BuildRequest
+from common.compiling.variant import Variant
+from common.console.files import SHOWN, write_whole
+from common.console.paths import build_root
+from common.inspect.checked_library import CHECK, CheckedCaller
+from common.inspect.checked_run import small_size
+from common.inspect.own_lines import own_lines
+from common.inspect.source_lines import _lines, text_of
+from common.testing.calling import POISONED, InProcess
+from common.testing.case import Case
+from common.testing.worker.child import Served
+from common.testing.worker.worker import Worker
+
+# Seconds without progress after which the simulator gives up on a kernel; mutants are run on small cases.
+SIMULATOR_SECONDS = 4
+HUGE = 1 << 40
+MOST_KEPT = 1 << 17  # elements of the inputs of answers that are kept: more takes too much memory
+
+
+class TaskMutants:
+    """The two workers of a task, and which mutant they run.
+
+    To be made before this process starts threads, see Worker.
+
+    Args:
+        task: "task2".
+        mutants: all that may be chosen.
+
+    Attributes:
+        test: what `python -m taskN.test` tests.
+        cases: its cases that the simulator runs.
+        sizes: how many elements the inputs of each have, HUGE if it takes long.
+    """
+
+    def __init__(self, task: str, mutants: Sequence[Mutant]) -> None:
+        self.task, self.mutants = task, list(mutants)
+        self.test: TaskTest = importlib.import_module(f"{task}.test").TEST
+        self.folder = build_root() / "mutants" / task
+        self._kernels = places_of(task, Variant.SOLUTION)[0].kernels
+        self._chosen = mmap.mmap(-1, 8)  # shared with the workers, also with those that follow one that crashed
+        os.environ["SIMULATOR_TIMEOUT"] = str(SIMULATOR_SECONDS)
+        self.plain = Worker(Served(lambda: self._load(False), self._cases, lambda _: {"warnings": []}, self._caller))
+        self.checked = Worker(Served(lambda: self._load(True), self._cases, caller=self._checked_caller))
+        # what follows computes with tensors, which may start threads
+        self.cases = [with_kept_answers(one) for one in self._cases() if not one.gpu_only]
+        self.sizes = {case: small_size(case) or HUGE for case in self.cases}
+
+    def __enter__(self) -> TaskMutants:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.plain.close()
+        self.checked.close()
+
+    def choose(self, mutant: Mutant | None) -> None:
+        """From now on the workers run this one; None: the solution. What reads sources sees it alone, as a student has
+        it, and not the text with all of them."""
+        number = 0 if mutant is None else 1 + self.mutants.index(mutant)
+        self._chosen[:8] = number.to_bytes(8, "little")
+        for file in with_own_headers(self._kernels):
+            SHOWN[self.folder / file.name] = mutated(file.read_text(), mutant, file.name)
+        for cached in (text_of, _lines, own_lines):
+            cached.cache_clear()
+
+    def _cases(self) -> Sequence[Case]:
+        return self.test.cases(Variant.SOLUTION)
+
+    def _load(self, checked: bool) -> Operators:
+        """The task's operators with all mutants in them, built where something changed."""
+        SHOWN.clear()  # in the worker: what is compiled is the text with all of them
+        self.folder.mkdir(parents=True, exist_ok=True)
+        edits = [(number, *edit) for number, one in enumerate(self.mutants, 1) for edit in one.edits]
+        for file in with_own_headers(self._kernels):
+            plain = without_comments(file.read_text())
+            mine = [(number, start, end, new) for number, name, start, end, new in edits if name == file.name]
+            text = planted_text(plain, spots_of(widened(mine, plain)))
+            if file.suffix == ".cu":  # its first line was a comment
+                text = '#include "planting.h"' + text[text.index("\n") :]
+            write_whole(self.folder / file.name, text)
+        write_whole(self.folder / "planting.h", "#pragma once\n#include <cuda_runtime.h>\n" + SWITCH)
+        sources = [self.folder / file.name for file in self._kernels]
+        return load(BuildRequest(self.task, backend="simulator", sources=sources, checked=checked, label="mutants"))
+
+    def _caller(self, ops: Operators) -> InProcess:
+        return _Planted(self, ops, InProcess(ops))
+
+    def _checked_caller(self, ops: Operators) -> InProcess:
+        return _Planted(self, ops, CheckedCaller(ops, CHECK))
+
+
+class _Planted(InProcess):
+    """A caller that plants the chosen mutant before each call."""
+
+    def __init__(self, owner: TaskMutants, ops: Operators, inner: InProcess) -> None:
+        super().__init__(ops)
+        self._owner, self._inner = owner, inner
+        self._plant = ctypes.CDLL(str(ops.libraries[0].path)).plant
+        self._replaced: dict[str, types.ModuleType] = {}
+
+    def call(self, case, inputs, around=POISONED):
+        number = int.from_bytes(self._owner._chosen[:8], "little")
+        self._plant(number)
+        sys.modules.update(self._replaced)
+        self._replaced.clear()
+        if number and self._owner.mutants[number - 1].file.endswith(".py"):
+            self._replace(self._owner.mutants[number - 1])
+        try:
+            return self._inner.call(case, inputs, around)
+        finally:
+            self.more = self._inner.more
+
+    def _replace(self, mutant: Mutant) -> None:
+        """The mutant's module takes the place of the solution's."""
+        name = f"{mutant.task}.solution.{mutant.file.removesuffix('.py')}"
+        right = importlib.import_module(name)
+        self._replaced[name] = right
+        module = types.ModuleType(name)
+        module.__file__, module.__package__ = right.__file__, right.__package__
+        sys.modules[name] = module
+        text = mutated(Path(right.__file__).read_text(), mutant, mutant.file)
+        exec(compile(text, right.__file__, "exec"), module.__dict__)
+
+
+def mutated(text: str, mutant: Mutant | None, file: str) -> str:
+    """The text of a solution's file with the mutant in it; of C++ as long in lines as before."""
+    edits = [one for one in (mutant.edits if mutant else ()) if one[0] == file]
+    for _, start, end, new in sorted(edits, key=lambda one: -one[1]):
+        lines = text.count("\n", start, end)
+        if not file.endswith(".py"):
+            new = " ".join(new.split()) if new.count("\n") > lines else new
+            new += "\n" * (lines - new.count("\n"))
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def with_kept_answers(case: Case) -> Case:
+    """The case; what its reference, its mistakes and its stages gave is given again for equal inputs: thousands of
+    outputs are compared with the same answers, since a mutant changes the output alone."""
+    return replace(
+        case,
+        reference=_Kept(case.reference),
+        mistakes=_Kept(lambda **x: [one.remembered() for one in case.mistakes(**x)]) if case.mistakes else None,
+        stages=_Kept(case.stages) if case.stages else None,
+    )
+
+
+class _Kept:
+    """A function of tensors by name that gives what it gave for the same ones."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function, self._given = function, {}
+
+    def __call__(self, **inputs: Tensor) -> Any:
+        differentiated = any(x.requires_grad for x in inputs.values())  # the answer is asked for its derivative
+        if differentiated or sum(x.numel() for x in inputs.values()) > MOST_KEPT:
+            return self._function(**inputs)
+        whole = hashlib.sha256()
+        for name, x in inputs.items():
+            whole.update(f"{name} {x.dtype} {tuple(x.shape)}".encode() + x.contiguous().numpy().tobytes())
+        if whole.digest() not in self._given:
+            self._given[whole.digest()] = self._function(**inputs)
+        return self._given[whole.digest()]

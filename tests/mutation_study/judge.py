@@ -1,0 +1,350 @@
+"""What a report is worth: decided(mutant, observation, lines), from its claims to a verdict.
+
+What counts as right is declared for every kind of mistake before anything runs. A mutant has topics: those of its kind,
+and those of the words in its statement. So has every cause that a report may claim. A claim is right about a mutant if
+the two have a topic in common, and a line is right if it is the mutated one or uses what that one computes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mutants import Mutant
+from observing import Claim, Observation
+
+from common.inspect.findings.model import OF_FLOW
+from common.inspect.findings.words import OR_THE_ORDER
+from common.testing.nan_origin import OF_ANY_SCORES
+
+NAMED, NEAR, CAUGHT, MISLED, MISSED, EQUIVALENT = "named", "near", "caught", "misled", "missed", "equivalent"
+VERDICTS = (NAMED, NEAR, CAUGHT, MISLED, MISSED, EQUIVALENT)
+_OFFERS_AN_INDEX = re.compile(r"[Cc]heck (?:the index|how blockIdx)|index is wrong")
+
+# The topics that a kind has whatever it is applied to
+OF_KIND = {
+    "barrier": {"barrier"}, "loop": {"bound", "loop"}, "bound": {"bound"}, "guard": {"bound"},
+    "index": {"index", "offset"}, "offset": {"index", "offset"}, "head": {"offset", "head"}, "operands": {"index"},
+    "thread": {"threads", "index"}, "launch": {"grid", "bound"}, "adding": {"adding"}, "sign": set(),
+    "extremum": {"maximum"}, "initial": set(), "constant": set(), "rescale": {"scale"}, "function": set(),
+    "cast": {"type"}, "store": {"store"}, "order": {"store"}, "call": {"store"},
+    "leaving": {"bound", "store", "barrier", "loop"}, "planted": set(),
+}  # fmt: skip
+# Kinds that leave the words of a statement as they are, or few of them: all of its words count
+_BY_STATEMENT = (
+    "store", "adding", "guard", "sign", "extremum", "initial", "bound", "constant", "leaving", "loop", "planted",
+)  # fmt: skip
+# words of the mutated code, where it was computed wrong -> topics
+OF_WORDS = (
+    (r"__sync", "barrier"),
+    (r"\bscale\b|scale_log2|sqrt|\* ?\* ?0\.5|factor\b|LOG2_E", "scale"),
+    (r"causal|future|diagonal|triu|queries|ahead|hidden|\bright\b|seen|keys_left|masked_fill", "mask"),
+    (r"window", "window"),
+    (r"flash_attention\(.*(?:True|False)", "mask"),
+    (r"^\d\.\d+f", "scale"),
+    (r"rescale|state\.m|m_new|m_all|weight\b|exp2?f?\(|shift|\bold\b|\bnew\b", "rescale"),
+    (r"max|shift|m_new|m_all|largest|\bm\b|state\.m|INFINITY", "maximum"),
+    (r"sum|\bl\b|l_all|state\.l|inverse|count\b|squares|total|divided", "sum"),
+    (r"sum|\bs\[|state\.o|o_all|add_dot|\+=|\bO\b|@", "adding"),
+    (r"INFINITY|== 0\.0f|torch\.inf|== 0\b|-torch\.inf", "empty row"),
+    (r"INFINITY|torch\.inf|0\.0f", "mask"),
+    (r"\b(?:batch\w*|heads?|kv_heads?|sequence\w*|group|matrix)\b", "head"),
+    (r"stride|row_step|LENGTH|K_STRIDE|head_dim \+|\* cols|\* K\b", "index"),
+    (r"transpose|view|dim=|_transposed|\bindex\b", "index"),
+    (r"repeat", "head"),
+    (r"\b(?:query|key|value)\b", "operand"),
+    (r"\bclamp", "empty row"),  # what keeps the sum of a row without keys from being divided by
+    (r"\bshift\b", "empty row"),  # what is subtracted of a row that sees nothing
+    (r"\branks?\b", "ranks"),
+    (r"\bouts?\b|part_out", "outs"),
+    (r"mean|squares|inverse_std|eps|width|residual|bias|weight\[", "moments"),
+    (r"tanh|0\.0447|0\.5|SQRT|cube", "formula"),
+    (r"expf|exp2f?|logf|log2f|LOG2_E|\bexp\b|\blog\b|torch\.(?:exp|log)", "exponential"),
+    (r"cache|slot|position|token", "cache"),
+    (r"\blength\b|first_key|\binside\b", "length"),
+    (r"\binside\b", "bound"),
+    (r"splits|\bpart\b|\bbegin\b|\bend\b|\bparts\b", "split"),
+    (r"\bblock\b|columns\[|k_blocks|q_blocks|\bcount\b|listed|lanes\b", "blocks"),
+    (r"lane|warp|threadIdx|THREADS|WARPS|TILE_ROWS", "threads"),
+    (r"TILE|B_c|B_C|B_r|B_R|tile|k0|k_start|q_start|ITEMS|KEYS|COLS|ROWS", "tile"),
+)
+# a cause's name and sentence -> topics
+OF_CAUSE = (
+    (r"scale|scaled|square root", "scale"),
+    (r"base of the exponential", "exponential"),
+    (r"mask|future|diagonal|causal|hidden|hides|aligned|-inf|must not see", "mask"),
+    (r"window|band", "window"),
+    (r"weights?\b|shares", "rescale"),
+    (r"equal weights|all weights are equal", "index"),
+    (r"\w in place of \w|swapped", "index"),
+    (r"\w in place of \w|swapped", "operand"),
+    (r"equal weights|all weights are equal|times a factor|times one factor|sign of the exponent", "scale"),
+    (r"equal weights|all weights are equal", "adding"),
+    (r"sign of the exponent", "exponential"),
+    (r"smaller than the row's", "loop"),
+    (r"smaller than the row's", "threads"),
+    (r"smaller than the row's", "adding"),
+    (r"do not count once|take no part|other elements", "bound"),
+    (r"other elements|do not count once", "offset"),
+    (r"other elements", "head"),
+    (r"rescal|exp\(m_old|old terms|exp\(m_w|relative to|merged without", "rescale"),
+    (r"maximum|max subtraction|no max|overflows", "maximum"),
+    (r"sum\b|sums|normaliz|average|divided?\b|denominator|logarithm|lse", "sum"),
+    (r"added up|\+=|overwritten|summed|last product|assigned|last part|only the last|first tile", "adding"),
+    (r"-inf|empty|NaN|no key|sees no|nothing", "empty row"),
+    (r"\bheads?\b|batch|first matrix|\bgroup|sequence", "head"),
+    (r"transposed|read as|row length|swapped|exchanged|wrong axis|stride|index", "index"),
+    (r"holds what belongs|offset|other elements|where row .* belongs|are exchanged", "index"),
+    (r"first matrix|offset|pointers|holds what belongs|where row .* belongs|have a part in every index", "offset"),
+    (r"slices never computed", "loop"),
+    (r"slices never computed", "bound"),
+    (r"slices never computed", "store"),
+    (r"\branks?\b", "ranks"),
+    (r"nothing (?:is )?added", "adding"),
+    (r"nothing (?:is )?added", "store"),
+    (r": In (?:\d+ of \d+ values|\w+ \d+ to \d+ \(of|\w+ \d+ only)", "loop"),  # a wrong answer in these alone
+    (r"is called with \w+ where", "index"),  # the argument itself
+    (r"that of the first part", "offset"),  # every part is read where the first one lies
+    (r"slices moved", "head"),
+    (r"counted by several", "loop"),
+    (r"mean|variance|residual|bias|weight", "moments"),
+    (r"gelu|GELU|tanh|erf|formula|activation", "formula"),
+    (r"exp2|powers of 2|base 2|logarithm|exp\(", "exponential"),
+    (r"relative to the largest", "rescale"),
+    (r"token|slot|position|cache", "cache"),
+    (r"length|unused slots", "length"),
+    (r"\bparts?\b", "split"),
+    (r"\bblocks?\b|\blists?\b|\bcounts?\b", "blocks"),
+    (r"barrier|threads race|threads disagree|__sync", "barrier"),
+    (r"lane|warp|thread", "threads"),
+    (r"never written|unwritten|every thread store|not written|nothing was written|[Ss]oftmax is missing", "store"),
+    (r"never written|unwritten|grid cover|blocks of threads|launch", "grid"),
+    (r"last (?:tile|key|column|row|part|product)|partial|off by one|left out|leaves out|loop|rounded up", "bound"),
+    (r"what you get without", "bound"),
+    (r"stops before|step of the tree", "loop"),
+    (r"behind the end|one too (?:far|many|few)|ends too early", "bound"),
+    (r"first_row|first row of|rows of warp|first warp", "offset"),
+    (r"runs while|padding|past the end|never written|only the first|first \d+|first tile", "bound"),
+    (r"loop|first columns only|each thread adds one|steps of", "loop"),
+    (r"float16|half|rounded to|65,504|16-bit", "type"),
+)  # fmt: skip
+# Names whose sentences tell what was measured and send nobody anywhere: true whatever the mistake is, and right only
+# where a topic says so. What says where to look, such as "look at the rescaling", misleads where that is not the place.
+MEASURED = (
+    "all zeros", "unwritten outputs", "changes from run to run", "equal weights", "no key counts",
+    "keys left out", "times one factor", "nothing written", "products counted wrongly",
+    "negative weights", "only the logsumexp",
+)  # fmt: skip
+# What a function is about, by its name: a claim with that topic leads to the function, so it is near.
+OF_FUNCTION = (
+    (r"mask|hidden|outside|pieces", "mask"),
+    (r"window|outside", "window"),
+    (r"softmax|accumulate|merge", "rescale"),
+    (r"softmax|merge", "sum"),
+    (r"softmax|merge", "maximum"),
+    (r"softmax", "exponential"),
+    (r"scores", "scale"),
+    (r"update_cache|position", "cache"),
+    (r"block|list|compress", "blocks"),
+)
+# What a finding of the checked build may be about, besides the very line.
+OF_FINDING = {
+    "race": {"barrier"},
+    "uninitialized": {"store", "bound", "loop", "barrier", "grid", "index"},
+    "barrier": {"barrier", "guard"},
+    "out_of_bounds": {"index", "bound", "offset", "loop", "grid", "head"},
+    "not_stored": {"store", "index", "bound", "offset", "loop", "grid"},
+    "needlessly_stored": {"index", "offset", "bound", "store"},
+    "not_needed": {"index", "bound", "offset", "loop", "mask", "length"},
+    "not_read": {"index", "bound", "offset", "loop", "head", "store"},
+    "other_element": {"index", "offset", "head"},
+    "stored_elsewhere": {"index", "offset", "head", "store"},
+}
+# Parts that test one stage alone: where one of them fails, the mistake is in that stage.
+STAGES = {
+    "task1": ("scores", "softmax", "output"),
+    "task2": ("softmax", "gemm"),
+    "task3": ("softmax", "merge"),
+    "task4": ("load", "scores", "mask", "softmax", "output", "store"),
+    "task6": ("update",),
+    "task7": ("layernorm", "gelu"),
+}
+
+
+def topics_of(mutant: Mutant) -> set[str]:
+    """What the mutant is about."""
+    one = mutant.mutation
+    if one.kind == "barrier":  # the words beside the barrier have nothing to do with it
+        return set(OF_KIND[one.kind])
+    words = _changed(one.old, one.new)
+    if not re.search(r"[A-Za-z_]\w", words):  # an operator: what it is applied to
+        words = f"{words} {one.old}"
+    if one.kind in _BY_STATEMENT:
+        words += f" {one.old if len(one.old) > 12 else one.statement}"
+    found = set(OF_KIND[one.kind])
+    if re.search(r"mask|hidden|future|diagonal|causal", one.statement):
+        found.add("mask")
+    if re.match(r"for\b|while\b", one.statement):
+        found |= {"loop", "bound"}
+    if re.match(r"if\b", one.statement):
+        found.add("bound")
+    outside, number = re.sub(r"\[[^\[\]]*\]", "", one.statement), rf"\b{re.escape(one.old)}\b"
+    if one.kind == "constant" and re.search(number, one.statement) and not re.search(number, outside):
+        found.add("index")  # it stands within an index, and nowhere else
+    target = re.match(r"(?:const )?(?:\w+ )?(\w+(?:\.\w+)?) =(?!=)", one.statement)
+    if target and re.search(r"end\b|left\b|seen|count|tiles\b", target[1]):  # the bound of a loop
+        found |= {"bound", "loop"}
+    if target:  # what is computed there
+        words += f" {target[1]}"
+    for pattern, topic in OF_WORDS:
+        if re.search(pattern, words):
+            found.add(topic)
+    return found
+
+
+def topics_of_function(mutant: Mutant) -> set[str]:
+    """What the function is about that the mutant is in."""
+    return {topic for pattern, topic in OF_FUNCTION if re.search(pattern, mutant.function)}
+
+
+def _changed(old: str, new: str) -> str:
+    """The words that differ between the two."""
+    before, after = (re.findall(r"[\w.:]+|\S", text) for text in (old, new))
+    gone = [word for word in before if before.count(word) != after.count(word)]
+    come = [word for word in after if before.count(word) != after.count(word)]
+    return " ".join([*gone, *come]) or old
+
+
+# A wrong line of formulas, see common.diagnosis.mistakes.formulas: it is about what differs from the right one.
+_INDEX = re.compile(r"(?:is read at|is loaded with) `([^`]*)`; it should be `([^`]*)`")
+_FORMULA = re.compile(r"The output matches (?:`([^`]*)`; it should be `([^`]*)`|what you get without `([^`]*)`)")
+
+
+def topics_of_claim(claim: Claim) -> set[str]:
+    """What a claimed cause is about."""
+    if index := _INDEX.search(claim.says):
+        words = f"{_changed(index[2], index[1])} {index[2]}"
+        return {"index", "offset"} | {topic for pattern, topic in OF_WORDS if re.search(pattern, words)}
+    if formula := _FORMULA.search(claim.says):
+        wrong, right = formula[1] or "", formula[2] or formula[3]
+        words = _changed(right, wrong)
+        if not re.search(r"[A-Za-z_]\w*", words):
+            words = right
+        words += f" {right.split(' = ')[0]}"
+        return {topic for pattern, topic in OF_WORDS if re.search(pattern, words)}
+    words = f"{claim.name}: {claim.says}"
+    return {topic for pattern, topic in OF_CAUSE if re.search(pattern, words)}
+
+
+def targets(mutant: Mutant, lines: list[str]) -> set[int]:
+    """The lines that count as right: the mutated statement's, and those below it in the gap that use what it sets.
+
+    Args:
+        mutant: the mutant.
+        lines: of its file.
+    """
+    one = mutant.mutation
+    here = set(range(one.line, one.line + one.old.count("\n") + 1))
+    begin = one.line  # of a call on several lines: it is told as a whole, under its first
+    while begin > 1 and one.line - begin < 4 and re.search(r"[(,=]\s*$", lines[begin - 2]):
+        begin -= 1
+    here.add(begin)  # so is an assignment whose right-hand side has a line of its own
+    head = lines[one.line - 1]
+    assigned = re.search(r"([A-Za-z_]\w*)(?:\.\w+)?(?:\[[^=]*\])*\s*(?:[-+*|/]?=(?!=)|\{)", head)
+    names = {assigned[1]} if assigned else set()
+    if looped := re.search(r"for \(\w+ (\w+) = ", head):
+        names = {looped[1]}
+    if stored := re.match(r"\s*(\w+)\[", head):  # whoever reads the array
+        here |= {number for number, line in enumerate(lines, 1) if re.search(rf"\b{stored[1]}\[", line)}
+    last = min(len(lines), max(mutant.last_line, one.line) + 12)
+    for number in range(one.line + 1, last + 1):
+        if any(re.search(rf"\b{name}\b", lines[number - 1]) for name in names):
+            here.add(number)
+    if one.kind in ("guard", "bound") and re.match(r"\s*(if|for)\b", head):
+        indent = len(head) - len(head.lstrip())
+        for number in range(one.line + 1, last + 1):
+            text = lines[number - 1]
+            if text.strip() and len(text) - len(text.lstrip()) <= indent:
+                break
+            here.add(number)
+    return here
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict, and what it rests on."""
+
+    verdict: str
+    why: str
+
+
+def decided(mutant: Mutant, seen: Observation, lines: list[str]) -> Decision:
+    """The verdict on a mutant.
+
+    Args:
+        mutant: the mutant.
+        seen: what the report said.
+        lines: of the solution's file.
+    """
+    if not seen.failed:
+        return Decision(MISSED, "every case passes")
+    marks = [(claim, mark(mutant, claim, lines)) for claim in seen.claims]
+    if wrong := [claim for claim, mark in marks if mark == MISLED]:
+        return Decision(MISLED, f"{wrong[0].kind}: {wrong[0].name}: {wrong[0].says[:200]} {wrong[0].lines}")
+    for wanted in (NAMED, NEAR):
+        if right := [claim for claim, mark in marks if mark == wanted]:
+            return Decision(wanted, f"{right[0].kind}: {right[0].name}: {right[0].says[:120]} {right[0].lines}")
+    stages = [part for part in seen.failed if part in STAGES.get(mutant.task, ())]
+    if stages:
+        return Decision(NEAR, f"the part {stages[0]} fails, which tests this stage alone")
+    return Decision(CAUGHT, f"{seen.failed}: {seen.claims[0].says[:120] if seen.claims else ''}")
+
+
+def mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
+    """What one claim is about this mutant: NAMED, NEAR, MISLED, or "" where it claims nothing."""
+    right = targets(mutant, lines)
+    own = {line for file, line in claim.lines if file.split("/")[-1] == mutant.file}
+    in_gap = any(mutant.first_line - 25 <= line <= mutant.last_line + 25 for line in own)
+    if claim.kind in ("finding", "ended"):
+        if claim.name == "race" and _asks_for_a_barrier(claim) and "barrier" not in topics_of(mutant):
+            offers_the_order = mutant.mutation.kind == "order" and OR_THE_ORDER in claim.says
+            return NAMED if offers_the_order and own & right else MISLED  # whatever its lines are
+        if own & right or _names_the_call(mutant, claim):
+            return NAMED
+        if claim.kind == "ended":
+            topics = {"loop", "bound"} if claim.name == "endless" else set()
+            return NEAR if in_gap or topics & topics_of(mutant) else ""
+        if mutant.mutation.kind == "barrier" and claim.name in ("race", "uninitialized", "barrier"):
+            return NAMED
+        if in_gap or OF_FINDING.get(claim.name, set()) & topics_of(mutant):
+            return NEAR
+        if _OFFERS_AN_INDEX.search(claim.says):
+            return NEAR if {"index", "offset", "grid", "head"} & topics_of(mutant) else ""
+        return MISLED if claim.name in ("race", "python_value", *OF_FLOW) else ""
+    if claim.kind == "where" and "holds what belongs" in claim.says:  # a row that another one's index was used for
+        return NAMED if {"index", "offset", "head"} & topics_of(mutant) else ""
+    if claim.kind == "where" and OF_ANY_SCORES[:80] in claim.says:  # NaN, and where they may come from
+        return NEAR if {"maximum", "rescale", "empty row"} & topics_of(mutant) else ""
+    if claim.kind == "where":  # which rows or columns: those that one turn of a loop, or one tile, is about
+        pattern = re.search(r"Only \w+ (?:%|even|odd|>=|<) ?", claim.says)
+        return NEAR if pattern and {"loop", "bound", "tile", "offset"} & topics_of(mutant) else ""
+    if claim.name == "no key counts":
+        return NEAR if {"loop", "store", "adding", "mask", "sum"} & topics_of(mutant) else ""
+    if claim.kind in ("cause", "sign"):
+        if claim.name != "all zeros" and topics_of_claim(claim) & topics_of(mutant):
+            return NAMED
+        if topics_of_claim(claim) & topics_of_function(mutant):
+            return NEAR
+        return "" if claim.name in MEASURED or claim.name.startswith(("other elements", "elements of")) else MISLED
+    return ""
+
+
+def _names_the_call(mutant: Mutant, claim: Claim) -> bool:
+    """Whether a claim says of the very function whose call is left out that nobody calls it."""
+    name = re.match(r"\w+", mutant.mutation.old)
+    return mutant.mutation.kind == "call" and bool(name and re.search(rf"\b{name[0]}\b[^.]* nowhere", claim.says))
+
+
+def _asks_for_a_barrier(claim: Claim) -> bool:
+    """Whether a race is said to need a barrier, and no index is offered."""
+    return "__sync" in claim.says and not _OFFERS_AN_INDEX.search(claim.says)

@@ -1,0 +1,369 @@
+"""The mutation study: what each rule makes of a text, which mutants there are, and what a verdict rests on."""
+
+import re
+from collections import Counter
+
+import pytest
+import python_rules
+import torch
+from building import mutated
+from c_rules import mutations
+from c_tree import gap_of, without_comments
+from judge import CAUGHT, EQUIVALENT, MISLED, MISSED, NAMED, NEAR, OF_KIND, Decision, decided, targets, topics_of
+from mutants import KINDS, MOST_ALIKE, Mutant, Mutation, equivalent, gaps_of, mutants_of
+from observing import Claim, Observation
+from planted_mistakes import planted_of
+from rules_told import Origins, rules
+from study import main
+from tables import by_family, hits_of, never_decide, of_hits, of_verdicts, summary
+
+from common.compiling.manifest import tasks
+from common.compiling.planting import planted_text, spots_of, widened
+from common.compiling.skeletons import solution_files
+from common.console.paths import ROOT
+from common.diagnosis.mistakes.known import any_mistakes
+from common.inspect.findings.words import OR_THE_ORDER
+
+HEAD = """\
+constexpr int TILE = 32;
+constexpr int TILE_ROWS = 8;
+__global__ void __launch_bounds__(TILE) kernel(
+    const float* query, const float* key, float* out, int rows, int cols, int S_q, int S_k) {
+    __shared__ float partial[TILE];
+    const int lane = threadIdx.x % 32, row = blockIdx.x;
+    const bool seen = row < rows;
+    float sum = 0.0f, shift = 1.0f;
+    State state = {-INFINITY, 0.0f};
+    int q = 0;
+"""
+LINES = ["", "for (int k = 0; k < K; ++k) {", "    sum += a[k] * b[k];", "}", "out[0] = sum;"]
+
+# (code, kind, what is there, what will be)
+IN_C = [
+    ("__syncthreads();", "barrier", "__syncthreads();", ""),
+    ("for (int k0 = 0; k0 < K; k0 += TILE) f(k0);", "loop", "k0 < K", "k0 < K - 1"),
+    ("for (int k0 = 0; k0 < K; k0 += TILE) f(k0);", "loop", "k0 < K", "k0 <= K"),
+    ("for (int k0 = 0; k0 < K; k0 += TILE) f(k0);", "loop", "k0 += TILE", "++k0"),
+    ("for (int col = lane; col < width; col += 32) f(col);", "loop", "lane", "0"),
+    ("for (unsigned a = N / 2; a > 0; a /= 2) f(a);", "loop", "a > 0", "a > 0 + 1"),
+    ("const bool inside = row < rows && col < cols;", "bound", "row < rows && col < cols", "row < rows"),
+    ("const bool inside = row < rows && col < cols;", "bound", "col < cols", "col <= cols"),
+    ("if (index >= rows) return;", "guard", "if (index >= rows) return;", ""),
+    ("if (lane == 0) out[row] = sum;", "guard", "if (lane == 0) out[row] = sum;", "out[row] = sum;"),
+    ("const float f = sum == 0.0f ? 0.0f : 1.0f / sum;", "guard", "sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum"),
+    ("sum += tile[row][k];", "index", "tile[row][k]", "tile[k][row]"),
+    ("const int64_t r = index / cols;", "index", "index / cols", "index % cols"),
+    ("x = y[row * cols + col];", "index", "row * cols + col", "col * cols + row"),
+    ("x = y[row * cols + col];", "offset", "row * cols + col", "col"),
+    ("x = y[row * cols + col];", "offset", "row * cols", "row"),
+    ("const float* p = query + q * cols;", "offset", "query + q * cols", "query"),
+    ("const int q0 = batch_head * S_q;", "head", "batch_head", "0"),
+    ("sum += a * b;", "adding", "sum += a * b;", "sum = a * b;"),
+    ("out[row] = sum;", "store", "out[row] = sum;", ""),
+    ("state.l[r] *= rescale;", "rescale", "state.l[r] *= rescale;", ""),
+    ("y = expf(x[row]) * inverse_sum;", "rescale", "expf(x[row]) * inverse_sum", "expf(x[row])"),
+    ("out[row] = expf(x[row] - shift);", "sign", "x[row] - shift", "x[row] + shift"),
+    ("out[row] = expf(x[row] - shift);", "operands", "x[row] - shift", "shift - x[row]"),
+    ("m = fmaxf(m, x[row]);", "extremum", "fmaxf(m, x[row])", "fminf(m, x[row])"),
+    ("float m = -INFINITY;", "initial", "-INFINITY", "0.0f"),
+    ("const int64_t at = static_cast<int64_t>(row) * cols;", "cast", "static_cast<int64_t>(row)", "(row)"),
+    ("kernel<<<blocks, THREADS, 0, stream>>>(query, rows);", "launch", "blocks", "THREADS"),
+    ("kernel<<<blocks, THREADS, BYTES, stream>>>(query, rows);", "launch", "BYTES", "BYTES / 2"),
+    ("kernel<<<blocks, THREADS, 0, stream>>>(query, S_q);", "operands", "S_q", "S_k"),
+    ("kernel<<<blocks, THREADS, 0, stream>>>(query, S_q);", "operands", "query", "key"),
+    ("out[row] = cols;", "operands", "cols", "rows"),
+    ("sum += query[row];", "operands", "query", "key"),
+    ("out[row] = sum;", "operands", "sum", "shift"),
+    ("out[row] = state.m;", "operands", "state.m", "state.l"),
+    ("sum += query[row];", "index", "row", "row + 1"),
+    ("f(rows);", "index", "rows", "rows + 1"),
+    ("if (row < rows) out[row] = sum;", "bound", "rows", "rows - 1"),
+    ("const int tiles = ceil_div(rows - row, cols);", "index", "ceil_div(rows - row, cols)", "(rows - row) / cols"),
+    ("const int first = row / 32 * 32;", "index", "row / 32 * 32", "row"),
+    ("for (int i = lane; i < cols; i += 32) f(i);", "loop", "lane", "lane + 1"),
+    ("for (int i = 0; i < cols; i += 32) f(i);", "loop", "0", "32"),
+    ("for (int i = lane; i < cols; i += 32) f(i);", "loop", "i += 32", "i += 32 * 2"),
+    ("for (int i = 0; i < cols; ++i) f(i);", "loop", "++i", "i += 2"),
+    ("for (int i = lane; i < cols; i += 32) f(i);", "loop", "i < cols", "i != cols"),
+    ("if (lane == 0) out[row] = sum;", "bound", "lane == 0", "lane != 0"),
+    ("if (seen && row < cols) out[row] = sum;", "bound", "seen && row < cols", "!(seen && row < cols)"),
+    ("if (seen && row < cols) out[row] = sum;", "bound", "seen && row < cols", "seen || row < cols"),
+    ("sum = row < rows ? query[row] : 0.0f;", "bound", "row < rows ? query[row] : 0.0f",
+     "row < rows ? 0.0f : query[row]"),
+    ("shift = fmaxf(shift, sum);", "extremum", "fmaxf(shift, sum)", "sum"),
+    ("sum = warp_sum(sum);", "extremum", "warp_sum(sum)", "sum"),
+    ("block_reduce(partial, Max());", "extremum", "block_reduce(partial, Max());", "block_reduce(partial, Sum());"),
+    ("const int i = threadIdx.x;", "thread", "threadIdx.x", "blockIdx.x"),
+    ("load(out, rows, cols);", "operands", "load(out, rows, cols)", "load(out, cols, rows)"),
+    ("kernel<<<rows, TILE, 0, stream>>>(query, key);", "operands", "kernel<<<rows, TILE, 0, stream>>>(query, key)",
+     "kernel<<<rows, TILE, 0, stream>>>(key, query)"),
+    ("kernel<<<rows, TILE, 0, stream>>>(query, key);", "launch", "rows", "rows - 1"),
+    ("kernel<<<rows, TILE, 0, stream>>>(query, key);", "call", "kernel<<<rows, TILE, 0, stream>>>(query, key);", ""),
+    ("sum += expf(shift);", "function", "expf(shift)", "exp2f(shift)"),
+    ("sum = 1.0f / shift;", "constant", "1.0f", "0.0f"),
+    ("sum += shift;", "sign", "sum += shift", "sum -= shift"),
+    ("out[row] = sum * inverse;", "rescale", "sum * inverse", "sum * inverse * inverse"),
+    ("v = make_float4(a[0], a[1], a[2], a[3]);", "operands", "a[2]", "a[1]"),
+    ("hidden |= 1u << lane;", "function", "1u << lane", "1u << (lane + 1)"),
+    ("const int i = row * cols + lane;", "index", "row * cols + lane", "(row + lane) * cols"),
+    ("const int i = row / cols % rows;", "index", "row / cols % rows", "row % rows / cols"),
+    ("f(out); sum += out[row];", "order", "f(out); sum += out[row];", "sum += out[row]; f(out);"),
+    ("f(out); __syncthreads();", "barrier", "f(out); __syncthreads();", "__syncthreads(); f(out);"),
+    ("for (int i = 0; i < 2; ++i) { f(i); __syncthreads(); }", "barrier",
+     "for (int i = 0; i < 2; ++i) { f(i); __syncthreads(); }",
+     "for (int i = 0; i < 2; ++i) { f(i);  } __syncthreads();"),
+    ("__syncthreads();", "barrier", "__syncthreads();", "if (lane == 0) __syncthreads();"),
+    ("__syncthreads();", "leaving", "__syncthreads();", "if (threadIdx.x >= 128) return; __syncthreads();"),
+    ("for (int i = 0; i < cols; ++i) sum += query[i];", "leaving", "sum += query[i];", "{ sum += query[i]; break; }"),
+    ("out[row] = sum;", "store", "out[row] = sum;", "if (threadIdx.x == 0) out[row] = sum;"),
+    ("out[row] = sum;", "adding", "out[row] = sum;", "out[row] += sum;"),
+    ("sum += query[row];", "adding", "sum += query[row];", "sum += query[row]; sum += query[row];"),
+    ("for (int i = 0; i < 2; ++i) { if (i > row) break; f(i); }", "leaving", "break;", "continue;"),
+]  # fmt: skip
+IN_PYTHON = [
+    ("future = ones.triu(diagonal=1)", "bound", "1", "0"),
+    ("S = S.masked_fill(keys > queries, -torch.inf)", "bound", "keys > queries", "keys >= queries"),
+    ("S = S.masked_fill(keys > queries, -torch.inf)", "guard", "S.masked_fill(keys > queries, -torch.inf)", "S"),
+    ("S = S.masked_fill(keys > queries, -torch.inf)", "initial", "-torch.inf", "0.0"),
+    ("P = torch.softmax(S, dim=-1)", "index", "-1", "-2"),
+    ("O = O * rescale", "rescale", "O * rescale", "O"),
+    ("m = torch.maximum(m, S)", "extremum", "torch.maximum(m, S)", "torch.minimum(m, S)"),
+    ("S = query @ key", "operands", "query @ key", "key @ query"),
+    ("P = exp(S - shift)", "sign", "S - shift", "S + shift"),
+    ("for i in range(0, n, B_c):\n        f(i)", "loop", "range(0, n, B_c)", "range(0, n - 1, B_c)"),
+    ("x = k_start + B_c", "operands", "B_c", "k_start"),
+    ("x = query @ key", "operands", "query", "key"),
+    ("x = slice(k_start, k_start + B_c)", "index", "k_start", "k_start + 1"),
+    ("x = query.transpose(-2, -1)", "constant", "-2", "-1"),
+    ("x = query.masked_fill(key, -torch.inf)", "sign", "-torch.inf", "torch.inf"),
+    ("x = query > key", "bound", "query > key", "query < key"),
+    ("x = k_start if causal else B_c", "bound", "k_start if causal else B_c", "B_c if causal else k_start"),
+    ("x = torch.exp(query)", "function", "torch.exp(query)", "(query)"),
+    ("x = attend(query, key)", "operands", "attend(query, key)", "attend(key, query)"),
+    ("x = query * scale", "rescale", "query * scale", "query * scale * scale"),
+    ("x = k_start + B_c", "index", "k_start + B_c", "k_start - B_c"),
+    ("if causal:\n        x = 1", "bound", "causal", "not (causal)"),
+    ("for i in range(0, B_c, k_start):\n        f(i)", "loop", "range(0, B_c, k_start)", "range(1, B_c, k_start)"),
+    ("for i in range(0, B_c, k_start):\n        f(i)", "leaving", "f(i)", "f(i)\n        break"),
+    ("cache.append(key)", "adding", "cache.append(key)", "cache.append(key)\n    cache.append(key)"),
+    ("query[:] = key", "adding", "query[:] = key", "query[:] += key"),
+    ("cache.reset()\n    cache.append(key)", "order", "cache.reset()\n    cache.append(key)",
+     "cache.append(key)\n    cache.reset()"),
+]  # fmt: skip
+
+
+def made(code: str) -> list[tuple[str, str, str]]:
+    text = f"{HEAD}    {code}\n}}\n"
+    return [(one.kind, one.old, one.new) for one in mutations(text, len(HEAD), len(text) - 2)]
+
+
+@pytest.mark.parametrize(("code", "kind", "old", "new"), IN_C)
+def test_a_rule_in_cuda(code: str, kind: str, old: str, new: str) -> None:
+    assert (kind, old, new) in made(code)
+
+
+@pytest.mark.parametrize(("code", "kind", "old", "new"), IN_PYTHON)
+def test_a_rule_in_python(code: str, kind: str, old: str, new: str) -> None:
+    head = (
+        "def f(query: Tensor, key: Tensor, S: Tensor, O: Tensor, k_start: int, B_c: int, scale: float, causal: bool):\n"
+    )
+    text = f"{head}    {code}\n"
+    found = python_rules.mutations(text, len(head), len(text))
+    assert (kind, old, new) in [(one.kind, one.old, one.new) for one in found]
+
+
+def test_what_changes_nothing_or_does_not_compile_is_left_out() -> None:
+    """Of two statements that have nothing to do with each other the order is free, and a maximum takes any."""
+    assert made("asm volatile(@ !);") == [] and made("float4 k[KEYS];") == []
+    assert "order" not in {kind for kind, _, _ in made("out[row] = sum; shift = 2.0f;")}
+    assert "operands" not in {kind for kind, old, _ in made("sum = fmaxf(sum, shift);") if "fmaxf" in old}
+    assert "leaving" not in {kind for kind, _, _ in made("if (row < rows) out[row] = sum;")}
+    assert all("lane == 0) out" not in new for _, _, new in made("if (lane == 0) out[row] = sum;"))
+    assert all(old != "q" for kind, old, _ in made("q = row % S_q;") if kind == "operands")  # what is assigned to
+    over = made("for (int col = 0; col < cols; ++col) f(col);\n    int at = 0;\n    g(at);")
+    assert ("operands", "at", "col") not in over and ("operands", "at", "row") in over
+
+
+def test_a_place_knows_what_is_declared_before_it_and_around_it() -> None:
+    text = (
+        HEAD + "    for (int i = 0; i < 2; ++i) {\n        float inner = 1.0f;\n    }\n    float after;\n    f();\n}\n"
+    )
+    loop, _, call = gap_of(text, len(HEAD), len(text) - 2).body
+    inside, behind = loop.body[0].body[0].known, call.known
+    assert inside["i"] == "int" and "i" not in behind and "inner" not in behind
+    assert behind["after"] == "float" and behind["query"] == "const float*" and behind["out"] == "float*"
+    assert behind["partial"] == "shared float[TILE]" and behind["row"] == "int" and behind["seen"] == "bool"
+
+
+def test_lines_keep_their_numbers_and_places_that_cross_become_one() -> None:
+    text = "f();\n#pragma unroll\nfor (;;) {\n    g(a,\n      b);  // why\n}\nh();\n"
+    start = text.index("\n#pragma")
+    spots = [(1, start, text.index("\nh"), "x();\ny();"), (2, text.index("g("), text.index(");  //") + 2, "")]
+    changed = planted_text(without_comments(text), spots_of(spots)).split("\n")
+    assert len(changed) == text.count("\n") + 1 and changed[1] == "#pragma unroll"
+    assert "if (planted(1)) { x(); y(); } else {" in changed[0]
+    text = "{ a(); b(); for (;;) { c(); } d(); }"  # the first two and the last two change places
+    first, second, third = (text.index(letter) for letter in "abc")
+    ends = text.index(" for"), text.index(" d")
+    replaced = [(1, first, ends[0], "b(); a();"), (2, second, ends[1], "for (;;) { c(); } b();")]
+    wide = widened([*replaced, (3, third, third + 3, "e()")], text)
+    assert wide[0] == (1, first, ends[1], "b(); a(); for (;;) { c(); }")
+    assert wide[1] == (2, first, ends[1], "a(); for (;;) { c(); } b();")
+    assert "else { a(); b(); for (;;) { (planted(3) ? (e()) : (c())); } }" in planted_text(text, spots_of(wide))
+
+
+@pytest.mark.parametrize("task", tasks())
+def test_every_gap_has_mutants_and_no_kind_dominates(task: str) -> None:
+    every = mutants_of(task)
+    counts = Counter((one.file, one.gap, one.mutation.kind) for one in every)
+    assert len(counts) >= 30 and max(counts.values()) <= MOST_ALIKE
+    files = {file.name: file for file in solution_files(task)}
+    gaps = {(name, number + 1) for name, file in files.items() for number in range(len(gaps_of(file.read_text())))}
+    assert {(one.file, one.gap) for one in every} == gaps
+    texts = set()
+    for one in every:
+        text = files[one.file].read_text()
+        changed = mutated(text, one, one.file)
+        texts.add((one.file, "".join(changed.split())))
+        if one.file.endswith(".py"):
+            compile(changed, one.file, "exec")
+        else:
+            assert changed.count("\n") == text.count("\n")
+    assert len(texts) == len(every) == len({one.key for one in every})
+
+
+def test_every_kind_is_used_and_what_was_reviewed_is_still_there() -> None:
+    every = mutants_of()
+    assert {one.mutation.kind for one in every} | {"planted"} == set(KINDS) == set(OF_KIND)
+    assert set(equivalent()) <= {one.key for one in every}
+    assert all(len(reason) > 20 for reason in equivalent().values())
+
+
+def test_samples_of_some_tasks(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        main(["--task", "task2,task9"])
+    assert "no task is called 'task9'; there are task1, task2" in " ".join(capsys.readouterr().err.split())
+    assert main(["--task", "task7,task1", "--sample", "4", "--list"]) == 0
+    keys = [line for line in capsys.readouterr().out.splitlines() if re.match(r"task\d/", line)]
+    assert [key[:5] for key in keys] == ["task1"] * 4 + ["task7"] * 4
+
+
+# ---- what a verdict rests on
+
+
+def mutant(
+    kind: str = "loop", old: str = "k < K", new: str = "k < K - 1", line: int = 2, function: str = "f"
+) -> Mutant:
+    mutation = Mutation(kind, 0, 5, old, new, line, LINES[line - 1].strip())
+    return Mutant("task2", "a.cu", 1, function, 2, 5, mutation)
+
+
+def seen(*claims: Claim, failed: tuple[str, ...] = ("attention",)) -> Observation:
+    return Observation([*failed], [], [*claims])
+
+
+def claim(kind: str, name: str, says: str = "", line: int = 0, part: str = "gemm") -> Claim:
+    return Claim(kind, name, says, part, (("a.cu", line),) if line else ())
+
+
+BARRIER = "Put a __syncthreads() between line 2 and line 3."
+NOWHERE = "No thread reads key. launch_scores, which launches it, is called nowhere."
+RIGHT = claim("cause", "last tile dropped", "The loop ends before the last tile.")
+FALSE = claim("cause", "K and V swapped", "K and V are swapped.")
+MASK = claim("cause", "hidden keys count", "Look at the comparison that hides keys.")
+LOOP, CALL = mutant(), mutant("call", "launch_scores(query, key);", "", 3)
+MOVED = mutant("barrier", "sum += a[k] * b[k]; __syncthreads();", "__syncthreads(); sum += a[k] * b[k];", 3)
+ORDER = mutant("order", "use(x); make(x);", "make(x); use(x);", 3)
+
+
+@pytest.mark.parametrize(
+    ("one", "claims", "failed", "verdict"),
+    [
+        (LOOP, (), (), MISSED),
+        (LOOP, (claim("where", "", "It equals none."),), ("attention",), CAUGHT),
+        (LOOP, (claim("where", "", "It equals none."),), ("gemm",), NEAR),  # a stage that is tested alone
+        (LOOP, (RIGHT,), ("gemm",), NAMED),
+        (LOOP, (FALSE,), ("gemm",), MISLED),
+        (LOOP, (RIGHT, FALSE), ("gemm",), MISLED),  # one false cause outweighs a right one
+        (LOOP, (claim("finding", "out_of_bounds", "", 3),), ("gemm",), NAMED),  # it uses what the line computes
+        (LOOP, (claim("finding", "race", "", 99),), ("gemm",), MISLED),
+        (LOOP, (claim("ended", "ended", "a.cu:2: ...", 2),), ("gemm",), NAMED),
+        # a barrier that is not missing misleads at the right line, too
+        (LOOP, (claim("finding", "race", BARRIER, 2),), ("gemm",), MISLED),
+        (LOOP, (claim("finding", "race", "Check the index, or put a __syncthreads() there.", 2),), ("gemm",), NAMED),
+        (MOVED, (claim("finding", "race", BARRIER, 99),), ("gemm",), NAMED),
+        # two lines in the wrong order are named where the order is offered
+        (ORDER, (claim("finding", "race", BARRIER, 2),), ("gemm",), MISLED),
+        (ORDER, (claim("finding", "race", f"{BARRIER} {OR_THE_ORDER}", 3),), ("gemm",), NAMED),
+        (LOOP, (claim("finding", "race", f"{BARRIER} {OR_THE_ORDER}", 2),), ("gemm",), MISLED),
+        # what says where to look misleads elsewhere, and is near in the function that it names
+        (LOOP, (MASK,), ("attention",), MISLED),
+        (mutant(function="mask_scores"), (MASK,), ("attention",), NEAR),
+        # a call left out is named by its function
+        (CALL, (claim("finding", "not_read", NOWHERE, 90),), ("attention",), NAMED),
+    ],
+)  # fmt: skip
+def test_a_verdict_follows_from_the_claims(one: Mutant, claims: tuple[Claim, ...], failed: tuple, verdict: str) -> None:
+    assert decided(one, seen(*claims, failed=failed), LINES).verdict == verdict
+
+
+def test_topics_and_lines_that_count_as_right() -> None:
+    assert targets(LOOP, LINES) == {2, 3} and targets(mutant("store", LINES[2].strip(), "", 3), LINES) == {3, 5}
+    assert topics_of(MOVED) == {"barrier"}  # the words beside the barrier have nothing to do with it
+
+    def of_a_number(statement: str) -> set[str]:
+        return topics_of(Mutant("task4", "a.cu", 1, "f", 2, 5, Mutation("constant", 0, 5, "2", "1", 2, statement)))
+
+    assert "index" in of_a_number("v = make_float4(column[0], column[2 * T::D]);")
+    assert "index" not in of_a_number("x = 2 * column[2 * T::D];")
+
+
+def test_shares_leave_out_what_is_equivalent() -> None:
+    every = [(LOOP, Decision(verdict, "")) for verdict in (NAMED, NAMED, NEAR, CAUGHT, EQUIVALENT)]
+    assert summary(every) == "mutants: 5 named 50% near 25% caught 25% misled 0 missed 0"
+    table = "\n".join(of_verdicts(every))
+    assert "| task2 | 2 | 1 | 1 |  |  | 1 | 5 |" in table and "| all | 2 |" in table
+
+
+# ---- rules that decide
+
+
+def test_every_known_mistake_is_a_rule_and_is_found_again_where_it_was_made() -> None:
+    places = {one.place.split(":")[0] for one in rules()}
+    assert {"task6/cases/ring_mistakes.py", "common/diagnosis/mistakes/gemm.py", "common/inspect/flow"} <= places
+    origins = Origins()
+    x = torch.ones(2, 3)
+    zeros = next(one for one in any_mistakes(x) if one.name == "all zeros")
+    rule = origins.rule_of(zeros.name, zeros.says)
+    assert rule.name == "all zeros" and rule.place.startswith("common/diagnosis/mistakes/known.py:")
+    assert origins.rule_of("slices never computed", "").place.startswith("common/diagnosis/slices.py:")
+
+
+def test_hits_are_counted_by_what_leads() -> None:
+    solution = next(one for one in mutants_of("task2") if one.mutation.kind == "barrier")
+    race = Claim("finding", "race", BARRIER, "gemm", ((solution.file, solution.mutation.line),))
+    told = Claim("cause", "all zeros", "Every output is 0.", "gemm", rule="known.py:1  all zeros")
+    found = hits_of([(solution, Observation(["gemm"], [], [told, race], matched=["known.py:1  all zeros"]))])
+    assert found["the checked build  race"].leads == found["the checked build  race"].right == 1  # it is printed first
+    zeros = found["known.py:1  all zeros"]
+    assert (zeros.holds, zeros.told, zeros.leads, found["the checked build  race"].alone) == (1, 1, 0, 1)
+    assert "| the checked build  race | 1 | 1 | 1 | 1 |" in "\n".join(of_hits(found))
+    assert any(one.startswith("known.py:1  all zeros (holds in 1") for one in never_decide(found))
+    family = next(row for row in by_family(found) if row.startswith("| the checked build"))
+    assert re.fullmatch(r"\| the checked build \| \d+ \| 1 \| 1 \| 1 \| 1 \|  \|  \|", family)
+
+
+def test_mistakes_planted_by_hand_are_mutants() -> None:
+    every = planted_of("task4")
+    assert len(every) >= 40 and len({one.key for one in every}) == len(every)
+    for one in every:
+        for file, start, end, _ in one.edits:
+            assert (ROOT / "task4" / "solution" / file).read_text()[start:end].strip()
+
+
+@pytest.mark.slow
+def test_a_sample_runs_and_nothing_is_missed_or_misled(capsys: pytest.CaptureFixture) -> None:
+    """Twelve of task 7's, whose kernels are built soonest."""
+    assert main(["--task", "task7", "--sample", "12", "--seed", "3"]) == 0
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert re.fullmatch(r"`mutants: 12 named \d+% near \d+% caught \d+% misled 0 missed 0`", last)
