@@ -99,7 +99,7 @@ def predict_benchmark(
                 libraries = [library for ops in loaded for library in ops.libraries]
                 counting = {len(loaded): Counting(libraries, gpu, options.sample)}
             with working(console, f"{problem.setting}, {problem.column} ..."):
-                found = _predict_problem(problem, chosen, counting[len(loaded)], machine)
+                found = predict_problem(problem, chosen, counting[len(loaded)], machine)
             for name, version in chosen.items():
                 launches, why = found[name]
                 failed |= bool(why)
@@ -121,10 +121,10 @@ def predict_benchmark(
     return FAILED if failed else PREDICTED
 
 
-def _predict_problem(
+def predict_problem(
     problem: Problem, versions: dict[str, Version], counting: Counting, machine: Machine
 ) -> dict[str, tuple[list[Prediction], str]]:
-    """Name -> (the predictions of its launches, why there are none)."""
+    """Name -> (the predictions of its launches, why there are none); call it inside `simulated()`."""
     found: dict[str, tuple[list[Prediction], str]] = {}
     with cheap_inputs():
         inputs = problem.make_inputs("cpu")

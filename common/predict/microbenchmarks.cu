@@ -18,6 +18,8 @@ static void check(cudaError_t error, int line) {
 #define CHECK(call) check(call, __LINE__)
 
 constexpr int STEPS = 2048, ROUNDS = 9;
+constexpr size_t FILLER = size_t{1} << 29;
+static void* filler;
 
 template <bool L1, bool WARM>
 __global__ void chase(const unsigned* next, unsigned steps, long long* cycles, unsigned* end) {
@@ -58,26 +60,33 @@ __global__ void barriers(long long* cycles) {
     if (!threadIdx.x) *cycles = clock64() - start;
 }
 __global__ void empty() {}
-__global__ void copy(const float4* x, float4* y, size_t n) {
-    for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x) y[i] = x[i];
+__global__ void copy(const float4* x, float4* y) {
+    const size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x;
+    y[i] = x[i];
 }
-__global__ void read_again(const float4* x, size_t n, int times, float* end) {  // what fits into L2
+__global__ void read_again(const float4* x, unsigned n, int times, float* end) {  // what fits into L2
     float sum = 0;
     for (int t = 0; t < times; ++t)
-        for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < n; i += size_t{gridDim.x} * blockDim.x) {
-            const float4 v = __ldcg(x + (i + t * 4096) % n);
+        for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
+            const float4 v = __ldcg(x + i);
             sum += v.x + v.y + v.z + v.w;
         }
     if (sum == 1.0f) *end = sum;
 }
+__device__ unsigned long long nanoseconds() {
+    unsigned long long time;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+    return time;
+}
 __global__ void busy(float a, int steps, long long* cycles, float* end) {  // all lanes: the clock under load
     float x[8];
     for (int k = 0; k < 8; ++k) x[k] = a + k;
+    const unsigned long long begun = nanoseconds();
     const long long start = clock64();
     for (int i = 0; i < steps; ++i)
 #pragma unroll
         for (int k = 0; k < 8; ++k) x[k] = x[k] * a + a;
-    if (!threadIdx.x && !blockIdx.x) *cycles = clock64() - start;
+    if (!threadIdx.x && !blockIdx.x) cycles[0] = clock64() - start, cycles[1] = nanoseconds() - begun;
     float sum = 0;
     for (int k = 0; k < 8; ++k) sum += x[k];
     if (sum == 1.0f) *end = sum;
@@ -87,12 +96,13 @@ __global__ void products(int steps, float* end) {
     fragment<matrix_a, 16, 16, 16, half, row_major> a;
     fragment<matrix_b, 16, 16, 16, half, col_major> b;
     fragment<accumulator, 16, 16, 16, float> c[4];
-    fill_fragment(a, __float2half(0.0f)), fill_fragment(b, __float2half(0.0f));
-    for (auto& one : c) fill_fragment(one, 0.0f);
+    fill_fragment(a, __float2half(0.01f)), fill_fragment(b, __float2half(0.01f * (threadIdx.x / 32)));
+    for (int k = 0; k < 4; ++k) fill_fragment(c[k], static_cast<float>(k));  // alike, they would be one
     for (int i = 0; i < steps; ++i)
         for (auto& one : c) mma_sync(one, a, b, one);
     float sum = 0;
-    for (auto& one : c) sum += one.x[0];
+    for (auto& one : c)
+        for (int k = 0; k < one.num_elements; ++k) sum += one.x[k];
     if (sum == 1.0f) *end = sum;
 }
 
@@ -102,6 +112,7 @@ static double seconds(Launch launch) {
     CHECK(cudaEventCreate(&start)), CHECK(cudaEventCreate(&end));
     std::vector<float> times;
     for (int round = 0; round < ROUNDS; ++round) {
+        CHECK(cudaMemsetAsync(filler, round, FILLER));  // the GPU is busy while the launch is issued
         CHECK(cudaEventRecord(start));
         launch();
         CHECK(cudaEventRecord(end));
@@ -120,12 +131,8 @@ int main() {
     printf("gpu %s\n", device.name);
     long long* cycles;
     unsigned* end;
-    CHECK(cudaMallocManaged(&cycles, 8)), CHECK(cudaMallocManaged(&end, 8));
+    CHECK(cudaMallocManaged(&cycles, 16)), CHECK(cudaMallocManaged(&end, 8)), CHECK(cudaMalloc(&filler, FILLER));
     float* const sink = reinterpret_cast<float*>(end);
-    const auto per_step = [&](const char* name, int steps) {
-        CHECK(cudaDeviceSynchronize());
-        printf("%s %.2f\n", name, double(*cycles) / steps);
-    };
     const size_t large = size_t{1} << 30;
     float4 *x, *y;
     CHECK(cudaMalloc(&x, large)), CHECK(cudaMalloc(&y, large));
@@ -136,27 +143,33 @@ int main() {
         CHECK(cudaMemcpy(x, next.data(), 4 * count, cudaMemcpyHostToDevice));
     };
     const auto words = reinterpret_cast<const unsigned*>(x);
+    const int blocks = 8 * device.multiProcessorCount;
+    const auto load = [&] { busy<<<blocks / 2, 512>>>(0.5f, 100000, cycles, sink); };
+    const auto per_step = [&](const char* name, auto launch) {
+        for (int i = 0; i < 20; ++i) load();  // the clocks rise
+        launch();
+        CHECK(cudaDeviceSynchronize());
+        printf("%s %.2f\n", name, double(*cycles) / STEPS);
+    };
     ring(4096, 32);
-    chase<true, true><<<1, 1>>>(words, STEPS, cycles, end), per_step("l1", STEPS);
+    per_step("l1", [&] { chase<true, true><<<1, 1>>>(words, STEPS, cycles, end); });
     ring(size_t{1} << 20, 64);
-    chase<false, true><<<1, 1>>>(words, STEPS, cycles, end), per_step("l2", STEPS);
+    per_step("l2", [&] { chase<false, true><<<1, 1>>>(words, STEPS, cycles, end); });
     ring(size_t{1} << 27, 32 * 1025);
     CHECK(cudaMemset(y, 0, large));  // L2 holds something else
-    chase<false, false><<<1, 1>>>(words, STEPS, cycles, end), per_step("dram", STEPS);
-    chase_shared<<<1, 1>>>(cycles, end), per_step("shared", STEPS);
-    chain_fma<<<1, 1>>>(0.5f, cycles, sink), per_step("arithmetic", STEPS);
-    chain_special<<<1, 1>>>(0.5f, cycles, sink), per_step("special", STEPS);
-    barriers<<<1, 256>>>(cycles), per_step("barrier", STEPS);
+    per_step("dram", [&] { chase<false, false><<<1, 1>>>(words, STEPS, cycles, end); });
+    per_step("shared", [&] { chase_shared<<<1, 1>>>(cycles, end); });
+    per_step("arithmetic", [&] { chain_fma<<<1, 1>>>(0.5f, cycles, sink); });
+    per_step("special", [&] { chain_special<<<1, 1>>>(0.5f, cycles, sink); });
+    per_step("barrier", [&] { barriers<<<1, 256>>>(cycles); });
     printf("launch %.3g\n", seconds([] { empty<<<1, 32>>>(); }));
-    const int blocks = 8 * device.multiProcessorCount;
-    printf("dram_bandwidth %.4g\n", 2.0 * large / seconds([&] { copy<<<blocks, 256>>>(x, y, large / 16); }));
+    printf("dram_bandwidth %.4g\n", 2.0 * large / seconds([&] { copy<<<unsigned(large / 16 / 256), 256>>>(x, y); }));
     const size_t small = size_t(device.l2CacheSize) / 4;  // within one of two partitions
     const int times = 50;
-    printf("l2_bandwidth %.4g\n", double(small) * times / seconds([&] { read_again<<<blocks, 256>>>(x, small / 16, times, sink); }));
-    const int steps = 100000;
-    const double time = seconds([&] { busy<<<blocks / 2, 512>>>(0.5f, steps, cycles, sink); });
+    printf("l2_bandwidth %.4g\n", double(small) * times / seconds([&] { read_again<<<blocks, 256>>>(x, unsigned(small / 16), times, sink); }));
+    load();
     CHECK(cudaDeviceSynchronize());
-    printf("clock %.4g\n", double(*cycles) / time);
+    printf("clock %.4g\n", 1e9 * double(cycles[0]) / double(cycles[1]));
     const double flops = 2.0 * 16 * 16 * 16 * 4 * 8 * 20000 * blocks;  // 8 warps a block
     printf("tensor %.4g\n", flops / seconds([&] { products<<<blocks, 256>>>(20000, sink); }));
     CHECK(cudaDeviceSynchronize());

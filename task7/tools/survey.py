@@ -3,7 +3,7 @@
 For each of them the engine, of --versions those that are named here, and how near to the limit each comes. A step reads
 all weights and all keys and values so far; their bytes over the bandwidth of a copy are what it takes at least.
 
-    persistent  all steps in one persistent kernel
+    graph       the engine, with a CUDA graph for every step instead of one persistent kernel
     drawn       the engine, tokens drawn: what sampling costs is the difference of the times between tokens
     static      transformers with a StaticCache and torch.compile; compiling takes a while, so only of STATIC_SIZE
 """
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace, console: Console, command: str) -> int:
                         peer = compiled_peer(model, total)
                     else:
                         drawn = DRAWN if version == "drawn" else None
-                        parts = {"persistent": version == "persistent"}
+                        parts = {"persistent": False} if version == "graph" else {}
                         peer = EnginePeer(model, dtype, options.variant, batch, total, drawn=drawn, **parts)
                     measured = measure(peer, prompts, options.new_tokens, options.rounds)
                     how = getattr(peer, "how", "")
@@ -130,7 +130,7 @@ def run(options: argparse.Namespace, console: Console, command: str) -> int:
 
 def versions_of(options: argparse.Namespace, size: str) -> list[str]:
     """The engine, and the versions requested in addition."""
-    known = ("persistent", "drawn", "static") if size == STATIC_SIZE else ("persistent", "drawn")
+    known = ("graph", "drawn", "static") if size == STATIC_SIZE else ("graph", "drawn")
     return [ENGINE, *(name for name in options.versions if name in known)]
 
 

@@ -292,7 +292,7 @@ def test_a_grid_without_blocks_is_reported(backend: str) -> None:
     why = (
         "with grid (0, 1, 1), block (256, 1, 1): a grid of 0 blocks"
         if backend == "simulator"
-        else "no grid of 0 blocks"
+        else "a GPU rejects a grid of 0 blocks"
     )
     assert why in verdict.diagnosis[0]
 

@@ -10,7 +10,7 @@ transformers' module says what is computed and gives the weights; its code does 
     graphs    every buffer has its place for good, so a step is captured once as a CUDA graph and then replayed: no
               Python and no launches between its kernels. Positions and lengths lie on the GPU, and the step itself
               moves them on. A prefill is captured for each length that occurs, in steps of 64 tokens (prefill.py).
-    one persistent kernel for all steps, on request: up to 4 sequences on Hopper (persistent_step.py)
+    one persistent kernel for all steps, of up to 4 sequences on Hopper (persistent_step.py); else a graph for each
     sampling  is the step's last part: the token goes from there straight into the next step
     the host  launches steps ahead and reads the tokens some steps later, so the GPU never waits for it
 
@@ -53,8 +53,9 @@ class Engine:
         memory, and the one that was not needed for the longest time goes first.
     fused: whether steps run in the tuned step kernels where they fit (None: on a GPU); else task 7's other kernels
         stand between torch's matrix products.
-    persistent: whether steps run in one persistent kernel where that fits (README.md has the measurements). It takes
-        a second copy of the weights; `how` says which of both a step is, why, and how large the copy is.
+    persistent: whether steps run in one persistent kernel where that fits (None: with graphs and fused kernels;
+        README.md has the measurements). It takes a second copy of the weights; `how` says which of both a step is, why,
+        and how large the copy is.
 
     Raises ValueError for a model, dtype or size that is not supported.
     """
@@ -68,7 +69,7 @@ class Engine:
         max_seq_len: int | None = None,
         graphs: bool | None = None,
         fused: bool | None = None,
-        persistent: bool = False,
+        persistent: bool | None = None,
     ) -> None:
         if dtype not in kernels.dtypes:
             allowed = ", ".join(map(repr, kernels.dtypes))
@@ -88,7 +89,7 @@ class Engine:
         self.max_seq_len = max_seq_len or context
         self.graphs = on_gpu if graphs is None else graphs
         self.fused = on_gpu if fused is None else fused
-        self.persistent = persistent
+        self.persistent = self.graphs and self.fused if persistent is None else persistent
         shape = (len(self.weights.layers), 2, max_batch, self.weights.heads, self.max_seq_len, self.weights.head_dim)
         self.cache = torch.zeros(shape, dtype=self.weights.wte.dtype, device=self.device)
         self.caches = [(keys, values) for keys, values in self.cache]
