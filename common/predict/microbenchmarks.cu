@@ -21,6 +21,7 @@ constexpr int STEPS = 2048, ROUNDS = 9;
 constexpr size_t FILLER = size_t{1} << 29;
 static void* filler;
 
+// WARM: walks once before; the ring must be the walk
 template <bool L1, bool WARM>
 __global__ void chase(const unsigned* next, unsigned steps, long long* cycles, unsigned* end) {
     unsigned at = 0;
@@ -153,9 +154,9 @@ int main() {
     };
     ring(4096, 32);
     per_step("l1", [&] { chase<true, true><<<1, 1>>>(words, STEPS, cycles, end); });
-    ring(size_t{1} << 20, 64);
+    ring(size_t{STEPS} * 64, 64);
     per_step("l2", [&] { chase<false, true><<<1, 1>>>(words, STEPS, cycles, end); });
-    ring(size_t{1} << 27, 32 * 1025);
+    ring(size_t{1} << 24, 32 * 33);  // over 64 MB, in steps that no page table's cache misses
     CHECK(cudaMemset(y, 0, large));  // L2 holds something else
     per_step("dram", [&] { chase<false, false><<<1, 1>>>(words, STEPS, cycles, end); });
     per_step("shared", [&] { chase_shared<<<1, 1>>>(cycles, end); });

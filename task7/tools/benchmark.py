@@ -1,7 +1,7 @@
 """A GPT-2's time to first token and time between tokens, on a GPU.
 
 Random weights; greedy, unless it says otherwise; by default GPT-2 124M in float16, one sequence, a prompt of 512
-tokens. Compared with the engine on the tuned kernels (up to 4 sequences on Hopper: one persistent kernel for all steps):
+tokens. Compared with the engine on the tuned kernels, whose steps are one persistent kernel on Hopper:
 
     graph           ours, a CUDA graph of fused kernels for every step
     drawn           ours, tokens drawn: temperature 0.8, top-k 40, top-p 0.9

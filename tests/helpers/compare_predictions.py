@@ -38,7 +38,7 @@ from common.measure.timing import measure
 from common.predict.counters import SAMPLE, read_launches
 from common.predict.launches import Counting, Registers
 from common.predict.machine import machine_of
-from common.predict.model import Prediction, predict
+from common.predict.model import ALU, DRAM, FLOAT32, ISSUE, L1, L2, LATENCY, SHARED, SPECIAL, Prediction, predict
 from common.predict.report import bound_words, total_seconds
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "common" / "predict" / "kernels"
@@ -56,6 +56,17 @@ COURSE = {
     "gradients": ("task4", "--dtype fp32 --head-dim 64 --seq 2048 --pass backward --versions ffma"),
     "sparse": ("task5", "--solution --versions solution --seq 4096"),
     "decode": ("task6", "--dtype fp32 --context 1024 8192 --versions taught"),
+}
+BUSY = 60  # percent of its peak from which Nsight Compute calls a resource the bottleneck
+SECTIONS = ("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis")
+METRICS = {  # resources as the model calls them: .avg.pct_of_peak_sustained_elapsed of
+    DRAM: "gpu__dram_throughput",
+    L2: "lts__t_sectors",
+    L1: "l1tex__data_pipe_lsu_wavefronts",  # one data path serves shared memory, too
+    FLOAT32: "sm__pipe_fma_cycles_active",
+    ALU: "sm__pipe_alu_cycles_active",
+    SPECIAL: "sm__inst_executed_pipe_xu",
+    ISSUE: "sm__inst_issued",
 }
 # slower, faster: of one kernel
 PLANTED = (
@@ -134,10 +145,17 @@ def ncu_metrics(program: Path) -> dict[str, dict[str, float]]:
     command = [gpu_tools.find("ncu"), "--csv", "--page", "raw", "--clock-control", "none", *sections]
     printed = gpu_tools.output_of([*command, program, str(SIZES[-1])])
     rows = list(csv.DictReader(printed[printed.index('"ID"') :].splitlines()))
-    return {row["Kernel Name"].split("(")[0]: {name: row[name] for name in row if "pct" in name} for row in rows[1:]}
+    percent = {name: f"{metric}.avg.pct_of_peak_sustained_elapsed" for name, metric in METRICS.items()}
+    return {
+        row["Kernel Name"].split("(")[0]: {name: float(row[metric]) for name, metric in percent.items()}
+        for row in rows[1:]
+    }
 
 
-SECTIONS = ("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "SchedulerStats")
+def bound_by_ncu(percent: dict[str, float]) -> str:
+    """The busiest resource; nothing that is as busy as NVIDIA's own threshold: latency."""
+    name = max(percent, key=percent.__getitem__)
+    return name if percent[name] >= BUSY else LATENCY
 
 
 def predicted_program(file: Path, size: int, gpu: gpus.GpuSpec, use_nvcc: bool) -> dict[str, Prediction]:
@@ -174,7 +192,7 @@ def predict_all(measured: dict, use_nvcc: bool, only: str) -> Iterator[Row]:
         for size in SIZES if only in group else ():
             for name, one in predicted_program(PROGRAMS / f"{group}.cu", size, gpu, use_nvcc).items():
                 of = seconds[key(group, name, f"{size:,}")]
-                resource = "" if one.not_modeled or size != SIZES[-1] else one.bound.resource
+                resource = "" if one.not_modeled or size != SIZES[-1] else one.bound.resource.replace(SHARED, L1)
                 yield Row(group, name, f"{size:,}", of, one.seconds, bound_words(one), resource)
 
 
@@ -199,6 +217,12 @@ def summary(rows: list[Row], metrics: dict) -> Iterator[str]:
     if differ:
         right = sum((a.predicted > b.predicted) == (a.measured > b.measured) for a, b in differ)
         yield f"order of two variants that differ by more than 15%: {right} of {len(differ)} right"
+    bounds = [(row, bound_by_ncu(metrics[row.name])) for row in rows if row.resource]
+    if bounds:
+        yield f"bound as by Nsight Compute: {sum(row.resource == ncu for row, ncu in bounds)} of {len(bounds)}"
+        for row, ncu in bounds:
+            if row.resource != ncu:
+                yield f"  {row.name}: {row.resource}; Nsight Compute: {ncu}"
 
 
 def main() -> int:
