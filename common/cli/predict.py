@@ -12,6 +12,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -133,7 +134,7 @@ def predict_problem(
                 found[name] = [], f"needs {version.stored_bytes / 2**30:.0f} GiB, more than this machine has to spare"
                 continue
             try:
-                launches = counting.launches(version.prepare(*inputs))
+                launches = counting.launches(partial(version.prepare, *inputs))
                 found[name] = [predict(one, machine) for one in launches], ""
                 if not launches:
                     found[name] = [], "it launched no kernel of this project"

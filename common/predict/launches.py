@@ -1,7 +1,7 @@
 """Runs calls in the simulator, a few blocks of each grid, and reads what they did.
 
 counting = Counting(libraries, gpu)
-launches = counting.launches(lambda: ops.softmax(x))     [Launch, ...]
+launches = counting.launches(lambda: lambda: ops.softmax(x))     [Launch, ...]
 with cheap_inputs(): ...                                  torch.randn gives zeros, which cost no time and no memory
 """
 
@@ -47,12 +47,15 @@ class Counting:
         self._lines = [SourceLines(one.path) for one in self._libraries]
         self._registers = [Registers(one.sources, gpu, use_nvcc) for one in self._libraries]
 
-    def launches(self, call: Callable[[], object]) -> list[Launch]:
-        """What the kernels of one call did."""
+    def launches(self, prepare: Callable[[], Callable[[], object]]) -> list[Launch]:
+        """What the kernels did of the call that `prepare` makes. Its own launches don't count."""
         for one in self._loaded:
             one.sample(self.sample)
             one.begin(PROFILE)
         try:
+            call = prepare()
+            for one in self._loaded:
+                one.begin(PROFILE)
             call()
             reports = [one.report() for one in self._loaded]
         finally:

@@ -1,7 +1,7 @@
 """What a prediction needs of a GPU beyond its data sheet: caches, latencies, rates that are reached.
 
     machine_of(find("H100"))      -> Machine
-    H100_MEASURED                 what `python -m common.benchmark machine` prints; None until it ran
+    H100_MEASURED                 what `python -m common.benchmark machine` prints
 
 Sources, by letter:
 L  latencies of Hopper, Ada and Ampere: Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture
@@ -13,8 +13,10 @@ R  measured in this repository: copies reach 3.03 of 3.35 TB/s on an H100 and 4.
    (common/kernels/softmax/README.md).
 E  an estimate: no measurement, scaled from the nearest GPU above.
 
-Sizes of caches are those of NVIDIA's white papers. The other figures (barrier, launch, arithmetic, special, the clock
-under load) are estimates on every GPU until the micro-benchmarks ran on it.
+M  measured in this repository on one H100 80GB, by `python -m common.benchmark machine`.
+
+Sizes of caches are those of NVIDIA's white papers. The other figures (barrier, launch, block, arithmetic, special, the
+clock under load) are the H100's on every GPU until the micro-benchmarks ran on it.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ class Machine:
         arithmetic, special: latency of a dependent FMA, and of a special function, in cycles.
         barrier: cycles of a __syncthreads().
         launch: seconds of an empty kernel, between two events.
+        block: cycles from a block's end to the next one's start in its place.
+        block_rate: blocks per second that the whole GPU starts.
         sources: letters of this file's list, for latencies, L2, DRAM.
         is_estimate: whether any figure is neither published nor measured.
     """
@@ -56,10 +60,12 @@ class Machine:
     l1: float
     l2: float
     dram: float
-    arithmetic: float = 4.0
+    arithmetic: float = 4.2
     special: float = 23.0
-    barrier: float = 30.0
-    launch: float = 2.5e-6
+    barrier: float = 28.0
+    launch: float = 3.1e-6
+    block: float = 300.0
+    block_rate: float = 1.65e9
     sources: str = "E"
     is_estimate: bool = True
 
@@ -98,7 +104,23 @@ _GPUS = {
     "T4": (4 * MB, 1.27e12, 0.7, 0.8, "JE"),
     "RTX 4090": (72 * MB, 5.0e12, 1.0, 0.92, "EE"),
 }
-H100_MEASURED: dict[str, float] | None = None
+# H100 SXM: python -m common.benchmark machine
+H100_MEASURED = {
+    "l1": 39.63,
+    "l2": 282.2,
+    "dram": 689.1,
+    "shared": 29,
+    "arithmetic": 4.19,
+    "special": 22.97,
+    "barrier": 28.04,
+    "launch": 3.04e-06,
+    "block_rate": 1.664e09,
+    "block": 296.2,
+    "l2_bandwidth": 6.56e12,
+    "clock": 1.951e09,
+    "dram_share": 0.9003,
+    "tensor_share": 0.6411,
+}
 
 
 def machine_of(gpu: GpuSpec) -> Machine:
@@ -112,4 +134,4 @@ def machine_of(gpu: GpuSpec) -> Machine:
         gpu, gpu.clock * clock, l1_bytes, l2_bytes, l2_bandwidth, dram_share, tensor_share, shared, l1, l2, dram,
         sources=latencies + sources, is_estimate="E" in latencies + sources,
     )  # fmt: skip
-    return replace(found, **H100_MEASURED) if H100_MEASURED and gpu.name == "H100 SXM" else found
+    return replace(found, **H100_MEASURED, sources="M") if gpu.name == "H100 SXM" else found

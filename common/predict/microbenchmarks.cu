@@ -61,6 +61,7 @@ __global__ void barriers(long long* cycles) {
     if (!threadIdx.x) *cycles = clock64() - start;
 }
 __global__ void empty() {}
+__global__ void empty_alone() { extern __shared__ float room[]; }  // as much shared memory as an SM has
 __global__ void copy(const float4* x, float4* y) {
     const size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x;
     y[i] = x[i];
@@ -163,7 +164,14 @@ int main() {
     per_step("arithmetic", [&] { chain_fma<<<1, 1>>>(0.5f, cycles, sink); });
     per_step("special", [&] { chain_special<<<1, 1>>>(0.5f, cycles, sink); });
     per_step("barrier", [&] { barriers<<<1, 256>>>(cycles); });
-    printf("launch %.3g\n", seconds([] { empty<<<1, 32>>>(); }));
+    const double launch = seconds([] { empty<<<1, 32>>>(); });
+    printf("launch %.3g\n", launch);
+    const unsigned many = 1u << 20, waves = 4096;
+    printf("block_rate %.4g\n", many / (seconds([&] { empty<<<many, 32>>>(); }) - launch));
+    const int room = static_cast<int>(device.sharedMemPerBlockOptin);
+    CHECK(cudaFuncSetAttribute(empty_alone, cudaFuncAttributeMaxDynamicSharedMemorySize, room));
+    const unsigned grid = waves * unsigned(device.multiProcessorCount);
+    printf("block %.4g\n", (seconds([&] { empty_alone<<<grid, 256, room>>>(); }) - launch) / waves);
     printf("dram_bandwidth %.4g\n", 2.0 * large / seconds([&] { copy<<<unsigned(large / 16 / 256), 256>>>(x, y); }));
     const size_t small = size_t(device.l2CacheSize) / 4;  // within one of two partitions
     const int times = 50;

@@ -29,16 +29,19 @@ UNROLLED = 4  # loads that nvcc puts before their first use where a loop allows 
 MOST_UNDER_WAY = 16  # of one warp: as many as there are scoreboards and registers for, about
 MERGED = 4  # loads of one word each that become one of 16 bytes
 SHARED_UNDER_WAY = 4  # loads of shared memory that a warp has under way
-CHAINS = 2  # independent chains of arithmetic in a warp
+CHAINS, REGISTERS_OF_ALL = 2, 32  # independent chains of arithmetic in a warp whose threads have these registers
+MOST_CHAINS = 16
 ALU_LANES, L2_PORT = 64, 64  # per SM and cycle: instructions, bytes
 ISSUE_SHARE = 0.9  # of the issue slots that schedulers fill where there is always a warp ready
+SHARED_SHARE = 0.92  # of the wavefronts that shared memory and L1 serve where there is always a request
 SHARPNESS = 4.0  # of `combined`
 CONTENDED = 32  # atomic operations per word from which their order decides the time
 MOST_DEALT = 100_000  # blocks that makespan deals one by one
 
 DRAM, L2, L1, SHARED = "DRAM", "L2", "L1", "shared memory"
 FLOAT32, ALU, SPECIAL, TENSOR = "float32", "integer and comparisons", "special functions", "tensor cores"
-ISSUE, LATENCY, LAUNCH = "issue slots", "latency at this occupancy", "launch overhead"
+ISSUE, LATENCY, BLOCKS = "issue slots", "latency at this occupancy", "starting blocks"
+LAUNCH = "launch overhead"
 
 
 @dataclass(frozen=True)
@@ -202,22 +205,22 @@ def predict(launch: Launch, machine: Machine) -> Prediction:
         room = (machine.l1_bytes - resident * kernel.shared_bytes) / resident
         hit = l1_hit_share(launch.sample, max(0.0, room))
     l2_bytes = SECTOR * (reads * (1 - hit) + writes + 2 * atomics)
-    traffic = dram_traffic(launch, resident * machine.sms, machine.l2_bytes)
+    traffic = dram_traffic(launch, resident * machine.sms, machine.l2_bytes, SECTOR * reads * (1 - hit))
 
     # ---- throughput
     limits = gpu.limits
     cycle = on_sms / (machine.sms * machine.clock)  # of the whole GPU, tail included
     busy = min(1.0, kernel.blocks / machine.sms)
     pipe = {
-        SHARED: wavefronts,
-        L1: max(launch.lines, (reads + writes) / 4),
+        SHARED: wavefronts / SHARED_SHARE,
+        L1: max(launch.lines, (reads + writes) / 4) / SHARED_SHARE,
         FLOAT32: float32 * 32 / limits.float_lanes,
         ALU: other * 32 / ALU_LANES,
         SPECIAL: special * 32 / SPECIAL_PER_CLOCK,
         ISSUE: issued / SCHEDULERS / ISSUE_SHARE,
     }
     seconds = {name: amount * cycle for name, amount in pipe.items()}
-    seconds[SHARED if wavefronts >= pipe[L1] else L1] = (wavefronts + pipe[L1]) * cycle  # one data path serves both
+    seconds[SHARED if pipe[SHARED] >= pipe[L1] else L1] = (pipe[SHARED] + pipe[L1]) * cycle  # one data path for both
     seconds[DRAM] = traffic.total / machine.dram_bandwidth
     seconds[L2] = max(l2_bytes / machine.l2_bandwidth, l2_bytes / L2_PORT * cycle)
     seconds[TENSOR] = kernel.tensor_flops / kernel.launches / machine.tensor * on_sms
@@ -242,7 +245,8 @@ def predict(launch: Launch, machine: Machine) -> Prediction:
     waves = makespan(kernel.blocks, machine.sms * resident, work)
     # (23) and (24) are the bounds of DRAM, L1 and issue slots above; what they leave is one warp's way
     unhidden = cycles if mwp >= of_scheduler and cwp >= of_scheduler else waits * latency + of_warp
-    seconds[LATENCY] = waves * (unhidden + stalled) / machine.clock
+    seconds[LATENCY] = waves * (unhidden + stalled + machine.block) / machine.clock
+    seconds[BLOCKS] = kernel.blocks / machine.block_rate
     seconds[LAUNCH] = machine.launch
 
     bounds = tuple(sorted((Bound(*one) for one in seconds.items()), key=lambda bound: -bound.seconds))
@@ -270,7 +274,9 @@ def _way_of_a_warp(
     """Of a block's busiest warp: waits for global memory, barriers, waits for shared memory, cycles of arithmetic."""
     kernel, sample = launch.kernel, launch.sample
     warps = kernel.blocks * launch.warps
-    dependent = (float32 * machine.arithmetic + special * machine.special / 2) / CHAINS / warps
+    # registers beyond what every kernel needs hold values that don't depend on each other: the tile of a GEMM, say
+    chains = max(CHAINS, min(MOST_CHAINS, ((kernel.registers or 0) - REGISTERS_OF_ALL) / 2))
+    dependent = (float32 * machine.arithmetic + special * machine.special / 2) / chains / warps
     if sample is None:
         reads = launch.total("requests", "global", "read") / warps
         shared = launch.total("requests", "shared") / warps
@@ -281,12 +287,16 @@ def _way_of_a_warp(
     under_way = min(MOST_UNDER_WAY, UNROLLED * max(1, places))
     mean = launch.total("requests", "global", "read") / warps
     serial = max(1.0, reads / mean) if mean else 1.0  # one warp works while others wait at the barrier
-    return (
-        max(waits, reads / under_way),
-        sample.barriers / kernel.blocks,
-        sample.shared / kernel.blocks / SHARED_UNDER_WAY,
-        dependent * serial,
-    )
+    # a line that loads and stores, for all nvcc knows to the same place, ends its load before the next one's
+    lines: dict = {}
+    for one in kernel.lines:
+        if one.space == "global" and one.action in ("read", "write"):
+            lines.setdefault(one.place, {})[one.action] = one.requests / kernel.launches / warps
+    serial_loads = sum(min(one.values()) for one in lines.values() if len(one) == 2) * serial
+    waits = max(waits, serial_loads)
+    barriers, shared = sample.barriers / kernel.blocks, sample.shared / kernel.blocks
+    shared_waits = max(shared / max(SHARED_UNDER_WAY, chains), min(barriers, shared))  # none overlaps a barrier
+    return max(waits, reads / under_way), barriers, shared_waits, dependent * serial
 
 
 def not_modeled(launch: Launch) -> str:

@@ -71,9 +71,11 @@ def print_predictions(
 def caveats(machine: Machine) -> list[str]:
     """What a prediction rests on."""
     values = "estimated" if machine.is_estimate else "published by others or estimated"
+    if machine.sources == "M":
+        values = "measured by this project"
     return [
-        "Predicted, not measured: a few blocks' counters from the simulator, scaled to the grid. The model was not",
-        "compared with a GPU's times yet, but for three kernels: common/predict/README.md.",
+        "Predicted, not measured: a few blocks' counters from the simulator, scaled to the grid. How near that comes",
+        "to a GPU's times: common/predict/README.md.",
         f"L2 bandwidth, latencies and clock of {machine.gpu.name} are {values} (common/predict/machine.py).",
         "bound by: the resource that takes longest; next: the second longest, in percent of the longest.",
     ]

@@ -73,33 +73,38 @@ def written_bytes(launch: Launch) -> float:
     return sum(_tiles(launch.sample, launch.kernel.grid, array, 3)[2] for array in arrays)
 
 
-def dram_traffic(launch: Launch, resident: int, l2_bytes: float) -> Traffic:
+def dram_traffic(launch: Launch, resident: int, l2_bytes: float, l2_reads: float) -> Traffic:
     """The bytes that a launch moves, with an L2 that holds nothing of its data at first (as the benchmarks time it).
 
     Args:
         launch: without a sample, what it touches at least counts.
         resident: blocks on the whole GPU at a time.
         l2_bytes: of the second-level cache.
+        l2_reads: bytes that all blocks read past their L1.
     """
     kernel, sample = launch.kernel, launch.sample
     if sample is None:
         return Traffic((kernel.compulsory_bytes or 0) / kernel.launches, 0.0)
-    capacity, tile = L2_SHARE * l2_bytes, {}
+    capacity, tile, different = L2_SHARE * l2_bytes, {}, 0.0
     for array in range(len(sample.arrays)):
         axes, tiles, read = _tiles(sample, kernel.grid, array, 2)
         if read:
             tile[array] = axes, read / tiles
+            different += read / tiles * kernel.blocks
     # a write stays in L2 until its place is needed
     written = max(0.0, written_bytes(launch) - capacity / 2)
-    return Traffic(_read(kernel.grid, tile, resident, capacity), written)
+    passes = l2_reads / different if different else 1.0  # how often a block reads what it reads
+    return Traffic(_read(kernel.grid, tile, resident, capacity, passes), written)
 
 
-def _read(grid: tuple[int, int, int], tile: dict, resident: int, capacity: float) -> float:
+def _read(grid: tuple[int, int, int], tile: dict, resident: int, capacity: float, passes: float) -> float:
     count = math.prod(grid)
     shared = {
         array: one for array, one in tile.items() if not all(m or n == 1 for m, n in zip(one[0], grid, strict=True))
     }
-    own = sum(bytes_ for array, (_, bytes_) in tile.items() if array not in shared)  # each block's alone: read once
+    own = sum(bytes_ for array, (_, bytes_) in tile.items() if array not in shared)  # each block's alone
+    if passes > 1 and resident * own > capacity:  # read again when L2 has lost a part of it
+        own *= 1 + (passes - 1) * (1 - capacity / (resident * own))
     simulated = min(count, max(MOST_SIMULATED, resident))
     kept: OrderedDict[tuple, float] = OrderedDict()
     held, read = 0.0, 0.0

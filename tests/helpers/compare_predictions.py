@@ -35,10 +35,10 @@ from common.measure import gpus
 from common.measure.benchmark.problem import Problem, Version
 from common.measure.report import duration
 from common.measure.timing import measure
+from common.predict import model
 from common.predict.counters import SAMPLE, read_launches
 from common.predict.launches import Counting, Registers
 from common.predict.machine import machine_of
-from common.predict.model import ALU, DRAM, FLOAT32, ISSUE, L1, L2, LATENCY, SHARED, SPECIAL, Prediction, predict
 from common.predict.report import bound_words, total_seconds
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "common" / "predict" / "kernels"
@@ -60,14 +60,15 @@ COURSE = {
 BUSY = 60  # percent of its peak from which Nsight Compute calls a resource the bottleneck
 SECTIONS = ("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis")
 METRICS = {  # resources as the model calls them: .avg.pct_of_peak_sustained_elapsed of
-    DRAM: "gpu__dram_throughput",
-    L2: "lts__t_sectors",
-    L1: "l1tex__data_pipe_lsu_wavefronts",  # one data path serves shared memory, too
-    FLOAT32: "sm__pipe_fma_cycles_active",
-    ALU: "sm__pipe_alu_cycles_active",
-    SPECIAL: "sm__inst_executed_pipe_xu",
-    ISSUE: "sm__inst_issued",
+    model.DRAM: "gpu__dram_throughput",
+    model.L2: "lts__t_sectors",
+    model.L1: "l1tex__data_pipe_lsu_wavefronts",  # one data path serves shared memory, too
+    model.FLOAT32: "sm__pipe_fma_cycles_active",
+    model.ALU: "sm__pipe_alu_cycles_active",
+    model.SPECIAL: "sm__inst_executed_pipe_xu",
+    model.ISSUE: "sm__inst_issued",
 }
+AS_NCU = {model.SHARED: model.L1, model.BLOCKS: model.LATENCY}  # what has no metric there
 # slower, faster: of one kernel
 PLANTED = (
     ("copy_uncoalesced", "copy"), ("copy_small_blocks", "copy"), ("copy_low_occupancy", "copy"),
@@ -116,10 +117,10 @@ def size_of(problem: Problem) -> str:
     return f"{problem.setting}, {problem.column}"
 
 
-def measure_all() -> dict:
+def measure_all(only: str) -> dict:
     """What measured.json holds: the GPU, seconds by `key`, Nsight Compute's metrics of the programs' largest size."""
     times = {}
-    for group, problem, versions in of_course(""):
+    for group, problem, versions in of_course(only):
         for name, version in versions.items():
             try:
                 timing = measure({"": lambda *x, v=version: v.prepare(*x)()}, partial(problem.make_inputs, "cuda"), 7)
@@ -129,7 +130,7 @@ def measure_all() -> dict:
             times[key(group, name, size_of(problem))] = timing[""].seconds
         torch.cuda.empty_cache()
     metrics = {}
-    for group in GROUPS:
+    for group in (group for group in GROUPS if only in group):
         program = build_program(PROGRAMS / f"{group}.cu", "cuda").path
         for size in SIZES:
             timed = subprocess.run([program, str(size), "time"], capture_output=True, text=True, check=True).stdout
@@ -155,10 +156,10 @@ def ncu_metrics(program: Path) -> dict[str, dict[str, float]]:
 def bound_by_ncu(percent: dict[str, float]) -> str:
     """The busiest resource; nothing that is as busy as NVIDIA's own threshold: latency."""
     name = max(percent, key=percent.__getitem__)
-    return name if percent[name] >= BUSY else LATENCY
+    return name if percent[name] >= BUSY else model.LATENCY
 
 
-def predicted_program(file: Path, size: int, gpu: gpus.GpuSpec, use_nvcc: bool) -> dict[str, Prediction]:
+def predicted_program(file: Path, size: int, gpu: gpus.GpuSpec, use_nvcc: bool) -> dict[str, model.Prediction]:
     """Kernel -> its prediction, of a program of tests/common/predict/kernels."""
     program = build_program(file, "simulator", None, True, [])
     with tempfile.TemporaryDirectory() as folder:
@@ -169,7 +170,7 @@ def predicted_program(file: Path, size: int, gpu: gpus.GpuSpec, use_nvcc: bool) 
         raw = json.loads(report.read_text())
     registers = Registers([file], gpu, use_nvcc)
     launches = read_launches(raw, SourceLines(program.path), program.path)
-    return {one.kernel.kernel: predict(registers.known(one), machine_of(gpu)) for one in launches}
+    return {one.kernel.kernel: model.predict(registers.known(one), machine_of(gpu)) for one in launches}
 
 
 def predict_all(measured: dict, use_nvcc: bool, only: str) -> Iterator[Row]:
@@ -192,8 +193,8 @@ def predict_all(measured: dict, use_nvcc: bool, only: str) -> Iterator[Row]:
         for size in SIZES if only in group else ():
             for name, one in predicted_program(PROGRAMS / f"{group}.cu", size, gpu, use_nvcc).items():
                 of = seconds[key(group, name, f"{size:,}")]
-                resource = "" if one.not_modeled or size != SIZES[-1] else one.bound.resource.replace(SHARED, L1)
-                yield Row(group, name, f"{size:,}", of, one.seconds, bound_words(one), resource)
+                resource = "" if one.not_modeled or size != SIZES[-1] else one.bound.resource
+                yield Row(group, name, f"{size:,}", of, one.seconds, bound_words(one), AS_NCU.get(resource, resource))
 
 
 def summary(rows: list[Row], metrics: dict) -> Iterator[str]:
@@ -235,7 +236,11 @@ def main() -> int:
     if options.measure:
         if not torch.cuda.is_available():
             parser.error("--measure needs a GPU, and torch sees none; without it none is needed")
-        MEASURED.write_text(json.dumps(measure_all(), indent=1) + "\n")
+        found = measure_all(options.only)
+        if options.only:  # the others stay
+            before = json.loads(MEASURED.read_text())
+            found = found | {name: before[name] | found[name] for name in ("seconds", "metrics")}
+        MEASURED.write_text(json.dumps(found, indent=1) + "\n")
         return 0
     measured = json.loads(MEASURED.read_text())
     print("| group | kernel | size | predicted | measured | ratio | bound by |\n|---|---|---|---|---|---|---|")

@@ -212,6 +212,7 @@ extern uint64_t block_weight;   // how many blocks the one that runs stands for
 void choose_blocks(dim3 grid);
 uint64_t next_block(Grid& grid);  // its number; block_count: there is none
 void sample_not_modeled(const char* what);
+void sample_ends_launch(const char* what);
 
 // replay.cpp
 void replay_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site);

@@ -143,7 +143,7 @@ static void start_load(Transfer t, char* to, void* barrier, uint32_t blocks, boo
         Mbarrier& heard = barrier_at(place_of_barrier, what, t.place);
         heard.copy = t.place;
 #ifdef SIMULATOR_CHECKED
-        sample_not_modeled("copies by TMA");
+        sample_ends_launch("copies by TMA");
         check_copy_starts(t, heard, return_address);
 #endif
         hopper.transfers.push_back(t);

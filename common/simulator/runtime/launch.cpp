@@ -519,6 +519,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
         finished(cudaErrorInvalidValue);
         return;
     }
+    if (grid.cut_short) return;
     for (const Worker* worker : workers)
         if (worker && worker->failed) failed = worker;
     if (failed) heap_is_told();  // what a kernel that ended halfway has not freed is no leak

@@ -113,6 +113,13 @@ void sample_launch_begins() { launch_sample = {}; }
 void sample_not_modeled(const char* what) {
     if (sample_size && checker.mode == Mode::profile) launch_sample.not_modeled = what;
 }
+// Nothing more is worth running: a persistent kernel's few blocks would do the work of all.
+void sample_ends_launch(const char* what) {
+    if (!sample_size || checker.mode != Mode::profile) return;
+    sample_not_modeled(what);
+    this_worker->grid_run->cut_short = this_worker->failed = true;
+    leave_threads(*this_worker);
+}
 void sample_step() { ++steps_here; }
 
 void sample_block_begins(uint64_t number) {
