@@ -132,7 +132,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
     // Scores of a step of the tile `ahead` -> powers, where they are
     const auto weigh = [&](int slot, int step) {
         const int row = ahead.tile * S::B_r + step * STEP;
-        const bool hides = Keys::template hides<S>(a, *next, next->k_start + group_key, row);
+        const bool hides = Keys::template hides<S>(a, *next, next->k_start + group_key, group, row);
         if constexpr (CAPPED) cap_scores(s, a.inside);
         if (hides)
             Keys::template hide<S>(s, a, *next, warp_key, row);

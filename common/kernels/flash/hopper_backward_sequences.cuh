@@ -42,6 +42,7 @@ struct SequenceKeys {
         int row, key, sum_row;  // where the sequence begins in Q, K and the workspaces
         int dropout_heads;      // what a head's index is counted from, for its random numbers
         bool adds;              // whether dQ gets something
+        int2 whole[2];          // the rows at which a step may begin that sees all keys of a group: from, to
 
         // A tile's turn goes from its first block of keys to the last.
         __device__ __forceinline__ int turn(int row) const {
@@ -94,16 +95,20 @@ struct SequenceKeys {
             item.adds = begin < end;
             item.first = item.adds ? begin / S::B_r : 0;
             item.tiles = item.adds ? ceil_div(end, S::B_r) - item.first : 1;
+            UNROLL
+            for (int group = 0; group < S::GROUPS; ++group) {
+                const int key = item.k_start + group * hopper::GROUP_ROWS, last = key + hopper::GROUP_ROWS - 1;
+                item.whole[group] = {last < keys ? last - item.band.highest : rows,
+                                     min(rows, key - item.band.lowest + 1) - S::STEP};
+            }
             return item;
         }
     };
 
     template <class S>
-    static __device__ __forceinline__ bool hides(const Problem&, const Item& item, int key, int row) {
-        const Band<int>& band = item.band;
-        const int last = key + hopper::GROUP_ROWS - 1;
-        return last >= band.keys || row + S::STEP > band.rows || last > row + band.highest ||
-               key < row + S::STEP - 1 + band.lowest;
+    static __device__ __forceinline__ bool hides(const Problem&, const Item& item, int /*key*/, int group, int row) {
+        const int2 whole = item.whole[group];
+        return row < whole.x || row > whole.y;
     }
     template <class S, int N8>
     static __device__ __forceinline__ void hide(float (&s)[N8][4], const Problem&, const Item& item, int warp_key,

@@ -184,7 +184,7 @@ struct DenseKeys {
 
     // key: the first of the group's keys; row: the first of the step's
     template <class S>
-    static __device__ __forceinline__ bool hides(const Problem& a, const Item&, int key, int row) {
+    static __device__ __forceinline__ bool hides(const Problem& a, const Item&, int key, int /*group*/, int row) {
         const int end = key + hopper::GROUP_ROWS;
         return end > a.S_k || (a.causal && end - 1 > row + a.diagonal);
     }

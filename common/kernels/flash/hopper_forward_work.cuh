@@ -27,7 +27,7 @@ struct Problem {
     float* lse;
     float factor;  // scale * log2(e), or with a softcap softcap * log2(e)
     int S_q, S_k, head_dim, heads, group;  // group: query heads per key head
-    bool causal;                           // later rows see more keys
+    bool causal;                           // later rows see more keys, or TileOrder is to treat them so
     int diagonal;
     int batch_heads, q_blocks;
     bool folded;
@@ -68,7 +68,9 @@ struct WorkTile {
 //   FOLDED    the last rows of a head and then its first, the last but one and the second, ...: pairs that take the
 //             same time, with K and V read close together.
 //   SNAKE     all heads' last rows, all heads' last but one, ..., dealt to the CTAs from left to right and back:
-//             the last and shortest tiles fill up what is uneven, so that all CTAs end together.
+//             the last and shortest tiles fill up what is uneven, so that all CTAs end together. Also with windows, as
+//             long as the L2 cache has room for all that is seen: CTAs side by side in one head would ask for all of its
+//             K and V at once.
 template <Order ORDER>
 class TileOrder {
   public:
@@ -76,7 +78,7 @@ class TileOrder {
     __device__ __forceinline__ bool take(const Problem& a, int& batch_head, int& q_block) {
         const int last = a.q_blocks - 1;
         if (!a.causal) {
-            const int number = round * gridDim.x + blockIdx.x;
+            const int number = snake();
             batch_head = number / a.q_blocks, q_block = number % a.q_blocks;
         } else if (ORDER == Order::FOLDED && a.folded) {
             const int pairs = a.q_blocks / 2 + a.q_blocks % 2, pair = round / 2 * gridDim.x + blockIdx.x;
@@ -283,14 +285,18 @@ int set_work(Problem& p, const Arguments& a, int B_r) {
 template <class Arguments>
 int set_band_work(BandProblem& p, const Arguments& a, int B_r) {
     constexpr int64_t MANY = int64_t{1} << 28;
+    constexpr int64_t WINDOW_BYTES = int64_t{16} << 20;
     const bool packed = a.cu_seqlens_q != nullptr;
+    const int64_t window = a.window_left + 1 + std::max(a.window_right, int64_t{0});
+    const bool narrow = !packed && a.window_left >= 0 && (a.causal || a.window_right >= 0) &&
+                        a.batch * a.kv_heads * window * a.head_dim * 4 <= WINDOW_BYTES;
     const bool later_see_more = a.window_left < 0 && (a.causal || a.window_right >= 0);
     const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
     p.out = a.out, p.lse = a.lse, p.out_strides = a.out_strides;
     p.factor = (a.softcap > 0 ? a.softcap : a.scale) * LOG2_E, p.inside = a.softcap > 0 ? a.scale / a.softcap : 1.0f;
     p.S_q = static_cast<int>(a.S_q), p.S_k = static_cast<int>(a.S_k), p.head_dim = a.head_dim;
     p.heads = static_cast<int>(a.heads), p.group = static_cast<int>(a.heads / a.kv_heads);
-    p.causal = later_see_more, p.hides_later = a.causal, p.lower_right = a.lower_right;
+    p.causal = later_see_more || narrow, p.hides_later = a.causal, p.lower_right = a.lower_right;
     p.window_left = static_cast<int>(std::min(a.window_left, MANY));
     p.window_right = static_cast<int>(std::min(a.window_right, MANY));
     p.batch = static_cast<int>(a.batch), p.batch_heads = static_cast<int>(a.batch * a.heads);
@@ -299,6 +305,6 @@ int set_band_work(BandProblem& p, const Arguments& a, int B_r) {
     p.sinks = a.sinks, p.dropout = a.dropout;
     p.q_blocks = static_cast<int>(ceil_div(a.S_q, int64_t{B_r}));
     const int tiles = packed ? p.heads * static_cast<int>(a.S_q / B_r + a.batch) : p.batch_heads * p.q_blocks;
-    p.folded = tiles > processors;
+    p.folded = !narrow && tiles > processors;
     return std::min(tiles, processors);
 }
