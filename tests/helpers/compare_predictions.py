@@ -123,7 +123,8 @@ def measure_all(only: str) -> dict:
     for group, problem, versions in of_course(only):
         for name, version in versions.items():
             try:
-                timing = measure({"": lambda *x, v=version: v.prepare(*x)()}, partial(problem.make_inputs, "cuda"), 7)
+                prepared = partial(_prepared, version, problem)
+                timing = measure({"": lambda call: call()}, prepared, rounds=7)
             except (RuntimeError, ValueError, NotImplementedError) as error:
                 print(group, name, size_of(problem), error, file=sys.stderr)
                 continue
@@ -138,6 +139,10 @@ def measure_all(only: str) -> dict:
                 times[key(group, name, f"{size:,}")] = float(seconds)
         metrics |= ncu_metrics(program)
     return {"gpu": torch.cuda.get_device_name(), "seconds": times, "metrics": metrics}
+
+
+def _prepared(version: Version, problem: Problem) -> tuple:
+    return (version.prepare(*problem.make_inputs("cuda")),)
 
 
 def ncu_metrics(program: Path) -> dict[str, dict[str, float]]:

@@ -211,10 +211,12 @@ def decode_benchmark(
     """
 
     def versions(options: argparse.Namespace) -> Callable[[Problem], dict[str, Version]]:
-        prepared = (lambda call: call) if options.eager else captured
+        ours = load(BuildRequest("decode", backend="cuda"))
+        captures = ours.device.type == "cuda" and not options.eager  # --predict runs in the simulator
+        prepared = captured if captures else lambda call: call
         course = others(options) if others and options.dtype == "fp32" else {}
         made = {name: contiguous_version(labels[name], ops, prepared) for name, ops in course.items()}
-        made |= tuned_versions(load(BuildRequest("decode", backend="cuda")), prepared)
+        made |= tuned_versions(ours, prepared)
         backends = ("torch",) if options.dtype == "fp32" else ("flash", "cudnn")
         made |= {name: torch_version(name, prepared) for name in backends}
         return lambda problem: made

@@ -46,7 +46,8 @@ def test_a_planted_slowness_is_predicted(planted, slow, fast):
 
 
 def test_the_bounds_of_planted_kernels(planted):
-    assert planted["copy"].bound.resource == "DRAM"
+    assert planted["row_sum"].bound.resource == "DRAM"
+    assert planted["copy_small_blocks"].bound.resource == "starting blocks"
     assert planted["transpose_conflicts"].bound.resource == "shared memory"
     assert planted["fma_one_warp"].bound.resource == planted["copy_low_occupancy"].bound.resource
     assert planted["fma_one_warp"].bound.resource == "latency at this occupancy"
@@ -120,9 +121,10 @@ def test_bad_options_of_a_benchmark(root):
 
 
 def test_the_micro_benchmarks_become_a_table():
-    printed = ["gpu NVIDIA H100 80GB HBM3", "l2 260.5", "dram_bandwidth 3.03e12", "tensor 6.2e14", "clock 1.7e9"]
+    printed = ["gpu NVIDIA H100 80GB HBM3", "l2 260.5", "dram_bandwidth 3.03e12", "tensor 6.2e14", "clock 1.7e9", "block 2e-7"]
     lines = machine.table_lines(printed)
     found = json.loads("{" + "".join(lines[2:-1]).rstrip(",") + "}")
     assert lines[0].startswith("# H100 SXM:") and found["l2"] == 260.5 and found["clock"] == 1.7e9
+    assert found["block"] == pytest.approx(340)  # in cycles
     assert found["dram_share"] == pytest.approx(3.03 / 3.35, rel=1e-3)
     assert found["tensor_share"] == pytest.approx(0.62 / 0.989, rel=1e-3)
