@@ -121,7 +121,14 @@ def test_bad_options_of_a_benchmark(root):
 
 
 def test_the_micro_benchmarks_become_a_table():
-    printed = ["gpu NVIDIA H100 80GB HBM3", "l2 260.5", "dram_bandwidth 3.03e12", "tensor 6.2e14", "clock 1.7e9", "block 2e-7"]
+    printed = [
+        "gpu NVIDIA H100 80GB HBM3",
+        "l2 260.5",
+        "dram_bandwidth 3.03e12",
+        "tensor 6.2e14",
+        "clock 1.7e9",
+        "block 2e-7",
+    ]
     lines = machine.table_lines(printed)
     found = json.loads("{" + "".join(lines[2:-1]).rstrip(",") + "}")
     assert lines[0].startswith("# H100 SXM:") and found["l2"] == 260.5 and found["clock"] == 1.7e9
