@@ -36,6 +36,7 @@ ISSUE_SHARE = 0.9  # of the issue slots that schedulers fill where there is alwa
 SHARED_SHARE = 0.92  # of the wavefronts that shared memory and L1 serve where there is always a request
 SHARPNESS = 4.0  # of `combined`
 CONTENDED = 32  # atomic operations per word from which their order decides the time
+CLOSE = 0.85  # of latency's time: from there on the resource is named
 MOST_DEALT = 100_000  # blocks that makespan deals one by one
 
 DRAM, L2, L1, SHARED = "DRAM", "L2", "L1", "shared memory"
@@ -249,12 +250,17 @@ def predict(launch: Launch, machine: Machine) -> Prediction:
     seconds[BLOCKS] = kernel.blocks / machine.block_rate
     seconds[LAUNCH] = machine.launch
 
-    bounds = tuple(sorted((Bound(*one) for one in seconds.items()), key=lambda bound: -bound.seconds))
+    bounds = tuple(sorted((Bound(*one) for one in seconds.items()), key=_rank))
     known = not_modeled(launch)
     time = machine.launch + combined([one for name, one in seconds.items() if name != LAUNCH])
     return Prediction(
         launch, None if known else time, bounds, traffic, l2_bytes, resident, on_sms, mwp, cwp, known
     )  # fmt: skip
+
+
+def _rank(bound: Bound) -> float:
+    """The longest first; a resource that is nearly as long as latency is what more occupancy would run into."""
+    return -bound.seconds * (CLOSE if bound.resource in (LATENCY, BLOCKS) else 1)
 
 
 def _spared(launch: Launch) -> float:

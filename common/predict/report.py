@@ -29,7 +29,7 @@ def bound_words(one: Prediction) -> str:
     """ "DRAM, next L2 (71%)"; the share is the next bound's of the longest."""
     if one.not_modeled:
         return one.not_modeled
-    share = one.next_bound.seconds / one.bound.seconds
+    share = min(1.0, one.next_bound.seconds / one.bound.seconds)
     return f"{one.bound.resource}, next {one.next_bound.resource} ({share:.0%})"
 
 
