@@ -115,6 +115,19 @@ __device__ __forceinline__ void bulk_load_once(void* to, const void* from, unsig
         : "memory");
 }
 
+// The same of bytes that are the last to leave the L2 cache.
+__device__ __forceinline__ void bulk_load_kept(void* to, const void* from, unsigned bytes, Mbarrier& barrier) {
+    asm volatile(
+        "{\n"
+        ".reg .b64 policy;\n"
+        "createpolicy.fractional.L2::evict_last.b64 policy, 1.0;\n"
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+        " [%0], [%1], %2, [%3], policy;\n"
+        "}" ::"r"(shared_offset(to)),
+        "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_offset(&barrier))
+        : "memory");
+}
+
 // float32, in the L2 cache; many blocks may add to the same place, in no particular order.
 __device__ __forceinline__ void bulk_add(float* to, const void* from, unsigned bytes) {
     asm volatile(

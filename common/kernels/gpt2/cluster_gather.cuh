@@ -121,15 +121,17 @@ __device__ __forceinline__ uint4 ll_load(unsigned long long* line) {
 __device__ __forceinline__ bool ll_ready(const uint4& line, unsigned flag) { return line.y == flag && line.w == flag; }
 
 // By whole warps: of 8 neighboring values four lanes have two each, in WORDS words, and send all to every fourth CTA
-// each.
-template <int WORDS>
+// each. BY_WARPS: all warps have them, and one of the lanes sends to the CTA of its warp's number.
+template <bool BY_WARPS, int WORDS>
 __device__ __forceinline__ void gather_send_quad(unsigned char* to, const unsigned (&mine)[WORDS], bool exists,
                                                  int cluster, Gather& gather, unsigned n) {
+    const bool sends = exists && (!BY_WARPS || threadIdx.x % 4 == 0);
+    const int step = BY_WARPS ? cluster : 4;
     unsigned all[4 * WORDS];
     UNROLL
     for (int i = 0; i < 4 * WORDS; ++i) all[i] = __shfl_sync(FULL_WARP, mine[i % WORDS], i / WORDS, 4);
     NO_UNROLL
-    for (int rank = threadIdx.x % 4; exists && rank < cluster; rank += 4) {
+    for (int rank = BY_WARPS ? threadIdx.x / 32 : threadIdx.x % 4; sends && rank < cluster; rank += step) {
         UNROLL
         for (int v = 0; v < WORDS; ++v)
             gather_send(to + 16 * v, rank, gather, n,

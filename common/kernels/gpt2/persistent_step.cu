@@ -25,9 +25,7 @@
 //   FC2        1/8 of the outputs, its cluster's columns  row-parallel      to all: all-reduce, residual stream
 //   LM_HEAD    its rows of the vocabulary                 column-parallel   to all: its largest logit, by LL lines
 //
-// Nothing else synchronizes: three all-gathers a layer through distributed shared memory, two grid-wide all-reduces
-// through the L2 cache.
-//
+// Nothing else synchronizes: a layer has three all-gathers (DSMEM) and two grid-wide all-reduces (L2 cache).
 // Deadlock freedom: the launch is cooperative, so all CTAs are co-resident. All run the same phases in the same order,
 // and whatever one waits for was sent before anything its sender waits for later. Byte counts of an all-gather and
 // arrival counts of a sum follow from the plan; no value, NaN included, changes them. Whether a step is the last is
@@ -77,6 +75,7 @@ struct Step {
     Gathers& gathers;
     Consumer& weights;
     Trace& trace;
+    float means[ROWS];  // of the last layernorm
     unsigned layers_done = 0, reductions = 0, histograms = 0;  // of the launch; number all-gathers
 
     __device__ __forceinline__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
@@ -124,7 +123,7 @@ struct Step {
                     const unsigned bytes = CHUNK_BYTES * min(of.stage_chunks, of.chunks - chunk);
                     const unsigned char* from = part;
                     for (int tile = first; tile < min(first + TILE_BATCH, range.end); ++tile, from += tile_bytes)
-                        if (!producer.load(from, bytes)) return false;
+                        if (!producer.load(from, bytes, phase == LM_HEAD && (tile & 7) < KEPT_TILES)) return false;
                     part += bytes;
                 }
             }
@@ -156,7 +155,8 @@ struct Step {
                     const T* keys = cache_row(a, layer, 0, row, head, range.begin);
                     const T* values = cache_row(a, layer, 1, row, head, range.begin);
                     for (int token = range.begin; token < range.end; token += each) {
-                        if (!producer.load(keys, row_bytes * min(each, range.end - token), values, row_bytes * each))
+                        if (!producer.load(keys, row_bytes * min(each, range.end - token), false, values,
+                                           row_bytes * each))
                             return false;
                         keys += each * a.plan.head_dim, values += each * a.plan.head_dim;
                     }
@@ -184,8 +184,8 @@ struct Step {
 
     // ---------------------------------------------------------------------------------------------------- 2. GEMVs
 
-    // A thread's two adjacent outputs of a batch of tiles: warp r finishes sequence r, four lanes a tile. Made before
-    // the input is there.
+    // A thread's two adjacent outputs of a batch of tiles, four lanes a tile, made before the input is there: warp r
+    // finishes sequence r; a single sequence is finished by every warp, by warp r for CTA r.
     struct Outputs {
         int row, tile, col;
         bool exists;
@@ -193,8 +193,8 @@ struct Step {
     };
     __device__ __forceinline__ Outputs outputs_of(Phase phase, int layer, int first) const {
         const int tile = first + lane() / 4, col = tile * TILE_ROWS + lane() % 4 * 2, bias = matrix(phase).bias;
-        const bool exists = warp() < rows() && tile < share.tiles[phase].end && col < matrix(phase).n;
-        return {warp(), tile, col, exists,
+        const bool exists = (ONE || warp() < rows()) && tile < share.tiles[phase].end && col < matrix(phase).n;
+        return {ONE ? 0 : warp(), tile, col, exists,
                 exists && bias >= 0 ? __ldg(reinterpret_cast<const float2*>(vectors(layer, bias) + col)) : float2{}};
     }
     // The CTA's tiles times m.input. epilogue(outputs, value) by all threads of the warps that finish.
@@ -346,9 +346,9 @@ struct Step {
             unsigned words[WORDS];
             UNROLL
             for (int i = 0; i < WORDS; ++i) words[i] = i == 0 ? first : __float_as_uint(value.y);
-            gather_send_quad(to, words, of.exists, cluster(), gathers.qkv, layers_done);
-            const int position = state.position[of.row] + step;
-            if (!of.exists || part % 3 == 0 || position < 0 || position >= a.model.max_seq_len) return;
+            gather_send_quad<ONE>(to, words, of.exists, cluster(), gathers.qkv, layers_done);
+            const int position = of.exists && !(ONE && warp() > 0) ? state.position[of.row] + step : -1;
+            if (part % 3 == 0 || position < 0 || position >= a.model.max_seq_len) return;
             T* const cache = cache_row(a, layer, part % 3 - 1, of.row, part / 3, position) + inside;
             UNROLL
             for (int i = 0; i < WORDS; ++i) reinterpret_cast<unsigned*>(cache)[i] = words[i];
@@ -379,7 +379,7 @@ struct Step {
         column_parallel(FC1, layer, fc1, [&](const Outputs& of, const float2& value) {
             const int at = of.row * m.inner_stride + (of.tile - share.fc1_begin) * TILE_ROWS * INPUT_BYTES;
             const uint2 words = input_of<T>(gelu(value.x), gelu(value.y));
-            gather_send_quad(m.inner + at, {words.x, words.y}, of.exists, cluster(), gathers.inner, layers_done);
+            gather_send_quad<ONE>(m.inner + at, {words.x, words.y}, of.exists, cluster(), gathers.inner, layers_done);
         });
         trace.stamp(Trace::FC1);
         row_parallel<FC2>(layer, {m.inner, m.inner_stride}, share.inner.count(), fc2_set(layers_done), [&] {
@@ -406,7 +406,7 @@ struct Step {
             for (int i = 0; i < 2; ++i) {
                 const Best one = {i ? value.y : value.x, of.col + i};
                 if (!of.exists || one.token >= a.model.vocab) continue;
-                if (a.logits) a.logits[int64_t{of.row} * a.model.vocab + one.token] = one.value;
+                if (a.logits && !(ONE && warp() > 0)) a.logits[int64_t{of.row} * a.model.vocab + one.token] = one.value;
                 if (is_better(one, best)) best = one;
             }
         });

@@ -102,6 +102,7 @@ struct AttentionPart {
     Range cached;
     bool is_newest, is_before;  // whether this group of lanes has one of the two
     uint4 key, value;           // of the older one
+    float scale;                // of the scores, times log2(e)
 };
 template <class S>
 __device__ __forceinline__ AttentionPart attention_part(const S& s, int layer, int step, int row, int head) {
@@ -109,7 +110,8 @@ __device__ __forceinline__ AttentionPart attention_part(const S& s, int layer, i
     const int group = static_cast<int>(threadIdx.x) >> (31 - __clz(lanes));
     const bool last = s.share.rank == s.cluster() - 1;
     AttentionPart of = {S::cached_tokens(s.a, s.share.rank, position), last && group == 0,
-                        last && group == 1 && position >= 1 && position <= s.a.model.max_seq_len, {}, {}};
+                        last && group == 1 && position >= 1 && position <= s.a.model.max_seq_len, {}, {},
+                        __ldg(s.vectors(layer, s.a.plan.scale)) * LOG2_E};
     const auto load = [&](int which) {
         const auto* const from = S::cache_row(s.a, layer, which, row, s.share.heads.begin + head, position - 1);
         return __ldcg(reinterpret_cast<const uint4*>(from) + (threadIdx.x & (lanes - 1)));
@@ -127,11 +129,10 @@ __device__ __forceinline__ void attend(S& s, int layer, int row, int head, const
     const int lanes = s.head_lanes(), group = static_cast<int>(threadIdx.x) >> (31 - __clz(lanes));
     const int mine = static_cast<int>(threadIdx.x) & (lanes - 1), each = s.a.plan.stage_tokens;
     const uint4* const made = reinterpret_cast<const uint4*>(s.m.qkv) + (row * s.a.plan.max_heads + head) * 3 * lanes;
-    const float scale = __ldg(s.vectors(layer, s.a.plan.scale)) * LOG2_E;
     float query[SIZE];
     Vector<T>::unpack(query, made[mine]);
     UNROLL
-    for (int i = 0; i < SIZE; ++i) query[i] *= scale;
+    for (int i = 0; i < SIZE; ++i) query[i] *= part.scale;
     LaneState<T> sum;
     int first = part.cached.begin;
     bool extra = part.is_newest || part.is_before;

@@ -18,14 +18,14 @@ __device__ __forceinline__ void normalize(S& s, const float* norm, bool wanted, 
     const float4 first_weight = of_norm(norm, known), first_bias = of_norm(norm + width, known);
     const float4* const stream = reinterpret_cast<const float4*>(wait());
     if (!wanted) return cta_sync();
-    double sum[S::ROWS] = {}, squares[S::ROWS] = {};
+    float sum[S::ROWS] = {}, squares[S::ROWS] = {};  // of the distances from the last layernorm's mean
     NO_UNROLL
     for (int item = mine; item < items; item += CTA_THREADS) {
         UNROLL
         for (int r = 0; r < S::ROWS; ++r) {
             if (r >= s.rows()) break;
             const float4 x = stream[r * items + item];
-            const double p = x.x, q = x.y, u = x.z, v = x.w;
+            const float mean = s.means[r], p = x.x - mean, q = x.y - mean, u = x.z - mean, v = x.w - mean;
             sum[r] += p + q + (u + v), squares[r] += p * p + q * q + (u * u + v * v);
         }
     }
@@ -33,23 +33,22 @@ __device__ __forceinline__ void normalize(S& s, const float* norm, bool wanted, 
     for (int r = 0; r < S::ROWS; ++r) {
         if (r >= s.rows()) break;
         const bool half = s.lane() >= 16;  // half of the lanes add up one, half the other
-        double total = half ? squares[r] : sum[r];
+        float total = half ? squares[r] : sum[r];
         total += __shfl_xor_sync(FULL_WARP, half ? sum[r] : squares[r], 16);
         UNROLL
         for (int distance = 8; distance > 0; distance /= 2) total += __shfl_xor_sync(FULL_WARP, total, distance);
         if (s.lane() % 16 == 0) (half ? s.m.moments[r].squares : s.m.moments[r].sum)[s.warp()] = total;
     }
     cta_sync();
-    const auto mean_of = [&](const double (&warps)[CTA_WARPS]) {
+    const auto mean_of = [&](const float (&warps)[CTA_WARPS]) {
         return ((warps[0] + warps[4]) + (warps[2] + warps[6]) + ((warps[1] + warps[5]) + (warps[3] + warps[7]))) *
                s.a.plan.inverse_width;
     };
     UNROLL
     for (int r = 0; r < S::ROWS; ++r) {
         if (r >= s.rows()) break;
-        const double mean = mean_of(s.m.moments[r].sum), variance = mean_of(s.m.moments[r].squares) - mean * mean;
-        const float shift = static_cast<float>(mean);
-        const float scale = rsqrtf(fmaxf(static_cast<float>(variance), 0.0f) + s.a.eps);
+        const float mean = mean_of(s.m.moments[r].sum), variance = mean_of(s.m.moments[r].squares) - mean * mean;
+        const float shift = s.means[r] += mean, scale = rsqrtf(fmaxf(variance, 0.0f) + s.a.eps);
         NO_UNROLL
         for (int item = mine; item < items; item += CTA_THREADS) {
             const float4 w = item == mine ? first_weight : of_norm(norm, item);
@@ -63,11 +62,13 @@ __device__ __forceinline__ void normalize(S& s, const float* norm, bool wanted, 
 
 // The step's embedding, by every CTA for itself. It goes where the next all-reduce but one does.
 template <class S>
-__device__ __forceinline__ const float* embed(const S& s, int step) {
+__device__ __forceinline__ const float* embed(S& s, int step) {
     using T = typename S::Type;
     struct alignas(4 * sizeof(T)) Columns {
         T x[4];
     };
+    UNROLL
+    for (int r = 0; r < S::ROWS; ++r) s.means[r] = 0.0f;
     float* const stream = s.m.stream + (~s.reductions & 1) * s.rows() * s.a.model.width;
     for (int r = 0; r < s.rows(); ++r) {
         const int token = s.state.token[r], position = s.state.position[r] + step;

@@ -37,6 +37,7 @@ constexpr int TILE_BATCH = 8;    // tiles whose partial sums are reduced togethe
 constexpr int WARP_CHUNKS = 4;   // of a column-parallel stage, per warp
 constexpr int WARP_TILES = 4;    // of a slice, per warp
 constexpr int STAGE_CHUNKS = 2;  // of a row-parallel stage, at most
+constexpr int KEPT_TILES = 2;    // of 8 tiles of LM_HEAD: kept in the L2 cache for the next step
 constexpr int SUM_SETS = 3;      // of all-reduce sums: one for PROJ, two in turn for FC2
 constexpr int INPUT_BYTES = 4;   // of a GEMV's input in shared memory, per column, for any T
 constexpr int STATE_PAD = 4;     // floats after a softmax state's head_dim: m, l, 0, 0
@@ -84,7 +85,7 @@ struct StepPlan {
     int layer_vectors, vectors, scale;  // scale: the softmax scale's place among a layer's vectors
     int sums, lines, workspace;  // 64-bit words: [SUM_SETS][rows][width] sums, [rows][ctas][2] LL lines; of all
     fixed_point::Scale sum_scale;
-    double inverse_width;
+    float inverse_width;
     int head_dim, head_chunks, head_tiles, head_lanes;  // head_lanes: 16-byte vectors of a key or value, a power of 2
     int max_heads, max_inner, max_columns;  // a CTA's heads, chunks of FC2's columns, columns of the residual stream
     int stages, stage_tokens;               // stage_tokens: keys and values that fit a stage
@@ -133,9 +134,9 @@ __host__ __device__ inline Share share_of(const StepModel& model, const StepPlan
 // ------------------------------------------------------------------------------------------- 4. Shared memory
 
 struct Moments {  // of a row, by warp
-    double sum[CTA_WARPS], squares[CTA_WARPS];
+    float sum[CTA_WARPS], squares[CTA_WARPS];
 };
-struct alignas(16) Bin {  // of a sampling histogram; token: the sum of token ids, of a single token its id
+struct alignas(16) Bin {  // of a sampling histogram, or an entry of a list of tokens
     unsigned count, token, low, high;  // low, high: of the weights
 };
 
@@ -202,7 +203,7 @@ inline void plan_layout(StepPlan& plan, const StepModel& model, int cluster, int
     const int width = model.width, hidden = model.hidden, columns = model.chunk_columns();
     plan.cluster = cluster, plan.clusters = clusters, plan.ctas = cluster * clusters;
     plan.sum_scale = fixed_point::scale_for(clusters);
-    plan.inverse_width = 1.0 / width;
+    plan.inverse_width = 1.0f / static_cast<float>(width);
     plan.head_dim = model.head_dim(), plan.head_chunks = model.head_chunks(), plan.head_tiles = model.head_tiles();
     plan.head_lanes = plan.head_dim * model.element_bytes() / 16;
     const auto take = [&](int count) { return plan.layer_vectors += count, plan.layer_vectors - count; };

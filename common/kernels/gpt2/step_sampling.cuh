@@ -13,7 +13,8 @@
 //     the cluster's histograms added up (distributed shared memory), thread t bin t
 //     a scan over the bins to the one that reaches the target: the next digit
 //
-// until one token is left. All clusters do the same and reach the same token, so nothing goes through global memory.
+// until at most 256 tokens are left, one per thread, which sorts them by comparing each with all. All clusters do the
+// same and reach the same token, so nothing goes through global memory.
 // The first histogram serves all three searches. The k-th largest of the CTAs' maxima, which all know, is a lower bound
 // of the k-th largest logit: with top-k, few tokens are left to look at. Weights are integers, exp((logit - largest) /
 // temperature) in units of 2^-38: their sums are the same in any order. What would weigh 0 isn't drawn; all of it
@@ -40,9 +41,9 @@ struct Sampler {
     struct Scratch {
         Number counts[CTA_WARPS], weights[CTA_WARPS];  // of the warps' bins
         Number before_count, before_weight;            // of all bins before the one found
-        Number weight;                                 // the bin found, and its digit
-        unsigned count, token;
-        int digit;
+        unsigned count;                                // of the bin found, and its digit
+        int digit, token;                              // token: what was found
+        Number weight;                                 // of all tokens up to this one
         float bound;
     };
     Bin* const bins;      // [2][BINS], zeros
@@ -51,6 +52,8 @@ struct Sampler {
     const int cluster;
     unsigned& round;      // histograms so far
     Number keys[SAMPLED_PER_THREAD];
+    Number key, weight, up_to;  // list(): the thread's token, its weight, that of the listed tokens up to this one
+    unsigned rank;              // how many these are
 
     // All threads of the CTA call everything here. maxima: the CTAs' largest logits.
     __device__ __forceinline__ float bound_of(const float* maxima, int ctas, int64_t top_k) {
@@ -65,16 +68,18 @@ struct Sampler {
     }
 
     // logits: of the sequence, [vocab], of which those below the bound don't matter.
-    __device__ __forceinline__ void load(const float* logits, Range tokens, float largest, float bound,
-                                         double temperature) {
+    template <class Bound>
+    __device__ __forceinline__ void load(const float* logits, Range tokens, float largest, double temperature,
+                                         Bound bound_of_all) {
         constexpr double LOG2_E_64 = 1.4426950408889634;
-        const double scale = LOG2_E_64 / temperature * static_cast<double>(Number{1} << UNIT_BITS);
         float values[SAMPLED_PER_THREAD];
         UNROLL
         for (int i = 0; i < SAMPLED_PER_THREAD; ++i) {
             const int token = tokens.begin + static_cast<int>(threadIdx.x) + i * CTA_THREADS;
             values[i] = token < tokens.end ? __ldcg(logits + token) : -INFINITY;
         }
+        const double scale = LOG2_E_64 / temperature * static_cast<double>(Number{1} << UNIT_BITS);
+        const float bound = bound_of_all();
         UNROLL
         for (int i = 0; i < SAMPLED_PER_THREAD; ++i) {
             keys[i] = NONE;
@@ -93,35 +98,73 @@ struct Sampler {
         return (Number{mantissa} << (WEIGHT_BITS - 24)) >> (distance >> UNIT_BITS);
     }
 
+    // What this CTA wrote to its bins of the round is there for the cluster, and the other way around.
+    __device__ __forceinline__ void exchange() {
+        cta_sync();
+        if (static_cast<int>(threadIdx.x) < cluster) signal_send(signal, threadIdx.x, round);
+        gather_wait(signal, round++);
+    }
+    __device__ __forceinline__ Bin* bins_of(unsigned of_round) const { return bins + (of_round & 1) * BINS; }
+
     struct Sums {
-        unsigned count, token;
+        unsigned count;
         Number weight;
     };
     // Thread t: bin t of the keys that begin with `prefix`, by the digit from bit `shift` on, of the whole cluster.
     __device__ __forceinline__ Sums histogram(Number prefix, int shift) {
-        Bin* const mine = bins + (round & 1) * BINS;
+        Bin* const mine = bins_of(round);
         UNROLL
         for (int i = 0; i < SAMPLED_PER_THREAD; ++i) {
             if (keys[i] == NONE || keys[i] >> shift >> DIGIT_BITS != prefix) continue;
             Bin& bin = mine[keys[i] >> shift & (BINS - 1)];
             atomicAdd(&bin.count, 1u);
-            atomicAdd(&bin.token, static_cast<unsigned>(keys[i]) & ((1u << TOKEN_BITS) - 1));
             const Number weight = weight_of(keys[i]);
             atomicAdd(&bin.low, static_cast<unsigned>(weight) & ((1u << LOW_BITS) - 1));
             atomicAdd(&bin.high, static_cast<unsigned>(weight >> LOW_BITS));
         }
-        cta_sync();
-        if (static_cast<int>(threadIdx.x) < cluster) signal_send(signal, threadIdx.x, round);
-        gather_wait(signal, round);
+        exchange();
         Sums sum = {};
         for (int rank = 0; rank < cluster; ++rank) {
             const Bin other = *remote_pointer(mine + threadIdx.x, rank);
-            sum.count += other.count, sum.token += other.token;
-            sum.weight += (Number{other.high} << LOW_BITS) + other.low;
+            sum.count += other.count, sum.weight += (Number{other.high} << LOW_BITS) + other.low;
         }
-        // The other histogram was read by all before they signaled
-        bins[(++round & 1) * BINS + threadIdx.x] = {};
+        bins_of(round)[threadIdx.x] = {};  // read by all before they signaled
         return sum;
+    }
+    // -> how many keys of the cluster begin with `prefix`, as above. BINS at most: each thread has one, and its place.
+    __device__ __forceinline__ unsigned list(Number prefix, int shift) {
+        Bin* const mine = bins_of(round);
+        UNROLL
+        for (int i = 0; i < SAMPLED_PER_THREAD; ++i) {
+            if (keys[i] == NONE || keys[i] >> shift >> DIGIT_BITS != prefix) continue;
+            const unsigned at = atomicAdd(&mine->count, 1u);
+            if (at >= unsigned{BINS}) continue;
+            mine[at].low = static_cast<unsigned>(keys[i]), mine[at].high = static_cast<unsigned>(keys[i] >> 32);
+        }
+        exchange();
+        const Bin* from = nullptr;
+        unsigned count = 0;
+        for (int other = 0; other < cluster; ++other) {
+            const unsigned here = remote_pointer(mine, other)->count, at = threadIdx.x - count;
+            if (threadIdx.x >= count && at < min(here, unsigned{BINS})) from = remote_pointer(mine + at, other);
+            count += here;
+        }
+        key = from ? Number{from->high} << 32 | from->low : NONE;
+        weight = key == NONE ? 0 : weight_of(key), up_to = 0, rank = 0;
+        Bin* const all = bins_of(round);  // read by all before they signaled
+        all[threadIdx.x] = {static_cast<unsigned>(key), static_cast<unsigned>(key >> 32), static_cast<unsigned>(weight),
+                            static_cast<unsigned>(weight >> 32)};
+        cta_sync();
+        UNROLL_BY(4)
+        for (unsigned i = 0; i < count && count <= unsigned{BINS}; ++i) {
+            const Bin one = all[i];
+            const bool before = (Number{one.token} << 32 | one.count) <= key;
+            up_to += before ? Number{one.high} << 32 | one.low : 0, rank += before;
+        }
+        cta_sync();
+        all[threadIdx.x] = {};
+        cta_sync();
+        return count;
     }
 
     __device__ __forceinline__ static Number scan(Number x) {  // inclusive, over a warp
@@ -143,8 +186,7 @@ struct Sampler {
         for (int w = 0; w < warp; ++w) count += scratch.counts[w], weight += scratch.weights[w];
         if ((by_count ? count : weight) >= target && (by_count ? count - bin.count : weight - bin.weight) < target) {
             scratch.before_count = count - bin.count, scratch.before_weight = weight - bin.weight;
-            scratch.weight = bin.weight, scratch.count = bin.count, scratch.token = bin.token;
-            scratch.digit = static_cast<int>(threadIdx.x);
+            scratch.count = bin.count, scratch.digit = static_cast<int>(threadIdx.x);
         }
         cta_sync();
     }
@@ -153,39 +195,46 @@ struct Sampler {
         Number weight;  // of all tokens up to this one
         int token;
     };
-    // target: 1 .. the count or weight of all. first: the thread's bin of the first histogram.
-    __device__ __forceinline__ Found find(Number target, bool by_count, const Sums& first) {
+    // target: 1 .. the count or weight of all. few: all are listed; if not, first: the thread's bin of the first
+    // histogram.
+    __device__ __forceinline__ Found find(Number target, bool by_count, bool few, const Sums& first) {
         cta_sync();  // all have read the last search's result
         if (threadIdx.x == 0) scratch.before_count = scratch.before_weight = 0;
         cta_sync();
         Sums bin = first;
         Number prefix = 0;
         NO_UNROLL
-        for (int shift = 64 - DIGIT_BITS;; shift -= DIGIT_BITS) {
+        for (int shift = 64 - DIGIT_BITS; !few;) {
             find_bin(bin, target, by_count);
-            if (scratch.count == 1 || shift == 0)
-                return {scratch.before_weight + scratch.weight, static_cast<int>(scratch.token)};
-            prefix = prefix << DIGIT_BITS | static_cast<Number>(scratch.digit);
-            bin = histogram(prefix, shift - DIGIT_BITS);
+            prefix = prefix << DIGIT_BITS | static_cast<Number>(scratch.digit), shift -= DIGIT_BITS;
+            few = scratch.count <= unsigned{BINS};  // at the latest when one digit is left: keys differ
+            if (few)
+                list(prefix, shift);
+            else
+                bin = histogram(prefix, shift);
         }
+        const Number found = by_count ? scratch.before_count + rank : scratch.before_weight + up_to;
+        if (key != NONE && found >= target && found - (by_count ? 1 : weight) < target) {
+            scratch.weight = scratch.before_weight + up_to;
+            scratch.token = static_cast<int>(key & ((1u << TOKEN_BITS) - 1));
+        }
+        cta_sync();
+        return {scratch.weight, scratch.token};
     }
 
     // The token; `likeliest` if nothing can be drawn. uniform: 0 .. 1, what was drawn for this token.
     __device__ __forceinline__ int draw(int likeliest, int64_t top_k, double top_p, double uniform) {
-        const Sums first = histogram(0, 64 - DIGIT_BITS);
-        Number count = scan(first.count), kept = scan(first.weight);
-        if (threadIdx.x % 32 == 31) scratch.counts[threadIdx.x / 32] = count, scratch.weights[threadIdx.x / 32] = kept;
-        cta_sync();
-        count = kept = 0;
-        for (int w = 0; w < CTA_WARPS; ++w) count += scratch.counts[w], kept += scratch.weights[w];
+        const unsigned count = list(0, 64 - DIGIT_BITS);
         if (count == 0) return likeliest;
+        const bool few = count <= unsigned{BINS};
+        const Sums first = few ? Sums{} : histogram(0, 64 - DIGIT_BITS);
+        const Number k = static_cast<Number>(max(top_k, int64_t{1}));
+        Number kept = find(min(k, Number{count}), true, few, first).weight;
         const auto target_of = [&](double share) {
             return share > 1.0 ? min(static_cast<Number>(fmin(share, 0x1p63)), kept) : Number{1};
         };
-        const Number k = static_cast<Number>(max(top_k, int64_t{1}));
-        if (k < count) kept = find(k, true, first).weight;
-        if (top_p < 1.0) kept = find(target_of(ceil(top_p * static_cast<double>(kept))), false, first).weight;
-        return find(target_of(floor(uniform * static_cast<double>(kept)) + 1.0), false, first).token;
+        if (top_p < 1.0) kept = find(target_of(ceil(top_p * static_cast<double>(kept))), false, few, first).weight;
+        return find(target_of(floor(uniform * static_cast<double>(kept)) + 1.0), false, few, first).token;
     }
 };
 
@@ -197,12 +246,14 @@ __device__ __forceinline__ void draw_tokens(S& s, int text_step) {
         const int likeliest = s.state.token[row];
         if (likeliest == NO_TOKEN) continue;
         Sampler sampler{s.m.bins, s.state.sampling, s.gathers.histograms, s.cluster(), s.histograms};
+        const int64_t top_k = *s.a.top_k;
+        const double temperature = *s.a.temperature, top_p = *s.a.top_p;
         const double uniform = text_step < s.a.history_steps ? s.a.uniforms[text_step * s.rows() + row] : 0.0;
         const float* const logits = s.a.logits + int64_t{row} * s.a.model.vocab;
-        const float bound = sampler.bound_of(maxima, s.a.plan.ctas, *s.a.top_k);
         const Range tokens = part_of({0, s.a.model.vocab}, s.cluster(), s.share.rank);
-        sampler.load(logits, tokens, __ldcg(logits + likeliest), bound, *s.a.temperature);
-        const int token = sampler.draw(likeliest, *s.a.top_k, *s.a.top_p, uniform);
+        sampler.load(logits, tokens, __ldcg(logits + likeliest), temperature,
+                     [&] { return sampler.bound_of(maxima, s.a.plan.ctas, top_k); });
+        const int token = sampler.draw(likeliest, top_k, top_p, uniform);
         if (threadIdx.x == 0) s.state.token[row] = token;
     }
     cta_sync();

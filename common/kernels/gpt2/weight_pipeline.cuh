@@ -88,16 +88,19 @@ struct Consumer : Pipeline {
 };
 
 struct Producer : Pipeline {
-    // `bytes` from `from`, and as many from `second`, if there is one, to `second_at` of the stage. False: the
-    // consumers have ended.
-    __device__ __forceinline__ bool load(const void* from, unsigned bytes, const void* second = nullptr,
-                                         unsigned second_at = 0) {
+    // `bytes` from `from`, and as many from `second`, if there is one, to `second_at` of the stage. keep: what `from`
+    // has shall stay in the L2 cache. False: the consumers have ended.
+    __device__ __forceinline__ bool load(const void* from, unsigned bytes, bool keep = false,
+                                         const void* second = nullptr, unsigned second_at = 0) {
         while (!hopper::mbarrier_try_wait(barriers.empty[stage], parity ^ 1))
             if (have_ended()) return false;
         hopper::Mbarrier& full = barriers.full[stage];
         unsigned char* const to = memory + stage * stage_bytes;
         hopper::mbarrier_expect(full, second ? 2 * bytes : bytes);
-        hopper::bulk_load_once(to, from, bytes, full);
+        if (keep)
+            hopper::bulk_load_kept(to, from, bytes, full);
+        else
+            hopper::bulk_load_once(to, from, bytes, full);
         if (second) hopper::bulk_load_once(to + second_at, second, bytes, full);
         advance(1);
         return true;

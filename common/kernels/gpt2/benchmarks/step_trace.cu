@@ -112,7 +112,9 @@ int main(int argc, char** argv) {
     std::printf("%d clusters of %d CTAs, %d stages of %u bytes, %d bytes of shared memory, %d rows, %d tokens, %s\n",
                 a.plan.clusters, a.plan.cluster, a.plan.stages, a.plan.stage_bytes, a.plan.smem_bytes, rows, tokens,
                 a.model.sampled ? "drawn" : "greedy");
-    std::printf("%d steps, %zu times the same tokens: %s\n", steps, times.size(), same ? "right" : "WRONG");
+    unsigned hash = 0;
+    for (const int token : first) hash = hash * 31 + static_cast<unsigned>(token);
+    std::printf("%d steps, %zu times the same tokens: %s, %08x\n", steps, times.size(), same ? "right" : "WRONG", hash);
     const double step = 1e3 * times[times.size() / 2] / steps;
     if (!small) std::printf("%8.1f us/step %6.2f TB/s\n", step, 1e-6 * static_cast<double>(a.plan.weight_bytes) / step);
 #ifdef STEP_TRACE
