@@ -13,7 +13,6 @@ import importlib
 import json
 import os
 import resource
-import shutil
 import socket
 import sys
 from collections.abc import Mapping
@@ -52,12 +51,10 @@ def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, gpu: str
 
 
 def settle(limits: Mapping[int, int]) -> None:
-    """Limits this process, and gives it the objects that every build links."""
+    """Limits this process."""
     for what, most in limits.items():
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(what, (most, most))
-    if Path("/runtime").is_dir() and os.environ["ATTENTION_BUILD_DIR"] == "/build":
-        shutil.copytree("/runtime", "/build", dirs_exist_ok=True)
 
 
 def import_torch(gpu: bool) -> None:

@@ -41,6 +41,7 @@ from common.testing.worker.worker import NotLoaded
 FEWEST_THREADS = 32  # of a part's largest launch: less is no parallel program
 PART_SECONDS = 400  # of a FairClock
 STALLED = 25  # of one; after an error that took longer the part's other cases are not tried
+COPIED_BACK = "Device memory was copied to the host."
 GRADER_FAILED = "The grader failed at this case; please tell your instructor."
 MOST_LINES, MOST_CHARACTERS = 12, 600  # of a diagnosis that is kept
 
@@ -263,8 +264,8 @@ def _part(
                 most = max(share(caller.more), kernel.get("share", 0))
                 kernel = {name: caller.more[name] + kernel.get(name, 0) for name in COUNTS} | {"share": most}
                 why = why or _no_kernel(caller.more)
-            elif is_hidden and verdict.ok and caller.more.get("read_back"):
-                why = why or _no_kernel({**caller.more, "work": FEWEST_THREADS, "most_work": 1, "allowed": 1})
+            elif verdict.ok and caller.more.get("read_back"):
+                why = why or COPIED_BACK
         verdicts.append(verdict)
         outcomes.append(_case_outcome(verdict, title, is_hidden))
     earned, possible = points_of(verdicts)
@@ -283,7 +284,7 @@ def _no_kernel(counts: Mapping[str, int]) -> str:
     if counts["threads"] < FEWEST_THREADS:
         return f"The largest launch has fewer than {FEWEST_THREADS} threads."
     if counts["read_back"]:
-        return "Device memory was copied to the host."
+        return COPIED_BACK
     return too_few(counts)
 
 

@@ -47,6 +47,8 @@ FIRST_USER, USERS = 61_000, 2_000  # of the kind "user": each sandbox one of its
 MOST_PATIENCE = 8.0
 LOOK_EVERY = 0.1  # seconds
 THREADS = 16  # for each process that is allowed
+# The tree and the build folder in bubblewrap: words of no source, or objects that were made elsewhere are made anew
+COURSE, BUILD = "/the-course", "/the-build"
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,8 @@ class Sandbox:
     Args:
         tree: the course with the submission's files, see clean_tree.py; on disk.
         tasks: those that will be asked for.
-        runtime: object files of the simulator, which every build links: copied into the build folder.
+        runtime: object files of the simulator, which every build links: copied into the build folder where something
+            is built.
         kind: one of KINDS.
         limits: see there.
         gpu: it may use NVIDIA GPUs.
@@ -334,7 +337,7 @@ class Sandbox:
         if program:  # its libraries are beside it; it cannot tell where that is without /proc
             beside = "/runner" if self.kind == "bubblewrap" else str(program.path.parent)
             return {"GRADING_BOX": self.mark, "LANG": "C.UTF-8", "LD_LIBRARY_PATH": beside}
-        build = "/build" if self.kind == "bubblewrap" else str(self._own / "build")
+        build = BUILD if self.kind == "bubblewrap" else str(self._own / "build")
         home = "/tmp" if self.kind == "bubblewrap" else str(self._own / "tmp")
         return {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
@@ -377,7 +380,7 @@ class Sandbox:
     def _command(self, tree: Path, runtime: Path, number: int, tasks: Sequence[str], serve: str) -> list[str]:
         limits = self.limits
         module, function = serve.split(".")
-        where = "/course" if self.kind == "bubblewrap" else str(tree)
+        where = COURSE if self.kind == "bubblewrap" else str(tree)
         code = (
             "import sys; sys.path.insert(0, sys.argv[1]); "
             f"from common.course.grading.{module} import {function}; {function}(*sys.argv[1:])"
@@ -388,7 +391,8 @@ class Sandbox:
             self._own = Path(tempfile.mkdtemp(prefix="box-", dir=tree.parent))  # it goes with the workshop
             for name in ("build", "tmp"):
                 (self._own / name).mkdir()
-            shutil.copytree(runtime, self._own / "build", dirs_exist_ok=True)
+            if serve == "build.serve":
+                shutil.copytree(runtime, self._own / "build", dirs_exist_ok=True)
             if self.kind == "user":
                 for path in (self._own, *self._own.rglob("*")):
                     os.chown(path, self._user, self._user)
@@ -402,10 +406,10 @@ class Sandbox:
             *("--size", str(limits.temporary), "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc"),
             *("--size", str(limits.temporary), "--tmpfs", "/dev/shm"),
             *bound,
-            *("--ro-bind", str(tree), "/course"),
-            *("--size", str(limits.build), "--tmpfs", "/build"),
+            *("--ro-bind", str(tree), COURSE),
+            *("--size", str(limits.build), "--tmpfs", BUILD),
             *("--ro-bind", str(runtime), "/runtime"),
-            *("--remount-ro", "/", "--chdir", "/course", "--"),
+            *("--remount-ro", "/", "--chdir", COURSE, "--"),
             *inner,
         ]
 

@@ -162,11 +162,11 @@ class ApartProcess(RunnerProcess):
         first = -(-self._used // mmap.PAGESIZE) * mmap.PAGESIZE  # nothing is left of earlier calls
         self._memory[self._used : first] = bytes(first - self._used)
         self._memory.madvise(mmap.MADV_REMOVE, first, self._size - first)
-        self._question(0)
+        self._counted(0)  # what host code has done since it answered, too
 
-    def _counted(self) -> tuple[str, bool]:
+    def _counted(self, what: int = 1) -> tuple[str, bool]:
         """(why a kernel failed or "", whether memory after an output was written to); adds to the counts."""
-        state, self._refused, words = self._question(1)
+        state, self._refused, words = self._question(what)
         for name, value in zip(COUNTS, state, strict=False):
             self.counts[name] = max(self.counts[name], value) if name == "threads" else self.counts[name] + value
         return words, bool(state[len(COUNTS)])
