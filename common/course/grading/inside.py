@@ -41,6 +41,10 @@ def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, gpu: str
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)  # no worker can write to the memory that all others are forked from
 
     import_torch(gpu == "1")
+    if gpu != "1":
+        from common.compiling import load
+
+        load.load = lambda request: _kernels(request.task)  # first of all: what a task imports takes it by its name
     from common.testing.worker.nursery import serve
 
     for task in tasks:
@@ -102,17 +106,15 @@ def served(root: str, task: str, compiled: bool):
     )
 
 
+@functools.cache
 def _kernels(task: str):
-    """The operators of libraries that are built: their kernels run in a process without Python, which sees no tensors
-    but those of a call. What is given loads those of other tasks beside them."""
+    """The operators of a library that is built: its kernels run in a process without Python, which sees no tensors but
+    those of a call."""
     from common.cli.runner import RunnerOperators
-    from common.compiling import load
     from common.compiling.operators import Library
     from common.compiling.places import places_of
     from common.compiling.variant import Variant
     from common.testing.runner.apart import ApartProcess, Built
-
-    folder = Path(os.environ["GRADING_KERNELS"])  # what is built later appears there, too
 
     class Kernels(ApartProcess):
         def call(self, *given):
@@ -120,18 +122,14 @@ def _kernels(task: str):
                 self.begin()
             return super().call(*given)
 
-    @functools.cache
-    def made(name: str) -> RunnerOperators:
-        (place,) = places_of(name, Variant.STUDENT)
-        about = json.loads((folder / f"{name}.json").read_text())
-        built = Built.of(folder / f"{name}.so", about, place.binding)
-        library = Library(about["name"], built.library, (*place.kernels, place.binding))
-        ops = RunnerOperators(name, "student", [library], Kernels(folder / "runner", built))
-        del ops.memory  # inputs are this process's, as all that the student's Python makes
-        return ops
-
-    load.load = lambda request: made(request.task)
-    return made(task)
+    folder = Path(os.environ["GRADING_KERNELS"])  # what is built later appears there, too
+    (place,) = places_of(task, Variant.STUDENT)
+    about = json.loads((folder / f"{task}.json").read_text())
+    built = Built.of(folder / f"{task}.so", about, place.binding)
+    library = Library(about["name"], built.library, (*place.kernels, place.binding))
+    ops = RunnerOperators(task, "student", [library], Kernels(folder / "runner", built))
+    del ops.memory  # inputs are this process's, as all that the student's Python makes
+    return ops
 
 
 def _timed(task: str, whose: str, connection: Connection) -> None:

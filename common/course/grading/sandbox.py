@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import re
 import secrets
@@ -43,7 +44,9 @@ from common.course.grading.cgroup import ControlGroup
 from common.testing.worker.process_stat import stat_of
 
 KINDS = ("bubblewrap", "user", "trusted")
-FIRST_USER, USERS = 61_000, 2_000  # of the kind "user": each sandbox one of its own
+# Users that sandboxes run as: each one of its own, for what a user runs ends with its sandbox
+FIRST_USER, USERS, AT_A_TIME = 61_000, 2_000, 8
+_number = itertools.count()
 MOST_PATIENCE = 8.0
 LOOK_EVERY = 0.1  # seconds
 THREADS = 16  # for each process that is allowed
@@ -139,19 +142,17 @@ def choose_kind(trusted: bool = False, wanted: str | None = None) -> str:
     """
     if wanted == "trusted" and not trusted:
         raise NoSandbox("--sandbox trusted runs the code with your own rights: say --trusted as well")
-    if wanted == "trusted":
-        return wanted
-    no_bubblewrap = why_no_bubblewrap() if wanted != "user" else "--sandbox user was asked for"
-    if not no_bubblewrap:
-        return "bubblewrap"
-    no_user = why_no_user()
-    if wanted != "bubblewrap" and not no_user:
-        return "user"
-    if trusted:
+    reasons = []
+    for kind, why_not in (("bubblewrap", why_no_bubblewrap), ("user", why_no_user)):
+        if wanted in (None, kind):
+            if not (why := why_not()):
+                return kind
+            reasons.append(why)
+    if trusted and wanted in (None, "trusted"):
         return "trusted"
     raise NoSandbox(
-        f"no sandbox can be had: {no_bubblewrap}; {no_user}. --trusted grades without one: the submissions' code then "
-        "runs with your own rights, and can read and change all that you can"
+        f"no sandbox works here: {'; '.join(reasons)}. --trusted grades without one: the submissions' code then runs "
+        "with your own rights, and can read and change all that you can"
     )
 
 
@@ -270,7 +271,8 @@ class Sandbox:
         self.socket.settimeout(60)
         self._own: Path | None = None
         other = kind == "user" or (kind == "bubblewrap" and may_be_another_user() and not closed_to_others(tree))
-        self._user = FIRST_USER + os.getpid() % USERS if other else None
+        place = os.getpid() * AT_A_TIME + next(_number) % AT_A_TIME
+        self._user = FIRST_USER + place % USERS if other else None
         self._over = threading.Event()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         with theirs:
@@ -407,7 +409,7 @@ class Sandbox:
             *("--size", str(limits.temporary), "--tmpfs", "/dev/shm"),
             *bound,
             *("--ro-bind", str(tree), COURSE),
-            *("--size", str(limits.build), "--tmpfs", BUILD),
+            *(("--size", str(limits.build), "--tmpfs", BUILD) if serve == "build.serve" or self._gpu else ()),
             *("--ro-bind", str(runtime), "/runtime"),
             *("--remount-ro", "/", "--chdir", COURSE, "--"),
             *inner,
