@@ -770,7 +770,9 @@ ATTACKS = [
             COPIES,
         ),
     ),
-    cheat("a kernel writes into a file that the host reads", with_launcher(NO_VECTOR + GIVES_AWAY + TOLD + BACK, TELLS)),
+    cheat(
+        "a kernel writes into a file that the host reads", with_launcher(NO_VECTOR + GIVES_AWAY + TOLD + BACK, TELLS)
+    ),
     cheat(
         "the host computes the handout's cases, kernels the hidden ones",
         with_launcher(

@@ -114,13 +114,16 @@ def _kernels(task: str):
     from common.compiling.operators import Library
     from common.compiling.places import places_of
     from common.compiling.variant import Variant
-    from common.testing.runner.apart import ApartProcess, Built
+    from common.testing.runner.apart import COPIED_BACK, ApartProcess, Built
 
     class Kernels(ApartProcess):
         def call(self, *given):
             if self._process is None:
                 self.begin()
-            return super().call(*given)
+            made = super().call(*given)
+            if self.counts["read_back"]:
+                raise RuntimeError(COPIED_BACK)
+            return made
 
     folder = Path(os.environ["GRADING_KERNELS"])  # what is built later appears there, too
     (place,) = places_of(task, Variant.STUDENT)

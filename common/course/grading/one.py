@@ -35,13 +35,12 @@ from common.testing.calling import Caller
 from common.testing.case import ERROR, NOT_RUN, Case, Verdict
 from common.testing.judging import judge
 from common.testing.points import points_of
-from common.testing.runner.apart import COUNTS
+from common.testing.runner.apart import COPIED_BACK, COUNTS
 from common.testing.worker.worker import NotLoaded
 
 FEWEST_THREADS = 32  # of a part's largest launch: less is no parallel program
 PART_SECONDS = 400  # of a FairClock
 STALLED = 25  # of one; after an error that took longer the part's other cases are not tried
-COPIED_BACK = "Device memory was copied to the host."
 GRADER_FAILED = "The grader failed at this case; please tell your instructor."
 MOST_LINES, MOST_CHARACTERS = 12, 600  # of a diagnosis that is kept
 

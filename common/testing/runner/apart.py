@@ -31,6 +31,7 @@ from common.testing.worker.child_process import NO_ANSWER
 
 WORK = ("work", "most_work", "work_of_block", "most_of_block")  # see common/simulator/runtime/work.cpp
 COUNTS = ("launches", "threads", "read_back", *WORK)
+COPIED_BACK = "Device memory was copied to the host."
 MOST_TEXT = 1 << 13  # bytes of what a kernel that failed said
 DEVICE_SECONDS = 30  # for an answer of the device's process, which has nothing else to do then
 NEW_BYTES = 0xFF  # of shared memory
