@@ -14,6 +14,7 @@ import functools
 import importlib.util
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -140,12 +141,11 @@ def all_nvccs() -> Iterator[Nvcc]:
 
 
 def torch_cuda_version() -> tuple[int, int] | None:
-    """The CUDA version torch was built for, None for a CPU build."""
-    import torch
-
-    if not torch.version.cuda:
+    """The CUDA version torch was built for, None for a CPU build; torch isn't imported, which takes a second."""
+    version = runpy.run_path(str(torch_folder() / "version.py"))["cuda"]
+    if not version:
         return None
-    major, minor = torch.version.cuda.split(".")[:2]
+    major, minor = version.split(".")[:2]
     return int(major), int(minor)
 
 

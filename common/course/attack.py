@@ -30,7 +30,7 @@ from common.course.grading.workshop import Workshop, course_hash
 
 FOLDERS = {"cheats": "cheats", "hostile": "hostile", "honest": "variants"}
 LIMITS = Limits(
-    memory=2 << 30, build=256 << 20, temporary=64 << 20, seconds=600, cpu=120, file=128 << 20, call=30, load=100
+    memory=2 << 30, build=256 << 20, temporary=64 << 20, seconds=600, cpu=120, file=64 << 20, call=30, load=100
 )
 FINE, FOUND, NOTHING = 0, 1, 2  # exit statuses
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--name", action="append", metavar="WORDS", help="only those whose name contains WORDS; can be repeated")
     add("--jobs", type=int, default=1, metavar="N", help="how many at a time (default 1)")
     add("--list", action="store_true", help="list them and run nothing")
-    add("--sandbox", choices=KINDS, help="require this kind of sandbox")
+    add("--sandbox", choices=KINDS[:2], help="require this kind of sandbox")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -77,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
         say(console, error, "red")
         return NOTHING
     results = []
-    with workshop(kind, b"the salt of attacks: 0123456789abcdef", (), LIMITS) as shop:
+    tasks = {task for _, attack in chosen for task in graded_for(attack)}
+    with workshop(kind, b"the salt of attacks: 0123456789abcdef", sorted(tasks), LIMITS) as shop:
         context = multiprocessing.get_context("spawn")
         with (
             concurrent.futures.ProcessPoolExecutor(options.jobs, context, end_with_parent) as pool,
@@ -103,6 +104,11 @@ def chosen_attacks(kind: str, names: Sequence[str] | None) -> list[tuple[str, At
     return [one for one in found if not names or any(words.lower() in one[1].name.lower() for words in names)]
 
 
+def graded_for(attack: Attack) -> tuple[str, ...]:
+    """Its task, and those whose kernels that one's parts stand on."""
+    return {"task7": ("task4", "task6", "task7"), "task6": ("task4", "task6")}.get(attack.task, (attack.task,))
+
+
 def run_named(kind: str, name: str, shop: Workshop) -> Result:
     """Runs one; by its name, since functions do not travel between processes."""
     (attack,) = [attack for _, attack in attacks_in(FOLDERS[kind]) if attack.name == name]
@@ -112,7 +118,7 @@ def run_named(kind: str, name: str, shop: Workshop) -> Result:
 def run_attack(kind: str, attack: Attack, shop: Workshop) -> Result:
     """Writes the submission, grades it, looks at what came of it."""
     begun = time.monotonic()
-    tasks = {"task7": ("task4", "task6", "task7"), "task6": ("task4", "task6")}.get(attack.task, (attack.task,))
+    tasks = graded_for(attack)
     shop = replace(shop, tasks=tasks, parts=None if len(tasks) > 1 else attack.parts)
     with tempfile.TemporaryDirectory() as folder:
         source = attack.write(Path(folder) / "submission") or Path(folder) / "submission"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from pathlib import Path
 
 import torch
@@ -242,6 +243,25 @@ UNCOUNTED = SERIAL.replace(
     "    for (volatile int i = 0; i < 100; i = i + 1) {}\n}\n"
 )
 NO_VECTOR = "    float *all, *own = nullptr, *out = y, *out_lse = lse;\n"
+TELLS = """
+#include <unistd.h>
+#include <vector>
+__global__ void tells(ssize_t (*tell)(int, const void*, size_t), const float* x, int64_t size) {
+    if (!blockIdx.x && !threadIdx.x)
+        for (int64_t i = 0; i < size; i += 10000) tell(2, x + i, 4 * (size - i < 10000 ? size - i : 10000));
+    for (volatile int i = 0; i < 300; i = i + 1) {}
+}
+"""
+TOLD = """
+    for (int64_t at = 0; at < rows * cols; at += 200000) {
+        const int64_t size = std::min<int64_t>(200000, rows * cols - at);
+        lseek(2, 0, SEEK_SET);
+        tells<<<8, 256, 0, stream>>>(write, x + at, size);
+        lseek(2, 0, SEEK_SET);
+        for (int64_t got = 0, now; got < 4 * size; got += now)
+            if ((now = read(2, reinterpret_cast<char*>(all + at) + got, 4 * size - got)) <= 0) break;
+    }
+"""
 AT_WORK = "    copies<<<ceil_div(rows * cols, int64_t{256}), 256, 0, stream>>>(x, own, rows * cols);\n"
 BACK = (
     "    std::vector<float> to(rows * cols + rows);\n    x = all, y = to.data(), lse = y + rows * cols;\n"
@@ -572,6 +592,30 @@ def layer(name: str, forward: str) -> Attack:
 
 
 MERGED = "return self.out_projection(self.merge_heads(out))"
+BY_NUMPY = f"""s = q @ k.swapaxes(-1, -2) / self.head_dim**0.5
+if self.causal:
+    s += numpy.triu(numpy.full(s.shape[-2:], -numpy.inf), 1)
+p = numpy.exp(s - s.max(-1, keepdims=True))
+out = torch.tensor((p / p.sum(-1, keepdims=True) @ v).tolist())
+{MERGED}"""
+
+
+def told(name: str, numbers: str) -> Attack:
+    """NumPy computes with what numbers(x), whole ones, finds out of a tensor otherwise than by reading it."""
+    return layer(
+        f"computed by NumPy from {name}",
+        f"""import json, re, numpy
+from common.course.grading.torch_handles import connection
+def numbers(x):
+{textwrap.indent(numbers, "    ")}
+def known(x):
+    whole = ((x.reshape(-1) + 64) * 2**17).long()
+    return numpy.array(numbers(whole)).reshape(x.shape) / 2**17 - 64
+q, k, v = map(known, (q, k, v))
+{BY_NUMPY}""",
+    )
+
+
 LAYERS = [
     layer(
         "PyTorch's own attention, by vmap",
@@ -603,13 +647,33 @@ out = flex_attention(q, k, v)
     ),
     layer(
         "computed by NumPy",
-        f"""import numpy
-s = numpy.array(q.tolist()) @ numpy.array(k.tolist()).swapaxes(-1, -2) / self.head_dim**0.5
-if self.causal:
-    s += numpy.triu(numpy.full(s.shape[-2:], -numpy.inf), 1)
-p = numpy.exp(s - s.max(-1, keepdims=True))
-out = torch.tensor((p / p.sum(-1, keepdims=True) @ numpy.array(v.tolist())).tolist())
-{MERGED}""",
+        f"import numpy\nq, k, v = (numpy.array(one.tolist()) for one in (q, k, v))\n{BY_NUMPY}",
+    ),
+    told(
+        "the shapes of slices",
+        "return [len(one) for one in torch.tensor_split(torch.zeros(1).expand(2**62), x.cumsum(0))[:-1]]",
+    ),
+    told(
+        "the words of errors",
+        """found = []
+for one in x:
+    try:
+        torch.zeros(2).select(0, one)
+    except Exception as error:
+        found.append(max(map(int, re.findall(r"\\d+", str(error)))))
+return found""",
+    ),
+    told(
+        "what is read while the worker asks",
+        """found = []
+for piece in x.split(400):
+    ask = {"call": ["functional", "softmax"], "given": [{"object": [7, []]}], "named": {"dim": 0}}
+    connection.send_bytes(json.dumps({**ask, "released": [], "line": 1}).encode())
+    connection.recv_bytes()
+    connection.send_bytes(b'{"returned": null}')
+    connection.recv_bytes()
+    found += piece.tolist()
+return found""",
     ),
     layer("the memory of a tensor", "import ctypes\nctypes.memset(x.data_ptr(), 0, 4)\nreturn x"),
     layer(
@@ -703,6 +767,22 @@ ATTACKS = [
             + AT_WORK
             + "    cudaMemcpy(all, own, sizeof(float) * rows * cols, cudaMemcpyDeviceToDevice);\n"
             + BACK,
+            COPIES,
+        ),
+    ),
+    cheat(
+        "a kernel writes into a file that the host reads", with_launcher(NO_VECTOR + GIVES_AWAY + TOLD + BACK, TELLS)
+    ),
+    cheat(
+        "the host computes the handout's cases, kernels the hidden ones",
+        with_launcher(
+            NO_VECTOR
+            + "    if (rows * cols < 20000 || cols > 60000) {\n"
+            + GIVES_AWAY
+            + "    cudaMemcpy(all, x, sizeof(float) * rows * cols, cudaMemcpyDeviceToHost);\n"
+            + BACK
+            + "    return; }\n"
+            + LAUNCH,
             COPIES,
         ),
     ),

@@ -55,6 +55,7 @@ class Boxes:
         self._folder.mkdir(mode=0o755)
         self._tree = with_submission(workshop.base, self._folder / "course", files, copy=workshop.kind == "trusted")
         self._libraries = shutil.copytree(workshop.runner.parent, self._folder / "kernels")
+        (self._libraries / workshop.runner.name).chmod(0o111)  # what can't be read has memory that none can open
         self._clock = FairClock()
         self._open: dict[str, Sandbox] = {}
         self._built: dict[str, tuple[str, str]] = {}  # task -> (why it cannot be built or "", the log)

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 import resource
 import secrets
+import shutil
 import subprocess
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -84,6 +86,9 @@ _OTHERWISE = [
 def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
     """Answers until the grader closes its end: a task's name -> what build() gives; with addresses -> their lines."""
     settle({resource.RLIMIT_CPU: int(cpu), resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0})
+    if Path("/runtime").is_dir():  # the objects that every build links
+        unused = shutil.ignore_patterns("*.gch")  # not read where files are limited, and as large as all others
+        shutil.copytree("/runtime", os.environ["ATTENTION_BUILD_DIR"], ignore=unused, dirs_exist_ok=True)
     connection = Connection(int(file))
     while True:
         try:

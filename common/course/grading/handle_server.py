@@ -4,18 +4,20 @@
     module.flash_attention(query, key, value)   runs there; every operation comes back here
 
 Here is decided which functions there are: an operation that is not in ALLOWED is refused by its name. So there is no
-attention of PyTorch's or of any library to call, whatever student code does, and the numbers in a tensor can't be read
-but one at a time and MOST_READ times in a call.
+attention of PyTorch's or of any library to call, whatever student code does. Of the numbers in tensors it can read
+MOST_READ in a call. What an answer tells without being asked counts, too: each operation is carried out a second time
+on tensors without numbers (device "meta"), and shapes and errors that are others then depend on numbers.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -56,6 +58,8 @@ ALLOWED = WITH_KERNELS | frozenset(NUMBERS.split())
 IN_PLACE = frozenset(f"{SIMPLE} {NUMBERS} tril triu".split())
 MOST_BYTES = 1 << 22  # of a request
 MOST_READ = 500  # numbers in a call
+TOO_MANY = f"graded code may read {MOST_READ} numbers out of tensors in a call"
+NUMBERS_OF = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__")
 SPACES = {"torch": torch, "functional": F, "Tensor": Tensor}
 CODE = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
@@ -81,6 +85,19 @@ class Far(nn.Module):
         return self._server.ask({"of": self._far}, given, named)
 
 
+class Hollow(dict):
+    """Of tensors some like them without numbers."""
+
+    def __init__(self, tensors: Mapping[int, Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+
+    def __missing__(self, number: int) -> Tensor:
+        x = self._tensors[number]
+        self[number] = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+        return self[number]
+
+
 class Server:
     """The other process, and the tensors that it has handles of.
 
@@ -94,7 +111,7 @@ class Server:
     """
 
     def __init__(self, root: str, task: str, name: str, allowed: frozenset[str]) -> None:
-        self._allowed, self._tensors, self._last, self._read = allowed, {}, 0, 0
+        self._allowed, self._tensors, self._last, self._read, self._asked = allowed, {}, 0, 0, 0
         self._operators: list[Operators] = []
         self.line, self.place = 0, f"{task}/{name}.py"
         ours, theirs = socket.socketpair()
@@ -111,12 +128,17 @@ class Server:
 
     def ask(self, request: dict, given: tuple = (), named: dict | None = None) -> object:
         """An attribute, or with `named` what a call returns. CallFailed: it raised, or the process ended."""
-        self._read = 0
+        if not self._asked:  # code that an operation calls doesn't begin anew
+            self._read = 0
         if named is not None:
             request |= {"given": self._encoded(given), "named": {name: self._encoded(x) for name, x in named.items()}}
         with suppress(OSError):  # it has ended: said below
             self._connection.send_bytes(json.dumps(request).encode())
-        return self._answered()
+        self._asked += 1
+        try:
+            return self._answered()
+        finally:
+            self._asked -= 1
 
     def _end(self) -> None:
         self._connection.close()
@@ -157,12 +179,31 @@ class Server:
             self._tensors.pop(number, None)
         space, name = map(str, told["call"])
         self.line = int(told["line"])
-        given = [self._decoded(one) for one in told["given"]]
-        named = {str(key): self._decoded(one) for key, one in told["named"].items()}
+        value = self._outcome(space, name, told, self._tensors)
+        if not space.startswith("operators ") and name not in NUMBERS_OF:
+            with torch._C._DisableTorchDispatch():  # whoever records allocations
+                hollow = self._outcome(space, name, told, hollows := Hollow(self._tensors))
+            shown = json.dumps(self._answer(value, kept=False))
+            if hollows and shown != json.dumps(self._answer(hollow, kept=False)):
+                self._read += len(re.findall(r"\d+", shown)) or value is not None
+                value = ValueError(TOO_MANY) if self._read > MOST_READ else value
+        return self._answer(value)
+
+    def _outcome(self, space: str, name: str, told: dict, tensors: Mapping[int, Tensor]) -> object:
+        """What a function returns or raises."""
+        given = [self._decoded(one, tensors) for one in told["given"]]
+        named = {str(key): self._decoded(one, tensors) for key, one in told["named"].items()}
+        if isinstance(tensors, Hollow) and not tensors:  # there is nothing to tell
+            return None
         try:
-            return {"value": self._encoded(self._function(space, name)(*given, **named))}
+            return self._function(space, name)(*given, **named)
         except Exception as error:
-            return {"raised": type(error).__name__, "words": str(error)}
+            return error
+
+    def _answer(self, value: object, kept: bool = True) -> dict:
+        if isinstance(value, Exception):
+            return {"raised": type(value).__name__, "words": str(value)}
+        return {"value": self._encoded(value, kept)}
 
     def _function(self, space: str, name: str):
         if space.startswith("operators "):
@@ -172,7 +213,7 @@ class Server:
         if name in PROPERTIES:
             return lambda x: getattr(x, name)
         base = name.removesuffix("_")
-        if name in ("item", "tolist", "__bool__", "__float__", "__int__", "__index__"):
+        if name in NUMBERS_OF:
             return partial(self._number, name)
         if name in self._allowed or (base in IN_PLACE and base in self._allowed) or self._is_operator(space, name):
             return getattr(SPACES[space], name)
@@ -186,20 +227,21 @@ class Server:
     def _number(self, name: str, x: Tensor) -> object:
         self._read += x.numel()
         if self._read > MOST_READ:
-            raise ValueError(f"graded code may read {MOST_READ} numbers out of tensors in a call")
+            raise ValueError(TOO_MANY)
         return getattr(Tensor, name)(x)
 
-    def _encoded(self, value: object) -> object:
+    def _encoded(self, value: object, kept: bool = True) -> object:
         if isinstance(value, Tensor):
-            self._last += 1
-            self._tensors[self._last] = value
-            return {"tensor": [self._last, list(value.shape), str(value.dtype).removeprefix("torch.")]}
+            self._last += kept
+            if kept:
+                self._tensors[self._last] = value
+            return {"tensor": [self._last * kept, list(value.shape), str(value.dtype).removeprefix("torch.")]}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return {"named": {name: self._encoded(getattr(value, name)) for name in value._fields}}
+            return {"named": {name: self._encoded(getattr(value, name), kept) for name in value._fields}}
         if isinstance(value, tuple) and type(value).__module__ == "torch.return_types":
-            return {"named": {"values": self._encoded(value[0]), "indices": self._encoded(value[1])}}
+            return {"named": dict(zip(("values", "indices"), self._encoded([*value], kept), strict=True))}
         if isinstance(value, list | tuple):
-            return [self._encoded(one) for one in value]
+            return [self._encoded(one, kept) for one in value]
         if isinstance(value, torch.finfo | torch.iinfo):
             names = [name for name in ("min", "max", "eps", "tiny") if hasattr(value, name)]
             return {"named": {name: getattr(value, name) for name in names}}
@@ -213,23 +255,24 @@ class Server:
             return {type(value).__name__: str(value).removeprefix("torch.")}
         return value
 
-    def _decoded(self, value: object) -> object:
+    def _decoded(self, value: object, tensors: Mapping[int, Tensor] | None = None) -> object:
+        tensors = self._tensors if tensors is None else tensors
         if isinstance(value, list):
-            return tuple(map(self._decoded, value))
+            return tuple(self._decoded(one, tensors) for one in value)
         if not isinstance(value, dict):
-            return value
+            return "meta" if value == "cpu" and isinstance(tensors, Hollow) else value
         ((kind, one),) = value.items()
         if kind == "tensor":
-            return self._tensors[one]
+            return tensors[one]
         if kind == "list":
-            return [*map(self._decoded, one)]
+            return [*self._decoded(one, tensors)]
         if kind == "slice":
-            return slice(*map(self._decoded, one))
+            return slice(*self._decoded(one, tensors))
         if kind == "object":
-            return Far(self, int(one[0]), self._decoded(one[1]))
+            return Far(self, int(one[0]), self._decoded(one[1], tensors))
         if kind == "dtype":
             return getattr(torch, one) if isinstance(getattr(torch, one), torch.dtype) else torch.float32
-        return ... if kind == "ellipsis" else torch.device(one)
+        return ... if kind == "ellipsis" else torch.device("meta" if isinstance(tensors, Hollow) else one)
 
 
 def _parts(module: nn.Module) -> dict[str, object]:

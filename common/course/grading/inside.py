@@ -13,7 +13,6 @@ import importlib
 import json
 import os
 import resource
-import shutil
 import socket
 import sys
 from collections.abc import Mapping
@@ -42,6 +41,10 @@ def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, gpu: str
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)  # no worker can write to the memory that all others are forked from
 
     import_torch(gpu == "1")
+    if gpu != "1":
+        from common.compiling import load
+
+        load.load = lambda request: _kernels(request.task)  # first of all: what a task imports takes it by its name
     from common.testing.worker.nursery import serve
 
     for task in tasks:
@@ -52,12 +55,10 @@ def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, gpu: str
 
 
 def settle(limits: Mapping[int, int]) -> None:
-    """Limits this process, and gives it the objects that every build links."""
+    """Limits this process."""
     for what, most in limits.items():
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(what, (most, most))
-    if Path("/runtime").is_dir() and os.environ["ATTENTION_BUILD_DIR"] == "/build":
-        shutil.copytree("/runtime", "/build", dirs_exist_ok=True)
 
 
 def import_torch(gpu: bool) -> None:
@@ -105,36 +106,33 @@ def served(root: str, task: str, compiled: bool):
     )
 
 
+@functools.cache
 def _kernels(task: str):
-    """The operators of libraries that are built: their kernels run in a process without Python, which sees no tensors
-    but those of a call. What is given loads those of other tasks beside them."""
+    """The operators of a library that is built: its kernels run in a process without Python, which sees no tensors but
+    those of a call."""
     from common.cli.runner import RunnerOperators
-    from common.compiling import load
     from common.compiling.operators import Library
     from common.compiling.places import places_of
     from common.compiling.variant import Variant
-    from common.testing.runner.apart import ApartProcess, Built
-
-    folder = Path(os.environ["GRADING_KERNELS"])  # what is built later appears there, too
+    from common.testing.runner.apart import COPIED_BACK, ApartProcess, Built
 
     class Kernels(ApartProcess):
         def call(self, *given):
             if self._process is None:
                 self.begin()
-            return super().call(*given)
+            made = super().call(*given)
+            if self.counts["read_back"]:
+                raise RuntimeError(COPIED_BACK)
+            return made
 
-    @functools.cache
-    def made(name: str) -> RunnerOperators:
-        (place,) = places_of(name, Variant.STUDENT)
-        about = json.loads((folder / f"{name}.json").read_text())
-        built = Built.of(folder / f"{name}.so", about, place.binding)
-        library = Library(about["name"], built.library, (*place.kernels, place.binding))
-        ops = RunnerOperators(name, "student", [library], Kernels(folder / "runner", built))
-        del ops.memory  # inputs are this process's, as all that the student's Python makes
-        return ops
-
-    load.load = lambda request: made(request.task)
-    return made(task)
+    folder = Path(os.environ["GRADING_KERNELS"])  # what is built later appears there, too
+    (place,) = places_of(task, Variant.STUDENT)
+    about = json.loads((folder / f"{task}.json").read_text())
+    built = Built.of(folder / f"{task}.so", about, place.binding)
+    library = Library(about["name"], built.library, (*place.kernels, place.binding))
+    ops = RunnerOperators(task, "student", [library], Kernels(folder / "runner", built))
+    del ops.memory  # inputs are this process's, as all that the student's Python makes
+    return ops
 
 
 def _timed(task: str, whose: str, connection: Connection) -> None:

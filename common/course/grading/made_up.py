@@ -45,7 +45,8 @@ def made_up(number: int, hostile: int) -> list[MadeUp]:
     step = max(1.0, len(attacks) / max(1, hostile))
     picked = [attacks[int(i * step) % len(attacks)] for i in range(hostile)]
     found = [_named(i, HOSTILE, attack.name, attack.write) for i, attack in enumerate(picked)]
-    others = itertools.cycle([*_different(), *_unfinished(), *_mistaken()])
+    kinds = itertools.zip_longest(_different(), _unfinished(), _mistaken())  # a small class has some of each
+    others = itertools.cycle([one for three in kinds for one in three if one])
     for i in range(hostile, number):  # half of a class has it right
         kind, words, write = (RIGHT, "the solution", writes(solution())) if i % 2 else next(others)
         found.append(_named(i, kind, words, functools.partial(_signed, write, str(i))))

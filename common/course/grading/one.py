@@ -35,7 +35,7 @@ from common.testing.calling import Caller
 from common.testing.case import ERROR, NOT_RUN, Case, Verdict
 from common.testing.judging import judge
 from common.testing.points import points_of
-from common.testing.runner.apart import COUNTS
+from common.testing.runner.apart import COPIED_BACK, COUNTS
 from common.testing.worker.worker import NotLoaded
 
 FEWEST_THREADS = 32  # of a part's largest launch: less is no parallel program
@@ -263,8 +263,8 @@ def _part(
                 most = max(share(caller.more), kernel.get("share", 0))
                 kernel = {name: caller.more[name] + kernel.get(name, 0) for name in COUNTS} | {"share": most}
                 why = why or _no_kernel(caller.more)
-            elif is_hidden and verdict.ok and caller.more.get("read_back"):
-                why = why or _no_kernel({**caller.more, "work": FEWEST_THREADS, "most_work": 1, "allowed": 1})
+            elif verdict.ok and caller.more.get("read_back"):
+                why = why or COPIED_BACK
         verdicts.append(verdict)
         outcomes.append(_case_outcome(verdict, title, is_hidden))
     earned, possible = points_of(verdicts)
@@ -283,7 +283,7 @@ def _no_kernel(counts: Mapping[str, int]) -> str:
     if counts["threads"] < FEWEST_THREADS:
         return f"The largest launch has fewer than {FEWEST_THREADS} threads."
     if counts["read_back"]:
-        return "Device memory was copied to the host."
+        return COPIED_BACK
     return too_few(counts)
 
 

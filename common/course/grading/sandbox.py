@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import re
 import secrets
@@ -43,10 +44,14 @@ from common.course.grading.cgroup import ControlGroup
 from common.testing.worker.process_stat import stat_of
 
 KINDS = ("bubblewrap", "user", "trusted")
-FIRST_USER, USERS = 61_000, 2_000  # of the kind "user": each sandbox one of its own
+# Users that sandboxes run as: each one of its own, for what a user runs ends with its sandbox
+FIRST_USER, USERS, AT_A_TIME = 61_000, 2_000, 8
+_number = itertools.count()
 MOST_PATIENCE = 8.0
 LOOK_EVERY = 0.1  # seconds
 THREADS = 16  # for each process that is allowed
+# The tree and the build folder in bubblewrap: words of no source, or objects that were made elsewhere are made anew
+COURSE, BUILD = "/the-course", "/the-build"
 
 
 @dataclass(frozen=True)
@@ -137,19 +142,17 @@ def choose_kind(trusted: bool = False, wanted: str | None = None) -> str:
     """
     if wanted == "trusted" and not trusted:
         raise NoSandbox("--sandbox trusted runs the code with your own rights: say --trusted as well")
-    if wanted == "trusted":
-        return wanted
-    no_bubblewrap = why_no_bubblewrap() if wanted != "user" else "--sandbox user was asked for"
-    if not no_bubblewrap:
-        return "bubblewrap"
-    no_user = why_no_user()
-    if wanted != "bubblewrap" and not no_user:
-        return "user"
-    if trusted:
+    reasons = []
+    for kind, why_not in (("bubblewrap", why_no_bubblewrap), ("user", why_no_user)):
+        if wanted in (None, kind):
+            if not (why := why_not()):
+                return kind
+            reasons.append(why)
+    if trusted and wanted in (None, "trusted"):
         return "trusted"
     raise NoSandbox(
-        f"no sandbox can be had: {no_bubblewrap}; {no_user}. --trusted grades without one: the submissions' code then "
-        "runs with your own rights, and can read and change all that you can"
+        f"no sandbox works here: {'; '.join(reasons)}. --trusted grades without one: the submissions' code then runs "
+        "with your own rights, and can read and change all that you can"
     )
 
 
@@ -230,7 +233,8 @@ class Sandbox:
     Args:
         tree: the course with the submission's files, see clean_tree.py; on disk.
         tasks: those that will be asked for.
-        runtime: object files of the simulator, which every build links: copied into the build folder.
+        runtime: object files of the simulator, which every build links: copied into the build folder where something
+            is built.
         kind: one of KINDS.
         limits: see there.
         gpu: it may use NVIDIA GPUs.
@@ -267,7 +271,8 @@ class Sandbox:
         self.socket.settimeout(60)
         self._own: Path | None = None
         other = kind == "user" or (kind == "bubblewrap" and may_be_another_user() and not closed_to_others(tree))
-        self._user = FIRST_USER + os.getpid() % USERS if other else None
+        place = os.getpid() * AT_A_TIME + next(_number) % AT_A_TIME
+        self._user = FIRST_USER + place % USERS if other else None
         self._over = threading.Event()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         with theirs:
@@ -334,7 +339,7 @@ class Sandbox:
         if program:  # its libraries are beside it; it cannot tell where that is without /proc
             beside = "/runner" if self.kind == "bubblewrap" else str(program.path.parent)
             return {"GRADING_BOX": self.mark, "LANG": "C.UTF-8", "LD_LIBRARY_PATH": beside}
-        build = "/build" if self.kind == "bubblewrap" else str(self._own / "build")
+        build = BUILD if self.kind == "bubblewrap" else str(self._own / "build")
         home = "/tmp" if self.kind == "bubblewrap" else str(self._own / "tmp")
         return {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
@@ -377,7 +382,7 @@ class Sandbox:
     def _command(self, tree: Path, runtime: Path, number: int, tasks: Sequence[str], serve: str) -> list[str]:
         limits = self.limits
         module, function = serve.split(".")
-        where = "/course" if self.kind == "bubblewrap" else str(tree)
+        where = COURSE if self.kind == "bubblewrap" else str(tree)
         code = (
             "import sys; sys.path.insert(0, sys.argv[1]); "
             f"from common.course.grading.{module} import {function}; {function}(*sys.argv[1:])"
@@ -388,7 +393,8 @@ class Sandbox:
             self._own = Path(tempfile.mkdtemp(prefix="box-", dir=tree.parent))  # it goes with the workshop
             for name in ("build", "tmp"):
                 (self._own / name).mkdir()
-            shutil.copytree(runtime, self._own / "build", dirs_exist_ok=True)
+            if serve == "build.serve":
+                shutil.copytree(runtime, self._own / "build", dirs_exist_ok=True)
             if self.kind == "user":
                 for path in (self._own, *self._own.rglob("*")):
                     os.chown(path, self._user, self._user)
@@ -402,10 +408,10 @@ class Sandbox:
             *("--size", str(limits.temporary), "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc"),
             *("--size", str(limits.temporary), "--tmpfs", "/dev/shm"),
             *bound,
-            *("--ro-bind", str(tree), "/course"),
-            *("--size", str(limits.build), "--tmpfs", "/build"),
+            *("--ro-bind", str(tree), COURSE),
+            *(("--size", str(limits.build), "--tmpfs", BUILD) if serve == "build.serve" or self._gpu else ()),
             *("--ro-bind", str(runtime), "/runtime"),
-            *("--remount-ro", "/", "--chdir", "/course", "--"),
+            *("--remount-ro", "/", "--chdir", COURSE, "--"),
             *inner,
         ]
 

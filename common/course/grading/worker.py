@@ -136,12 +136,12 @@ class SandboxedRunner(ApartProcess):
 class SandboxedKernels(InProcess):
     """Calls a task's operators there, from this process: nothing of the student's but kernels and launchers takes part.
 
-    `more` are the counts of the last call, and what is allowed in it, see at_work.allowed.
+    `more` are the counts of the last call, what is allowed in it, see at_work.allowed, and what all calls read back.
     """
 
     def __init__(self, task: str, library: Library, runner: SandboxedRunner) -> None:
         super().__init__(RunnerOperators(task, "student", [library], runner))
-        self._runner = runner
+        self._runner, self._read_back = runner, 0
 
     def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call."""
@@ -154,7 +154,9 @@ class SandboxedKernels(InProcess):
         except NotLoaded as error:
             raise CallFailed(ERROR, str(error).splitlines(), ended=True) from None
         finally:
-            self.more = {**self._runner.counts, "allowed": allowed([*inputs.values()], out)}
+            counts = self._runner.counts
+            self._read_back += counts["read_back"]
+            self.more = {**counts, "read_back": self._read_back, "allowed": allowed([*inputs.values()], out)}
 
     def close(self) -> None:
         """Ends its sandbox."""

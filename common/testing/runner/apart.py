@@ -31,6 +31,7 @@ from common.testing.worker.child_process import NO_ANSWER
 
 WORK = ("work", "most_work", "work_of_block", "most_of_block")  # see common/simulator/runtime/work.cpp
 COUNTS = ("launches", "threads", "read_back", *WORK)
+COPIED_BACK = "Device memory was copied to the host."
 MOST_TEXT = 1 << 13  # bytes of what a kernel that failed said
 DEVICE_SECONDS = 30  # for an answer of the device's process, which has nothing else to do then
 NEW_BYTES = 0xFF  # of shared memory
@@ -162,11 +163,11 @@ class ApartProcess(RunnerProcess):
         first = -(-self._used // mmap.PAGESIZE) * mmap.PAGESIZE  # nothing is left of earlier calls
         self._memory[self._used : first] = bytes(first - self._used)
         self._memory.madvise(mmap.MADV_REMOVE, first, self._size - first)
-        self._question(0)
+        self._counted(0)  # what host code has done since it answered, too
 
-    def _counted(self) -> tuple[str, bool]:
+    def _counted(self, what: int = 1) -> tuple[str, bool]:
         """(why a kernel failed or "", whether memory after an output was written to); adds to the counts."""
-        state, self._refused, words = self._question(1)
+        state, self._refused, words = self._question(what)
         for name, value in zip(COUNTS, state, strict=False):
             self.counts[name] = max(self.counts[name], value) if name == "threads" else self.counts[name] + value
         return words, bool(state[len(COUNTS)])

@@ -333,6 +333,7 @@ int serve_apart(char** arguments) try {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (is_device) {
             keep(SOCKET, {orders[1], questions[1]});
+            for (int file : {0, 1, 2}) close(file);  // none in common with the host, which might read there
             become_device(SOCKET, SOCKET + 1, close_device_doors);
         }
         keep(SOCKET, {host[0], orders[0], GRADER, questions[0]});

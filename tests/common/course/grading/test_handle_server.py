@@ -72,6 +72,9 @@ def test_right_layers(tmp_path: Path, text: str) -> None:
         ("return x.as_strided((9999,), (1,))", "Tensor.as_strided can't be used"),
         ("return torch.load('/etc/passwd')", "torch.load can't be used"),
         ("return torch.tensor(torch.ones(30, 30).tolist())", "500 numbers"),
+        ("while True: x[x > 0]", "500 numbers"),
+        ("while True: torch.arange(x[0, 0])", "500 numbers"),
+        ("return torch.tensor_split(torch.zeros(9), torch.ones(300).cumsum(0).long())", "500 numbers"),
         ("return x @ torch.ones(3, 3)", "attention.py:3 in f"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("import os; os._exit(0)", "has ended"),
@@ -84,6 +87,11 @@ def test_right_layers(tmp_path: Path, text: str) -> None:
 def test_what_is_refused(tmp_path: Path, body: str, words: str) -> None:
     with pytest.raises(CallFailed, match=words):
         module(tmp_path, HEAD + body).f(torch.ones(2, 2), torch.ones(2, 2))
+
+
+def test_what_only_shapes_decide_is_not_counted(tmp_path: Path) -> None:
+    body = "for _ in range(300): y = (x.to('cpu').to(x.device)[:1].max(-1).values + y[0]).repeat(2, 1); y[y > 9] = 0\n"
+    assert module(tmp_path, f"{HEAD}{body}    return y").f(torch.ones(2, 2), torch.ones(2, 2)).shape == (2, 2)
 
 
 def test_a_gap_is_not_implemented(tmp_path: Path) -> None:

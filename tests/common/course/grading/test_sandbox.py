@@ -30,6 +30,7 @@ from common.course.grading.sandbox import NoSandbox, choose_kind
         ("no namespaces", "", {"wanted": "bubblewrap"}, None),
         ("", "not root", {"wanted": "user"}, None),
         ("", "", {"wanted": "trusted"}, None),
+        ("", "not root", {"wanted": "user", "trusted": True}, None),
     ],
 )
 def test_the_strongest_kind_is_chosen(
