@@ -23,6 +23,7 @@ from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.weights import Weights
 
 TILE_ROWS, CHUNK_ROW_BYTES, SLICES = 8, 64, 8  # step_plan.h
+MOST_BYTES = 2**31 - 1  # of the packed weights: a dimension of a tensor that the operators take
 NOT_YET, NO_TOKEN = -1, -2
 LAST_FLAG = 2**32 - 1
 LAUNCH_MS = 9.0  # that a launch should last at most; a step of a longer text takes longer than the one that is timed
@@ -56,7 +57,7 @@ class Plan:
         hidden = weights.layers[0].fc1.weight.size(0)
         sizes = (len(weights.layers), weights.heads, hidden, batch, max_seq_len)
         found = cls(*kernels.gpt2.plan_steps(weights.wte, *sizes, sampled, max_ctas=ctas), sampled)
-        return found if found.ctas else None
+        return found if found.ctas and found.weight_bytes <= MOST_BYTES else None
 
 
 @dataclass(frozen=True)

@@ -375,7 +375,7 @@ def test_an_interruption_ends_the_kernel(model, kernels):
 # ------------------------------------------------------------------------------------------ where it does not fit
 
 
-def test_it_says_where_it_is_not_used(model, kernels):
+def test_it_says_where_it_is_not_used(model, kernels, monkeypatch):
     engine = Engine(model, kernels, max_batch=5, persistent=True)
     on_gpu = kernels.device.type == "cuda"
     by_default = on_gpu and torch.cuda.get_device_capability()[0] == 9
@@ -388,6 +388,9 @@ def test_it_says_where_it_is_not_used(model, kernels):
     plain = Engine(model, kernels, max_batch=5, persistent=False)
     found = engine.generate([[7]] * 5, max_new_tokens=5).tokens
     assert found == plain.generate([[7]] * 5, max_new_tokens=5).tokens
+    fits = Plan.of(weights_of(model, torch.float16, kernels.device), kernels, 1, 64)
+    monkeypatch.setattr("common.kernels.gpt2.persistent_step.MOST_BYTES", fits.weight_bytes - 1)
+    assert "persistent" not in Engine(model, kernels, dtype="float16", persistent=True).how(1).split("(not")[0]
     odd = unruly(n_head=2, n_embd=48)  # columns that are no whole groups
     assert Plan.of(weights_of(odd, torch.float16, kernels.device), kernels, 1, 64) is None
 
