@@ -50,7 +50,7 @@ __device__ __forceinline__ void add(Sum* sum, long long fixed) {
     const Sum addend = static_cast<Sum>(fixed) + (Sum{1} << COUNT_SHIFT);
 #ifdef CUDA_SIMULATOR
     atomicAdd(sum, addend);
-#else  // nvcc makes an atom instruction of atomicAdd, although nobody wants the result
+#else  // nvcc compiles atomicAdd to atom, although the result is unused
     asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(sum)), "l"(addend)
                  : "memory");
 #endif
