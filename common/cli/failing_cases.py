@@ -205,7 +205,7 @@ def _is_outside(one: Verdict) -> bool:
 
 
 def lead_of(group: Group) -> int:
-    """Its place among findings: the smallest is told first."""
+    """Its place among findings: the smallest is reported first."""
     return LEADS.index(group.kind) if group.kind in LEADS else len(LEADS)
 
 
@@ -217,7 +217,7 @@ def _print_most(console: Console, every: Sequence[Group]) -> None:
 
 
 def _each_once(every: Sequence[Group]) -> list[Group]:
-    """Without findings at lines that another one of the same kind is told of already: several parts run a kernel."""
+    """Without findings at lines that another one of the same kind is reported already: several parts run a kernel."""
     told: dict[tuple, Group] = {}
     for group in every:
         first = group.first
@@ -233,7 +233,7 @@ def recognized(failures: Sequence[Verdict]) -> bool:
 
 
 def told_of(verdicts: Sequence[Verdict], inside: Mapping[str, Sequence[Group]]) -> dict[str, list[Group]]:
-    """The findings that are told in full: those of a part whose mistake is recognized only if they are surer."""
+    """The findings that are reported in full: those of a part whose mistake is recognized only if they are surer."""
     return {
         part: [one for one in groups if _is_surer(one)]
         if recognized([one for one in verdicts if one.case.part == part])
@@ -280,8 +280,8 @@ def print_diagnosis(
     print_failures(console, verdicts, leading, everything, built_of, not numbers)
     print_findings(console, numbers if is_second else [])  # what was concluded tells more
     for part, groups in inside.items():
-        besides = [one for one in groups if one not in told[part] and one.kind in LEADS]
-        for group in besides[:MOST_FINDINGS]:
+        others = [one for one in groups if one not in told[part] and one.kind in LEADS]
+        for group in others[:MOST_FINDINGS]:
             say(console, f"{part}: the checked build also finds: {happened(group.first)}: {brief(group.first)}")
     _print_loops(console, verdicts)
     if sound:

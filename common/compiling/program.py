@@ -62,7 +62,7 @@ def build_program(
         backend: "auto", "cuda" or "simulator".
         arch: nvcc's target; None: the GPU that is present, in the simulator what the program needs.
         checked: the simulator's checked build.
-        include: folders to look for headers in, besides the file's own and the checkout.
+        include: folders to look for headers in, in addition to the file's own and the checkout.
 
     Raises:
         FileNotFoundError: there is no such file. ValueError: it has no main(), or arch makes no sense.

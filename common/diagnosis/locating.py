@@ -71,7 +71,7 @@ def locate(
     """Says how many elements are wrong, which is the first, and which rows, columns, heads... they are confined to.
 
     nan_from: bits of a NaN -> the elements that come from it whatever their own bits, see testing/judging.py; None if
-    nobody looked.
+    that was not looked for.
     """
     wrong = wrong_mask(out, ref, tolerance)
     count = int(wrong.sum())

@@ -28,12 +28,12 @@ from common.source.reader import (
     walk,
 )
 
-MOST = 4  # lines that are told
+MOST = 4  # lines that are listed
 MOST_DECIDING = 6
 MOST_WRITERS = 2
 MOST_USES = 4
 MOST_TERNARY = 3
-MOST_CALLS = 2  # besides the launch
+MOST_CALLS = 2  # in addition to the launch
 MOST_LEAVING = 3
 SMALL = 12  # lines of a function whose result is followed
 _LEAVING = ("return_statement", "continue_statement", "break_statement")

@@ -14,7 +14,7 @@ The edits, all in place, so that lines keep their numbers (`#line` names the ori
     #pragma unroll 4                    #pragma GCC unroll 4
     #include "local.cuh"                the rewritten copy of it
     asm("add.u32 %0, %1, 1;" : ...)     C++ that does the same (ptx.py)
-    __syncthreads(); ... __syncthreads()  on one line: each is told its number
+    __syncthreads(); ... __syncthreads()  on one line: each gets its number
     malloc, free, new, delete           those of the device heap, in functions of the device
     #ifdef __CUDA_ARCH__                what the device takes, in host functions what the host takes (architecture.py)
 
@@ -117,7 +117,7 @@ _OUT = "\3"  # for out_dir in a kept text, which serves every build
 
 @cache
 def _version() -> str:
-    """Of what a rewritten text depends on besides its key: this folder's Python and the names of its headers."""
+    """Of what a rewritten text depends on in addition to its key: this folder's Python and the names of its headers."""
     parts = [file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))]
     names = sorted(str(file.relative_to(INCLUDE_DIR)) for file in INCLUDE_DIR.rglob("*"))
     return hashlib.sha256(b"\0".join([*parts, *map(str.encode, names)])).hexdigest()

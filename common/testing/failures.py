@@ -21,7 +21,7 @@ from common.testing.case import ERROR, FAIL, NOT_RUN, PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
 from common.testing.only_these import only_these
 
-MOST_WHOLE = 2  # parts whose first cause is told in full
+MOST_WHOLE = 2  # parts whose first cause is reported in full
 MOST_BRIEF = 3  # causes within a part that get one line each, after the one that is reported in full
 MOST_NAMES = 6  # of cases that share a cause
 OF_ZEROS = ("all zeros", "no key counts")  # what a small output shows of a mistake of which a larger one tells more
@@ -156,12 +156,12 @@ def print_failures(
     Args:
         console: where to print.
         verdicts: all of them.
-        inside: part -> what the checked build found in it, which is told already: of these parts what is certain. Where
+        inside: part -> what the checked build found in it, which is printed already: of these parts what is certain. Where
             it looked and found nothing, nothing is said of memory that no thread wrote, and no barrier asked for.
         everything: tell every failure in full.
         built_of: part -> the parts that test its stages one by one: where one of these fails, the part follows from it.
-        with_table: show the numbers of each stage, of the first part, and what to look at; not where it is told what a
-            number is computed in, which says where they go wrong.
+        with_table: show the numbers of each stage, of the first part, and what to look at; not where the report says
+            what a number is computed in, which tells where they go wrong.
     """
     console = wide(console)
     inside = inside or {}

@@ -4,7 +4,7 @@ Nothing that the student's process says about time is believed. The grader's clo
 output is there (timed.py); what the messages themselves take is measured with a call that does nothing, and taken off.
 
 - The peer runs in a sandbox of its own, before the student's process begins and after it has ended; the shorter time
-  counts, so that nobody gains by slowing it down.
+  counts, so that no submission gains by slowing it down.
 - Inputs and weights are new in every round. Some rounds, chosen at random once their time is taken, must show their
   output: it is compared with the float64 reference, and with the sum that was told before.
 - Before "go" the grader fills the L2 cache with data of its own.

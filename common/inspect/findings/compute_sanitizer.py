@@ -4,7 +4,7 @@
     read_output(text, sources)              one tool's output
 
 memcheck finds accesses out of bounds and misaligned ones, racecheck races in shared memory, initcheck reads of global
-memory that nobody has written, synccheck barriers that not all threads reach. Reports about other kernels than those of
+memory that was never written, synccheck barriers that not all threads reach. Reports about other kernels than those of
 the sources (PyTorch's, say) are left out.
 """
 
@@ -74,7 +74,7 @@ def findings_of(
         tool: compute-sanitizer.
         command: what it watches.
         sources: findings in other files are left out.
-        done: is told which of TOOLS has come to its end.
+        done: is called with which of TOOLS has come to its end.
 
     Raises:
         ToolchainError: a tool did not come to its end; the message holds its last words.

@@ -126,7 +126,7 @@ class Group:
     """Findings with the same cause: of one kind, in one kernel (whatever its template arguments), at lines in common.
 
     Attributes:
-        findings: one for each pair of source lines and each variable; the first is told in full.
+        findings: one for each pair of source lines and each variable; the first is reported in full.
         cases: the names of the cases that showed it.
         count: how often it happened in all.
         unwritten: a race's reader also came before the first write: the same mistake, seen from the other side.
@@ -141,7 +141,7 @@ class Group:
     def first(self) -> Finding:
         """The one to tell: a pair within one function says more than one across functions.
 
-        Where threads read and write an element in one line, and several write it there, the two writes are told: a
+        Where threads read and write an element in one line, and several write it there, the two writes are reported: a
         barrier orders turns of a loop, but the element has too many owners.
         """
         nearest = min(self.findings, key=_distance)

@@ -185,7 +185,7 @@ def _passed(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[t
 
 
 def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
-    """Where an argument that nobody reads is used in the text, and what decides whether that runs."""
+    """Where an argument that no code reads is used in the text, and what decides whether that runs."""
     uses = used_in(finding.variable, finding.kernel_name, finding.launch)
     if not uses:
         return [(PASSED, calls(finding.launch, finding.launch))]

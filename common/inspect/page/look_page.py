@@ -68,7 +68,7 @@ def check_page(
     Args:
         title, command: what was checked, and what makes the page.
         verdicts: of each case that ran its name and verdict.
-        found: what was found, case by case; alike findings are told once.
+        found: what was found, case by case; alike findings are shown once.
     """
     sources = Sources()
     data = {

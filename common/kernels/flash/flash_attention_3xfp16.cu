@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(const __gri
     NO_UNROLL
     for (int64_t k_start = 0; k_start < block.keys_end; k_start += S::B_C) {
         cp_async_wait_all();
-        __syncthreads();  // the next K and V are here, and nobody reads the last ones any more
+        __syncthreads();  // the next K and V are here, and no thread reads the last ones
         split_next(S::NEXT_K_AT, S::K_AT, S::K_SCALE_AT);
         split_next(S::NEXT_V_AT, S::V_AT, S::V_SCALE_AT);
         __syncthreads();  // all are split

@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
         const bool seen = k_start < block.seen(warp_row + 31);  // by some row of this warp
         float s[8][S::KEYS];
         cp_async_wait_all();
-        __syncthreads();  // K is here, and nobody reads V any more
+        __syncthreads();  // K is here, and no thread reads V
         load_v(k_start);
         if (seen) {
             multiply_qk<S>(s, q_tile + first_row * S::QK_STRIDE, k_tile + lane_col() * S::QK_STRIDE);
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
             weigh<S>(s, rows);
         }
         cp_async_wait_all();
-        __syncthreads();  // V is here, and nobody reads K any more
+        __syncthreads();  // V is here, and no thread reads K
         load_k(k_start + S::B_C);
         if (!seen) continue;
         UNROLL

@@ -78,7 +78,7 @@ struct Fp32Gradients {
 
 // ------------------------------------------------------------------------------------------- 2. Multiplying
 
-// The pieces of A, B and D that a thread owns begin at a, b and d; how they go on is told above.
+// The pieces of A, B and D that a thread owns begin at a, b and d; how they go on is described above.
 
 template <int ROWS, int COLS>
 __device__ __forceinline__ void clear(float (&d)[ROWS][COLS]) {

@@ -9,7 +9,7 @@
 //   FINDS_BEST               whether a block's largest number is wanted
 //   Output(p, r, n)          number n of sequence r, which exists: where it goes, and what lies there already. Made
 //                            before the number is there, so that nothing has to be looked up behind it
-//   store(value)             by the thread that made it; an Output() of its own is for nobody and stores nothing
+//   store(value)             by the thread that made it; an Output() of its own belongs to no thread and stores nothing
 #pragma once
 #include "common/cuda/float_conversion.cuh"
 #include "common/kernels/gpt2/gelu.cuh"

@@ -1,4 +1,4 @@
-// hopper.h - what a block of compute capability 9.0 has besides its threads: mbarriers, copies under way, products under
+// hopper.h - what a block of compute capability 9.0 has in addition to its threads: mbarriers, copies and products under
 // way, named barriers, a cluster. Made when a block first uses any of it, and emptied before the next block.
 //
 //   mbarrier.cpp        phases, arrivals, transaction counts
