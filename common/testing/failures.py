@@ -156,8 +156,8 @@ def print_failures(
     Args:
         console: where to print.
         verdicts: all of them.
-        inside: part -> what the checked build found in it, which is printed already: of these parts what is certain. Where
-            it looked and found nothing, nothing is said of memory that no thread wrote, and no barrier asked for.
+        inside: part -> what the checked build found in it, which is printed already: of these parts what is certain.
+            Where it found nothing, nothing is said of memory that no thread wrote, and no barrier asked for.
         everything: tell every failure in full.
         built_of: part -> the parts that test its stages one by one: where one of these fails, the part follows from it.
         with_table: show the numbers of each stage, of the first part, and what to look at; not where the report says

@@ -21,7 +21,7 @@ from task5.cases.strided_mistakes import strided_mistakes
 from task5.given.reference import naive_strided_attention, strided_stages
 
 NAN_HINT = (
-    "Where NaN comes from: a key between the strided ones or past the last one was read (attend_to_tile is told "
+    "Where NaN comes from: a key between the strided ones or past the last one was read (attend_to_tile is given "
     "where the tile begins, how far apart its rows are and how many of them there are), or a given function "
     "was changed."
 )
