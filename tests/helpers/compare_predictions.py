@@ -80,7 +80,7 @@ PLANTED = (
 
 @dataclass(frozen=True)
 class Row:
-    """One kernel or call of one size. seconds, predicted; None: not modeled. bound: in words; resource: its first."""
+    """One kernel or call of one size. Times in seconds; predicted: None if not modeled. resource: the bound's name."""
 
     group: str
     name: str
