@@ -159,14 +159,14 @@ def first_token_dropped(monkeypatch):
 
 def ends_of_the_longest_prompt(monkeypatch):
     """The first new token is read where the longest prompt ends, for shorter ones after their padding."""
-    right = PromptBuffer.put
+    right = PromptBuffer.upload
 
-    def put(self, prompts, seq_len, stop_token):
-        right(self, prompts, seq_len, stop_token)
+    def upload(self, seq_len, sampled):
+        right(self, seq_len, sampled)
         self.state.positions.fill_(self.state.positions.max())
         self.state.lengths.fill_(self.state.lengths.max())
 
-    monkeypatch.setattr(PromptBuffer, "put", put)
+    monkeypatch.setattr(PromptBuffer, "upload", upload)
 
 
 def position_is_stale(monkeypatch):

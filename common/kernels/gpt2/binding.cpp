@@ -1,7 +1,7 @@
 // binding.cpp - the operators: arguments checked, outputs allocated. README.md lists them with their shapes.
 //
 //   layernorm, bias_gelu, store_heads                             of any number of rows
-//   step_qkv, step_residual, step_gelu, step_logits, next_token   a decode step as kernels of a graph (gpt2.h)
+//   step_qkv, step_residual, step_gelu, step_logits, draw_token, next_token   a decode step as kernels of a graph (gpt2.h)
 //   plan_steps, run_steps                                         decode steps as one persistent kernel (step_plan.h)
 //
 // Floats are float32, float16 or bfloat16, all of the same type unless stated otherwise. The host doesn't look at what is
@@ -319,6 +319,56 @@ void next_token_operator(const std::optional<Tensor>& best, const std::optional<
     next_token(a);
 }
 
+bool draw_fits_operator(const Tensor& logits) {
+    check_tensor(logits, "logits", {"rows", "vocab"});
+    DeviceScope device(logits);
+    return draw_fits(static_cast<int>(logits.size(1)));
+}
+
+// uniforms [history_steps, rows] and the settings of a draw: DrawToken's or Steps'.
+template <typename Arguments>
+void take_draw(Arguments& a, const Tensor& uniforms, const Tensor& temperature, const Tensor& top_k,
+               const Tensor& top_p) {
+    check_tensor(uniforms, "uniforms", {"steps", "rows"}, ScalarType::Double);
+    const auto setting = [&](const Tensor& x, const char* name, ScalarType dtype) {
+        check_tensor(x, name, {"size"}, dtype);
+        check(x.size(0) == 1, name, " has shape ", shape_of(x), "; it must be [1]");
+        check_same_device(x, name, uniforms, "uniforms");
+    };
+    setting(temperature, "temperature", ScalarType::Double);
+    setting(top_k, "top_k", ScalarType::Long);
+    setting(top_p, "top_p", ScalarType::Double);
+    a.uniforms = data<double>(uniforms);
+    a.temperature = data<double>(temperature);
+    a.top_k = data<int64_t>(top_k);
+    a.top_p = data<double>(top_p);
+}
+
+void draw_token_operator(const Tensor& logits, const Tensor& best, const Tensor& steps, const Tensor& uniforms,
+                         const Tensor& temperature, const Tensor& top_k, const Tensor& top_p, Tensor tokens) {
+    DrawToken a = {};
+    check(draw_fits_operator(logits), "there is no kernel that draws from ", logits.size(1),
+          " logits on this GPU; see draw_fits");
+    check_tensor(best, "best", {"rows", "blocks"}, ScalarType::Long);
+    check_state(steps, "steps", logits.size(0), logits, "logits");
+    check_tensor(tokens, "tokens", {"rows"}, ScalarType::Long);
+    take_draw(a, uniforms, temperature, top_k, top_p);
+    check_same_size(uniforms, "uniforms", 1, logits, "logits", 0);
+    for (const auto& [x, name] : {std::pair<const Tensor&, const char*>{best, "best"},
+                                  std::pair<const Tensor&, const char*>{tokens, "tokens"}})
+        check_same_size(x, name, 0, logits, "logits", 0), check_same_device(x, name, logits, "logits");
+    check_same_device(uniforms, "uniforms", logits, "logits");
+    a.rows = static_cast<int>(logits.size(0)), a.vocab = static_cast<int>(logits.size(1));
+    a.logits = data<float>(logits);
+    a.best = static_cast<const Best*>(best.data_ptr()), a.blocks = static_cast<int>(best.size(1));
+    a.steps = data<int32_t>(steps);
+    a.history_steps = static_cast<int>(uniforms.size(0));
+    a.tokens = data<int64_t>(tokens);
+    DeviceScope device(logits);
+    a.stream = current_stream(logits);
+    draw_token(a);
+}
+
 // ------------------------------------------------------------------------------------------ the persistent kernel
 
 StepModel model_of(const Tensor& wte, int64_t layers, int64_t heads, int64_t hidden, int64_t rows, int64_t max_seq_len,
@@ -378,17 +428,9 @@ void take_sampling(Steps& a, const std::optional<Tensor>& uniforms, const std::o
                    const Tensor& wte) {
     if (!uniforms) return;
     check(a.logits != nullptr, "uniforms are given, but no logits; drawing needs both");
-    check_tensor(*uniforms, "uniforms", {"steps", "rows"}, ScalarType::Double);
-    check_same_size(*uniforms, "uniforms", 0, history, "history", 0);
-    check_same_size(*uniforms, "uniforms", 1, history, "history", 1);
+    take_draw(a, *uniforms, *temperature, *top_k, *top_p);
+    for (int64_t i : {0, 1}) check_same_size(*uniforms, "uniforms", i, history, "history", i);
     check_same_device(*uniforms, "uniforms", wte, "wte");
-    check_planned(*temperature, "temperature", ScalarType::Double, 1, wte);
-    check_planned(*top_k, "top_k", ScalarType::Long, 1, wte);
-    check_planned(*top_p, "top_p", ScalarType::Double, 1, wte);
-    a.uniforms = data<double>(*uniforms);
-    a.temperature = data<double>(*temperature);
-    a.top_k = data<int64_t>(*top_k);
-    a.top_p = data<double>(*top_p);
 }
 
 void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tensor& wte, const Tensor& wpe,
@@ -416,7 +458,12 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
     a.plan = plan_of(a.model, max_ctas);
     check(a.plan.fits, "there is no persistent kernel for a model of width ", a.model.width, " with ", rows,
           " rows on this GPU; see plan_steps");
-    check_planned(weights, "weights", ScalarType::Byte, static_cast<int64_t>(a.plan.weight_bytes), wte);
+    check_tensor(weights, "weights", {"chunks", "bytes"}, ScalarType::Byte);
+    const int64_t chunks = static_cast<int64_t>(a.plan.weight_bytes) / CHUNK_BYTES;
+    check(weights.size(0) == chunks && weights.size(1) == CHUNK_BYTES, "weights has shape ", shape_of(weights),
+          "; for this model it must be [", chunks, ", ", CHUNK_BYTES, "]");
+    check_same_device(weights, "weights", wte, "wte");
+    check_aligned(weights, "weights");
     check_planned(vectors, "vectors", ScalarType::Float, a.plan.vectors, wte);
     check_planned(workspace, "workspace", ScalarType::Long, a.plan.workspace, wte);
     check_tensor(wpe, "wpe", {"context", "width"}, wte.scalar_type());
@@ -473,6 +520,10 @@ TASK_OPERATORS(m) {
         "Tensor bias, Tensor(a!) logits, Tensor(b!) best, bool early=False) -> ()");
     m.def("step_blocks(Tensor weight, int rows) -> int");
     m.def("step_fits(Tensor weight, int rows, bool norm) -> bool");
+    m.def("draw_fits(Tensor logits) -> bool");
+    m.def(
+        "draw_token(Tensor logits, Tensor best, Tensor steps, Tensor uniforms, Tensor temperature, Tensor top_k, "
+        "Tensor top_p, Tensor(a!) tokens) -> ()");
     m.def(
         "next_token(Tensor? best, Tensor? tokens, Tensor stop, Tensor(a!) finished, Tensor(b!) steps, "
         "Tensor(c!) positions, Tensor(d!) lengths, Tensor(e!) history, Tensor wte, Tensor wpe, Tensor(f!) residual, "
@@ -498,6 +549,8 @@ TASK_KERNELS(m) {
     m.impl("step_logits", TORCH_BOX(&step_logits));
     m.impl("step_blocks", TORCH_BOX(&step_blocks_operator));
     m.impl("step_fits", TORCH_BOX(&step_fits));
+    m.impl("draw_fits", TORCH_BOX(&draw_fits_operator));
+    m.impl("draw_token", TORCH_BOX(&draw_token_operator));
     m.impl("next_token", TORCH_BOX(&next_token_operator));
     m.impl("plan_steps", TORCH_BOX(&plan_steps_operator));
     m.impl("run_steps", TORCH_BOX(&run_steps_operator));

@@ -21,6 +21,8 @@ from common.kernels.gpt2.forward import DecodeAttention, blocks, embed, rest
 from common.kernels.gpt2.sampling import draw
 from common.kernels.gpt2.weights import Affine, Weights
 
+SETTING = 4  # int32 numbers that a setting of the draw has in DecodeState.inputs: 16 bytes, of which 8 are used
+
 
 @dataclass(frozen=True)
 class DecodeState:
@@ -32,8 +34,10 @@ class DecodeState:
     stop: int32 [1], the token that finishes a sequence; -1: none.
     history: int32 [max_seq_len, batch], the tokens made, by step.
     uniforms: float64 [max_seq_len, batch]; temperature, top_p: float64 [1]; top_k: int64 [1]: see sampling.draw.
-    inputs: int32 [4 batch + 1 + batch * max_seq_len], what a text begins with, one behind the other: positions,
-        lengths, steps, finished, stop, which are views of it, and prompts, see `prompts`.
+    inputs: int32, what a text begins with, in the order in which one copy brings it (PromptBuffer): `drawn` numbers,
+        which are temperature, top_p, top_k and uniforms; positions, lengths, steps, finished, stop; prompts. All but
+        the prompts, see `prompts`, are views of it.
+    drawn: int32 numbers of `inputs` that only a drawn text needs.
     """
 
     positions: Tensor
@@ -47,35 +51,40 @@ class DecodeState:
     top_k: Tensor
     top_p: Tensor
     inputs: Tensor
+    drawn: int
 
     @classmethod
     def empty(cls, batch: int, max_seq_len: int, device: torch.device) -> DecodeState:
         def ints(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int32, device=device)
 
-        def doubles(*shape: int) -> Tensor:
-            return torch.ones(shape, dtype=torch.float64, device=device)
-
-        inputs = ints(4 * batch + 1 + batch * max_seq_len)
-        positions, lengths, steps, finished = inputs[: 4 * batch].view(4, batch)
+        drawn = 3 * SETTING + 2 * max_seq_len * batch
+        inputs = ints(drawn + 4 * batch + 1 + batch * max_seq_len)
+        settings = inputs[: 3 * SETTING].view(3, SETTING)[:, :2]
+        temperature, top_p = settings[0].view(torch.float64), settings[1].view(torch.float64)
+        top_k = settings[2].view(torch.int64)
+        for one in (temperature, top_p, top_k):
+            one.fill_(1)
+        positions, lengths, steps, finished = inputs[drawn : drawn + 4 * batch].view(4, batch)
         return cls(
             positions=positions,
             lengths=lengths,
             steps=steps,
             finished=finished,
-            stop=inputs[4 * batch : 4 * batch + 1],
+            stop=inputs[drawn + 4 * batch :][:1],
             history=ints(max_seq_len, batch),
-            uniforms=doubles(max_seq_len, batch),
-            temperature=doubles(1),
-            top_k=torch.ones(1, dtype=torch.int64, device=device),
-            top_p=doubles(1),
+            uniforms=inputs[3 * SETTING : drawn].view(torch.float64).view(max_seq_len, batch),
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
             inputs=inputs,
+            drawn=drawn,
         )
 
     def prompts(self, seq_len: int) -> Tensor:
         """int32 [batch, seq_len], the part of `inputs` for prompts of up to seq_len tokens, padded on the right."""
         batch = len(self.positions)
-        return self.inputs[4 * batch + 1 :][: batch * seq_len].view(batch, seq_len)
+        return self.inputs[self.drawn + 4 * batch + 1 :][: batch * seq_len].view(batch, seq_len)
 
     def begin(self, last_slots: Tensor, stop_token: int | None) -> None:
         """A new text: the prompts' last tokens lie at last_slots, int32 [batch], and no token is made yet."""
@@ -175,6 +184,8 @@ class FusedStep:
         self.hidden = buffer(batch, weights.layers[0].fc1.weight.size(0))
         self.logits = buffer(batch, weights.vocab, dtype=torch.float32)
         self.best = buffer(batch, ops.step_blocks(weights.head, batch), dtype=torch.int64)
+        self.draws = ops.draw_fits(self.logits)
+        self.tokens = buffer(batch, dtype=torch.int64)
         self.products = [
             (
                 NormedProduct.of(layer.norm_1, layer.qkv.weight, layer.qkv.bias),
@@ -255,7 +266,12 @@ class FusedStep:
 
     def _choose(self, sampled: bool) -> None:
         self.kernels.gpt2.step_logits(*self._normed(self.head), self.logits, self.best, early=True)
-        if sampled:
+        if sampled and self.draws:
+            state = self.state
+            settings = (state.uniforms, state.temperature, state.top_k, state.top_p)
+            self.kernels.gpt2.draw_token(self.logits, self.best, state.steps, *settings, self.tokens)
+            self._next_token(None, self.tokens, True)
+        elif sampled:
             self._next_token(None, self.state.choose(self.logits, True), False)
         else:
             self._next_token(self.best, None, True)

@@ -134,7 +134,7 @@ class Engine:
             raise ValueError(f"longest is {longest}; allowed: 1 to {self.max_seq_len - 1}, less than max_seq_len")
         if not 1 <= batch <= self.max_batch:
             raise ValueError(f"batch is {batch}; allowed: 1 to max_batch, which is {self.max_batch}")
-        step, _, _ = self._prepared_step(batch, sampled)
+        step, _ = self._prepared_step(batch, sampled)
         self._prepared_prefill(step, sampled, self._seq_len(longest))
 
     @torch.no_grad()
@@ -166,28 +166,30 @@ class Engine:
         """
         self._check(prompts, max_new_tokens, temperature, top_k, top_p)
         batch, sampled = len(prompts), temperature > 0
-        step, run, reader = self._prepared_step(batch, sampled)
-        seq_len = self._seq_len(max(map(len, prompts)))
+        step, run = self._prepared_step(batch, sampled)
+        seq_len, buffer = self._seq_len(max(map(len, prompts))), self._buffers[batch, sampled]
         prefill = self._prepared_prefill(step, sampled, seq_len)
-        state = step.state
         start = time.perf_counter()
 
-        self._buffers[batch, sampled].put(prompts, seq_len, stop_token)
+        draws = None
         if sampled:
-            self._upload(state.uniforms[:max_new_tokens], uniform_numbers(seed, batch, max_new_tokens))
-            state.temperature.fill_(temperature)
-            state.top_k.fill_(min(top_k or self.weights.vocab, self.weights.vocab))
-            state.top_p.fill_(1.0 if top_p is None else top_p)
+            k = min(top_k or self.weights.vocab, self.weights.vocab)
+            draws = (uniform_numbers(seed, batch, max_new_tokens), temperature, k, 1.0 if top_p is None else top_p)
+        buffer.put(prompts, seq_len, stop_token, draws)
+        if isinstance(step, PersistentStep):
+            step.expect_first()
         prefill()
-        reader.follow(0)
-
+        buffer.uploaded()
         result = Generations(batch, stop_token, on_token)
-        follow = self._follow_kernel if isinstance(step, PersistentStep) else self._follow_launches
-        follow(step, run, reader, result, max_new_tokens, start)
+        if isinstance(step, PersistentStep):
+            self._follow_kernel(step, result, max_new_tokens, start)
+        else:
+            self._follow_launches(run, self._readers[batch, sampled], result, max_new_tokens, start)
         return result
 
-    def _follow_launches(self, _step, run, reader, result, max_new_tokens, start):
+    def _follow_launches(self, run, reader, result, max_new_tokens, start):
         """Launches step after step, a few ahead of the tokens that it hands out."""
+        reader.follow(0)
         launched, before = 1, start
         for number in range(max_new_tokens):
             while launched < min(max_new_tokens, number + 1 + STEPS_AHEAD * self.graphs):
@@ -200,13 +202,13 @@ class Engine:
                 break
             before = now
 
-    def _follow_kernel(self, step, run, reader, result, max_new_tokens, start):
+    def _follow_kernel(self, step, result, max_new_tokens, start):
         """Launches all steps and hands out their tokens as they come. However it ends, the kernel has ended, too."""
         before = start
         try:
-            run(max_new_tokens - 1)
+            step.start(max_new_tokens - 1)
             for number in range(max_new_tokens):
-                new = step.tokens(number) if number else reader.tokens(0)
+                new = step.tokens(number)
                 now = time.perf_counter()
                 if not result.add_step(new, (now - before) * 1e3):
                     break
@@ -246,25 +248,16 @@ class Engine:
             if wrong:
                 raise ValueError(f"prompt {number} holds the token {wrong[0]}; allowed: 0 to {self.weights.vocab - 1}")
 
-    def _upload(self, to, x):
-        """Copies a tensor of the host to one of the device, without waiting for it. Returns that one."""
-        return to.copy_(x.pin_memory() if self.device.type == "cuda" else x, non_blocking=True)
-
     def _prepared_step(self, batch, sampled):
-        """(the step for this many sequences, a function that runs it, the reader of its tokens)."""
+        """(the step for this many sequences, a function that runs it: not of a PersistentStep)."""
         if (batch, sampled) not in self._steps:
             state = DecodeState.empty(batch, self.max_seq_len, self.device)
             self._steps[batch, sampled] = step = self._new_step(batch, sampled, state)
             self._readers[batch, sampled] = TokenReader(state.history)
             self._buffers[batch, sampled] = PromptBuffer(state)
-            self._runs[batch, sampled] = self._prepared_run(step, sampled)
-        return self._steps[batch, sampled], self._runs[batch, sampled], self._readers[batch, sampled]
-
-    def _prepared_run(self, step, sampled):
-        """What runs a step, or start() of all steps."""
-        if not isinstance(step, PersistentStep):
-            return self._captured(step, lambda: step.run(sampled))
-        return step.start
+            if not isinstance(step, PersistentStep):
+                self._runs[batch, sampled] = self._captured(step, lambda: step.run(sampled))
+        return self._steps[batch, sampled], self._runs.get((batch, sampled))
 
     def _new_step(self, batch, sampled, state):
         if plan := self._plan(batch, sampled):
@@ -304,13 +297,14 @@ class Engine:
         return min(-(-longest // unit) * unit, self.max_seq_len)
 
     def _prepared_prefill(self, step, sampled, seq_len):
-        """What runs the prefill of what is in step.state.inputs: itself, or a graph of it."""
+        """What runs the prefill of what was put into the step's PromptBuffer: itself, or a graph of it."""
         batch = len(step.state.positions)
+        buffer = self._buffers[batch, sampled]
 
         def made():
-            step.state.begin(torch.zeros_like(step.state.positions), None)  # see _captured
+            buffer.put([[0]] * batch, seq_len, None)  # capturing runs it once
             caches = [(k[:batch], v[:batch]) for k, v in self.caches]
-            return Prefill(self.weights, self.kernels, caches, step, seq_len, sampled).run
+            return Prefill(self.weights, self.kernels, caches, step, buffer, seq_len, sampled).run
 
         return self._prefills.get((batch, sampled, seq_len), made) if self.graphs else made()
 

@@ -3,6 +3,7 @@
 //   layernorm, bias_gelu          what stands between the products of any number of rows        elementwise.cu
 //   StoreHeads, store_heads       what follows a prefill's attention                            store_heads.cu
 //   StepProduct, step_product     a product of a decode step, with all that stands around it    step_product.cuh
+//   DrawToken, draw_token         a token for each sequence, drawn                              draw_token.cu
 //   NextToken, next_token         what follows the last product of a step                       next_token.cu
 //
 // A decode step is four products per layer, at most four rows high, so all that counts is to read the weights at full
@@ -101,6 +102,24 @@ void step_product(const StepProduct& product);
 int step_blocks(const StepProduct& product);
 // Bytes of shared memory.
 size_t step_shared_bytes(const StepProduct& product);
+
+// One token per sequence from softmax(logits / temperature), as `draw` of sampling.py, without a sort.
+struct DrawToken {
+    int rows, vocab;
+    const float* logits;  // [rows, vocab]
+    const Best* best;     // [rows, blocks], the largest of each part of the logits
+    int blocks;
+    const int* steps;                                    // [rows], the row of uniforms
+    const double *uniforms, *temperature, *top_p;        // [history_steps, rows], [1], [1]
+    const int64_t* top_k;                                // [1]
+    int history_steps;
+    int64_t* tokens;  // [rows]
+    cudaStream_t stream;
+};
+
+// Whether the GPU and the size of the vocabulary allow it.
+bool draw_fits(int vocab);
+void draw_token(const DrawToken& arguments);
 
 // For each sequence: takes the token, from `best` (the largest of all) or from `tokens`, writes it down, moves on, and
 // looks up what the next step begins with.

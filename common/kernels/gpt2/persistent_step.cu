@@ -75,7 +75,7 @@ struct Step {
     Gathers& gathers;
     Consumer& weights;
     Trace& trace;
-    float means[ROWS];  // of the last layernorm
+    Guess guesses[ROWS];
     unsigned layers_done = 0, reductions = 0, histograms = 0;  // of the launch; number all-gathers
 
     __device__ __forceinline__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
@@ -189,33 +189,39 @@ struct Step {
     struct Outputs {
         int row, tile, col;
         bool exists;
-        float2 bias;
+        float2 bias, sums;
     };
     __device__ __forceinline__ Outputs outputs_of(Phase phase, int layer, int first) const {
-        const int tile = first + lane() / 4, col = tile * TILE_ROWS + lane() % 4 * 2, bias = matrix(phase).bias;
+        const int tile = first + lane() / 4, col = tile * TILE_ROWS + lane() % 4 * 2;
         const bool exists = (ONE || warp() < rows()) && tile < share.tiles[phase].end && col < matrix(phase).n;
-        return {ONE ? 0 : warp(), tile, col, exists,
-                exists && bias >= 0 ? __ldg(reinterpret_cast<const float2*>(vectors(layer, bias) + col)) : float2{}};
+        const auto load = [&](int at) {
+            return exists ? __ldg(reinterpret_cast<const float2*>(vectors(layer, at) + col)) : float2{};
+        };
+        return {ONE ? 0 : warp(), tile, col, exists, load(matrix(phase).bias), load(matrix(phase).sums)};
     }
     // The CTA's tiles times m.input. epilogue(outputs, value) by all threads of the warps that finish.
     template <class Epilogue>
     __device__ __forceinline__ void column_parallel(Phase phase, int layer, Outputs outputs, Epilogue epilogue) {
         const Range tiles = share.tiles[phase];
         float* partial = m.partial;
+        float2 norm = {};
         NO_UNROLL
         for (int first = tiles.begin; first < tiles.end; first += TILE_BATCH) {
             if (first > tiles.begin) outputs = outputs_of(phase, layer, first);
             const int count = min(TILE_BATCH, tiles.end - first);
             multiply_tiles<T, ROWS>(rows(), {m.input, m.input_stride}, matrix(phase), count, partial, weights);
             cta_sync();
+            if (first == tiles.begin) norm = finish_norm(*this, outputs.row);
             if (outputs.row < rows()) {
-                float2 value = outputs.bias;
+                float2 value = {};
                 UNROLL
                 for (int w = 0; w < CTA_WARPS && outputs.exists; ++w) {
                     const int at = ((w * TILE_BATCH + lane() / 4) * rows() + outputs.row) * TILE_ROWS + lane() % 4 * 2;
                     const float2 one = *reinterpret_cast<const float2*>(partial + at);
                     value.x += one.x, value.y += one.y;
                 }
+                value.x = (value.x - norm.x * outputs.sums.x) * norm.y + outputs.bias.x;
+                value.y = (value.y - norm.x * outputs.sums.y) * norm.y + outputs.bias.y;
                 epilogue(outputs, value);
             }
             partial = m.partial + (partial == m.partial ? m.partial_floats : 0);

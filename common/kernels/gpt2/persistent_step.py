@@ -18,12 +18,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from common.kernels.gpt2.decode_step import DecodeState, FusedStep, first_tokens
+from common.kernels.gpt2.decode_step import DecodeState, FusedStep, NormedProduct, first_tokens
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.weights import Weights
 
 TILE_ROWS, CHUNK_ROW_BYTES, SLICES = 8, 64, 8  # step_plan.h
-MOST_BYTES = 2**31 - 1  # of the packed weights: a dimension of a tensor that the operators take
+CHUNK_BYTES = TILE_ROWS * CHUNK_ROW_BYTES
 NOT_YET, NO_TOKEN = -1, -2
 LAST_FLAG = 2**32 - 1
 LAUNCH_MS = 9.0  # that a launch should last at most; a step of a longer text takes longer than the one that is timed
@@ -57,12 +57,12 @@ class Plan:
         hidden = weights.layers[0].fc1.weight.size(0)
         sizes = (len(weights.layers), weights.heads, hidden, batch, max_seq_len)
         found = cls(*kernels.gpt2.plan_steps(weights.wte, *sizes, sampled, max_ctas=ctas), sampled)
-        return found if found.ctas and found.weight_bytes <= MOST_BYTES else None
+        return found if found.ctas else None
 
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """weights: uint8 [weight_bytes], vectors: float32 [vectors], in the order of step_plan.h."""
+    """weights: uint8 [chunks, CHUNK_BYTES], vectors: float32 [vectors], in the order of step_plan.h."""
 
     weights: Tensor
     vectors: Tensor
@@ -75,12 +75,17 @@ class PackedWeights:
             matrices.append(packed_by_slices(padded_heads(layer.proj.weight, weights.heads)))
             matrices.append(packed(layer.fc1.weight))
             matrices.append(packed_by_slices(layer.fc2.weight))
-            vectors += [layer.norm_1.weight, layer.norm_1.bias, by_heads(layer.qkv.bias, weights.heads)]
-            vectors += [layer.proj.bias, layer.norm_2.weight, layer.norm_2.bias, layer.fc1.bias, layer.fc2.bias]
+            qkv = NormedProduct.of(layer.norm_1, layer.qkv.weight, layer.qkv.bias)
+            fc1 = NormedProduct.of(layer.norm_2, layer.fc1.weight, layer.fc1.bias)
+            vectors += [qkv.norm_weight, *(by_heads(one, weights.heads) for one in (qkv.weight_sum, qkv.bias))]
+            vectors += [layer.proj.bias, fc1.norm_weight, fc1.weight_sum, fc1.bias, layer.fc2.bias]
             vectors.append(weights.wte.new_tensor([layer.scale, 0, 0, 0], dtype=torch.float32))
         matrices.append(packed(weights.head))
-        vectors += [weights.norm.weight, weights.norm.bias]
-        return cls(torch.cat(matrices), torch.cat([vector.float() for vector in vectors]))
+        head = NormedProduct.of(weights.norm, weights.head)
+        vectors.append(head.norm_weight)
+        for one in (head.weight_sum, head.bias):
+            vectors.append(torch.nn.functional.pad(one, (0, -len(one) % TILE_ROWS)))
+        return cls(torch.cat(matrices).view(-1, CHUNK_BYTES), torch.cat([vector.float() for vector in vectors]))
 
     @property
     def nbytes(self) -> int:
@@ -165,18 +170,24 @@ class PersistentStep:
         """Writes the tokens int64 [batch] down and moves on to them."""
         self.state.advance(tokens)
 
+    def expect_first(self) -> None:
+        """Before a prefill, whose end brings the text's first tokens: tokens(0) waits for them."""
+        self._numbers[0] = NOT_YET
+
     def finish(self, x: Tensor, heads: Tensor, sampled: bool) -> None:
         """As TorchStep's."""
         if self._first is not None:
-            return self._first.finish(x, heads, sampled)
-        self.advance(first_tokens(self.weights, self.kernels, self.state, x, heads, sampled))
+            self._first.finish(x, heads, sampled)
+        else:
+            self.advance(first_tokens(self.weights, self.kernels, self.state, x, heads, sampled))
+        self.arrived[0].copy_(self.state.history[0], non_blocking=True)
 
     def start(self, steps: int, first: int = 1) -> None:
         """Begins that many steps, none if 0; the first one makes token `first` of the text, as tokens() counts them.
 
         They end early when all sequences have stopped, and after cancel().
         """
-        self.arrived.fill_(NOT_YET)
+        self._numbers[first:] = NOT_YET
         self._launched, self._wanted = first, first + steps
         if steps:
             self._launch(True)

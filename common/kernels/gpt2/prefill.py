@@ -17,28 +17,48 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from common.kernels.cuda_graph import captured
-from common.kernels.gpt2.decode_step import DecodeState
+from common.kernels.gpt2.decode_step import SETTING, DecodeState
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.forward import PrefillAttention, up_to_last_attention
 from common.kernels.gpt2.weights import Weights
 
 
 class PromptBuffer:
-    """The host's side of state.inputs, in pinned memory where that means anything."""
+    """The host's side of state.inputs, in pinned memory where that means anything.
+
+        buffer.put(prompts, ...); buffer.upload(seq_len, sampled); buffer.uploaded()
+
+    The upload reads what was put before it runs, so it can be captured.
+    """
 
     def __init__(self, state: DecodeState) -> None:
         self.state = state
         on_gpu = state.inputs.is_cuda
         self.host = torch.zeros(state.inputs.shape, dtype=torch.int32, device="cpu", pin_memory=on_gpu)
         self._bytes = memoryview(self.host.numpy()).cast("B")
+        self._uniforms = self.host[3 * SETTING : state.drawn].view(torch.float64).view(state.uniforms.shape)
         self._copied = torch.cuda.Event() if on_gpu else None
 
-    def put(self, prompts: Sequence[Sequence[int]], seq_len: int, stop_token: int | None) -> None:
-        """A new text begins on the device, behind what is launched already. seq_len: at least the longest prompt's."""
+    def put(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seq_len: int,
+        stop_token: int | None,
+        draws: tuple[Tensor, float, int, float] | None = None,
+    ) -> None:
+        """What the next text begins with. seq_len: at least the longest prompt's.
+
+        draws: of a text whose tokens are drawn: uniforms [steps, batch], temperature, top_k, top_p (sampling.py).
+        """
         if self._copied is not None:
             self._copied.synchronize()  # nothing still reads the memory that is now written
+        if draws is not None:
+            uniforms, temperature, top_k, top_p = draws
+            self._uniforms[: len(uniforms)] = uniforms
+            struct.pack_into("dxxxxxxxxdxxxxxxxxq", self._bytes, 0, temperature, top_p, top_k)
         batch = len(self.state.positions)
         ends = [len(prompt) for prompt in prompts]
         values = [end - 1 for end in ends] + ends + [0] * (2 * batch)  # positions, lengths, steps, finished
@@ -46,9 +66,16 @@ class PromptBuffer:
         for prompt, end in zip(prompts, ends, strict=True):
             values += prompt
             values += [0] * (seq_len - end)
-        count = len(values)
-        struct.pack_into(f"{count}i", self._bytes, 0, *values)
-        self.state.inputs[:count].copy_(self.host[:count], non_blocking=True)
+        struct.pack_into(f"{len(values)}i", self._bytes, 4 * self.state.drawn, *values)
+
+    def upload(self, seq_len: int, sampled: bool) -> None:
+        """A new text begins on the device, behind what is launched already."""
+        batch, drawn = len(self.state.positions), self.state.drawn
+        part = slice(0 if sampled else drawn, drawn + 4 * batch + 1 + batch * seq_len)
+        self.state.inputs[part].copy_(self.host[part], non_blocking=True)
+
+    def uploaded(self) -> None:
+        """Behind the launch of an upload: the next put() waits for it."""
         if self._copied is not None:
             self._copied.record()
 
@@ -58,13 +85,21 @@ class Prefill:
 
     caches: per layer (k_cache, v_cache) [batch, heads, max_seq_len, head_dim]; slots 0 .. seq_len - 1 are filled.
     step: TorchStep, FusedStep or PersistentStep: its `state` says where the prompts end, and it takes the first new
-        tokens. sampled: whether they are drawn.
+        tokens. buffer: of the state; its upload is the first thing that runs. sampled: whether tokens are drawn.
     """
 
     def __init__(
-        self, weights: Weights, kernels: EngineKernels, caches, step, seq_len: int, sampled: bool = False
+        self,
+        weights: Weights,
+        kernels: EngineKernels,
+        caches,
+        step,
+        buffer: PromptBuffer,
+        seq_len: int,
+        sampled: bool = False,
     ) -> None:
         self.weights, self.kernels, self.step, self.seq_len, self.sampled = weights, kernels, step, seq_len, sampled
+        self.buffer = buffer
         batch = len(step.state.positions)
         self.tokens = step.state.prompts(seq_len)
         self.attend = PrefillAttention(weights, kernels, batch, caches)
@@ -73,6 +108,7 @@ class Prefill:
     def run(self) -> None:
         """The whole pass; nothing in it waits for the device, so it can be captured."""
         weights = self.weights
+        self.buffer.upload(self.seq_len, self.sampled)
         x = (F.embedding(self.tokens, weights.wte) + weights.wpe[: self.seq_len]).view(-1, weights.width)
         x, heads = up_to_last_attention(weights, self.kernels.gpt2, x, self.attend)
         last = self.first_rows + self.step.state.positions  # behind the attention no other row is needed

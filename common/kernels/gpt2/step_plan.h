@@ -71,7 +71,8 @@ struct Matrix {
     int n, tiles, chunks;
     int stage_chunks;  // QKV, FC1, LM_HEAD: a stage is this many chunks of one tile; PROJ, FC2: of all tiles of a slice
     size_t weights;    // bytes from the start of all weights
-    int bias, norm;    // floats from the start of all vectors, the norm's weight and bias; -1: none
+    int bias;          // floats from the start of all vectors
+    int norm, sums;    // QKV, FC1, LM_HEAD: the norm's weight, see step_layernorm.cuh; for each output a bias and a sum
 
     __host__ __device__ size_t tile_bytes() const { return size_t{CHUNK_BYTES} * chunks; }
     __host__ __device__ int slice_begin(int slice) const { return tiles * slice / SLICES; }
@@ -216,10 +217,9 @@ inline void plan_layout(StepPlan& plan, const StepModel& model, int cluster, int
                                       : ceil_div(chunks, ceil_div(chunks, MOST_CHUNKS));
         const int stage_bytes = CHUNK_BYTES * stage_tiles * m.stage_chunks;
         plan.stage_bytes = std::max(plan.stage_bytes, static_cast<unsigned>(stage_bytes));
-        m.bias = m.norm = -1;
         if (phase == LM_HEAD) return;
         m.weights = plan.layer_bytes, plan.layer_bytes += m.tiles * m.tile_bytes();
-        if (!row_parallel) m.norm = take(2 * width);
+        if (!row_parallel) m.norm = take(width), m.sums = take(n);
         m.bias = take(n);
     };
     add(QKV, 3 * width, width / columns);
@@ -228,9 +228,9 @@ inline void plan_layout(StepPlan& plan, const StepModel& model, int cluster, int
     add(FC2, width, hidden / columns);
     add(LM_HEAD, model.vocab, width / columns);
     plan.scale = take(4);
-    plan.matrices[LM_HEAD].norm = 0;  // after the last layer's, as are its weights
-    plan.vectors = model.layers * plan.layer_vectors + 2 * width;
-    const Matrix& head = plan.matrices[LM_HEAD];
+    Matrix& head = plan.matrices[LM_HEAD];  // its vectors and weights are after the last layer's
+    head.norm = 0, head.sums = width, head.bias = width + TILE_ROWS * head.tiles;
+    plan.vectors = model.layers * plan.layer_vectors + width + 2 * TILE_ROWS * head.tiles;
     plan.weight_bytes = model.layers * plan.layer_bytes + head.tiles * head.tile_bytes();
     const int token_bytes = 2 * plan.head_dim * model.element_bytes();
     plan.stage_tokens = std::min(static_cast<int>(plan.stage_bytes) / token_bytes, CTA_THREADS * 32 / token_bytes);

@@ -33,10 +33,11 @@ def prompt_of(length, seed=0):
 def filled(engine, prompts, seq_len, weights):
     """(step, its caches) behind a prefill that is not captured, with `weights` in place of the engine's own."""
     batch = len(prompts)
-    step, _, _ = engine._prepared_step(batch, False)
+    step, _ = engine._prepared_step(batch, False)
     caches = [(k[:batch], v[:batch]) for k, v in engine.caches]
-    PromptBuffer(step.state).put(prompts, seq_len, None)
-    Prefill(weights, engine.kernels, caches, step, seq_len).run()
+    buffer = PromptBuffer(step.state)
+    buffer.put(prompts, seq_len, None)
+    Prefill(weights, engine.kernels, caches, step, buffer, seq_len).run()
     return step, engine.cache[:, :, :batch].clone()
 
 
