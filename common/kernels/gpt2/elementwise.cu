@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// Rows of up to PIECES * 32 * 16 bytes. It may be started before its predecessor has ended.
+// Rows of up to PIECES * 32 * 16 bytes. It may be started before its predecessor, which makes x or residual, has ended.
 template <typename T, int PIECES>
 __global__ void __launch_bounds__(THREADS)
     short_layernorm_kernel(const T* x, const T* residual, const T* weight, const T* bias, T* out, T* sum, int64_t rows,
@@ -85,10 +85,14 @@ __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < PIECES; ++i)
             if (const int col = first + i * 32 * UNIT; col < width) f(i, col);
     };
+    uint4 bits[PIECES], more[PIECES], scale[PIECES], shift[PIECES];
+    for_pieces([&](int i, int col) {
+        scale[i] = *reinterpret_cast<const uint4*>(weight + col);
+        shift[i] = *reinterpret_cast<const uint4*>(bias + col);
+    });
     wait_for_predecessor();
     launch_dependents();
     if (row >= rows) return;
-    uint4 bits[PIECES], more[PIECES];
     for_pieces([&](int i, int col) { bits[i] = *reinterpret_cast<const uint4*>(x + row * width + col); });
     if (residual)
         for_pieces([&](int i, int col) { more[i] = *reinterpret_cast<const uint4*>(residual + row * width + col); });
@@ -113,8 +117,8 @@ __global__ void __launch_bounds__(THREADS)
     const float inverse_std = rsqrtf(warp_sum(squares) / width + eps);
     for_pieces([&](int i, int col) {
         float b[UNIT], c[UNIT];
-        load<T>(b, weight + col);
-        load<T>(c, bias + col);
+        Vector<T>::unpack(b, scale[i]);
+        Vector<T>::unpack(c, shift[i]);
         UNROLL
         for (int j = 0; j < UNIT; ++j) a[i][j] = (a[i][j] - mean) * inverse_std * b[j] + c[j];
         store(out + row * width + col, a[i]);

@@ -31,13 +31,15 @@ def blocks(weights: Weights, gpt2, x: Tensor, attend: Attend) -> Tensor:
     return rest(weights, gpt2, *up_to_last_attention(weights, gpt2, x, attend))
 
 
-def up_to_last_attention(weights: Weights, gpt2, x: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
-    """(residual stream, what the last block's heads found), both [rows, width].
+def up_to_last_attention(
+    weights: Weights, gpt2, x: Tensor, attend: Attend, addend: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(residual stream, what the last block's heads found), both [rows, width]. The model's input is x + addend.
 
     From here on rows have nothing to do with each other. Every `x +` of the model is done by the layernorm that follows
     it.
     """
-    heads = addend = None  # addend: what the residual stream x still lacks
+    heads = None  # addend: what the residual stream x still lacks
     for number, layer in enumerate(weights.layers):
         if number > 0:
             x, addend = _behind_attention(weights, gpt2, number - 1, x, heads)

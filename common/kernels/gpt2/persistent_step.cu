@@ -164,6 +164,16 @@ struct Step {
             }
             return true;
         };
+        // In a step's last layers memory is half idle, and LM_HEAD will wait for nothing else.
+        const unsigned char* const head = a.weights + a.model.layers * a.plan.layer_bytes;
+        const int first_prefetch = max(a.model.layers - PREFETCH_LAYERS, 0);
+        const auto prefetch = [&](int layer) {
+            const Range tiles = part_of(share.tiles[LM_HEAD], a.model.layers - first_prefetch, layer - first_prefetch);
+            const unsigned bytes = static_cast<unsigned>(a.plan.matrices[LM_HEAD].tile_bytes());
+            for (int tile = tiles.begin; tile < tiles.end; ++tile)
+                if ((tile & 7) >= KEPT_TILES && (tile & 7) < KEPT_TILES + PREFETCHED_TILES)
+                    producer.prefetch(head + size_t{bytes} * tile, bytes);
+        };
         const Range attended = {share.heads.begin * a.plan.head_chunks, share.heads.end * a.plan.head_chunks};
         NO_UNROLL
         for (int step = 0; step < a.count; ++step) {
@@ -174,6 +184,7 @@ struct Step {
             const unsigned char* layer_weights = a.weights;
             NO_UNROLL
             for (int layer = 0; layer < a.model.layers; ++layer, layer_weights += a.plan.layer_bytes) {
+                if (PREFETCHED_TILES > 0 && layer >= first_prefetch) prefetch(layer);
                 if (!tiles(QKV, layer_weights) || !tokens(layer, step) || !slices(PROJ, attended, layer_weights) ||
                     !tiles(FC1, layer_weights) || !slices(FC2, share.inner, layer_weights))
                     return;

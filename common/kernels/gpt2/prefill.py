@@ -109,8 +109,9 @@ class Prefill:
         """The whole pass; nothing in it waits for the device, so it can be captured."""
         weights = self.weights
         self.buffer.upload(self.seq_len, self.sampled)
-        x = (F.embedding(self.tokens, weights.wte) + weights.wpe[: self.seq_len]).view(-1, weights.width)
-        x, heads = up_to_last_attention(weights, self.kernels.gpt2, x, self.attend)
+        x = F.embedding(self.tokens, weights.wte)
+        places = weights.wpe[: self.seq_len].expand(x.shape).reshape(-1, weights.width)  # of one prompt, no copy
+        x, heads = up_to_last_attention(weights, self.kernels.gpt2, x.view(places.shape), self.attend, places)
         last = self.first_rows + self.step.state.positions  # behind the attention no other row is needed
         self.step.finish(x.index_select(0, last), heads.index_select(0, last), self.sampled)
 

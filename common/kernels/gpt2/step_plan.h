@@ -37,7 +37,17 @@ constexpr int TILE_BATCH = 8;    // tiles whose partial sums are reduced togethe
 constexpr int WARP_CHUNKS = 4;   // of a column-parallel stage, per warp
 constexpr int WARP_TILES = 4;    // of a slice, per warp
 constexpr int STAGE_CHUNKS = 2;  // of a row-parallel stage, at most
-constexpr int KEPT_TILES = 2;    // of 8 tiles of LM_HEAD: kept in the L2 cache for the next step
+#ifndef KEPT
+#define KEPT 2
+#endif
+#ifndef PREF
+#define PREF 2
+#endif
+#ifndef PREFL
+#define PREFL 4
+#endif
+constexpr int KEPT_TILES = KEPT;    // of 8 tiles of LM_HEAD: kept in the L2 cache for the next step
+constexpr int PREFETCHED_TILES = PREF, PREFETCH_LAYERS = PREFL;  // of 8: brought to the L2 cache during so many layers
 constexpr int SUM_SETS = 3;      // of all-reduce sums: one for PROJ, two in turn for FC2
 constexpr int INPUT_BYTES = 4;   // of a GEMV's input in shared memory, per column, for any T
 constexpr int STATE_PAD = 4;     // floats after a softmax state's head_dim: m, l, 0, 0
