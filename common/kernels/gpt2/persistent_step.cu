@@ -75,7 +75,7 @@ struct Step {
     Gathers& gathers;
     Consumer& weights;
     Trace& trace;
-    Guess guesses[ROWS];
+    float means[ROWS];  // of the last layernorm
     unsigned layers_done = 0, reductions = 0, histograms = 0;  // of the launch; number all-gathers
 
     __device__ __forceinline__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
@@ -164,16 +164,6 @@ struct Step {
             }
             return true;
         };
-        // In a step's last layers memory is half idle, and LM_HEAD will wait for nothing else.
-        const unsigned char* const head = a.weights + a.model.layers * a.plan.layer_bytes;
-        const int first_prefetch = max(a.model.layers - PREFETCH_LAYERS, 0);
-        const auto prefetch = [&](int layer) {
-            const Range tiles = part_of(share.tiles[LM_HEAD], a.model.layers - first_prefetch, layer - first_prefetch);
-            const unsigned bytes = static_cast<unsigned>(a.plan.matrices[LM_HEAD].tile_bytes());
-            for (int tile = tiles.begin; tile < tiles.end; ++tile)
-                if ((tile & 7) >= KEPT_TILES && (tile & 7) < KEPT_TILES + PREFETCHED_TILES)
-                    producer.prefetch(head + size_t{bytes} * tile, bytes);
-        };
         const Range attended = {share.heads.begin * a.plan.head_chunks, share.heads.end * a.plan.head_chunks};
         NO_UNROLL
         for (int step = 0; step < a.count; ++step) {
@@ -184,7 +174,6 @@ struct Step {
             const unsigned char* layer_weights = a.weights;
             NO_UNROLL
             for (int layer = 0; layer < a.model.layers; ++layer, layer_weights += a.plan.layer_bytes) {
-                if (PREFETCHED_TILES > 0 && layer >= first_prefetch) prefetch(layer);
                 if (!tiles(QKV, layer_weights) || !tokens(layer, step) || !slices(PROJ, attended, layer_weights) ||
                     !tiles(FC1, layer_weights) || !slices(FC2, share.inner, layer_weights))
                     return;
@@ -200,39 +189,33 @@ struct Step {
     struct Outputs {
         int row, tile, col;
         bool exists;
-        float2 bias, sums;
+        float2 bias;
     };
     __device__ __forceinline__ Outputs outputs_of(Phase phase, int layer, int first) const {
-        const int tile = first + lane() / 4, col = tile * TILE_ROWS + lane() % 4 * 2;
+        const int tile = first + lane() / 4, col = tile * TILE_ROWS + lane() % 4 * 2, bias = matrix(phase).bias;
         const bool exists = (ONE || warp() < rows()) && tile < share.tiles[phase].end && col < matrix(phase).n;
-        const auto load = [&](int at) {
-            return exists ? __ldg(reinterpret_cast<const float2*>(vectors(layer, at) + col)) : float2{};
-        };
-        return {ONE ? 0 : warp(), tile, col, exists, load(matrix(phase).bias), load(matrix(phase).sums)};
+        return {ONE ? 0 : warp(), tile, col, exists,
+                exists && bias >= 0 ? __ldg(reinterpret_cast<const float2*>(vectors(layer, bias) + col)) : float2{}};
     }
     // The CTA's tiles times m.input. epilogue(outputs, value) by all threads of the warps that finish.
     template <class Epilogue>
     __device__ __forceinline__ void column_parallel(Phase phase, int layer, Outputs outputs, Epilogue epilogue) {
         const Range tiles = share.tiles[phase];
         float* partial = m.partial;
-        float2 norm = {};
         NO_UNROLL
         for (int first = tiles.begin; first < tiles.end; first += TILE_BATCH) {
             if (first > tiles.begin) outputs = outputs_of(phase, layer, first);
             const int count = min(TILE_BATCH, tiles.end - first);
             multiply_tiles<T, ROWS>(rows(), {m.input, m.input_stride}, matrix(phase), count, partial, weights);
             cta_sync();
-            if (first == tiles.begin) norm = finish_norm(*this, outputs.row);
             if (outputs.row < rows()) {
-                float2 value = {};
+                float2 value = outputs.bias;
                 UNROLL
                 for (int w = 0; w < CTA_WARPS && outputs.exists; ++w) {
                     const int at = ((w * TILE_BATCH + lane() / 4) * rows() + outputs.row) * TILE_ROWS + lane() % 4 * 2;
                     const float2 one = *reinterpret_cast<const float2*>(partial + at);
                     value.x += one.x, value.y += one.y;
                 }
-                value.x = (value.x - norm.x * outputs.sums.x) * norm.y + outputs.bias.x;
-                value.y = (value.y - norm.x * outputs.sums.y) * norm.y + outputs.bias.y;
                 epilogue(outputs, value);
             }
             partial = m.partial + (partial == m.partial ? m.partial_floats : 0);

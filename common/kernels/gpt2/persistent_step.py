@@ -18,7 +18,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from common.kernels.gpt2.decode_step import DecodeState, FusedStep, NormedProduct, first_tokens
+from common.kernels.gpt2.decode_step import DecodeState, FusedStep, first_tokens
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.weights import Weights
 
@@ -75,16 +75,11 @@ class PackedWeights:
             matrices.append(packed_by_slices(padded_heads(layer.proj.weight, weights.heads)))
             matrices.append(packed(layer.fc1.weight))
             matrices.append(packed_by_slices(layer.fc2.weight))
-            qkv = NormedProduct.of(layer.norm_1, layer.qkv.weight, layer.qkv.bias)
-            fc1 = NormedProduct.of(layer.norm_2, layer.fc1.weight, layer.fc1.bias)
-            vectors += [qkv.norm_weight, *(by_heads(one, weights.heads) for one in (qkv.weight_sum, qkv.bias))]
-            vectors += [layer.proj.bias, fc1.norm_weight, fc1.weight_sum, fc1.bias, layer.fc2.bias]
+            vectors += [layer.norm_1.weight, layer.norm_1.bias, by_heads(layer.qkv.bias, weights.heads)]
+            vectors += [layer.proj.bias, layer.norm_2.weight, layer.norm_2.bias, layer.fc1.bias, layer.fc2.bias]
             vectors.append(weights.wte.new_tensor([layer.scale, 0, 0, 0], dtype=torch.float32))
         matrices.append(packed(weights.head))
-        head = NormedProduct.of(weights.norm, weights.head)
-        vectors.append(head.norm_weight)
-        for one in (head.weight_sum, head.bias):
-            vectors.append(torch.nn.functional.pad(one, (0, -len(one) % TILE_ROWS)))
+        vectors += [weights.norm.weight, weights.norm.bias]
         return cls(torch.cat(matrices).view(-1, CHUNK_BYTES), torch.cat([vector.float() for vector in vectors]))
 
     @property

@@ -37,17 +37,7 @@ constexpr int TILE_BATCH = 8;    // tiles whose partial sums are reduced togethe
 constexpr int WARP_CHUNKS = 4;   // of a column-parallel stage, per warp
 constexpr int WARP_TILES = 4;    // of a slice, per warp
 constexpr int STAGE_CHUNKS = 2;  // of a row-parallel stage, at most
-#ifndef KEPT
-#define KEPT 2
-#endif
-#ifndef PREF
-#define PREF 2
-#endif
-#ifndef PREFL
-#define PREFL 4
-#endif
-constexpr int KEPT_TILES = KEPT;    // of 8 tiles of LM_HEAD: kept in the L2 cache for the next step
-constexpr int PREFETCHED_TILES = PREF, PREFETCH_LAYERS = PREFL;  // of 8: brought to the L2 cache during so many layers
+constexpr int KEPT_TILES = 2;    // of 8 tiles of LM_HEAD: kept in the L2 cache for the next step
 constexpr int SUM_SETS = 3;      // of all-reduce sums: one for PROJ, two in turn for FC2
 constexpr int INPUT_BYTES = 4;   // of a GEMV's input in shared memory, per column, for any T
 constexpr int STATE_PAD = 4;     // floats after a softmax state's head_dim: m, l, 0, 0
@@ -81,8 +71,7 @@ struct Matrix {
     int n, tiles, chunks;
     int stage_chunks;  // QKV, FC1, LM_HEAD: a stage is this many chunks of one tile; PROJ, FC2: of all tiles of a slice
     size_t weights;    // bytes from the start of all weights
-    int bias;          // floats from the start of all vectors
-    int norm, sums;    // QKV, FC1, LM_HEAD: the norm's weight, see step_layernorm.cuh; for each output a bias and a sum
+    int bias, norm;    // floats from the start of all vectors, the norm's weight and bias; -1: none
 
     __host__ __device__ size_t tile_bytes() const { return size_t{CHUNK_BYTES} * chunks; }
     __host__ __device__ int slice_begin(int slice) const { return tiles * slice / SLICES; }
@@ -227,9 +216,10 @@ inline void plan_layout(StepPlan& plan, const StepModel& model, int cluster, int
                                       : ceil_div(chunks, ceil_div(chunks, MOST_CHUNKS));
         const int stage_bytes = CHUNK_BYTES * stage_tiles * m.stage_chunks;
         plan.stage_bytes = std::max(plan.stage_bytes, static_cast<unsigned>(stage_bytes));
+        m.bias = m.norm = -1;
         if (phase == LM_HEAD) return;
         m.weights = plan.layer_bytes, plan.layer_bytes += m.tiles * m.tile_bytes();
-        if (!row_parallel) m.norm = take(width), m.sums = take(n);
+        if (!row_parallel) m.norm = take(2 * width);
         m.bias = take(n);
     };
     add(QKV, 3 * width, width / columns);
@@ -238,9 +228,9 @@ inline void plan_layout(StepPlan& plan, const StepModel& model, int cluster, int
     add(FC2, width, hidden / columns);
     add(LM_HEAD, model.vocab, width / columns);
     plan.scale = take(4);
-    Matrix& head = plan.matrices[LM_HEAD];  // its vectors and weights are after the last layer's
-    head.norm = 0, head.sums = width, head.bias = width + TILE_ROWS * head.tiles;
-    plan.vectors = model.layers * plan.layer_vectors + width + 2 * TILE_ROWS * head.tiles;
+    plan.matrices[LM_HEAD].norm = 0;  // after the last layer's, as are its weights
+    plan.vectors = model.layers * plan.layer_vectors + 2 * width;
+    const Matrix& head = plan.matrices[LM_HEAD];
     plan.weight_bytes = model.layers * plan.layer_bytes + head.tiles * head.tile_bytes();
     const int token_bytes = 2 * plan.head_dim * model.element_bytes();
     plan.stage_tokens = std::min(static_cast<int>(plan.stage_bytes) / token_bytes, CTA_THREADS * 32 / token_bytes);

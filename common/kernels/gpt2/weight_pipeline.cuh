@@ -2,7 +2,7 @@
 // Hopper.
 //
 //   PipelineBarriers, pipeline_init    full and empty mbarriers of the stages
-//   Producer                           load(...) as stages are released; prefetch(...); wait_step(); drain()
+//   Producer                           load(...) as stages are released; wait_step(); drain()
 //   Consumer                           wait_for(...) the next stages, release() them
 //
 //     producer   load(bytes); load(bytes); ...          false: the consumers have ended; then drain()
@@ -104,13 +104,6 @@ struct Producer : Pipeline {
         if (second) hopper::bulk_load_once(to + second_at, second, bytes, full);
         advance(1);
         return true;
-    }
-    // What a later load() will ask for -> the L2 cache. bytes: a multiple of 16
-    __device__ __forceinline__ void prefetch([[maybe_unused]] const void* from, [[maybe_unused]] unsigned bytes) const {
-#ifndef CUDA_SIMULATOR
-        asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes)
-                     : "memory");
-#endif
     }
     // Until the consumers have ended this step; the step after the next one must not have been loaded yet. False: it
     // was their last.
