@@ -29,7 +29,7 @@ def describe(engine: Engine, prompt: list[int]) -> None:
     print(engine.how_prefill(len(prompt)))
     engine.warm_up(len(prompt))
     (ttft,) = median_of(RUNS, lambda: [engine.generate([prompt], max_new_tokens=2).ttft_ms])
-    step, _ = engine._prepared_step(1, False)
+    step = engine._prepared_step(1, False)
     seq_len = engine._seq_len(len(prompt))
     prefill, buffer = engine._prepared_prefill(step, False, seq_len), engine._buffers[1, False]
 

@@ -97,8 +97,8 @@ class Engine:
         self._refused = "it does not fit this model, batch or GPU"  # why a step is not part of one
         self._plans = {}  # (batch, sampled) -> Plan or None
         self._steps = {}  # (batch, sampled) -> TorchStep, FusedStep or PersistentStep
-        self._readers = {}  # the same -> TokenReader
-        self._runs = {}  # the same -> what runs a step
+        self._runs = {}  # the same -> what runs a step that is not a PersistentStep
+        self._readers = {}  # the same -> TokenReader of such a step
         self._buffers = {}  # the same -> PromptBuffer
         self._prefills = Captured(MOST_PREFILLS)  # (batch, sampled, seq_len)
 
@@ -134,7 +134,7 @@ class Engine:
             raise ValueError(f"longest is {longest}; allowed: 1 to {self.max_seq_len - 1}, less than max_seq_len")
         if not 1 <= batch <= self.max_batch:
             raise ValueError(f"batch is {batch}; allowed: 1 to max_batch, which is {self.max_batch}")
-        step, _ = self._prepared_step(batch, sampled)
+        step = self._prepared_step(batch, sampled)
         self._prepared_prefill(step, sampled, self._seq_len(longest))
 
     @torch.no_grad()
@@ -166,7 +166,7 @@ class Engine:
         """
         self._check(prompts, max_new_tokens, temperature, top_k, top_p)
         batch, sampled = len(prompts), temperature > 0
-        step, run = self._prepared_step(batch, sampled)
+        step = self._prepared_step(batch, sampled)
         seq_len, buffer = self._seq_len(max(map(len, prompts))), self._buffers[batch, sampled]
         prefill = self._prepared_prefill(step, sampled, seq_len)
         start = time.perf_counter()
@@ -184,7 +184,8 @@ class Engine:
         if isinstance(step, PersistentStep):
             self._follow_kernel(step, result, max_new_tokens, start)
         else:
-            self._follow_launches(run, self._readers[batch, sampled], result, max_new_tokens, start)
+            run, reader = self._runs[batch, sampled], self._readers[batch, sampled]
+            self._follow_launches(run, reader, result, max_new_tokens, start)
         return result
 
     def _follow_launches(self, run, reader, result, max_new_tokens, start):
@@ -249,15 +250,15 @@ class Engine:
                 raise ValueError(f"prompt {number} holds the token {wrong[0]}; allowed: 0 to {self.weights.vocab - 1}")
 
     def _prepared_step(self, batch, sampled):
-        """(the step for this many sequences, a function that runs it: not of a PersistentStep)."""
+        """The step for this many sequences; with it, what runs it and reads its tokens."""
         if (batch, sampled) not in self._steps:
             state = DecodeState.empty(batch, self.max_seq_len, self.device)
             self._steps[batch, sampled] = step = self._new_step(batch, sampled, state)
-            self._readers[batch, sampled] = TokenReader(state.history)
             self._buffers[batch, sampled] = PromptBuffer(state)
             if not isinstance(step, PersistentStep):
+                self._readers[batch, sampled] = TokenReader(state.history)
                 self._runs[batch, sampled] = self._captured(step, lambda: step.run(sampled))
-        return self._steps[batch, sampled], self._runs.get((batch, sampled))
+        return self._steps[batch, sampled]
 
     def _new_step(self, batch, sampled, state):
         if plan := self._plan(batch, sampled):

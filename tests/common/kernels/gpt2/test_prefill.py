@@ -33,7 +33,7 @@ def prompt_of(length, seed=0):
 def filled(engine, prompts, seq_len, weights):
     """(step, its caches) behind a prefill that is not captured, with `weights` in place of the engine's own."""
     batch = len(prompts)
-    step, _ = engine._prepared_step(batch, False)
+    step = engine._prepared_step(batch, False)
     caches = [(k[:batch], v[:batch]) for k, v in engine.caches]
     buffer = PromptBuffer(step.state)
     buffer.put(prompts, seq_len, None)
