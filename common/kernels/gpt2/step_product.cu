@@ -12,29 +12,30 @@ static int rows_per_warp(const StepProduct& p) {
     return plan_step(p, 2).tiles >= processors ? 2 : 1;
 }
 
-template <typename T, template <typename> class Output, int MAX_ROWS>
+template <typename T, class Out, int MAX_ROWS>
 static void with_rows(const StepProduct& p) {
     const int rows = rows_per_warp(p);
-    if (rows == 1) return launch_step<T, Output, MAX_ROWS, 1>(p);
-    if (rows == 2) return launch_step<T, Output, MAX_ROWS, 2>(p);
-    if constexpr (MAX_ROWS == 1) launch_step<T, Output, MAX_ROWS, 4>(p);
+    if (rows == 1) return launch_step<T, Out, MAX_ROWS, 1>(p);
+    if (rows == 2) return launch_step<T, Out, MAX_ROWS, 2>(p);
+    if constexpr (MAX_ROWS == 1) launch_step<T, Out, MAX_ROWS, 4>(p);
 }
 
-template <typename T, template <typename> class Output>
+template <typename T, class Out>
 static void with_output(const StepProduct& p) {
     if (p.rows == 1)
-        with_rows<T, Output, 1>(p);
+        with_rows<T, Out, 1>(p);
     else
-        with_rows<T, Output, MAX_STEP_ROWS>(p);
+        with_rows<T, Out, MAX_STEP_ROWS>(p);
 }
 
 template <typename T>
 static void with_type(const StepProduct& p) {
+    using Kind = StepProduct::Output;
     switch (p.output) {
-        case StepProduct::Output::QKV: return with_output<T, ToHeads>(p);
-        case StepProduct::Output::RESIDUAL: return with_output<T, ToResidual>(p);
-        case StepProduct::Output::GELU: return with_output<T, ToInner>(p);
-        case StepProduct::Output::LOGITS: return with_output<T, ToLogits>(p);
+        case Kind::QKV: return with_output<T, Output<T, Kind::QKV>>(p);
+        case Kind::RESIDUAL: return with_output<T, Output<T, Kind::RESIDUAL>>(p);
+        case Kind::GELU: return with_output<T, Output<T, Kind::GELU>>(p);
+        case Kind::LOGITS: return with_output<T, Output<T, Kind::LOGITS>>(p);
     }
 }
 

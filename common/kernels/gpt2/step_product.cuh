@@ -195,11 +195,11 @@ __device__ __forceinline__ void load_input(float (&x)[Vector<T>::SIZE], const vo
     }
 }
 
-// Output: of step_outputs.cuh. MAX_ROWS: sequences, p.rows of which there are.
-template <typename T, template <typename> class Output, int MAX_ROWS, int ROWS>
+// Out: an Output of step_outputs.cuh. MAX_ROWS: sequences, p.rows of which there are.
+template <typename T, class Out, int MAX_ROWS, int ROWS>
 __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const StepProduct p, const ProductPlan plan) {
     constexpr int SIZE = Vector<T>::SIZE;
-    constexpr bool NORM = Output<T>::NORM;
+    constexpr bool NORM = Out::NORM;
     extern __shared__ __align__(16) unsigned char memory[];
     const Shared shared = shared_of(memory, p, plan);
     const size_t input_row = NORM ? sizeof(float) * p.k : size_t{16} * plan.vectors;  // bytes
@@ -238,7 +238,7 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
     for (int tile = blockIdx.x; tile < plan.tiles; tile += gridDim.x) {
         const int n = tile * plan.tile_rows + out_col;
         const bool mine = out_row < p.rows && n < p.n;
-        const Output<T> output = mine ? Output<T>(p, out_row, n) : Output<T>();
+        const Out output = mine ? Out(p, out_row, n) : Out();
         float sums[ROWS][MAX_ROWS] = {};
         NO_UNROLL
         for (int round = 0; round < plan.rounds; ++round) {
@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
                 sum += shared.partial[(s * p.rows + out_row) * plan.tile_rows + out_col];
             const float value = (sum - norm.x * weight_sum) * norm.y + bias;
             output.store(value);
-            if (Output<T>::FINDS_BEST && is_better({value, n}, best)) best = {value, n};
+            if (Out::FINDS_BEST && is_better({value, n}, best)) best = {value, n};
         }
         const int next_tile = tile + static_cast<int>(gridDim.x);
         if (next_tile >= plan.tiles) break;
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
         __syncthreads();
     }
 
-    if constexpr (Output<T>::FINDS_BEST) {  // tile_rows is a power of two of at most 32: the numbers of a sequence lie in one warp
+    if constexpr (Out::FINDS_BEST) {  // tile_rows is a power of two of at most 32: the numbers of a sequence lie in one warp
         best = best_of_lanes(best, plan.tile_rows);
         if (out_col == 0 && out_row < p.rows) p.best[out_row * static_cast<int>(gridDim.x) + blockIdx.x] = best;
     }
@@ -298,11 +298,11 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
 
 // ------------------------------------------------------------------------------------------------ 4. Launcher
 
-template <typename T, template <typename> class Output, int MAX_ROWS, int ROWS>
+template <typename T, class Out, int MAX_ROWS, int ROWS>
 void launch_step(const StepProduct& p) {
     const ProductPlan plan = plan_step(p, ROWS);
     const size_t bytes = shared_of(nullptr, p, plan).bytes;
-    const auto kernel = step_kernel<T, Output, MAX_ROWS, ROWS>;
+    const auto kernel = step_kernel<T, Out, MAX_ROWS, ROWS>;
     if (p.early) return launch_after(kernel, plan.blocks, STEP_THREADS, bytes, p.stream, p, plan);
     kernel<<<plan.blocks, STEP_THREADS, bytes, p.stream>>>(p, plan);
     CUDA_CHECK_LAUNCH();
