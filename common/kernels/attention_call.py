@@ -86,9 +86,8 @@ class Options:
     @property
     def used(self) -> list[str]:
         """Those of softcap, sinks, dropout_p and window_size that the call uses."""
-        windowed = self.window_size != NO_WINDOW
-        given = {"softcap": self.softcap, "sinks": self.sinks is not None, "dropout_p": self.dropout_p}
-        return [name for name, x in (given | {"window_size": windowed}).items() if x]
+        given = self.softcap, self.sinks is not None, self.dropout_p, self.window_size != NO_WINDOW
+        return [name for name, x in zip(("softcap", "sinks", "dropout_p", "window_size"), given, strict=True) if x]
 
     @property
     def used_words(self) -> list[str]:

@@ -94,8 +94,7 @@ def attend_packed(
     rows = [with_rows(padded(x, width)) for x in (query, key, value)]
     asked = options.is_causal, scale, options.lower_right, options.deterministic, *_last(options, query.device)
     needed = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*rows, options.sinks))
-    operators = operators_of("flash", query.device)
-    out, lse = run(operators, "packed_attention", (*rows, *numbers, *asked), needed)
+    out, lse = _launched("flash", "packed_attention", (*rows, *numbers, *asked), needed)
     out = out[..., :value_head_dim].contiguous()
     return (out, lse) if options.return_lse else out
 
@@ -201,7 +200,9 @@ def _signature(query: Tensor, key: Tensor, value: Tensor, options: Options) -> t
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or transforming() or forward_ad._current_level >= 0:
         return None
-    if not (options.attn_mask is options.sinks is options.seed is None) or options.dropout_p:
+    if not (options.attn_mask is options.sinks is options.seed is None) or isinstance(options.scale, Tensor):
+        return None
+    if options.dropout_p:  # its seed is new every time
         return None
     given = tuple(vars(options).values())
     for x in (query, key, value):
