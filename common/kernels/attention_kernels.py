@@ -3,7 +3,8 @@
     attend(query, key, value, Options(is_causal=True))      the result, by the kernel that is chosen
     choice(call), passed_over(call)                         its name, and why those before it do not take the call
 
-KERNELS lists them, the fastest first; without Options.kernel it is the first that takes the call.
+KERNELS lists them, the fastest first; without Options.kernel it is the first that takes the call. A call is looked at
+closely once: for the next one like it _ready has the operator, since the host's time is most of a short sequence's.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from common.kernels.loaded import BACKENDS
 from common.reference.oracle import scale_or_default
 
 FLASH_HEAD_DIM, MAX_HEAD_DIM = 128, 256
-MOST_READY = 4096
+MOST_READY = 1024
 _ready: dict[tuple, tuple] = {}  # by _signature: room, operator, its arguments after value, whether for a gradient
 
 
@@ -52,8 +53,8 @@ class Kernel:
 def attend(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor | tuple[Tensor, Tensor]:
     """Attention by the kernel that is chosen. Arguments, result and errors: common.kernels.attention.attention."""
     signature = _signature(query, key, value, options)
-    if signature and signature in _ready:
-        room, name, others, gradients = _ready[signature]
+    if found := signature and _ready.get(signature):
+        room, name, others, gradients = found
         out, lse = _launched(room, name, (query, key, value, *others), gradients)
         return (out, lse) if options.return_lse else out
     call = Call.of(query, key, value, options)
@@ -194,15 +195,11 @@ CHOSEN_FROM = ("sparse", "flash")
 
 
 def _signature(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple | None:
-    """All that decides which operator gets these tensors as they are, and its other arguments; None: that takes a Call.
-
-    A call is looked at closely once; the next one like it pays for a look into _ready.
-    """
+    """All that decides which operator gets these tensors as they are, with which other arguments; None: ask a Call."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or transforming() or forward_ad._current_level >= 0:
         return None
-    if not (options.attn_mask is options.sinks is options.seed is None) or isinstance(options.scale, Tensor):
-        return None
-    if options.dropout_p:  # its seed is new every time
+    tensors = not (options.attn_mask is options.sinks is options.seed is None) or isinstance(options.scale, Tensor)
+    if tensors or options.dropout_p:  # its seed is new every time
         return None
     given = tuple(vars(options).values())
     for x in (query, key, value):
