@@ -101,9 +101,7 @@ inline AttentionMask attention_mask(const std::optional<Tensor>& mask, const Ten
     const int64_t sizes[] = {query.size(0), query.size(1), query.size(2), key.size(2)};
     int64_t* strides[] = {&result.batch_stride, &result.head_stride, &result.query_stride, &result.key_stride};
     const char* names[] = {"batch", "heads", "S_q", "S_k"};
-    std::string whole;
-    for (int64_t size : sizes) whole += (whole.empty() ? "[" : ", ") + std::to_string(size);
-    whole += "]";
+    const torch::headeronly::IntHeaderOnlyArrayRef whole(sizes, 4);
 
     const auto dtype = x.scalar_type();
     const bool is_bool = dtype == torch::headeronly::ScalarType::Bool;

@@ -55,6 +55,20 @@ inline std::string as_text(Number part) {
     return std::to_string(part);
 }
 
+// "[2, 12, 1024, 64]". Texts are put together only where a check fails: they take longer than the checks.
+inline std::string as_text(torch::headeronly::IntHeaderOnlyArrayRef sizes) {
+    std::string text;
+    for (int64_t size : sizes) text += (text.empty() ? "[" : ", ") + std::to_string(size);
+    return text.empty() ? "[]" : text + "]";
+}
+inline torch::headeronly::IntHeaderOnlyArrayRef shape_of(const Tensor& x) { return x.sizes(); }
+// "batch, heads, S_q"
+inline std::string as_text(std::initializer_list<const char*> names) {
+    std::string text;
+    for (const char* name : names) text += (text.empty() ? "" : ", ") + std::string(name);
+    return text;
+}
+
 template <typename... Parts>
 inline void check(bool ok, const Parts&... parts) {
     if (ok) return;
@@ -62,13 +76,6 @@ inline void check(bool ok, const Parts&... parts) {
     simulator::check_tensors_end();  // this call is over
 #endif
     throw std::invalid_argument((std::string() + ... + as_text(parts)));
-}
-
-// "[2, 12, 1024, 64]"
-inline std::string shape_of(const Tensor& x) {
-    std::string text = "[";
-    for (int64_t i = 0; i < x.dim(); ++i) text += (i ? ", " : "") + std::to_string(x.size(i));
-    return text + "]";
 }
 
 #ifdef CUDA_SIMULATOR
@@ -96,10 +103,8 @@ inline void tell_checker_of_any(const Tensor&, const char*) {}
 // Refuses anything but a non-empty tensor of `dtype` on the backend's device with one dimension per name.
 inline void check_but_layout(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
                              torch::headeronly::ScalarType dtype) {
-    std::string expected;
-    for (const char* dim : dims) expected += (expected.empty() ? "" : ", ") + std::string(dim);
     check(x.dim() == static_cast<int64_t>(dims.size()), name, " has ", x.dim(), " dimensions, shape ", shape_of(x),
-          "; it must be [", expected, "]");
+          "; it must be [", dims, "]");
     check(x.scalar_type() == dtype, name, " has dtype ", torch::headeronly::toString(x.scalar_type()), "; it must be ",
           torch::headeronly::toString(dtype));
     int64_t i = 0;

@@ -76,6 +76,7 @@ class Options:
             raise ValueError(
                 f"window_size is {window!r}; it must be (left, right), integers of 0 or more, or -1: no such end"
             )
+        object.__setattr__(self, "window_size", tuple(window))
         if self.key_stride < 1 or not 0 <= self.key_offset < self.key_stride:
             raise ValueError(
                 f"key_stride is {self.key_stride} and key_offset {self.key_offset}; key_stride must be at least 1, and "
@@ -85,9 +86,8 @@ class Options:
     @property
     def used(self) -> list[str]:
         """Those of softcap, sinks, dropout_p and window_size that the call uses."""
-        windowed = tuple(self.window_size) != NO_WINDOW
-        given = {"softcap": self.softcap, "sinks": self.sinks is not None, "dropout_p": self.dropout_p}
-        return [name for name, x in (given | {"window_size": windowed}).items() if x]
+        given = self.softcap, self.sinks is not None, self.dropout_p, self.window_size != NO_WINDOW
+        return [name for name, x in zip(("softcap", "sinks", "dropout_p", "window_size"), given, strict=True) if x]
 
     @property
     def used_words(self) -> list[str]:

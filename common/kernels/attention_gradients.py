@@ -218,7 +218,7 @@ def _save(ctx, rule: Rule, arguments: Sequence, output: tuple, needed: Sequence[
     if rule.mask is not None and arguments[rule.mask] is not None and needed[rule.mask]:
         raise ValueError(NO_MASK_GRADIENT)
     ctx.at = [i for i, x in enumerate(arguments) if isinstance(x, Tensor)]
-    ctx.others = [None if i in ctx.at else x for i, x in enumerate(arguments)]
+    ctx.others = [None if isinstance(x, Tensor) else x for x in arguments]
     ctx.outputs = len(output)
     ctx.save_for_backward(*output, *(arguments[i] for i in ctx.at))
     if output:

@@ -3,7 +3,8 @@
     attend(query, key, value, Options(is_causal=True))      the result, by the kernel that is chosen
     choice(call), passed_over(call)                         its name, and why those before it do not take the call
 
-KERNELS lists them, the fastest first; without Options.kernel it is the first that takes the call.
+KERNELS lists them, the fastest first; without Options.kernel it is the first that takes the call. A call is looked at
+closely once: for the next one like it _ready has the operator, since the host's time is most of a short sequence's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from common.compiling.derivatives import refuse_forward_mode
 from common.kernels.attention_call import (
@@ -28,30 +30,43 @@ from common.kernels.attention_call import (
     padded,
     with_rows,
 )
-from common.kernels.attention_gradients import below_autograd, operators_of, run, transforming
+from common.kernels.attention_gradients import RULES, below_autograd, operators_of, run, transforming
+from common.kernels.loaded import BACKENDS
 from common.reference.oracle import scale_or_default
 
 FLASH_HEAD_DIM, MAX_HEAD_DIM = 128, 256
+MOST_READY = 1024
+_ready: dict[tuple, tuple] = {}  # by _signature: room, operator, its arguments after value, whether for a gradient
 
 
 @dataclass(frozen=True)
 class Kernel:
     """Attributes:
     refuses: why it does not take a call; "" if it does.
-    run: (out, lse) of a call; lse may be None where the call does not return it.
+    operator: which one computes a call: a room of common/kernels, its name there, its arguments.
     """
 
     refuses: Callable[[Call], str]
-    run: Callable[[Call], tuple[Tensor, Tensor | None]]
+    operator: Callable[[Call], tuple[str, str, tuple]]
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor | tuple[Tensor, Tensor]:
     """Attention by the kernel that is chosen. Arguments, result and errors: common.kernels.attention.attention."""
+    signature = _signature(query, key, value, options)
+    if found := signature and _ready.get(signature):
+        room, name, others, gradients = found
+        out, lse = _launched(room, name, (query, key, value, *others), gradients)
+        return (out, lse) if options.return_lse else out
     call = Call.of(query, key, value, options)
     refuse_forward_mode("attention", [x for x in (query, key, value, options.sinks) if x is not None])
     if call.empty:
         return call.empty_result()
-    return call.result(*KERNELS[choice(call)].run(call))
+    room, name, arguments = KERNELS[choice(call)].operator(call)
+    if signature and arguments[0] is query and arguments[1] is key and arguments[2] is value:
+        if len(_ready) >= MOST_READY:
+            _ready.clear()
+        _ready[signature] = room, name, arguments[3:], call.gradients
+    return call.result(*_launched(room, name, arguments, call.gradients))
 
 
 def attend_packed(
@@ -80,8 +95,7 @@ def attend_packed(
     rows = [with_rows(padded(x, width)) for x in (query, key, value)]
     asked = options.is_causal, scale, options.lower_right, options.deterministic, *_last(options, query.device)
     needed = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (*rows, options.sinks))
-    operators = operators_of("flash", query.device)
-    out, lse = run(operators, "packed_attention", (*rows, *numbers, *asked), needed)
+    out, lse = _launched("flash", "packed_attention", (*rows, *numbers, *asked), needed)
     out = out[..., :value_head_dim].contiguous()
     return (out, lse) if options.return_lse else out
 
@@ -108,7 +122,7 @@ def choice(call: Call) -> str:
 def passed_over(call: Call) -> dict[str, str]:
     """The kernels before the chosen one, and why they do not take the call; "sparse" only where there is a pattern."""
     names = CHOSEN_FROM[: CHOSEN_FROM.index(choice(call))] if call.options.kernel is None else ()
-    sparse = call.options.key_stride > 1 or tuple(call.options.window_size) != NO_WINDOW
+    sparse = call.options.key_stride > 1 or call.options.window_size != NO_WINDOW
     return {name: KERNELS[name].refuses(call) for name in names if sparse or name != "sparse"}
 
 
@@ -139,20 +153,16 @@ def _flash_fp32_refuses(call: Call) -> str:
     return _flash_refuses(call) or (call.options.used_words or (_wide(call, FLASH_HEAD_DIM),))[0]
 
 
-def _run_flash(call: Call) -> tuple[Tensor, Tensor | None]:
-    operators, arguments = operators_of("flash", call.query.device), flash_arguments(call)
-    if call.options.used or call.options.return_lse or call.gradients or transforming():
-        return run(operators, "flash_attention_forward", arguments, call.gradients)
-    if torch.compiler.is_compiling():
-        return operators.flash_attention(*arguments), None
-    return below_autograd(operators, "flash_attention", *arguments), None
+def _flash_operator(call: Call) -> tuple[str, str, tuple]:
+    returns_lse = call.options.used or call.options.return_lse or call.gradients or transforming()
+    return "flash", "flash_attention_forward" if returns_lse else "flash_attention", flash_arguments(call)
 
 
 def _sparse_refuses(call: Call) -> str:
     options, (left, right) = call.options, call.options.window_size
     if options.key_stride == 1 and (left < 0 or not (call.is_causal or left == right)):
         return "it has keys at a stride, and windows that are causal or equally wide to both sides"
-    if options.key_stride > 1 and tuple(options.window_size) != NO_WINDOW:
+    if options.key_stride > 1 and options.window_size != NO_WINDOW:
         return f"key_stride is {options.key_stride} with window_size"
     others = [words for words in options.used_words if not words.startswith("window_size")]
     if others or call.attn_mask is not None:
@@ -166,24 +176,49 @@ def _sparse_refuses(call: Call) -> str:
     return _wide(call, FLASH_HEAD_DIM)
 
 
-def _run_sparse(call: Call) -> tuple[Tensor, Tensor | None]:
+def _sparse_operator(call: Call) -> tuple[str, str, tuple]:
     options = call.options
     if options.key_stride > 1:
         name, asked = "strided_attention", (options.key_stride, options.key_offset, call.is_causal)
     else:
         name, asked = "sliding_window_attention", (options.window_size[0] + 1, call.is_causal)
-    operators, arguments = operators_of("sparse", call.query.device), (call.query, call.key, call.value, *asked)
-    if options.return_lse:
-        return getattr(operators, f"{name}_forward")(*arguments, call.scale)
-    return getattr(operators, name)(*arguments, call.scale), None
+    name = f"{name}_forward" if options.return_lse else name
+    return "sparse", name, (call.query, call.key, call.value, *asked, call.scale)
 
 
 KERNELS = {
-    "sparse": Kernel(_sparse_refuses, _run_sparse),
-    "flash": Kernel(_flash_refuses, _run_flash),
-    "flash_fp32": Kernel(_flash_fp32_refuses, _run_flash),  # float32 without tensor cores
+    "sparse": Kernel(_sparse_refuses, _sparse_operator),
+    "flash": Kernel(_flash_refuses, _flash_operator),
+    "flash_fp32": Kernel(_flash_fp32_refuses, _flash_operator),  # float32 without tensor cores
 }
 CHOSEN_FROM = ("sparse", "flash")
+
+
+def _signature(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple | None:
+    """All that decides which operator gets these tensors as they are, with which other arguments; None: ask a Call."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or transforming() or forward_ad._current_level >= 0:
+        return None
+    tensors = not (options.attn_mask is options.sinks is options.seed is None) or isinstance(options.scale, Tensor)
+    if tensors or options.dropout_p:  # its seed is new every time
+        return None
+    given = tuple(vars(options).values())
+    for x in (query, key, value):
+        if type(x) is not Tensor or x.is_nested or x.layout is not torch.strided or x.dim() != 4:
+            return None
+        given += x.shape, x.stride(3), x.dtype, x.device, x.requires_grad
+    kind = query.device.type
+    cast = kind in BACKENDS and torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
+    return *given, cast, torch.is_grad_enabled()
+
+
+def _launched(room: str, name: str, arguments: tuple, gradients: bool) -> tuple[Tensor, Tensor | None]:
+    """(out, lse) of an operator; lse is None where it returns none."""
+    operators = operators_of(room, arguments[0].device)
+    if (name in RULES and gradients) or transforming():
+        return run(operators, name, arguments, gradients)
+    compiling = torch.compiler.is_compiling()  # there the autograd formula is wanted
+    out = getattr(operators, name)(*arguments) if compiling else below_autograd(operators, name, *arguments)
+    return out if isinstance(out, tuple) else (out, None)
 
 
 def _wide(call: Call, most: int) -> str:

@@ -196,6 +196,37 @@ def test_which_kernel_is_chosen(device):
     )
 
 
+def test_a_call_like_an_earlier_one_is_looked_at_again(device):
+    """The second of two calls that differ in one thing only gets what it asks for, and is refused as the first was."""
+    query, key, value = (torch.randn(2, 3, 9, HEAD_DIM, device=device) for _ in range(3))
+    out = attention(query, key, value, is_causal=True)
+    assert torch.equal(attention(query, key, value, is_causal=True), out)
+    assert not torch.equal(attention(query, key, value), out)
+    assert not torch.equal(attention(2 * query, key, value, is_causal=True), out)
+    with_lse, lse = attention(query, key, value, is_causal=True, return_lse=True)
+    assert torch.equal(with_lse, out) and lse.shape == (2, 3, 9)
+    assert torch.equal(attention(query, key[:, :1], value[:, :1], is_causal=True, enable_gqa=True)[:, 0], out[:, 0])
+    turned = [x.mT.contiguous().mT for x in (query, key, value)]  # rows that are not contiguous
+    assert torch.equal(attention(*turned, is_causal=True), out)
+    narrow = [x[..., :4] for x in (query, key, value)]
+    assert torch.equal(attention(*narrow, is_causal=True), attention(*narrow, is_causal=True, scale=0.5))
+    trained = value.clone().requires_grad_()
+    with torch.no_grad():
+        assert not attention(query, key, trained, is_causal=True).requires_grad
+    assert torch.autograd.grad(attention(query, key, trained, is_causal=True).sum(), trained)[0].any()
+    with torch.autocast(torch.device(device).type, torch.bfloat16):
+        assert attention(query, key, value, is_causal=True).dtype == torch.bfloat16
+    alone = torch.func.vmap(lambda q: attention(q, key, value, is_causal=True))(query[None])
+    torch.testing.assert_close(alone[0], out)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward-mode"):
+        dual = torch.autograd.forward_ad.make_dual(query, query)
+        attention(dual, key, value, is_causal=True)
+    with pytest.raises(ValueError, match="is_causal is 1"):
+        attention(query, key, value, is_causal=1)
+    with pytest.raises(ValueError, match=r"key is on the device 'meta'"):
+        attention(query, key.to("meta"), value, is_causal=True)
+
+
 def test_explain_leaves_the_generator_alone(device):
     inputs, drawn = tensors(device, 9, 9), []
     for asked in (False, True):
