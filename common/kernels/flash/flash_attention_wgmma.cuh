@@ -377,8 +377,8 @@ __global__ void __launch_bounds__(S::THREADS, 1)
 template <class S, class P>
 bool make_maps(typename P::Problem& p, const AttentionArguments& a, hopper::RowShape rows, hopper::RowShape keys) {
     using T = typename S::T;
-    static const bool built = hopper::is_built(flash_attention_wgmma_kernel<S, P>);  // on any GPU of the same capability
-    return built && hopper::make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) &&
+    return hopper::is_built(flash_attention_wgmma_kernel<S, P>) &&
+           hopper::make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) &&
            hopper::make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) &&
            hopper::make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c);
 }

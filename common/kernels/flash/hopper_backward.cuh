@@ -350,8 +350,8 @@ bool make_problem(typename S::Problem& p, const AttentionArguments& a, int64_t b
                   const RowStrides& grad_out_strides) {
     using T = typename S::T;
     const hopper::RowShape rows = {batch, a.heads, a.S_q, a.head_dim}, keys = {batch, a.kv_heads, a.S_k, a.head_dim};
-    static const bool built = hopper::is_built(flash_backward_wgmma_kernel<S>);  // on any GPU of the same capability
-    if (!built || !hopper::make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
+    if (!hopper::is_built(flash_backward_wgmma_kernel<S>) ||
+        !hopper::make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
         !hopper::make_tensor_map<T>(p.grad_out, grad_out, rows, grad_out_strides, S::B_r) ||
         !hopper::make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) ||
         !hopper::make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c))
