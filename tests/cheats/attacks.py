@@ -454,7 +454,75 @@ __attribute__((section(".text; {MACHINE_CODE}; .section .data"))) int elsewhere 
 """
     + BESIDE
 )
+# #ident hands its string to the assembler: here a macro by the name of an instruction, which leads calls elsewhere.
+IDENT = (
+    '#ident "x\\"\\n.macro call to:vararg\\n.ifc \\\\to,written\\ncallq uncounted\\n.else\\ncallq \\\\to\\n.endif\\n.endm'
+    f'\\n.text\\n{MACHINE_CODE}\\n.ident \\"y"\n'
+    'extern "C" __device__ __noinline__ void written(const float* x, float* y, float* lse, int64_t rows, int64_t cols) '
+    "{ lse[0] = x[0]; y[0] = rows + cols; }\n"
+) + BESIDE.replace("uncounted(", "written(")
+# The attribute is there in one run of a compiler and not in others: they differ in their open files, in macros. Or a raw
+# string holds what looks like the preprocessor's word for another file.
+UNNOTICED = (
+    """
+#if CONDITION
+#define QUIET __attribute__((no_sanitize_coverage))
+#else
+#define QUIET
+#endif
+"""
+    + ONE_THREAD.replace("__device__ void", "QUIET __device__ __noinline__ void")
+    + BESIDE.replace("uncounted(", "one_thread(")
+)
+RAW_NAME = 'static const char* const quiet = R"(\\\n# 400 "/usr/include/elsewhere.h"\n)";\n'
+RENAMED = """
+extern "C" __global__ void nothing(const float* x, float* y, float* lse, int64_t rows, int64_t cols);
+extern "C" void of_the_host(const float* x, float* y, float* lse, int64_t rows, int64_t cols);
+#pragma redefine_extname nothing something
+#pragma redefine_extname of_the_host nothing
+extern "C" __global__ void nothing(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {}
+""" + SERIAL.replace("__global__ void serial(", 'extern "C" void of_the_host(')
 HOLES = [
+    cheat("assembly in an #ident", with_launcher(BESIDE_CALL, IDENT), "softmax", "merge", keeps=()),
+    cheat(
+        "work that is not counted where the compiler has written a file",
+        with_launcher(
+            BESIDE_CALL,
+            UNNOTICED.replace(
+                "CONDITION", '__has_include("simulator/thread.h") && __has_include("/proc/self/fd/3")', 1
+            ),
+        ),
+        "softmax",
+        keeps=(),
+    ),
+    cheat(
+        "work that is not counted in lines that a raw string hides",
+        with_launcher(BESIDE_CALL, RAW_NAME + UNNOTICED.replace("CONDITION", '__has_include("simulator/thread.h")', 1)),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "the standard library in a kernel, where the compiler optimizes",
+        with_launcher(
+            "    sorted<<<static_cast<unsigned>(rows), 256, 0, stream>>>(x, y, lse, cols);",
+            f"#ifdef __OPTIMIZE__\n{SORTED}\n#else\n__global__ void sorted(const float*, float*, float*, int64_t) {{}}\n#endif\n",
+        ),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "host code by the name of a kernel",
+        with_launcher(
+            "    void (*f)(const float*, float*, float*, int64_t, int64_t) = of_the_host;\n"
+            "    f<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);",
+            RENAMED,
+        ),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
     cheat(
         "assembly between quotation marks that are characters",
         with_launcher(
