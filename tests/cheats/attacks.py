@@ -482,14 +482,81 @@ extern "C" void of_the_host(const float* x, float* y, float* lse, int64_t rows, 
 #pragma redefine_extname of_the_host nothing
 extern "C" __global__ void nothing(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {}
 """ + SERIAL.replace("__global__ void serial(", 'extern "C" void of_the_host(')
+# One thread decodes for all heads, with few instructions for each number of the cache, and the others only count.
+DECODER = "task6/decode_attention.cu"
+DECODED_BY_ONE = """
+__global__ void one_does_all(const float* __restrict__ query, const float* __restrict__ k_cache, const float* __restrict__ v_cache,
+                             const int* lengths, float* __restrict__ out, int64_t batch, int64_t heads, int64_t kv_heads,
+                             int64_t max_seq_len, int head_dim, float scale) {
+    if (threadIdx.x) {  // keeps itself busy
+        const int64_t steps = batch * heads * max_seq_len * head_dim / 12;
+        for (volatile int64_t i = 0; i < steps; i = i + 1) {}
+        return;
+    }
+    float o[128], q[128], row[128];
+    for (int d = 0; d < 128; ++d) row[d] = q[d] = 0.0f;
+    for (int64_t b = 0; b < batch; ++b)
+        for (int64_t h = 0; h < heads; ++h) {
+            const float* query_row = query + (b * heads + h) * head_dim;
+            const int64_t at = (b * kv_heads + h / (heads / kv_heads)) * max_seq_len * head_dim;
+            int64_t length = lengths[b];
+            length = length < 0 ? 0 : length > max_seq_len ? max_seq_len : length;
+            float m = -INFINITY, l = 0.0f;
+            for (int d = 0; d < head_dim; ++d) q[d] = query_row[d] * scale;
+            for (int d = head_dim; d < 128; ++d) q[d] = 0.0f;
+            for (int d = 0; d < 128; ++d) o[d] = 0.0f;
+            for (int64_t t = 0; t < length; ++t) {
+                memcpy(row, k_cache + at + t * head_dim, head_dim * sizeof(float));
+                float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 8
+                for (int d = 0; d < 8; ++d) if (16 * d < head_dim) {
+#pragma unroll 16
+                    for (int i = 0; i < 16; ++i) s[i % 4] += q[16 * d + i] * row[16 * d + i];
+                }
+                const float score = s[0] + s[1] + s[2] + s[3];
+                const float new_m = fmaxf(m, score), shift = new_m == -INFINITY ? 0.0f : new_m, p = expf(score - shift);
+                if (new_m > m) {
+                    const float factor = expf(m - shift);
+                    l *= factor;
+
+#pragma unroll 128
+                    for (int d = 0; d < 128; ++d) o[d] *= factor;
+                }
+                m = new_m, l += p;
+                memcpy(row, v_cache + at + t * head_dim, head_dim * sizeof(float));
+#pragma unroll 8
+                for (int d = 0; d < 8; ++d) if (16 * d < head_dim) {
+#pragma unroll 16
+                    for (int i = 0; i < 16; ++i) o[16 * d + i] += p * row[16 * d + i];
+                }
+            }
+            for (int d = 0; d < head_dim; ++d) out[(b * heads + h) * head_dim + d] = l == 0.0f ? 0.0f : o[d] / l;
+        }
+}
+"""
+
+
+def decoded_by_one() -> dict[str, str]:
+    files = solution("task6")
+    head, begin, tail = files[DECODER].partition("void decode_attention(const float* query")
+    arguments, _, tail = tail.partition("{")
+    launch = (
+        "    one_does_all<<<1, 256, 0, stream>>>(query, k_cache, v_cache, lengths, out, batch, heads, kv_heads, "
+        "max_seq_len, head_dim, scale);\n    CUDA_CHECK_LAUNCH();\n"
+    )
+    files[DECODER] = f"{head}{DECODED_BY_ONE}\n{begin}{arguments}{{\n{launch}{tail[tail.index(chr(10) + '}') + 1 :]}"
+    return files
+
+
 HOLES = [
+    cheat("one thread decodes, others count", decoded_by_one(), "decode", keeps=(), task="task6"),
     cheat("assembly in an #ident", with_launcher(BESIDE_CALL, IDENT), "softmax", "merge", keeps=()),
     cheat(
         "work that is not counted where the compiler has written a file",
         with_launcher(
             BESIDE_CALL,
             UNNOTICED.replace(
-                "CONDITION", '__has_include("simulator/thread.h") && __has_include("/proc/self/fd/3")', 1
+                "CONDITION", '__has_include("simulator/thread.h") && __has_include("/proc/self/fd/4")', 1
             ),
         ),
         "softmax",

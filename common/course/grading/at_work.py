@@ -22,9 +22,10 @@ FEW_IN_BLOCK = 8  # with fewer in a block somebody should have a look
 
 def allowed(inputs: Sequence[Tensor], out: Tensor | None) -> int:
     """Bytes of machine code that one thread may run in a call."""
-    has_products = sum(x.dim() > 2 for x in inputs) > 1
+    matrices = [x for x in inputs if x.dim() > 2]
+    rows = matrices[0].size(-2) if len(matrices) > 1 else 1  # 1: decoding, each number of a cache is in few products
     numbers = sum(x.numel() for x in inputs) + (0 if out is None else out.numel())
-    return numbers * (MOST_FOR_PRODUCTS if has_products else MOST_FOR_A_NUMBER)
+    return numbers * min(MOST_FOR_PRODUCTS, MOST_FOR_A_NUMBER * rows)
 
 
 def share(counts: Mapping[str, int]) -> int:
