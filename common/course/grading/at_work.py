@@ -13,8 +13,8 @@ from torch import Tensor
 
 # Bytes of machine code that the busiest thread may run for each number of inputs and output, and where matrices are
 # multiplied. In the 61 submissions of `python -m common.course attack --kind honest`, which prints the share that each
-# takes, the busiest thread runs at most 0.7 and 22 (a thread for each query of task 5). The bounds leave slower kernels
-# 14 and 5 times as much; a serial softmax runs 120.
+# takes, the busiest thread runs at most 1.6 (in task 6, a block for each head of the cache) and 22 (in task 5, a thread
+# for each query). The bounds leave slower kernels 6 and 5 times as much; a serial softmax runs 120, a decoder 77.
 MOST_FOR_A_NUMBER, MOST_FOR_PRODUCTS = 10, 110
 FEWEST = 4  # with fewer at work in a launch a part earns nothing
 FEW_IN_BLOCK = 8  # with fewer in a block somebody should have a look

@@ -355,7 +355,7 @@ def _look_at_names(text: str, files: set[Path], folders: Sequence[Path]) -> None
     known: dict[str, list[str] | None] = {}  # None: a student's
     there, number, begun = None, 0, False
     for line in text.split("\n"):
-        if mark := _MARK.match(line):
+        if mark := _MARK.match(line.lstrip()):
             number, file = int(mark[1]), mark[2]
             if file.endswith("//"):  # the folder that the compiler runs in
                 continue
@@ -394,7 +394,7 @@ def _is_at(line: str, lines: Sequence[str], number: int) -> bool:
         return True
     rest = "\n".join(lines[number - 1 : number + MOST_JOINED])
     one, other = (_COMMENT.sub("", _SPLICE.sub("", text)).partition("\n")[0].split() for text in (line, rest))
-    return line[0] == "#" and "".join(one) == "".join(other)
+    return line.lstrip()[0] == "#" and "".join(one) == "".join(other)
 
 
 def _readable(names: Sequence[str]) -> list[str]:
