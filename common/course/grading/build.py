@@ -188,7 +188,7 @@ def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tup
     """
     made = []
     for source, (translated, flags) in zip(plan.place.kernels, jobs, strict=True):
-        text = _run([toolchain.host_compiler(), "-E", *flags, translated])
+        text = _run([toolchain.host_compiler(), "-E", f"-fmacro-prefix-map={ROOT}/=", *flags, translated])
         lines = _lines_of(text, _files(source))
         code = "\n".join(line for _, line in lines)
         depth = None  # of brackets within an attribute
