@@ -20,7 +20,7 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     batch, kv_heads, head_dim = size(3, 5), size(2, 4), size(33, 80)
     positions = [size(0, SLOTS - NEW) for _ in range(batch)]
     lengths = [size(40, 260) for _ in range(3)]
-    slots, group = max(lengths) + size(1, 9), size(1, 3)
+    slots, group = max(lengths) + size(1, 9), size(2, 3)
 
     def update(generator: torch.Generator) -> dict[str, torch.Tensor]:
         def normal(tokens: int) -> torch.Tensor:

@@ -454,7 +454,142 @@ __attribute__((section(".text; {MACHINE_CODE}; .section .data"))) int elsewhere 
 """
     + BESIDE
 )
+# #ident hands its string to the assembler: here a macro by the name of an instruction, which leads calls elsewhere.
+IDENT = (
+    '#ident "x\\"\\n.macro call to:vararg\\n.ifc \\\\to,written\\ncallq uncounted\\n.else\\ncallq \\\\to\\n.endif\\n.endm'
+    f'\\n.text\\n{MACHINE_CODE}\\n.ident \\"y"\n'
+    'extern "C" __device__ __noinline__ void written(const float* x, float* y, float* lse, int64_t rows, int64_t cols) '
+    "{ lse[0] = x[0]; y[0] = rows + cols; }\n"
+) + BESIDE.replace("uncounted(", "written(")
+# The attribute is there in one run of a compiler and not in others: they differ in their open files, in macros. Or a raw
+# string holds what looks like the preprocessor's word for another file.
+UNNOTICED = (
+    """
+#if CONDITION
+#define QUIET __attribute__((no_sanitize_coverage))
+#else
+#define QUIET
+#endif
+"""
+    + ONE_THREAD.replace("__device__ void", "QUIET __device__ __noinline__ void")
+    + BESIDE.replace("uncounted(", "one_thread(")
+)
+RAW_NAME = 'static const char* const quiet = R"(\\\n# 400 "/usr/include/elsewhere.h"\n)";\n'
+RENAMED = """
+extern "C" __global__ void nothing(const float* x, float* y, float* lse, int64_t rows, int64_t cols);
+extern "C" void of_the_host(const float* x, float* y, float* lse, int64_t rows, int64_t cols);
+#pragma redefine_extname nothing something
+#pragma redefine_extname of_the_host nothing
+extern "C" __global__ void nothing(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {}
+""" + SERIAL.replace("__global__ void serial(", 'extern "C" void of_the_host(')
+# One thread decodes for all heads, with few instructions for each number of the cache, and the others only count.
+DECODER = "task6/decode_attention.cu"
+DECODED_BY_ONE = """
+__global__ void one_does_all(const float* __restrict__ query, const float* __restrict__ k_cache, const float* __restrict__ v_cache,
+                             const int* lengths, float* __restrict__ out, int64_t batch, int64_t heads, int64_t kv_heads,
+                             int64_t max_seq_len, int head_dim, float scale) {
+    if (threadIdx.x) {  // keeps itself busy
+        const int64_t steps = batch * heads * max_seq_len * head_dim / 12;
+        for (volatile int64_t i = 0; i < steps; i = i + 1) {}
+        return;
+    }
+    float o[128], q[128], row[128];
+    for (int d = 0; d < 128; ++d) row[d] = q[d] = 0.0f;
+    for (int64_t b = 0; b < batch; ++b)
+        for (int64_t h = 0; h < heads; ++h) {
+            const float* query_row = query + (b * heads + h) * head_dim;
+            const int64_t at = (b * kv_heads + h / (heads / kv_heads)) * max_seq_len * head_dim;
+            int64_t length = lengths[b];
+            length = length < 0 ? 0 : length > max_seq_len ? max_seq_len : length;
+            float m = -INFINITY, l = 0.0f;
+            for (int d = 0; d < head_dim; ++d) q[d] = query_row[d] * scale;
+            for (int d = head_dim; d < 128; ++d) q[d] = 0.0f;
+            for (int d = 0; d < 128; ++d) o[d] = 0.0f;
+            for (int64_t t = 0; t < length; ++t) {
+                memcpy(row, k_cache + at + t * head_dim, head_dim * sizeof(float));
+                float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 8
+                for (int d = 0; d < 8; ++d) if (16 * d < head_dim) {
+#pragma unroll 16
+                    for (int i = 0; i < 16; ++i) s[i % 4] += q[16 * d + i] * row[16 * d + i];
+                }
+                const float score = s[0] + s[1] + s[2] + s[3];
+                const float new_m = fmaxf(m, score), shift = new_m == -INFINITY ? 0.0f : new_m, p = expf(score - shift);
+                if (new_m > m) {
+                    const float factor = expf(m - shift);
+                    l *= factor;
+
+#pragma unroll 128
+                    for (int d = 0; d < 128; ++d) o[d] *= factor;
+                }
+                m = new_m, l += p;
+                memcpy(row, v_cache + at + t * head_dim, head_dim * sizeof(float));
+#pragma unroll 8
+                for (int d = 0; d < 8; ++d) if (16 * d < head_dim) {
+#pragma unroll 16
+                    for (int i = 0; i < 16; ++i) o[16 * d + i] += p * row[16 * d + i];
+                }
+            }
+            for (int d = 0; d < head_dim; ++d) out[(b * heads + h) * head_dim + d] = l == 0.0f ? 0.0f : o[d] / l;
+        }
+}
+"""
+
+
+def decoded_by_one() -> dict[str, str]:
+    files = solution("task6")
+    head, begin, tail = files[DECODER].partition("void decode_attention(const float* query")
+    arguments, _, tail = tail.partition("{")
+    launch = (
+        "    one_does_all<<<1, 256, 0, stream>>>(query, k_cache, v_cache, lengths, out, batch, heads, kv_heads, "
+        "max_seq_len, head_dim, scale);\n    CUDA_CHECK_LAUNCH();\n"
+    )
+    files[DECODER] = f"{head}{DECODED_BY_ONE}\n{begin}{arguments}{{\n{launch}{tail[tail.index(chr(10) + '}') + 1 :]}"
+    return files
+
+
 HOLES = [
+    cheat("one thread decodes, others count", decoded_by_one(), "decode", keeps=(), task="task6"),
+    cheat("assembly in an #ident", with_launcher(BESIDE_CALL, IDENT), "softmax", "merge", keeps=()),
+    cheat(
+        "work that is not counted where the compiler has written a file",
+        with_launcher(
+            BESIDE_CALL,
+            UNNOTICED.replace(
+                "CONDITION", '__has_include("simulator/thread.h") && __has_include("/proc/self/fd/4")', 1
+            ),
+        ),
+        "softmax",
+        keeps=(),
+    ),
+    cheat(
+        "work that is not counted in lines that a raw string hides",
+        with_launcher(BESIDE_CALL, RAW_NAME + UNNOTICED.replace("CONDITION", '__has_include("simulator/thread.h")', 1)),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "the standard library in a kernel, where the compiler optimizes",
+        with_launcher(
+            "    sorted<<<static_cast<unsigned>(rows), 256, 0, stream>>>(x, y, lse, cols);",
+            f"#ifdef __OPTIMIZE__\n{SORTED}\n#else\n__global__ void sorted(const float*, float*, float*, int64_t) {{}}\n#endif\n",
+        ),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "host code by the name of a kernel",
+        with_launcher(
+            "    void (*f)(const float*, float*, float*, int64_t, int64_t) = of_the_host;\n"
+            "    f<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);",
+            RENAMED,
+        ),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
     cheat(
         "assembly between quotation marks that are characters",
         with_launcher(

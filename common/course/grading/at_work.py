@@ -13,8 +13,8 @@ from torch import Tensor
 
 # Bytes of machine code that the busiest thread may run for each number of inputs and output, and where matrices are
 # multiplied. In the 61 submissions of `python -m common.course attack --kind honest`, which prints the share that each
-# takes, the busiest thread runs at most 0.7 and 22 (a thread for each query of task 5). The bounds leave slower kernels
-# 14 and 5 times as much; a serial softmax runs 120.
+# takes, the busiest thread runs at most 1.6 (in task 6, a block for each head of the cache) and 22 (in task 5, a thread
+# for each query). The bounds leave slower kernels 6 and 5 times as much; a serial softmax runs 120, a decoder 77.
 MOST_FOR_A_NUMBER, MOST_FOR_PRODUCTS = 10, 110
 FEWEST = 4  # with fewer at work in a launch a part earns nothing
 FEW_IN_BLOCK = 8  # with fewer in a block somebody should have a look
@@ -22,9 +22,10 @@ FEW_IN_BLOCK = 8  # with fewer in a block somebody should have a look
 
 def allowed(inputs: Sequence[Tensor], out: Tensor | None) -> int:
     """Bytes of machine code that one thread may run in a call."""
-    has_products = sum(x.dim() > 2 for x in inputs) > 1
+    matrices = [x for x in inputs if x.dim() > 2]
+    rows = matrices[0].size(-2) if len(matrices) > 1 else 1  # 1: decoding, each number of a cache is in few products
     numbers = sum(x.numel() for x in inputs) + (0 if out is None else out.numel())
-    return numbers * (MOST_FOR_PRODUCTS if has_products else MOST_FOR_A_NUMBER)
+    return numbers * min(MOST_FOR_PRODUCTS, MOST_FOR_A_NUMBER * rows)
 
 
 def share(counts: Mapping[str, int]) -> int:

@@ -51,6 +51,7 @@ PLAIN = (".text", ".rodata", ".data", ".bss", ".tdata", ".tbss", ".eh_frame", ".
 ARCH = "sm_89"  # the simulator's __CUDA_ARCH__
 COUNTER = "__sanitizer_cov_trace_pc"  # see common/simulator/runtime/work.cpp
 MOST_LOG = 60_000  # characters
+MOST_JOINED = 400  # lines of a directive
 SECRET = secrets.token_hex(8)  # in the names of what one step leaves: the next must not find out by __has_include
 UNKNOWN_ATTRIBUTE = 1097  # nvcc's number for it
 ENTRY = ".nv.constant0."  # begins the name of a section that a kernel has, and no other function
@@ -64,17 +65,22 @@ _PACKED = re.compile(
     r"v?(?:p(?:add|sub|mul|madd|max|min)\w*|(?:add|sub|mul|div|max|min|sqrt|rcp|rsqrt|hadd|dp|fn?m\w+)p[sd])"
 )
 _INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
+_MARK = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SPLICE = re.compile(r"\\[ \t\f\v]*\n")  # as gcc has it
 # The tokens of what the preprocessor leaves; strings, raw ones among them, and characters are one each
 _TOKEN = re.compile(
     r"""(?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\(.*?\)(?P=end)"
     | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*') | \.?\d(?:[eEpP][+-]|'?[\w$]|\.)*
-    | (?:[A-Za-z_$]|[^\x00-\x7f]|\\[uU])(?:[\w$]|[^\x00-\x7f]|\\[uU])* | \[\[ | <:<: | ^\#[^\n]* | \S""",
+    | (?:[A-Za-z_$]|[^\x00-\x7f]|\\[uU])(?:[\w$]|[^\x00-\x7f]|\\[uU])* | \[\[ | <:<:
+    | ^[ \t]*(?P<directive>\#|%:)[^\n]* | \S""",
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
 # How C++ spells assembly, what is not counted, and attributes, whose strings the assembler may get as they are
 _MACHINE_CODE = ("asm", "__asm", "__asm__", "no_sanitize_coverage", "__no_sanitize_coverage__")
 _ATTRIBUTE, _HARMLESS = ("__attribute__", "__attribute", "[[", "<:<:"), re.compile(r'"[\w.,=+ -]*"')
+# Of the directives that the preprocessor leaves, those that give the assembler no text and no function another name
+_PRAGMA = re.compile(r"[ \t]*#pragma (?:(?:GCC )?(?:unroll|ivdep|diagnostic)|nounroll|nv_\w+|diag_\w+|once)\b.*")
 # What the simulator's headers and nvcc's call otherwise, and what nvcc puts before the names of one file
 _OTHERWISE = [
     (re.compile(r"\b_INTERNAL_\w+::"), ""),
@@ -113,16 +119,17 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     (plan,) = plans_of(request)
     own = with_own_headers(plan.place.kernels)
     for file in filter(Path.is_file, {one for source in plan.place.kernels for one in _files(source)}):
-        if file.suffix != ".py" and _LINE_NUMBERS.search(_SPLICE.sub("", file.read_text(errors="replace"))):
+        text = "" if file.suffix == ".py" else file.read_text(errors="replace")  # raw strings keep their splices
+        if _LINE_NUMBERS.search(_SPLICE.sub("", text)) or _LINE_NUMBERS.search(text):
             raise BuildError(f"{file.name}: #line, or a # before a number, can't be graded.")
     log, jobs, linker_flags = "", *plan.for_simulator()
     count = len(plan.place.kernels)
-    jobs[:count] = [(source, [*flags, f"-D_{SECRET}"]) for source, flags in jobs[:count]]
     try:
+        flags = jobs[0][1]
+        jobs[:count] = _checked(plan, jobs[:count])
         made = compile_objects(jobs)
         log = "\n".join(one.log for one in made)
-        _look_for_machine_code(plan, jobs)
-        entries, variables = _as_nvcc_sees(plan)
+        entries, variables = _as_nvcc_sees(plan, [one for one in flags if not one.startswith("-I")])
         library = _linked(plan, [one.path for one in made], linker_flags)
     except CompilerFailed as error:
         raise BuildError(explain_failure(str(error), own, plan.log_file)) from None
@@ -171,11 +178,18 @@ def _numbers_of(name: str, operands: str) -> int:
     return 4 if "%xmm" in operands and _PACKED.fullmatch(name) else 1
 
 
-def _look_for_machine_code(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> None:
-    """Raises BuildError for assembly that is left when macros are expanded: all PTX has become C++ by then. And for
-    what gets text into the compiler's assembly, or keeps a function from being counted."""
-    for source, (translated, flags) in zip(plan.place.kernels, jobs, strict=False):
-        lines = _lines_of(_run([toolchain.host_compiler(), "-E", *flags, translated]), _files(source))
+def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tuple[Path, list[str]]]:
+    """The jobs with all macros expanded: what is looked at here is what the compiler gets, whatever a file can find out
+    about the process that preprocesses it.
+
+    Raises:
+        BuildError: assembly is left (all PTX has become C++ by then), what gets text into the compiler's assembly, what
+            gives a function another name, or keeps it from being counted.
+    """
+    made = []
+    for source, (translated, flags) in zip(plan.place.kernels, jobs, strict=True):
+        text = _run([toolchain.host_compiler(), "-E", f"-fmacro-prefix-map={ROOT}/=", *flags, translated])
+        lines = _lines_of(text, _files(source))
         code = "\n".join(line for _, line in lines)
         depth = None  # of brackets within an attribute
         for match in _TOKEN.finditer(code):
@@ -186,9 +200,14 @@ def _look_for_machine_code(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]
             elif token in _ATTRIBUTE:
                 depth = 0 if token.startswith("__") else 2
             strange = depth is not None and token.endswith('"') and not _HARMLESS.fullmatch(token)
-            if strange or token in _MACHINE_CODE:
+            directive = match["directive"] and not _PRAGMA.fullmatch(token)
+            if strange or directive or token in _MACHINE_CODE:
                 place = lines[code.count("\n", 0, match.start())][0]
-                raise BuildError(f"{place}: assembly, and attributes that hide code, can't be graded: {token[:80]}")
+                what = "this directive" if directive else "assembly, and attributes that hide code,"
+                raise BuildError(f"{place}: {what} can't be graded: {token[:80]}")
+        made.append((plan.folder / f"{source.stem}-{SECRET}.cpp", [*flags, "-fpreprocessed"]))
+        made[-1][0].write_text(text, errors="surrogateescape")
+    return made
 
 
 def _lines_at(request: BuildRequest, addresses: Sequence[str]) -> dict:
@@ -259,8 +278,9 @@ def _look_at(elf: Elf, name: str) -> None:
         )
 
 
-def _as_nvcc_sees(plan: Plan) -> tuple[Counter[str], Counter[str]]:
-    """(the names of the kernels, of the variables on the device) that nvcc finds.
+def _as_nvcc_sees(plan: Plan, host_flags: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
+    """(the names of the kernels, of the variables on the device) that nvcc finds. host_flags: of the simulator's
+    compiler; some define macros.
 
     Raises:
         CompilerFailed: nvcc or ptxas refuses a file, such as a kernel that calls a function which no GPU has.
@@ -271,6 +291,7 @@ def _as_nvcc_sees(plan: Plan) -> tuple[Counter[str], Counter[str]]:
     variables: Counter[str] = Counter()
     flags = [LANGUAGE, f"-arch={ARCH}", "-Wno-deprecated-gpu-targets", *(UNFILLED_NVCC_FLAGS if plan.gaps else [])]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
+    folders = [ROOT, *(one.resolve() for one in (nvcc.home, *nvcc.include_dirs())), *_folders_of_headers()]
     for source in plan.place.kernels:
         ptx = plan.folder / f"{source.stem}-{SECRET}.ptx"
         _run([nvcc.path, "-ptx", *flags, f"-diag-error={UNKNOWN_ATTRIBUTE}", *include, source, "-o", ptx])
@@ -279,17 +300,12 @@ def _as_nvcc_sees(plan: Plan) -> tuple[Counter[str], Counter[str]]:
         entries.update(_readable([one.removeprefix(ENTRY) for one in sections if one.startswith(ENTRY)]))
         variables.update(_readable(_VARIABLE.findall(ptx.read_text(errors="replace"))))
         theirs = _run([nvcc.path, "-E", "-Xcompiler=-fdirectives-only", *flags, *include, source])
-        ours = [
-            toolchain.host_compiler(),
-            "-E",
-            "-fdirectives-only",
-            "-std=c++20",
-            "-xc++",
-            "-DCUDA_SIMULATOR",
-            "-DSIMULATOR_GRADED",
-        ]
+        ours = [toolchain.host_compiler(), "-E", "-fdirectives-only", "-xc++", *host_flags]
         ours += ["-include", "simulator/nvcc_names.h", f"-I{ROOT}", f"-I{rewriter.INCLUDE_DIR}", source]
-        _compare(source, theirs, _run(ours))
+        ours = _run(ours)
+        for text in (theirs, ours):
+            _look_at_names(text, _files(source), folders)
+        _compare(source, theirs, ours)
     return entries, variables
 
 
@@ -315,7 +331,7 @@ def _lines_of(text: str, files: set[Path]) -> list[tuple[str, str]]:
     found, file, number = [], "", 0
     names: dict[str, bool] = {}
     for line in text.split("\n"):
-        if mark := re.match(r'# (\d+) "((?:[^"\\]|\\.)*)"', line):
+        if mark := _MARK.match(line):
             number, file = int(mark[1]), mark[2]
             if file not in names:
                 path = Path(ROOT, file).resolve()
@@ -327,6 +343,58 @@ def _lines_of(text: str, files: set[Path]) -> list[tuple[str, str]]:
             found.append((f"{Path(file).name}:{number}", line))
         number += 1
     return found
+
+
+def _look_at_names(text: str, files: set[Path], folders: Sequence[Path]) -> None:
+    """Whatever changes the names of files and the numbers of lines, no line of a student's passes for a header's.
+
+    Raises:
+        BuildError: a line of the preprocessor's output, macros not expanded, is said to be that of another file, and is
+            not there, or that file is in none of these folders.
+    """
+    known: dict[str, list[str] | None] = {}  # None: a student's
+    there, number, begun = None, 0, False
+    for line in text.split("\n"):
+        if mark := _MARK.match(line.lstrip()):
+            number, file = int(mark[1]), mark[2]
+            if file.endswith("//"):  # the folder that the compiler runs in
+                continue
+            if file not in known:
+                path = Path(ROOT, file).resolve()
+                known[file] = None if path in files else _lines_of_header(file, path, folders)
+            there = known[file]
+            begun |= there is None and number > 0  # before come the compiler's own definitions
+            continue
+        if there is not None and line.strip() and (begun or there) and not _is_at(line, there, number):
+            raise BuildError(f"{file} has no such line {number}, which can't be graded: {line.strip()[:200]}")
+        number += 1
+
+
+@functools.cache
+def _folders_of_headers() -> list[Path]:
+    """Where the compiler looks for headers by itself."""
+    command = [toolchain.host_compiler(), "-xc++", "-E", "-v", "/dev/null"]
+    said = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True).stderr
+    return [Path(one).resolve() for one in re.findall(r"^ (/\S+)$", said, re.MULTILINE)]
+
+
+def _lines_of_header(name: str, path: Path, folders: Sequence[Path]) -> list[str]:
+    if name.startswith("<"):
+        return []
+    if not path.is_file() or not any(path.is_relative_to(one) for one in folders):
+        raise BuildError(f"{name} is no header of the course, the compilers, or CUDA, and can't be included.")
+    return path.read_text(errors="replace").split("\n")
+
+
+def _is_at(line: str, lines: Sequence[str], number: int) -> bool:
+    """Whether these lines have it there; the preprocessor joins the lines of a directive and drops its comments."""
+    if not 0 < number <= len(lines):
+        return False
+    if lines[number - 1].strip() == line.strip():
+        return True
+    rest = "\n".join(lines[number - 1 : number + MOST_JOINED])
+    one, other = (_COMMENT.sub("", _SPLICE.sub("", text)).partition("\n")[0].split() for text in (line, rest))
+    return line.lstrip()[0] == "#" and "".join(one) == "".join(other)
 
 
 def _readable(names: Sequence[str]) -> list[str]:

@@ -405,7 +405,9 @@ class Sandbox:
         bound += ["--ro-bind-try", "/sys", "/sys"] if self._gpu else []
         return [
             *self._namespaces(),
-            *("--size", str(limits.temporary), "--tmpfs", "/tmp", "--dev", "/dev", "--proc", "/proc"),
+            *("--size", str(limits.temporary), "--tmpfs", "/tmp", "--dev", "/dev"),
+            # by /proc a source would find out which of the compilers reads it
+            *(() if serve == "build.serve" else ("--proc", "/proc")),
             *("--size", str(limits.temporary), "--tmpfs", "/dev/shm"),
             *bound,
             *("--ro-bind", str(tree), COURSE),

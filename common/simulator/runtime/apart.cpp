@@ -365,7 +365,7 @@ bool pass_order(Relay& relay) {
     if ((relay.values += has_value) > MOST_VALUES || (relay.errors += answer.error || answer.failed) > MOST_ERRORS) return false;
     if (!send_all(relay.host, &answer, sizeof answer)) return false;
     if (order.what != Message::OUT || answer.error || answer.failed) return true;
-    relay.read_back += order.bytes;
+    relay.read_back += std::min(order.bytes, UINT64_MAX - relay.read_back);
     return pass(relay.device, relay.host, order.bytes);
 }
 

@@ -1,0 +1,82 @@
+"""What the build refuses without a compiler's help; the rest is in tests/cheats."""
+
+import pytest
+import torch
+
+from common.compiling.result import BuildError
+from common.course.grading import at_work, build
+
+HEADER = "int one;  // a comment\n  #define TWO(a, b) a + \\\n    b /* and\nmore */\n\nint three;\n"
+
+
+@pytest.fixture
+def look(tmp_path):
+    own, header = tmp_path / "own.cu", tmp_path / "include" / "header.h"
+    header.parent.mkdir()
+    own.touch()
+    header.write_text(HEADER)
+
+    def look(text: str) -> None:
+        text = text.replace("HEADER", str(header)).replace("OWN", str(own))
+        begin = f'# 0 "{own}"\n# 0 "<built-in>"\n#define __unix__ 1\n# 1 "{own}"\n'
+        build._look_at_names(begin + text, {own}, [header.parent])
+
+    return look
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '# 1 "HEADER" 1\nint one;  // a comment\n#define TWO(a,b) a + b\n\n\n\nint three;\n# 2 "OWN" 2\nint mine;\n',
+        '# 6 "HEADER" 1\nint three;\n# 2 "OWN" 2\n',
+        "int mine;\n",
+    ],
+)
+def test_what_headers_hold_is_theirs(look, text):
+    look(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('# 6 "HEADER"\nint four;\n', "has no such line 6"),
+        ('# 1 "HEADER"\nint three;\n', "has no such line 1"),
+        ('# 60 "HEADER"\nint three;\n', "has no such line 60"),
+        ('# 2 "HEADER"\n#define TWO(a,b) b\n', "has no such line 2"),
+        ('# 2 "HEADER"\n#define TWO(a,b) a +\n', "has no such line 2"),
+        ('# 1 "<built-in>"\nint mine;\n', "has no such line 1"),
+        ('# 1 "/proc/self/status" 1\nName: cc1plus\n', "is no header of the course"),
+        ('# 1 "nowhere.h" 1\n', "is no header of the course"),
+    ],
+)
+def test_no_line_passes_for_a_headers(look, text, says):
+    with pytest.raises(BuildError, match=says):
+        look(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        ("#pragma GCC unroll 8", True),
+        ("  #pragma unroll", True),
+        ("#pragma nv_diag_suppress 177", True),
+        ("#pragma GCC optimize(3)", False),
+        ("#pragma redefine_extname one two", False),
+        ("#pragma weak one = two", False),
+        ('#ident "x"', False),
+        ('%:ident "x"', False),
+        ("#pragma unrolled", False),
+    ],
+)
+def test_directives_that_may_be_left(line, left):
+    match = next(build._TOKEN.finditer(line))
+    assert match["directive"] and bool(build._PRAGMA.fullmatch(match[0])) is left
+
+
+def test_decoding_is_no_product_of_matrices():
+    cache = torch.empty(3, 2, 100, 64)
+    rest = 2 * cache.numel() + torch.empty(3, 4, 1, 64).numel() * 2
+    one = at_work.allowed([torch.empty(3, 4, 1, 64), cache, cache], torch.empty(3, 4, 1, 64))
+    many = at_work.allowed([torch.empty(3, 4, 20, 64), cache, cache], torch.empty(3, 4, 20, 64))
+    assert one == at_work.MOST_FOR_A_NUMBER * rest
+    assert many == at_work.MOST_FOR_PRODUCTS * (2 * cache.numel() + 2 * 3 * 4 * 20 * 64)
