@@ -1,6 +1,6 @@
 """How much memory a piece of PyTorch takes beyond its inputs, and which line takes it.
 
-with AllocationRecorder() as made:
+with AllocationRecorder(inputs=(query, key, value)) as made:
     out = flash_attention(query, key, value)
 made.peak_bytes, made.largest                   bytes alive at once; the largest tensor, with its line
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,8 @@ class MadeTensor:
 
 
 class AllocationRecorder(TorchDispatchMode):
-    """Inside, every tensor is recorded that PyTorch's operators make; views of others and results in place are not.
+    """Inside, all memory is recorded that PyTorch's operators work with but for the inputs': what they make, and what
+    was made before and is used again. Views of others and results in place are no new memory.
 
     The operators' inner workspaces do not count on the CPU. On a GPU `peak_bytes` is PyTorch's own
     torch.cuda.max_memory_allocated, which counts them.
@@ -41,17 +42,29 @@ class AllocationRecorder(TorchDispatchMode):
     Args:
         device: whose memory.
         line: tells which line runs, "file.py:57"; None: the stack does.
+        inputs: whose memory doesn't count, as long as nothing is written to it.
+        source: one of these.
 
     Attributes:
-        largest: the largest tensor made; None if there was none.
-        peak_bytes: the most bytes that were alive at once, of all that was made since entering.
+        largest: the largest tensor; None if there was none.
+        peak_bytes: the most bytes that were alive at once, of all that was seen since entering.
+        peak_from_source: the same of what was computed from `source`, or written to in such a computation.
     """
 
-    def __init__(self, device: torch.device | str = "cpu", line: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device | str = "cpu",
+        line: Callable[[], str] | None = None,
+        inputs: Sequence[Tensor] = (),
+        source: Tensor | None = None,
+    ) -> None:
         super().__init__()
         self._line = line or _calling_line
+        self._inputs = {_memory_of(x) for x in inputs}
+        self._known = set(self._inputs)
+        self._from_source = {_memory_of(source): 0} if source is not None else {}  # memory -> bytes
         self.largest: MadeTensor | None = None
-        self.peak_bytes = 0
+        self.peak_bytes = self.peak_from_source = 0
         self._operators: set = set()
         self._alive_bytes = 0
         self._on_gpu = torch.device(device).type == "cuda"
@@ -79,26 +92,45 @@ class AllocationRecorder(TorchDispatchMode):
             self.peak_bytes = torch.cuda.max_memory_allocated() - self._before
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        result = operator(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        given = list(_tensors((*args, *kwargs.values())))
+        derived = any(_memory_of(x) in self._from_source for x in given)
+        result = operator(*args, **kwargs)
         self._operators.add(operator)
-        given = {_memory_of(x) for x in _tensors(args)}
-        for x in _tensors((result,)):
-            if _memory_of(x) not in given:
+        written = list(_written(operator, args, kwargs))
+        for x in written:
+            self._known -= {_memory_of(x)} & self._inputs
+            self._inputs.discard(_memory_of(x))
+        results = [*_tensors((result,)), *written]
+        for x in (*given, *results):
+            if _memory_of(x) not in self._known:
                 self._record(x, str(operator))
+        if derived:
+            self._from_source |= {_memory_of(x): _bytes_of(x) for x in results if _memory_of(x) not in self._inputs}
+            self.peak_from_source = max(self.peak_from_source, sum(self._from_source.values()))
         return result
 
     def _record(self, x: Tensor, operator: str) -> None:
-        memory = x.untyped_storage()
-        size = memory.nbytes()
+        memory, size = x.untyped_storage(), _bytes_of(x)
+        self._known.add(memory._cdata)
         self._alive_bytes += size
         if not self._on_gpu:
             self.peak_bytes = max(self.peak_bytes, self._alive_bytes)
-        weakref.finalize(memory, self._freed, size).atexit = False
+        weakref.finalize(memory, self._freed, memory._cdata, size).atexit = False
         if self.largest is None or size > self.largest.bytes:
             self.largest = MadeTensor(tuple(x.shape), size, operator, self._line())
 
-    def _freed(self, size: int) -> None:
+    def _freed(self, memory: int, size: int) -> None:
         self._alive_bytes -= size
+        self._known.discard(memory)
+        self._from_source.pop(memory, None)
+
+
+def _written(operator, args: tuple, kwargs: Mapping) -> Iterator[Tensor]:
+    """What of its arguments an operator writes to."""
+    for number, about in enumerate(operator._schema.arguments):
+        if about.alias_info is not None and about.alias_info.is_write:
+            yield from _tensors((args[number] if number < len(args) else kwargs.get(about.name),))
 
 
 def _tensors(values: Iterable) -> Iterator[Tensor]:
@@ -112,6 +144,10 @@ def _tensors(values: Iterable) -> Iterator[Tensor]:
 
 def _memory_of(x: Tensor) -> int:
     return x.untyped_storage()._cdata
+
+
+def _bytes_of(x: Tensor) -> int:
+    return x.untyped_storage().nbytes()
 
 
 def _calling_line() -> str:

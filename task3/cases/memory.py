@@ -8,11 +8,12 @@ from common.measure.allocations import AllocationRecorder
 def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_c: int) -> str:
     """What is wrong with what flash_attention allocated; "" if nothing is.
 
-    One tensor may be twice as large as the largest of query, key and value; all tensors that are alive at the same
-    time twice as large as these and the output together, and 16 tiles of scores.
+    One tensor may be twice as large as the largest of query, key and value. All tensors that are alive at the same time
+    may be twice as large as these and the output together, and 16 tiles of scores; those of them that are computed from
+    the queries no larger with many keys than with few.
 
     Args:
-        made: recorded during one call, and nothing else.
+        made: recorded during one call, and nothing else; `inputs` are query, key and value, `source` is query.
         query: [batch, heads, S_q, head_dim]; key: [batch, heads, S_k, head_dim].
         B_r, B_c: the tile sizes of the call.
     """
@@ -39,5 +40,12 @@ def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_
             f"Beyond its inputs, flash_attention held up to {made.peak_bytes // 1024} KiB at once; with S_q = {seq_q} "
             f"and S_k = {seq_k} at most {for_all // 1024} KiB are allowed, and all scores together would take "
             f"{heads * seq_q * seq_k * size // 1024} KiB. Are tiles kept that are no longer needed?"
+        )
+    for_rows = (4 * query.numel() + 16 * heads * B_r * max(B_c, query.size(-1))) * size
+    if made.peak_from_source > for_rows:
+        return (
+            f"What is computed from the queries took up to {made.peak_from_source // 1024} KiB at once; "
+            f"{for_rows // 1024} KiB are enough for any number of keys. A query meets {B_c} keys at a time, and all "
+            "that is kept of them is m, l and O."
         )
     return ""

@@ -829,8 +829,52 @@ for number in range(3, 30):
 return x""",
     ),
 ]
+
+
+def without_tiles(name: str, scores: str) -> Attack:
+    """Task 3's algorithm, one query at a time and with its scores all at once: no online softmax. `scores` makes `parts`,
+    which hold those of query b, h, i with its first n keys, and may not change `kept`, the values."""
+    body = f"""def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
+    scale = query.size(-1) ** -0.5 if scale is None else scale
+    out, lse, kept = torch.zeros_like(query), query.new_zeros(query.shape[:-1]), value
+    for b, h, i in ((b, h, i) for b in range(query.size(0)) for h in range(query.size(1)) for i in range(query.size(2))):
+        n = min(i + 1, key.size(2)) if causal else key.size(2)
+        q, k = query[b, h, i] * scale, key[b, h, :n]
+{textwrap.indent(scores, " " * 8)}
+        m = parts[0].max()
+        for part in parts:
+            m = torch.maximum(m, part.max())
+        m = torch.where(m == -torch.inf, torch.zeros_like(m), m)
+        l, o = torch.zeros_like(m), torch.zeros_like(out[b, h, i])
+        for part, v in zip(parts, kept[b, h, :n].split(B_c if len(parts) > 1 else n)):
+            part.sub_(m).exp_()
+            l, o = l + part.sum(), o + part @ v
+        out[b, h, i] = o / torch.where(l == 0, torch.ones_like(l), l)
+        lse[b, h, i] = m + torch.log(l)
+    if kept is not value:
+        value.copy_(kept)
+    return (out, lse) if return_lse else out
+"""
+    return Attack(f"{name}, in the algorithm", writes(with_python(body)), ("algorithm",), ("softmax",))
+
+
+ALGORITHMS = [
+    without_tiles("a row of scores", "parts = [k @ q]"),
+    without_tiles("a row of scores in pieces", "parts = [piece @ q for piece in k.split(B_c)]"),
+    without_tiles(
+        "a row of scores in memory of an earlier call",
+        "memory = vars(torch).setdefault('memory', {})\n"
+        "if n not in memory:\n    memory[n] = query.new_zeros(n)\n"
+        "parts = [torch.mv(k, q, out=memory[n])]",
+    ),
+    without_tiles(
+        "a row of scores in an input's memory",
+        "kept = kept if kept is not value else value.clone()\nparts = [torch.mv(k, q, out=value.view(-1)[:n])]",
+    ),
+]
 ATTACKS = [
     *LAYERS,
+    *ALGORITHMS,
     *NAMES,
     *HOLES,
     cheat("a global object that patches the checker", with_launcher("", GLOBAL_OBJECT), "softmax", keeps=()),

@@ -194,10 +194,9 @@ def test_a_bad_argument_of_the_algorithm_is_named(changed, words) -> None:
 
 def test_allocations_are_counted_while_they_are_alive() -> None:
     x = torch.zeros(256)  # 1 KiB
-    with AllocationRecorder() as made:
-        x.add_(1)
+    with AllocationRecorder(inputs=(x,)) as made:
         x[10:].view(2, 123).expand(4, 2, 123)
-        assert made.peak_bytes == 0 and made.largest is None  # views and results in place are no new memory
+        assert made.peak_bytes == 0 and made.largest is None  # views are no new memory
         first = x + 1
         del first
         pair = torch.stack([x, x]).sum(0)
@@ -210,11 +209,29 @@ def test_allocations_are_counted_while_they_are_alive() -> None:
     assert "aten.stack.default" in made.operators or "aten.cat.default" in made.operators
 
 
+def test_what_is_computed_from_one_input_is_counted_apart() -> None:
+    query, key, kept = torch.ones(4), torch.ones(256), torch.ones(64)
+    with AllocationRecorder(inputs=(query, key), source=query) as made:
+        key + 1
+        assert made.peak_from_source == 0
+        first = query + 1
+        second = first + 1
+        second.add_(1)  # in place: no new memory
+        del first
+        third = second * 2
+        assert made.peak_from_source == 2 * 4 * 4
+        del second, third
+        kept[:4].add_(query)  # memory from before
+        assert made.peak_from_source == 64 * 4 and made.largest.bytes == 256 * 4
+        torch.mul(query, 2, out=key[:4])  # an input's memory
+    assert made.peak_from_source == (64 + 256) * 4
+
+
 def test_memory_grows_with_the_tokens_and_not_with_their_square() -> None:
     peaks = []
     for tokens in (128, 256, 512):
         inputs = torch.randn(3, 1, 2, tokens, 8).unbind(0)
-        with AllocationRecorder() as made:
+        with AllocationRecorder("cpu", None, inputs, inputs[0]) as made:
             flash_attention(*inputs, B_r=32, B_c=32)
         assert complaint(made, inputs[0], inputs[1], 32, 32) == ""
         peaks.append(made.peak_bytes)

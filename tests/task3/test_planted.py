@@ -114,6 +114,7 @@ ALGORITHM_VERDICTS = [
         None,
         r"\[2, 32, 640\] was made in line .*a tile of queries with all 640",
     ),
+    ("scores_with_all_keys", "memory, many keys", ERROR, None, "computed from the queries took up to"),
     ("tiles_kept", "memory", ERROR, None, "Are tiles kept that are no longer needed"),
     ("pytorchs_own", "memory", ERROR, None, "calls PyTorch's own attention"),
 ]

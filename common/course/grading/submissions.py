@@ -14,6 +14,7 @@ import subprocess
 import tarfile
 import tempfile
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
@@ -114,17 +115,17 @@ class _Entry:
 
 def _chosen(name: str, entries: dict[str, _Entry], graded: Sequence[str], twice: set[str]) -> Submission:
     names = wanted()
-    roots = [path[: -len(one)] for path in entries for one in names if path == one or path.endswith(f"/{one}")]
+    roots = Counter(path[: -len(one)] for path in entries for one in names if path == one or path.endswith(f"/{one}"))
 
     def weight(root: str) -> tuple[int, int]:
-        return roots.count(root), -root.count("/")
+        return roots[root], -root.count("/")
 
-    root = max(sorted(set(roots)), key=weight) if roots else ""
+    root = max(sorted(roots), key=weight) if roots else ""
     files, problems, notes = {}, {}, []
     bare = [one.split("/")[1] for one in names if one.split("/")[0] in graded]
     for one in names:
         task, alone = one.split("/")
-        others = [f"{other}{one}" for other in sorted(set(roots) - {root}) if f"{other}{one}" in entries]
+        others = [f"{other}{one}" for other in sorted(roots.keys() - {root}) if f"{other}{one}" in entries]
         if root + one in entries:
             path, equal = root + one, [other for other in others if weight(other[: -len(one)]) == weight(root)]
         elif not roots and task in graded and bare.count(alone) == 1:

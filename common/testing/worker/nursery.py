@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
@@ -111,7 +111,9 @@ def serve(requests: socket.socket, work: Callable[[Connection], None]) -> None:
         if data[:1] == _STATUS:
             (process,) = _NUMBER.unpack(data[1:])
             workers.discard(process)
-            requests.sendall(_NUMBER.pack(end(process)))
+            status = end(process)
+            _end_strays(workers)
+            requests.sendall(_NUMBER.pack(status))
             continue
         process = os.fork()
         if not process:
@@ -137,6 +139,19 @@ def end(process: int) -> int:
                 os.kill(one, signal.SIGKILL)
         time.sleep(0.01)
     return os.waitpid(process, 0)[1]
+
+
+def _end_strays(workers: Set[int]) -> None:
+    """Ends what left a worker's session and has lost its parents, where this process adopts them (inside.py)."""
+    for _ in range(MOST_ROUNDS):
+        with contextlib.suppress(OSError):
+            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+            if strays := {*map(int, children.split())} - workers:
+                for one in strays:
+                    os.kill(one, signal.SIGKILL)
+                    os.waitpid(one, 0)
+                continue
+        return
 
 
 def _of_session(leader: int) -> list[int]:

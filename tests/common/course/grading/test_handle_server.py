@@ -44,7 +44,7 @@ def texts(task: str, part: str) -> list[str]:
 def test_right_algorithms(tmp_path: Path, text: str, causal: bool) -> None:
     query, key, value = (torch.randn(2, 2, size, 8) for size in (37, 50, 50))
     side = module(tmp_path, text)
-    with AllocationRecorder(line=side.calling_line) as made:
+    with AllocationRecorder(line=side.calling_line, inputs=(query, key, value)) as made:
         out, lse = side.flash_attention(query, key, value, causal, B_r=16, B_c=8, return_lse=True)
     right = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
     assert torch.allclose(out, right, atol=1e-5) and lse.shape == out.shape[:-1]
