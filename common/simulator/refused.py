@@ -101,7 +101,8 @@ _NAMES = (
      r"(?:ExecChildGraphNodeSetParams|ChildGraphNodeGetGraph)|RemoveDependencies|NodeFindInClone|Node[GS]etEnabled)",
      "the simulator's graph nodes stay as they were added: build another graph, or change what an instantiated one "
      "runs (cudaGraphExecKernelNodeSetParams and its like, cudaGraphExecUpdate)"),
-    (r"cudaGraph(?:GetEdges|NodeGetDependen\w+)", "the simulator's graphs list no edges: cudaGraphDebugDotPrint writes them"),
+    (r"cudaGraph(?:GetEdges|NodeGetDependen\w+)",
+     "the simulator's graphs list no edges: cudaGraphDebugDotPrint writes them into a file"),
     (r"cudaGraph(?:Add|Exec)?Event(?:Record|Wait)Node\w*",
      "the simulator's graphs have no events: cudaEventRecord before and after cudaGraphLaunch"),
     (r"cudaGraph(?:Add|Exec)?MemcpyNode(?:SetParams)?(?:To|From)Symbol",
