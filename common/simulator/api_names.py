@@ -180,7 +180,7 @@ def states(functions: list[Function]) -> dict[Function, str]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "calls.cpp"
         source.write_text(text)
-        flags = "-std=c++20 -w -fsyntax-only -fmax-errors=0".split()
+        flags = ["-std=c++20", "-w", "-fsyntax-only", "-fmax-errors=0"]
         command = [os.environ.get("CXX", "g++"), *flags, f"-I{INCLUDE_DIR}", str(source)]
         in_english = {**os.environ, "LC_ALL": "C"}
         said = subprocess.run(command, capture_output=True, text=True, env=in_english).stderr
