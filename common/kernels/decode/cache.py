@@ -229,13 +229,7 @@ class Rotary:
 
     @classmethod
     def of(
-        cls,
-        ops: Operators,
-        key: Tensor,
-        value: Tensor,
-        cos: Tensor,
-        left_padding: Sequence[int] | None,
-        batch: int,
+        cls, ops: Operators, key: Tensor, value: Tensor, cos: Tensor, left_padding: Sequence[int] | None, batch: int
     ) -> Rotary:
         """What the arguments of append_rotary say, refused where they are wrong; see there."""
         if not hasattr(ops, "update_cache_rotary"):
