@@ -25,24 +25,21 @@ HERE = Path(__file__).resolve().parent
 TABLE, README = HERE / "api.md", HERE / "README.md"
 MARK = re.compile(r"(?<=<!-- API -->\n).*?(?=<!-- END API -->)", re.DOTALL)
 STATES = ("has", "refused", "lacks")
-_SECTIONS = {  # from the \ingroup of a function's comment, or its file's name, to a section
-    "MATH_SINGLE": "math: float",
-    "MATH_DOUBLE": "math: double",
-    "MATH_INT": "math: integers",
-    "MATH_QUAD": "math: __float128",
-    "MATH_INTRINSIC_SINGLE": "math: float intrinsics",
-    "MATH_INTRINSIC_DOUBLE": "math: double intrinsics",
-    "MATH_INTRINSIC_INT": "math: integer intrinsics",
-    "MATH_INTRINSIC_CAST": "math: conversions",
-    "MATH_INTRINSIC_SIMD": "math: SIMD in a word",
-    "MATH__HALF": "math: half",
-    "MATH__BFLOAT16": "math: bfloat16",
-    "MATH_FP8": "math: fp8",
-    "MATH_INTRINSIC_FP8": "math: fp8",
-    "MATH_FP6": "math: fp6 and fp4",
-    "MATH_INTRINSIC_FP6": "math: fp6 and fp4",
-    "MATH_FP4": "math: fp6 and fp4",
-    "MATH_INTRINSIC_FP4": "math: fp6 and fp4",
+_SECTIONS = {  # from the \ingroup of a function's comment to a section
+    "MATH_SINGLE": "float",
+    "MATH_DOUBLE": "double",
+    "MATH_INT": "integers",
+    "MATH_QUAD": "__float128",
+    "MATH_INTRINSIC_SINGLE": "float intrinsics",
+    "MATH_INTRINSIC_DOUBLE": "double intrinsics",
+    "MATH_INTRINSIC_INT": "integer intrinsics",
+    "MATH_INTRINSIC_CAST": "conversions",
+    "MATH_INTRINSIC_SIMD": "SIMD in a word",
+    "MATH__HALF": "half",
+    "MATH__BFLOAT16": "bfloat16",
+    "MATH_FP8": "fp8",
+    "MATH_FP6": "fp6 and fp4",
+    "MATH_FP4": "fp6 and fp4",
 }
 _DOCUMENTED = (
     "crt/math_functions.h", "crt/device_functions.h", "crt/device_double_functions.h", "crt/device_fp128_functions.h",
@@ -118,7 +115,8 @@ def listed(headers: Path) -> list[Function]:
 
 
 def _section(group: str) -> str:
-    return next(_SECTIONS[key] for key in sorted(_SECTIONS, key=len, reverse=True) if group.startswith(key))
+    group = re.sub("INTRINSIC_(?=FP)", "", group)
+    return "math: " + next(_SECTIONS[key] for key in sorted(_SECTIONS, key=len, reverse=True) if group.startswith(key))
 
 
 def _bare(text: str) -> str:
@@ -182,17 +180,10 @@ def states(functions: list[Function]) -> dict[Function, str]:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "calls.cpp"
         source.write_text(text)
-        command = [
-            os.environ.get("CXX", "g++"),
-            "-std=c++20",
-            "-w",
-            "-fsyntax-only",
-            "-fmax-errors=0",
-            f"-I{INCLUDE_DIR}",
-        ]
-        said = subprocess.run(
-            [*command, str(source)], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"}
-        ).stderr
+        flags = ["-std=c++20", "-w", "-fsyntax-only", "-fmax-errors=0"]
+        command = [os.environ.get("CXX", "g++"), *flags, f"-I{INCLUDE_DIR}", str(source)]
+        in_english = {**os.environ, "LC_ALL": "C"}
+        said = subprocess.run(command, capture_output=True, text=True, env=in_english).stderr
     elsewhere = [line for line in said.splitlines() if re.search(r"\berror: ", line) and not line.startswith("api:")]
     if elsewhere:
         raise RuntimeError("the simulator's headers do not compile: " + elsewhere[0])

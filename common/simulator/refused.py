@@ -97,6 +97,20 @@ _NAMES = (
      "the simulator's graphs own nothing: free what they use when they are destroyed"),
     (r"cudaGraphKernelNode(?:CopyAttributes|[GS]etAttribute)",
      "the simulator's graph nodes have no attributes: launch with cudaLaunchKernelEx in a captured stream"),
+    (r"cudaGraph(?:(?:Kernel|Memcpy|Memset|Host)NodeGetParams|(?:Kernel|Memcpy|Memset|Host)NodeSetParams(?:1D)?|DestroyNode|"
+     r"(?:ExecChildGraphNodeSetParams|ChildGraphNodeGetGraph)|RemoveDependencies|NodeFindInClone|Node[GS]etEnabled)",
+     "the simulator's graph nodes stay as they were added: build another graph, or change what an instantiated one "
+     "runs (cudaGraphExecKernelNodeSetParams and its like, cudaGraphExecUpdate)"),
+    (r"cudaGraph(?:GetEdges|NodeGetDependen\w+)",
+     "the simulator's graphs list no edges: cudaGraphDebugDotPrint writes them into a file"),
+    (r"cudaGraph(?:Add|Exec)?Event(?:Record|Wait)Node\w*",
+     "the simulator's graphs have no events: cudaEventRecord before and after cudaGraphLaunch"),
+    (r"cudaGraph(?:Add|Exec)?MemcpyNode(?:SetParams)?(?:To|From)Symbol",
+     "the simulator's graphs know no symbols: cudaGetSymbolAddress, and a cudaGraphAddMemcpyNode1D with that address"),
+    (r"cudaGraph(?:InstantiateWithParams|ExecGetFlags)", "the simulator's graphs have no flags: cudaGraphInstantiate"),
+    (r"cudaMem(?:(?:GetDefault|Get|Set)MemPool|PoolGetAccess)",
+     "the simulator has one device: cudaDeviceGetDefaultMemPool, cudaDeviceGetMemPool and cudaDeviceSetMemPool"),
+    (r"cudaMemcpy3DPeer\w*", "the simulator has one device: cudaMemcpy3D, or cudaMemcpyPeer for what is contiguous"),
     (r"cub::(?:Block(?:Adjacent\w+|Discontinuity|Exchange|Histogram|Merge\w+|Radix(?!Sort)\w+|Run\w+|Shuffle)|"
      r"Warp(?!Reduce|Scan)\w+|Device(?!Reduce\b|Scan\b|RadixSort\b)[A-Z]\w+)",
      _HEADERS_IN_WORDS[-1][1]),

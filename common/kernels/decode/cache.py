@@ -3,9 +3,8 @@
     KVCache                  the buffers and how much of them is filled; nothing about it is checked on the device
     update_cache             the operators themselves, for positions and lengths of your own: their values are checked
     decode_attention
-    check_sizes, check_room, check_sequence     what every cache refuses
-    new_tokens_of                               how many tokens come
-    Rotary                                      what comes through update_cache_rotary: tokens without padding
+    check_sizes              sizes that no cache takes
+    Rotary                   what comes through update_cache_rotary: tokens without padding
 
 `ops` are operators of task 6, `load(BuildRequest("task6"))` of common.compiling, or this room's, `loaded("decode",
 device)` of common/kernels/loaded.py. Shapes:
@@ -50,7 +49,7 @@ class KVCache:
         k, v: the full buffers, [batch, kv_heads, max_seq_len, head_dim]. Slots at or past a sequence's length
             hold whatever was in memory; nothing reads them.
         lengths: int32 tensor [batch] on the device, updated in place (always the same memory).
-        seq_len: the longest sequence's length, a host int.
+        block_table: None; see PagedKVCache.
 
     Args:
         ops: operators with update_cache and decode_attention, see above.
@@ -60,6 +59,8 @@ class KVCache:
     Raises:
         ValueError: a size below 1, or head_dim above 128.
     """
+
+    block_table: Tensor | None = None
 
     def __init__(
         self,
@@ -71,7 +72,11 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         check_sizes(batch=batch, kv_heads=kv_heads, max_seq_len=max_seq_len, head_dim=head_dim)
-        shape = (batch, kv_heads, max_seq_len, head_dim)
+        self._allocate(ops, batch, max_seq_len, (batch, kv_heads, max_seq_len, head_dim), dtype)
+
+    def _allocate(
+        self, ops: Operators, batch: int, max_seq_len: int, shape: tuple[int, ...], dtype: torch.dtype
+    ) -> None:
         self.ops = ops
         self.max_seq_len = max_seq_len
         # Zeros: a NaN in a hidden slot would have its rows computed by the slow path, which rounds differently
@@ -92,10 +97,12 @@ class KVCache:
             ValueError: a sequence has no room for them, or a shape, dtype or layout is wrong; nothing has changed then.
         """
         new_tokens = new_tokens_of(key, value)
-        check_room(self._host_lengths, new_tokens, self.max_seq_len)
-        self.ops.update_cache(self.k, self.v, key, value, self.lengths)
+        counts = [new_tokens] * len(self._host_lengths)
+        check_room(self._host_lengths, counts, self.max_seq_len)
+        self._reserve(counts)
+        self._update(key, value)
         self.lengths += new_tokens
-        self._host_lengths = [length + new_tokens for length in self._host_lengths]
+        self._grow(counts)
 
     def append_rotary(
         self,
@@ -131,9 +138,12 @@ class KVCache:
         """
         rotary = Rotary.of(self.ops, key, value, cos, left_padding, len(self._host_lengths))
         rotary.check_room(self._host_lengths, self.max_seq_len)
-        tables = cos, sin, interleaved, rotary.padding_on(self.lengths.device)
+        self._reserve(rotary.counts)
+        padding = rotary.padding_on(self.lengths.device)
+        tables = cos, sin, interleaved, padding, self.block_table
         out = self.ops.update_cache_rotary(query, self.k, self.v, key, value, self.lengths, *tables)
-        self._host_lengths = rotary.add_to(self._host_lengths, self.lengths, tables[-1])
+        rotary.add_to(self.lengths, padding)
+        self._grow(rotary.counts)
         return out
 
     def attend(self, query: Tensor, scale: float | None = None) -> Tensor:
@@ -156,9 +166,21 @@ class KVCache:
             self._host_lengths = [0] * len(self._host_lengths)
             self.lengths.zero_()
             return
-        check_sequence(sequence, len(self._host_lengths))
+        batch = len(self._host_lengths)
+        if not isinstance(sequence, int) or not 0 <= sequence < batch:
+            raise ValueError(f"sequence is {sequence!r}; it must be 0 .. batch - 1 = {batch - 1}")
         self._host_lengths[sequence] = 0
         self.lengths[sequence] = 0
+
+    def _reserve(self, new_tokens: list[int]) -> None:
+        """Finds memory for the new tokens of each sequence; here it is theirs already."""
+
+    def _update(self, key: Tensor, value: Tensor) -> None:
+        self.ops.update_cache(self.k, self.v, key, value, self.lengths)
+
+    def _grow(self, new_tokens: list[int]) -> None:
+        """Called when the new tokens are written."""
+        self._host_lengths = [length + count for length, count in zip(self._host_lengths, new_tokens, strict=True)]
 
 
 def check_sizes(**sizes: int) -> None:
@@ -170,24 +192,14 @@ def check_sizes(**sizes: int) -> None:
         raise ValueError(f"head_dim is {sizes['head_dim']}; the decode kernel supports at most {MAX_HEAD_DIM}")
 
 
-def check_room(lengths: Sequence[int], new_tokens: int | Sequence[int], max_seq_len: int) -> None:
-    """ValueError for the first sequence that new_tokens more would make longer than max_seq_len.
-
-    new_tokens: of every sequence, or a number for each.
-    """
-    counts = [new_tokens] * len(lengths) if isinstance(new_tokens, int) else new_tokens
-    for sequence, (length, count) in enumerate(zip(lengths, counts, strict=True)):
+def check_room(lengths: Sequence[int], new_tokens: Sequence[int], max_seq_len: int) -> None:
+    """ValueError for the first sequence that its new tokens would make longer than max_seq_len."""
+    for sequence, (length, count) in enumerate(zip(lengths, new_tokens, strict=True)):
         if length + count > max_seq_len:
             raise ValueError(
                 f"the cache is full: sequence {sequence} holds {length} tokens and {count} more "
                 f"do not fit into max_seq_len = {max_seq_len}"
             )
-
-
-def check_sequence(sequence: int, batch: int) -> None:
-    """ValueError for what is not the number of a sequence."""
-    if not isinstance(sequence, int) or not 0 <= sequence < batch:
-        raise ValueError(f"sequence is {sequence!r}; it must be 0 .. batch - 1 = {batch - 1}")
 
 
 def new_tokens_of(key: Tensor, value: Tensor) -> int:
@@ -217,13 +229,7 @@ class Rotary:
 
     @classmethod
     def of(
-        cls,
-        ops: Operators,
-        key: Tensor,
-        value: Tensor,
-        cos: Tensor,
-        left_padding: Sequence[int] | None,
-        batch: int,
+        cls, ops: Operators, key: Tensor, value: Tensor, cos: Tensor, left_padding: Sequence[int] | None, batch: int
     ) -> Rotary:
         """What the arguments of append_rotary say, refused where they are wrong; see there."""
         if not hasattr(ops, "update_cache_rotary"):
@@ -260,10 +266,9 @@ class Rotary:
         numbers = torch.tensor(self.padding, dtype=torch.int32, device="cpu")
         return numbers if device.type == "cpu" else numbers.pin_memory().to(device, non_blocking=True)
 
-    def add_to(self, host_lengths: list[int], lengths: Tensor, padding: Tensor | None) -> list[int]:
-        """The lengths with the new tokens; those on the device in place.   padding: of padding_on"""
+    def add_to(self, lengths: Tensor, padding: Tensor | None) -> None:
+        """Adds the new tokens to the lengths on the device.   padding: of padding_on"""
         lengths += self.counts[0] if padding is None else self.counts[0] + self.padding[0] - padding
-        return [length + count for length, count in zip(host_lengths, self.counts, strict=True)]
 
 
 def update_cache(

@@ -1,7 +1,7 @@
 """The KV cache in pages: sequences take them from a common store as they grow, and give them back.
 
     cache = PagedKVCache(ops, batch=16, kv_heads=8, max_seq_len=8192, head_dim=128, pages=1100)
-    cache.append(key, value)        # as KVCache of cache.py
+    cache.append(key, value)        # this and the rest as of KVCache
     out = cache.attend(query)
     cache.reset(3)                  # sequence 3 has ended: its pages are free for the others
 
@@ -13,13 +13,12 @@ arXiv:2309.06180.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from common.kernels.decode.cache import Rotary, check_room, check_sequence, check_sizes, new_tokens_of
+from common.kernels.decode.cache import KVCache, check_sizes
 
 if TYPE_CHECKING:
     from common.compiling.operators import Operators
@@ -29,17 +28,16 @@ PAGE = PAGE_SIZES[0]
 NO_PAGE = -1  # in the table: the kernels skip it
 
 
-class PagedKVCache:
+class PagedKVCache(KVCache):
     """The keys and values that one attention layer has seen, in pages.
 
     Which pages belong to whom is kept on the host, where it can be checked without waiting for the device; the table
-    that the kernels read follows it.
+    that the kernels read follows it. append raises ValueError also where too few pages are free.
 
     Attributes:
-        k_pages, v_pages: the store, [pages, kv_heads, page_size, head_dim].
+        k, v: the store, [pages, kv_heads, page_size, head_dim].
         block_table: int32 [batch, ceil(max_seq_len / page_size)] on the device: token s of sequence b is row
             s % page_size of page block_table[b, s / page_size]. Updated in place (always the same memory).
-        lengths: int32 [batch] on the device, likewise.
         free_pages: how many pages are free.
         page_size: tokens of a page.
 
@@ -69,16 +67,10 @@ class PagedKVCache:
         check_sizes(batch=batch, kv_heads=kv_heads, max_seq_len=max_seq_len, head_dim=head_dim, pages=pages)
         if page_size not in PAGE_SIZES:
             raise ValueError(f"page_size is {page_size!r}; it must be one of {', '.join(map(str, PAGE_SIZES))}")
-        self.ops = ops
-        self.max_seq_len = max_seq_len
+        self._allocate(ops, batch, max_seq_len, (pages, kv_heads, page_size, head_dim), dtype)
         self.page_size = page_size
-        # Zeros: see KVCache
-        self.k_pages = torch.zeros(pages, kv_heads, page_size, head_dim, dtype=dtype, device=ops.device)
-        self.v_pages = torch.zeros_like(self.k_pages)
         table = (batch, self._pages_for(max_seq_len))
         self.block_table = torch.full(table, NO_PAGE, dtype=torch.int32, device=ops.device)
-        self.lengths = torch.zeros(batch, dtype=torch.int32, device=ops.device)
-        self._host_lengths = [0] * batch
         self._pages: list[list[int]] = [[] for _ in range(batch)]
         self._free = list(range(pages - 1, -1, -1))  # the next one last
 
@@ -86,74 +78,19 @@ class PagedKVCache:
     def free_pages(self) -> int:
         return len(self._free)
 
-    @property
-    def seq_len(self) -> int:
-        """The number of tokens cached for the longest sequence."""
-        return max(self._host_lengths)
-
-    def append(self, key: Tensor, value: Tensor) -> None:
-        """Writes new_tokens rows of every sequence after the ones it has, in new pages where the last one is full.
-
-        Args:
-            key, value: [batch, kv_heads, new_tokens, head_dim].
-
-        Raises:
-            ValueError: a sequence would become longer than max_seq_len, too few pages are free, or a shape, dtype or
-                layout is wrong; no sequence has changed then.
-        """
-        new_tokens = new_tokens_of(key, value)
-        check_room(self._host_lengths, new_tokens, self.max_seq_len)
-        pages, free = self._pages_with([new_tokens] * len(self._pages))
-        self.ops.update_cache_paged(self.k_pages, self.v_pages, key, value, self.lengths, self.block_table)
-        self.lengths += new_tokens
-        self._host_lengths = [length + new_tokens for length in self._host_lengths]
-        self._pages, self._free = pages, free
-
-    def append_rotary(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        interleaved: bool = False,
-        left_padding: Sequence[int] | None = None,
-    ) -> Tensor:
-        """As KVCache.append_rotary; ValueError as append's, too."""
-        rotary = Rotary.of(self.ops, key, value, cos, left_padding, len(self._pages))
-        rotary.check_room(self._host_lengths, self.max_seq_len)
-        pages, free = self._pages_with(rotary.counts)
-        tables = cos, sin, interleaved, rotary.padding_on(self.lengths.device), self.block_table
-        out = self.ops.update_cache_rotary(query, self.k_pages, self.v_pages, key, value, self.lengths, *tables)
-        self._host_lengths = rotary.add_to(self._host_lengths, self.lengths, tables[3])
-        self._pages, self._free = pages, free
-        return out
-
     def attend(self, query: Tensor, scale: float | None = None) -> Tensor:
-        """Attention of each sequence's one query over all its cached keys -> [batch, heads, 1, head_dim].
+        """As KVCache.attend."""
+        return self.ops.decode_attention_paged(query, self.k, self.v, self.lengths, self.block_table, scale)
 
-        Append the query's own key and value first: a token sees itself. An empty sequence gives zeros.
+    def reset(self, sequence: int | None = None) -> None:
+        """As KVCache.reset; the pages are free then."""
+        super().reset(sequence)
+        for b in range(len(self._pages)) if sequence is None else [sequence]:
+            self._free += reversed(self._pages[b])
+            self._pages[b] = []
+            self.block_table[b] = NO_PAGE
 
-        Raises:
-            ValueError: a shape, dtype or layout that the kernel does not support.
-        """
-        return self.ops.decode_attention_paged(query, self.k_pages, self.v_pages, self.lengths, self.block_table, scale)
-
-    def reset(self, sequence: int) -> None:
-        """Forgets a sequence: its pages are free, and its row of the batch can be filled again.
-
-        Raises:
-            ValueError: there is no such sequence.
-        """
-        check_sequence(sequence, len(self._pages))
-        self._free += reversed(self._pages[sequence])
-        self._pages[sequence] = []
-        self._host_lengths[sequence] = 0
-        self.lengths[sequence] = 0
-        self.block_table[sequence] = NO_PAGE
-
-    def _pages_with(self, new_tokens: list[int]) -> tuple[list[list[int]], list[int]]:
-        """Each sequence's pages with `new_tokens` more, and what is free then; the table has them already."""
+    def _reserve(self, new_tokens: list[int]) -> None:
         wanted = [  # how many further pages each sequence needs
             self._pages_for(length + count) - len(owned)
             for length, count, owned in zip(self._host_lengths, new_tokens, self._pages, strict=True)
@@ -161,14 +98,21 @@ class PagedKVCache:
         if sum(wanted) > len(self._free):
             raise ValueError(
                 f"the cache is full: {max(new_tokens)} more tokens of {len(wanted)} sequences need {sum(wanted)} pages "
-                f"of {self.page_size}, and {len(self._free)} of {self.k_pages.size(0)} are free; "
+                f"of {self.page_size}, and {len(self._free)} of {self.k.size(0)} are free; "
                 "reset a sequence that has ended"
             )
         free = self._free.copy()
         pages = [owned + [free.pop() for _ in range(count)] for owned, count in zip(self._pages, wanted, strict=True)]
         if any(wanted):
             self._write_table(pages)
-        return pages, free
+        self._reserved = pages, free  # theirs when the tokens are written
+
+    def _update(self, key: Tensor, value: Tensor) -> None:
+        self.ops.update_cache_paged(self.k, self.v, key, value, self.lengths, self.block_table)
+
+    def _grow(self, new_tokens: list[int]) -> None:
+        super()._grow(new_tokens)
+        self._pages, self._free = self._reserved
 
     def _write_table(self, pages: list[list[int]]) -> None:
         width = self.block_table.size(1)

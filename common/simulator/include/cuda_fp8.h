@@ -99,32 +99,6 @@ using __nv_fp8x2_e5m2 = simulator::Fp8Pair<__NV_E5M2>;
 using __nv_fp8x4_e4m3 = simulator::Fp8Four<__NV_E4M3>;
 using __nv_fp8x4_e5m2 = simulator::Fp8Four<__NV_E5M2>;
 
-#define SIMULATOR_TO_FP8(name, Of, value)                                                                                   \
-    inline __nv_fp8_storage_t __nv_cvt_##name##_to_fp8(Of v, __nv_saturation_t saturation, __nv_fp8_interpretation_t kind) { \
-        return simulator::fp8_bits(value(v), saturation, kind);                                                             \
-    }
-#define SIMULATOR_TO_FP8_PAIR(name, Of, value)                                                                              \
-    inline __nv_fp8x2_storage_t __nv_cvt_##name##_to_fp8x2(Of v, __nv_saturation_t saturation, __nv_fp8_interpretation_t kind) { \
-        return static_cast<__nv_fp8x2_storage_t>(simulator::fp8_bits(value(v.x), saturation, kind) |                       \
-                                                 simulator::fp8_bits(value(v.y), saturation, kind) << 8);                  \
-    }
-SIMULATOR_TO_FP8(float, float, )
-SIMULATOR_TO_FP8(double, double, )
-SIMULATOR_TO_FP8(halfraw, __half_raw, __half2float)
-SIMULATOR_TO_FP8(bfloat16raw, __nv_bfloat16_raw, __bfloat162float)
-SIMULATOR_TO_FP8_PAIR(float2, float2, )
-SIMULATOR_TO_FP8_PAIR(double2, double2, )
-SIMULATOR_TO_FP8_PAIR(halfraw2, __half2_raw, simulator::Fp16Format::widen)
-SIMULATOR_TO_FP8_PAIR(bfloat16raw2, __nv_bfloat162_raw, simulator::Bf16Format::widen)
-#undef SIMULATOR_TO_FP8
-#undef SIMULATOR_TO_FP8_PAIR
-inline __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t bits, __nv_fp8_interpretation_t kind) {
-    return __half(static_cast<float>(simulator::fp8_value(bits, kind)));
-}
-inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t bits, __nv_fp8_interpretation_t kind) {
-    return {__nv_cvt_fp8_to_halfraw(bits & 0xff, kind).x, __nv_cvt_fp8_to_halfraw(bits >> 8, kind).x};
-}
-
 // ---- e8m0: powers of two, 2^(bits - 127); 0xff is NaN. Signs are dropped.
 enum cudaRoundMode { cudaRoundNearest, cudaRoundZero, cudaRoundPosInf, cudaRoundMinInf };
 inline __nv_fp8_storage_t __nv_cvt_float_to_e8m0(float v, __nv_saturation_t saturation, cudaRoundMode how) {
@@ -133,22 +107,42 @@ inline __nv_fp8_storage_t __nv_cvt_float_to_e8m0(float v, __nv_saturation_t satu
     const unsigned power = (bits >> 23) + up;
     return static_cast<__nv_fp8_storage_t>(power == 0xff && saturation == __NV_SATFINITE && bits <= 0x7f800000 ? 0xfe : power);
 }
-#define SIMULATOR_TO_E8M0(name, Of, value)                                                                             \
-    inline __nv_fp8_storage_t __nv_cvt_##name##_to_e8m0(Of v, __nv_saturation_t saturation, cudaRoundMode how) {            \
-        return __nv_cvt_float_to_e8m0(value(v), saturation, how);                                                          \
+
+// ---- conversions of a type Of, whose number is value(v), and of pairs of them
+#define SIMULATOR_TO_8_BITS(name, Of, value, format, convert, How)                                                     \
+    inline __nv_fp8_storage_t __nv_cvt_##name##_to_##format(Of v, __nv_saturation_t saturation, How how) {             \
+        return convert(value(v), saturation, how);                                                                     \
     }
-#define SIMULATOR_TO_E8M0_PAIR(name, Of, value)                                                                             \
-    inline __nv_fp8x2_storage_t __nv_cvt_##name##_to_e8m0x2(Of v, __nv_saturation_t saturation, cudaRoundMode how) {        \
-        return static_cast<__nv_fp8x2_storage_t>(__nv_cvt_float_to_e8m0(value(v.x), saturation, how) |                     \
-                                                 __nv_cvt_float_to_e8m0(value(v.y), saturation, how) << 8);                \
+#define SIMULATOR_PAIR_TO_8_BITS(name, Of, value, format, convert, How)                                                \
+    inline __nv_fp8x2_storage_t __nv_cvt_##name##_to_##format##x2(Of v, __nv_saturation_t saturation, How how) {       \
+        return static_cast<__nv_fp8x2_storage_t>(convert(value(v.x), saturation, how) |                                \
+                                                 convert(value(v.y), saturation, how) << 8);                           \
     }
-SIMULATOR_TO_E8M0(double, double, simulator::to_odd)
-SIMULATOR_TO_E8M0(bfloat16raw, __nv_bfloat16_raw, __bfloat162float)
-SIMULATOR_TO_E8M0_PAIR(float2, float2, )
-SIMULATOR_TO_E8M0_PAIR(double2, double2, simulator::to_odd)
-SIMULATOR_TO_E8M0_PAIR(bfloat162raw, __nv_bfloat162_raw, simulator::Bf16Format::widen)
+#define SIMULATOR_TO_FP8(KIND, name, Of, value) SIMULATOR_##KIND(name, Of, value, fp8, simulator::fp8_bits, __nv_fp8_interpretation_t)
+#define SIMULATOR_TO_E8M0(KIND, name, Of, value) SIMULATOR_##KIND(name, Of, value, e8m0, __nv_cvt_float_to_e8m0, cudaRoundMode)
+SIMULATOR_TO_FP8(TO_8_BITS, float, float, )
+SIMULATOR_TO_FP8(TO_8_BITS, double, double, )
+SIMULATOR_TO_FP8(TO_8_BITS, halfraw, __half_raw, __half2float)
+SIMULATOR_TO_FP8(TO_8_BITS, bfloat16raw, __nv_bfloat16_raw, __bfloat162float)
+SIMULATOR_TO_FP8(PAIR_TO_8_BITS, float2, float2, )
+SIMULATOR_TO_FP8(PAIR_TO_8_BITS, double2, double2, )
+SIMULATOR_TO_FP8(PAIR_TO_8_BITS, halfraw2, __half2_raw, simulator::Fp16Format::widen)
+SIMULATOR_TO_FP8(PAIR_TO_8_BITS, bfloat16raw2, __nv_bfloat162_raw, simulator::Bf16Format::widen)
+SIMULATOR_TO_E8M0(TO_8_BITS, double, double, simulator::to_odd)
+SIMULATOR_TO_E8M0(TO_8_BITS, bfloat16raw, __nv_bfloat16_raw, __bfloat162float)
+SIMULATOR_TO_E8M0(PAIR_TO_8_BITS, float2, float2, )
+SIMULATOR_TO_E8M0(PAIR_TO_8_BITS, double2, double2, simulator::to_odd)
+SIMULATOR_TO_E8M0(PAIR_TO_8_BITS, bfloat162raw, __nv_bfloat162_raw, simulator::Bf16Format::widen)
+#undef SIMULATOR_TO_FP8
 #undef SIMULATOR_TO_E8M0
-#undef SIMULATOR_TO_E8M0_PAIR
+#undef SIMULATOR_TO_8_BITS
+#undef SIMULATOR_PAIR_TO_8_BITS
+inline __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t bits, __nv_fp8_interpretation_t kind) {
+    return __half(static_cast<float>(simulator::fp8_value(bits, kind)));
+}
+inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t bits, __nv_fp8_interpretation_t kind) {
+    return {__nv_cvt_fp8_to_halfraw(bits & 0xff, kind).x, __nv_cvt_fp8_to_halfraw(bits >> 8, kind).x};
+}
 inline __nv_bfloat16_raw __nv_cvt_e8m0_to_bf16raw(__nv_fp8_storage_t x) {
     return {static_cast<unsigned short>(x == 0xff ? 0x7fff : x ? x << 7 : 0x40)};
 }

@@ -1,18 +1,14 @@
 // streams.cpp - streams, events, captures: include/simulator/streams.h.
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "../include/simulator/streams.h"
 
 struct CUgraphNode_st {
-    CUgraph_st* graph;
     cudaGraphNodeType type;
     std::function<void()> work;
     std::vector<CUgraphNode_st*> needs;
-    std::string parameters;            // as the program gave them
-    const CUgraphNode_st* original = nullptr;  // in a clone
 };
 struct CUgraph_st {
     std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
@@ -40,9 +36,8 @@ static bool is_default(const CUstream_st* stream) { return !stream || stream == 
 bool is_stream(const CUstream_st* stream) { return is_default(stream) || is_alive(stream, Handle::stream); }
 bool is_capturing(const CUstream_st* stream) { return !is_default(stream) && stream->capturing; }
 static cudaGraphNode_t new_node(cudaGraph_t graph, cudaGraphNodeType type, std::function<void()> work,
-                                std::vector<CUgraphNode_st*> needs, std::string parameters = {}) {
-    graph->nodes.push_back(std::make_unique<CUgraphNode_st>(
-        CUgraphNode_st{graph, type, std::move(work), std::move(needs), std::move(parameters)}));
+                                std::vector<CUgraphNode_st*> needs) {
+    graph->nodes.push_back(std::make_unique<CUgraphNode_st>(CUgraphNode_st{type, std::move(work), std::move(needs)}));
     return graph->nodes.back().get();
 }
 void capture(CUstream_st* stream, std::function<void()> work, cudaGraphNodeType type) {

@@ -9,24 +9,15 @@
 
 namespace cub {
 
-struct Sum {
-    template <typename T>
-    T operator()(const T& a, const T& b) const {
-        return a + b;
-    }
-};
-struct Max {
-    template <typename T>
-    T operator()(const T& a, const T& b) const {
-        return a < b ? b : a;
-    }
-};
-struct Min {
-    template <typename T>
-    T operator()(const T& a, const T& b) const {
-        return b < a ? b : a;
-    }
-};
+#define SIMULATOR_OPERATION(Name, expression)                                            \
+    struct Name {                                                                        \
+        template <typename T>                                                            \
+        T operator()(const T& a, const T& b) const { return expression; }                \
+    };
+SIMULATOR_OPERATION(Sum, a + b)
+SIMULATOR_OPERATION(Max, a < b ? b : a)
+SIMULATOR_OPERATION(Min, b < a ? b : a)
+#undef SIMULATOR_OPERATION
 template <typename K, typename V>
 struct KeyValuePair {
     K key;
@@ -117,6 +108,26 @@ namespace details {
 inline int thread_rank() {
     return static_cast<int>((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
 }
+// Where in the block's tile a thread's element i is.
+template <int THREADS, int N>
+int place(int i, bool striped) {
+    return striped ? i * THREADS + thread_rank() : thread_rank() * N + i;
+}
+template <typename T, int THREADS>
+struct OneEach {
+    T values[THREADS];
+    // Once it returns, a thread may read the values of all.
+    void share(T value, const char* operation, Position at) {
+        values[thread_rank()] = value;
+        simulator::barrier(false, operation, at);
+    }
+    // The value, and then those of the threads from `first` to before `end`.
+    template <typename Operation>
+    T folded(T value, int first, int end, Operation operation) const {
+        for (int i = first; i < end; ++i) value = operation(value, values[i]);
+        return value;
+    }
+};
 }  // namespace details
 
 // As in CUB, the storage may be used again only after a __syncthreads() of the kernel's.
@@ -125,18 +136,13 @@ class BlockReduce {
     static constexpr int THREADS = X * Y * Z;
 
   public:
-    struct TempStorage {
-        T values[THREADS];
-    };
+    using TempStorage = details::OneEach<T, THREADS>;
     explicit BlockReduce(TempStorage& storage) : storage_(storage) {}
     // The result is thread 0's.
     template <typename Operation>
     T Reduce(T value, Operation operation, int valid = THREADS, Position at = simulator::here()) {
-        storage_.values[details::thread_rank()] = value;
-        simulator::barrier(false, "BlockReduce", at);
-        if (details::thread_rank() == 0)
-            for (int i = 1; i < valid; ++i) value = operation(value, storage_.values[i]);
-        return value;
+        storage_.share(value, "BlockReduce", at);
+        return details::thread_rank() == 0 ? storage_.folded(value, 1, valid, operation) : value;
     }
     template <int N, typename Operation>
     T Reduce(T (&values)[N], Operation operation, Position at = simulator::here()) {
@@ -159,36 +165,20 @@ class BlockScan {
     static constexpr int THREADS = X * Y * Z;
 
   public:
-    struct TempStorage {
-        T values[THREADS];
-    };
+    using TempStorage = details::OneEach<T, THREADS>;
     explicit BlockScan(TempStorage& storage) : storage_(storage) {}
 
     template <typename Operation>
     void InclusiveScan(T in, T& out, Operation operation, T& total, Position at = simulator::here()) {
-        const int rank = details::thread_rank();
-        storage_.values[rank] = in;
-        simulator::barrier(false, "BlockScan", at);
-        T all = storage_.values[0];
-        if (rank == 0) out = all;
-        for (int i = 1; i < THREADS; ++i) {
-            all = operation(all, storage_.values[i]);
-            if (i == rank) out = all;
-        }
-        total = all;
+        storage_.share(in, "BlockScan", at);
+        out = storage_.folded(storage_.values[0], 1, details::thread_rank() + 1, operation);
+        total = storage_.folded(storage_.values[0], 1, THREADS, operation);
     }
     template <typename Operation>
     void ExclusiveScan(T in, T& out, T initial, Operation operation, T& total, Position at = simulator::here()) {
-        const int rank = details::thread_rank();
-        storage_.values[rank] = in;
-        simulator::barrier(false, "BlockScan", at);
-        T before = initial;
-        total = storage_.values[0];
-        for (int i = 0; i < THREADS; ++i) {
-            if (i == rank) out = before;
-            before = operation(before, storage_.values[i]);
-            if (i) total = operation(total, storage_.values[i]);
-        }
+        storage_.share(in, "BlockScan", at);
+        out = storage_.folded(initial, 0, details::thread_rank(), operation);
+        total = storage_.folded(storage_.values[0], 1, THREADS, operation);
     }
     template <typename Operation>
     void InclusiveScan(T in, T& out, Operation operation, Position at = simulator::here()) {
@@ -227,7 +217,7 @@ class BlockLoad {
     template <typename Iterator>
     void Load(Iterator from, T (&values)[N], int valid = X * Y * Z * N, T otherwise = T{}) {
         for (int i = 0; i < N; ++i) {
-            const int at = ALGORITHM == BLOCK_LOAD_STRIPED ? i * X * Y * Z + details::thread_rank() : details::thread_rank() * N + i;
+            const int at = details::place<X * Y * Z, N>(i, ALGORITHM == BLOCK_LOAD_STRIPED);
             values[i] = at < valid ? static_cast<T>(from[at]) : otherwise;
         }
     }
@@ -240,7 +230,7 @@ class BlockStore {
     template <typename Iterator>
     void Store(Iterator to, T (&values)[N], int valid = X * Y * Z * N) {
         for (int i = 0; i < N; ++i) {
-            const int at = ALGORITHM == BLOCK_STORE_STRIPED ? i * X * Y * Z + details::thread_rank() : details::thread_rank() * N + i;
+            const int at = details::place<X * Y * Z, N>(i, ALGORITHM == BLOCK_STORE_STRIPED);
             if (at < valid) to[at] = values[i];
         }
     }
@@ -282,26 +272,22 @@ struct DeviceReduce {
 #undef SIMULATOR_DEVICE_REDUCE
 };
 struct DeviceScan {
-    template <typename In, typename Out>
-    static cudaError_t ExclusiveSum(void* storage, size_t& bytes, In in, Out out, int n, cudaStream_t = nullptr,
-                                    Position at = simulator::here()) {
-        return details::on_device(storage, bytes, "DeviceScan", [=] {
-            std::remove_cv_t<std::remove_reference_t<decltype(in[0])>> sum{};
-            for (int i = 0; i < n; ++i) {
-                const auto value = in[i];
-                out[i] = sum;
-                sum = sum + value;
-            }
-        }, at);
+#define SIMULATOR_DEVICE_SCAN(name, given)                                                                          \
+    template <typename In, typename Out>                                                                            \
+    static cudaError_t name(void* storage, size_t& bytes, In in, Out out, int n, cudaStream_t = nullptr,            \
+                            Position at = simulator::here()) {                                                      \
+        return details::on_device(storage, bytes, "DeviceScan", [=] {                                               \
+            std::remove_cv_t<std::remove_reference_t<decltype(in[0])>> sum{};                                       \
+            for (int i = 0; i < n; ++i) {                                                                           \
+                [[maybe_unused]] const auto before = sum;                                                           \
+                sum = sum + in[i]; /* before out[i], which may be the same */                                       \
+                out[i] = given;                                                                                     \
+            }                                                                                                       \
+        }, at);                                                                                                     \
     }
-    template <typename In, typename Out>
-    static cudaError_t InclusiveSum(void* storage, size_t& bytes, In in, Out out, int n, cudaStream_t = nullptr,
-                                    Position at = simulator::here()) {
-        return details::on_device(storage, bytes, "DeviceScan", [=] {
-            std::remove_cv_t<std::remove_reference_t<decltype(in[0])>> sum{};
-            for (int i = 0; i < n; ++i) out[i] = sum = sum + in[i];
-        }, at);
-    }
+    SIMULATOR_DEVICE_SCAN(ExclusiveSum, before)
+    SIMULATOR_DEVICE_SCAN(InclusiveSum, sum)
+#undef SIMULATOR_DEVICE_SCAN
 };
 
 // ---- radix sort: stable, by the bits from `begin` up to `end`
@@ -370,19 +356,19 @@ class BlockRadixSort {
   private:
     template <bool DESCENDING, bool STRIPED>
     void sort(K (&keys)[N], V* values, int begin, int end) {
-        const int me = static_cast<int>(details::thread_rank());
         for (int i = 0; i < N; ++i) {
-            storage_.keys[0][me * N + i] = keys[i];
+            const int to = details::place<THREADS, N>(i, false);
+            storage_.keys[0][to] = keys[i];
             if constexpr (PAIRS)
-                if (values) storage_.values[0][me * N + i] = values[i];
+                if (values) storage_.values[0][to] = values[i];
         }
         __syncthreads();
-        if (me == 0)
+        if (details::thread_rank() == 0)
             details::radix_sort(storage_.keys[0], values ? storage_.values[0] : nullptr, storage_.keys[1], storage_.values[1], ALL,
                                 DESCENDING, begin, end);
         __syncthreads();
         for (int i = 0; i < N; ++i) {
-            const int from = STRIPED ? i * THREADS + me : me * N + i;
+            const int from = details::place<THREADS, N>(i, STRIPED);
             keys[i] = storage_.keys[0][from];
             if constexpr (PAIRS)
                 if (values) values[i] = storage_.values[0][from];

@@ -198,18 +198,6 @@ inline cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
     SIMULATOR_NEED(simulator::is_pool(pool), cudaErrorInvalidValue);
     return simulator::current_pool = pool, cudaSuccess;
 }
-inline cudaError_t cudaMemGetDefaultMemPool(cudaMemPool_t* pool, cudaMemLocation* place, cudaMemAllocationType) {
-    SIMULATOR_NEED(place, cudaErrorInvalidValue);
-    return cudaDeviceGetDefaultMemPool(pool, place->id);
-}
-inline cudaError_t cudaMemGetMemPool(cudaMemPool_t* pool, cudaMemLocation* place, cudaMemAllocationType) {
-    SIMULATOR_NEED(place, cudaErrorInvalidValue);
-    return cudaDeviceGetMemPool(pool, place->id);
-}
-inline cudaError_t cudaMemSetMemPool(cudaMemLocation* place, cudaMemAllocationType, cudaMemPool_t pool) {
-    SIMULATOR_NEED(place, cudaErrorInvalidValue);
-    return cudaDeviceSetMemPool(place->id, pool);
-}
 inline cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* p) {
     SIMULATOR_NEED(pool && p && p->allocType != cudaMemAllocationTypeInvalid, cudaErrorInvalidValue);
     SIMULATOR_NEED(!p->handleTypes, cudaErrorNotSupported);
@@ -242,10 +230,6 @@ inline cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessD
     SIMULATOR_NEED(simulator::is_pool(pool) && (all || !count), cudaErrorInvalidValue);
     for (size_t i = 0; i < count; ++i) SIMULATOR_NEED(simulator::is_place(all[i].location), cudaErrorInvalidDevice);
     return cudaSuccess;
-}
-inline cudaError_t cudaMemPoolGetAccess(cudaMemAccessFlags* flags, cudaMemPool_t pool, cudaMemLocation* place) {
-    SIMULATOR_NEED(flags && simulator::is_pool(pool) && place && simulator::is_place(*place), cudaErrorInvalidValue);
-    return *flags = cudaMemAccessFlagsProtReadWrite, cudaSuccess;
 }
 inline cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t) {
     SIMULATOR_NEED(simulator::is_pool(pool), cudaErrorInvalidValue);

@@ -110,24 +110,3 @@ inline cudaError_t cudaMemset3DAsync(cudaPitchedPtr p, int value, cudaExtent ext
                                      simulator::Position at = simulator::here()) {
     return simulator::in_stream(stream, [=] { return cudaMemset3D(p, value, extent, at); }, cudaGraphNodeTypeMemset);
 }
-struct cudaMemcpy3DPeerParms {
-    struct cudaArray* srcArray;
-    cudaPos srcPos;
-    cudaPitchedPtr srcPtr;
-    int srcDevice;
-    struct cudaArray* dstArray;
-    cudaPos dstPos;
-    cudaPitchedPtr dstPtr;
-    int dstDevice;
-    cudaExtent extent;
-};
-inline cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms* p, cudaStream_t stream = nullptr,
-                                         simulator::Position at = simulator::here()) {
-    SIMULATOR_NEED(p, cudaErrorInvalidValue);
-    SIMULATOR_NEED(!p->srcDevice && !p->dstDevice, cudaErrorInvalidDevice);
-    const cudaMemcpy3DParms same = {p->srcArray, p->srcPos, p->srcPtr, p->dstArray, p->dstPos, p->dstPtr, p->extent, cudaMemcpyDeviceToDevice};
-    return cudaMemcpy3DAsync(&same, stream, at);
-}
-inline cudaError_t cudaMemcpy3DPeer(const cudaMemcpy3DPeerParms* p, simulator::Position at = simulator::here()) {
-    return cudaMemcpy3DPeerAsync(p, nullptr, at);
-}

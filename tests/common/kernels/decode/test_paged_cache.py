@@ -55,7 +55,7 @@ def test_every_page_size(ops, page_size):
     cache = PagedKVCache(ops, BATCH, KV_HEADS, 300, HEAD_DIM, pages=6, page_size=page_size)
     key, value = rows(ops, 2 * page_size if page_size < 256 else 260, 1)
     cache.append(key, value)
-    assert cache.free_pages == 0 and cache.k_pages.size(2) == page_size
+    assert cache.free_pages == 0 and cache.k.size(2) == page_size
     query = torch.randn(BATCH, HEADS, 1, HEAD_DIM, generator=torch.Generator().manual_seed(2)).to(ops.device)
     torch.testing.assert_close(cache.attend(query).double(), attended(query, key, value), rtol=0, atol=1e-5)
 
@@ -80,7 +80,7 @@ def test_pages_of_an_ended_sequence_serve_the_others(ops, cache):
 
 def test_what_is_refused_changes_nothing(ops, cache):
     cache.append(*rows(ops, 5, 1))
-    before = cache.k_pages[cache.block_table[:, 0].long(), :, :5].clone()
+    before = cache.k[cache.block_table[:, 0].long(), :, :5].clone()
     key, value = rows(ops, 20, 2)
     for wrong, says in (
         ((key[:, :1].contiguous(), value), r"key has shape \[3, 1, 20, 40\]"),
@@ -92,7 +92,7 @@ def test_what_is_refused_changes_nothing(ops, cache):
         with pytest.raises(ValueError, match=says):
             cache.append(*wrong)
         assert cache.free_pages == 6 and cache.seq_len == 5 and cache.lengths.tolist() == [5, 5, 5]
-    assert torch.equal(before, cache.k_pages[cache.block_table[:, 0].long(), :, :5])
+    assert torch.equal(before, cache.k[cache.block_table[:, 0].long(), :, :5])
     cache.append(key, value)
     assert cache.free_pages == 3 and cache.lengths.tolist() == [25, 25, 25]
 

@@ -107,6 +107,16 @@ static void graphs() {
     EXPECT(cudaGraphLaunch(exec, 0) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);
     value.fetch();
     EXPECT(value[0] == 2 * (2 * 84 + 1) + 10);
+    // It outlives the graph that it was made from, and takes what another one of the same shape does.
+    cudaGraphExecUpdateResultInfo info;
+    EXPECT(cudaGraphClone(&graph, child) == cudaSuccess && cudaGraphDestroy(child) == cudaSuccess);
+    EXPECT(cudaGraphExecUpdate(exec, graph, &info) == cudaSuccess);
+    cudaGraphCreate(&child, 0);
+    GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(exec, child, &info));
+    EXPECT(cudaGraphDestroy(graph) == cudaSuccess && cudaGraphLaunch(exec, 0) == cudaSuccess);
+    EXPECT(cudaDeviceSynchronize() == cudaSuccess);
+    value.fetch();
+    EXPECT(value[0] == 2 * (2 * (2 * (2 * 84 + 1) + 10) + 1) + 10);
     GIVES(cudaErrorInvalidValue, cudaGraphLaunch(nullptr, 0));
     GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&exec, nullptr, 0));
     cudaGraphExecDestroy(exec), cudaGraphDestroy(child);
