@@ -220,6 +220,7 @@ AOTITorchError aoti_torch_delete_tensor_object(AtenTensorHandle x) {
     AOTITorchError name([[maybe_unused]] AtenTensorHandle x, type* into) { return caught([&] { *into = value; }); }
 ATTRIBUTE(aoti_torch_get_data_ptr, void*, tensor(x).data)
 ATTRIBUTE(aoti_torch_get_dim, int64_t, static_cast<int64_t>(tensor(x).sizes.size()))
+ATTRIBUTE(aoti_torch_get_sizes, int64_t*, tensor(x).sizes.data())
 ATTRIBUTE(aoti_torch_get_dtype, int32_t, tensor(x).dtype)
 ATTRIBUTE(aoti_torch_get_device_type, int32_t, aoti_torch_device_type_cpu())
 ATTRIBUTE(aoti_torch_get_device_index, int32_t, -1)
