@@ -110,8 +110,9 @@ class Prefill:
         weights = self.weights
         self.buffer.upload(self.seq_len, self.sampled)
         x = F.embedding(self.tokens, weights.wte)
-        places = weights.wpe[: self.seq_len].expand(x.shape).reshape(-1, weights.width)  # of one prompt, no copy
-        x, heads = up_to_last_attention(weights, self.kernels.gpt2, x.view(places.shape), self.attend, places)
+        places = weights.wpe[: self.seq_len].expand(x.shape).contiguous()  # of one prompt, no copy
+        x, places = (one.view(-1, weights.width) for one in (x, places))
+        x, heads = up_to_last_attention(weights, self.kernels.gpt2, x, self.attend, places)
         last = self.first_rows + self.step.state.positions  # behind the attention no other row is needed
         self.step.finish(x.index_select(0, last), heads.index_select(0, last), self.sampled)
 

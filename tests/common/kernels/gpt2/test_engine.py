@@ -53,6 +53,13 @@ def test_a_batch_of_different_lengths_and_each_alone(model, kernels):
     assert [engine.generate([prompt], max_new_tokens=20).tokens[0] for prompt in PROMPTS] == expected
 
 
+def test_a_batch_of_single_tokens(model, kernels):
+    """The position's embedding is one row for all of them."""
+    prompts = [[7], [9], [2]]
+    found = Engine(model, kernels, max_batch=3, graphs=False).generate(prompts, max_new_tokens=3).tokens
+    assert found == [written_by(model, prompt, 3) for prompt in prompts]
+
+
 def test_a_text_leaves_nothing_behind(model, kernels):
     """A longer text before it, sampled and stopped, changes nothing."""
     engine = Engine(model, kernels, max_batch=3)
