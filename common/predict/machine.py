@@ -46,7 +46,6 @@ class Machine:
         block: cycles from a block's end to the next one's start in its place.
         block_rate: blocks per second that the whole GPU starts.
         sources: letters of this file's list, for latencies, L2, DRAM.
-        is_estimate: whether any figure is neither published nor measured.
     """
 
     gpu: GpuSpec
@@ -67,11 +66,6 @@ class Machine:
     block: float = 300.0
     block_rate: float = 1.65e9
     sources: str = "E"
-    is_estimate: bool = True
-
-    @property
-    def sms(self) -> int:
-        return self.gpu.sms
 
     @property
     def dram_bandwidth(self) -> float:
@@ -106,21 +100,10 @@ _GPUS = {
 }
 # H100 SXM: python -m common.benchmark machine
 H100_MEASURED = {
-    "l1": 39.63,
-    "l2": 282.2,
-    "dram": 689.1,
-    "shared": 29,
-    "arithmetic": 4.19,
-    "special": 22.97,
-    "barrier": 28.04,
-    "launch": 3.04e-06,
-    "block_rate": 1.664e09,
-    "block": 296.2,
-    "l2_bandwidth": 6.56e12,
-    "clock": 1.951e09,
-    "dram_share": 0.9003,
-    "tensor_share": 0.6411,
-}
+    "l1": 39.63, "l2": 282.2, "dram": 689.1, "shared": 29, "arithmetic": 4.19, "special": 22.97, "barrier": 28.04,
+    "launch": 3.04e-06, "block_rate": 1.664e09, "block": 296.2, "dram_share": 0.9003, "l2_bandwidth": 6.56e12,
+    "clock": 1.951e09, "tensor_share": 0.6411,
+}  # fmt: skip
 
 
 def machine_of(gpu: GpuSpec) -> Machine:
@@ -132,6 +115,6 @@ def machine_of(gpu: GpuSpec) -> Machine:
     )
     found = Machine(
         gpu, gpu.clock * clock, l1_bytes, l2_bytes, l2_bandwidth, dram_share, tensor_share, shared, l1, l2, dram,
-        sources=latencies + sources, is_estimate="E" in latencies + sources,
+        sources=latencies + sources,
     )  # fmt: skip
     return replace(found, **H100_MEASURED, sources="M") if gpu.name == "H100 SXM" else found

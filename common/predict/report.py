@@ -70,7 +70,7 @@ def print_predictions(
 
 def caveats(machine: Machine) -> list[str]:
     """What a prediction rests on."""
-    values = "estimated" if machine.is_estimate else "published by others or estimated"
+    values = "estimated" if "E" in machine.sources else "published by others"
     if machine.sources == "M":
         values = "measured by this project"
     return [

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from common.predict.counters import SECTOR, Launch, Sample, axes_of
 
+BURST = 64  # bytes that DRAM moves at least
 L2_SHARE = 0.75  # of its size: it has two partitions on large GPUs, and other data
 MOST_SIMULATED = 40_000  # blocks; of a larger grid the first ones, and the rest is like them
 
@@ -68,7 +69,6 @@ def _tiles(sample: Sample, grid: tuple[int, int, int], array: int, which: int) -
 
 def written_bytes(launch: Launch) -> float:
     """Different ones, in whole sectors, of a launch with a sample."""
-    assert launch.sample
     arrays = range(len(launch.sample.arrays))
     return sum(_tiles(launch.sample, launch.kernel.grid, array, 3)[2] for array in arrays)
 
@@ -77,14 +77,11 @@ def dram_traffic(launch: Launch, resident: int, l2_bytes: float, l2_reads: float
     """The bytes that a launch moves, with an L2 that holds nothing of its data at first (as the benchmarks time it).
 
     Args:
-        launch: without a sample, what it touches at least counts.
         resident: blocks on the whole GPU at a time.
         l2_bytes: of the second-level cache.
         l2_reads: bytes that all blocks read past their L1.
     """
     kernel, sample = launch.kernel, launch.sample
-    if sample is None:
-        return Traffic((kernel.compulsory_bytes or 0) / kernel.launches, 0.0)
     capacity, tile, different = L2_SHARE * l2_bytes, {}, 0.0
     for array in range(len(sample.arrays)):
         axes, tiles, read = _tiles(sample, kernel.grid, array, 2)
@@ -94,7 +91,24 @@ def dram_traffic(launch: Launch, resident: int, l2_bytes: float, l2_reads: float
     # a write stays in L2 until its place is needed
     written = max(0.0, written_bytes(launch) - capacity / 2)
     passes = l2_reads / different if different else 1.0  # how often a block reads what it reads
-    return Traffic(_read(kernel.grid, tile, resident, capacity, passes), written)
+    read = _read(kernel.grid, tile, resident, capacity, passes)
+    # blocks may fill gaps that others left a pass over the array ago, when L2 has lost its lines
+    one_pass, again = 0.0, [0.0, 0.0]
+    for array, size in enumerate(sample.arrays):
+        touched = [one.touched[array] for one in sample.blocks if array in one.touched]
+        firsts = [first for first, *_ in touched]
+        _, tiles, _ = _tiles(sample, kernel.grid, array, 2)
+        if tiles < kernel.blocks or firsts == sorted(firsts):
+            continue
+        span, *sectors = (
+            sum(each) / len(touched) for each in zip(*((b - a + 1, *rw) for a, b, *rw in touched), strict=True)
+        )
+        if kernel.blocks * max(sectors) * SECTOR > 2 * size:
+            one_pass += size / SECTOR / span * max(sectors) * BURST
+            again = [sum_ + kernel.blocks * each * BURST for sum_, each in zip(again, sectors, strict=True)]
+    if one_pass > capacity:
+        read, written = max(read, again[0]), max(written, again[1])
+    return Traffic(read, written)
 
 
 def _read(grid: tuple[int, int, int], tile: dict, resident: int, capacity: float, passes: float) -> float:

@@ -67,7 +67,8 @@ METRICS = {  # resources as the model calls them: .avg.pct_of_peak_sustained_ela
     model.SPECIAL: "sm__inst_executed_pipe_xu",
     model.ISSUE: "sm__inst_issued",
 }
-AS_NCU = {model.SHARED: model.L1, model.BLOCKS: model.LATENCY}  # what has no metric there
+# what has no metric there: it finds one data path, or nothing busy
+AS_NCU = {model.SHARED: model.L1, model.BLOCKS: model.LATENCY, model.PARTIAL: model.LATENCY}
 # slower, faster: of one kernel
 PLANTED = (
     ("copy_uncoalesced", "copy"), ("copy_small_blocks", "copy"), ("copy_low_occupancy", "copy"),

@@ -23,29 +23,22 @@ uint64_t block_weight = 1;
 
 // ---- which blocks
 
-struct Chosen {
-    uint64_t block, weight;
+struct Chosen {  // in the grid, or along one of its axes
+    uint64_t at, weight;
 };
 static std::vector<Chosen> chosen;
 static size_t chosen_next = 0;
 
-struct Position1 {
-    unsigned at, weight;
-};
 // The last one, which may be ragged, stands for itself; of the others k - 1 equal strata, each by its middle.
-static std::vector<Position1> positions(unsigned extent, unsigned k) {
-    std::vector<Position1> found;
-    if (extent <= k) {
-        for (unsigned i = 0; i < extent; ++i) found.push_back({i, 1});
-        return found;
-    }
-    const unsigned strata = k - 1, rest = extent - 1;
-    for (unsigned i = 0, begin = 0; i < strata; ++i) {
-        const unsigned size = rest / strata + (i < rest % strata);
+static std::vector<Chosen> positions(uint64_t extent, uint64_t k) {
+    std::vector<Chosen> found;
+    const uint64_t strata = k - 1, rest = extent - 1;
+    for (uint64_t i = 0, begin = 0; i < strata; ++i) {
+        const uint64_t size = rest / strata + (i < rest % strata);
         found.push_back({begin + size / 2, size});
         begin += size;
     }
-    found.push_back({extent - 1, 1});
+    found.push_back({rest, 1});
     return found;
 }
 
@@ -64,17 +57,17 @@ void choose_blocks(dim3 grid) {
         if (widest < 0) break;
         ++k[widest];
     }
-    for (const Position1 z : positions(grid.z, k[2]))
-        for (const Position1 y : positions(grid.y, k[1]))
-            for (const Position1 x : positions(grid.x, k[0]))
-                chosen.push_back({x.at + grid.x * (y.at + uint64_t{grid.y} * z.at), uint64_t{x.weight} * y.weight * z.weight});
+    for (const Chosen z : positions(grid.z, k[2]))
+        for (const Chosen y : positions(grid.y, k[1]))
+            for (const Chosen x : positions(grid.x, k[0]))
+                chosen.push_back({x.at + grid.x * (y.at + grid.y * z.at), x.weight * y.weight * z.weight});
 }
 
 uint64_t next_block(Grid& grid) {
     if (!sample_size || checker.mode != Mode::profile) return grid.next_block++;
     if (chosen_next == chosen.size()) return grid.block_count;
     block_weight = chosen[chosen_next].weight;
-    return chosen[chosen_next++].block;
+    return chosen[chosen_next++].at;
 }
 
 // ---- what a block did
@@ -219,27 +212,31 @@ void sample_block_ends() {
 
 // ---- JSON: the sample of the launch that has ended
 
+static void add(std::string& list, const std::string& value) { list += (list.empty() ? "" : ", ") + value; }
+template <class... Values>
+static std::string list_of(Values... values) {
+    std::string list;
+    (add(list, std::to_string(values)), ...);
+    return list;
+}
+
 std::string sample_json() {
+    const Sampled& s = launch_sample;
     std::map<const Range*, size_t> numbers;
     std::string arrays, blocks, hits;
-    for (const auto& [range, bytes] : launch_sample.bytes) {
+    for (const auto& [range, bytes] : s.bytes) {
         numbers.try_emplace(range, numbers.size());
-        arrays += (arrays.empty() ? "" : ", ") + std::to_string(bytes);
+        add(arrays, std::to_string(bytes));
     }
-    for (const BlockSample& block : launch_sample.blocks) {
+    for (const BlockSample& block : s.blocks) {
         std::string touched;
         for (const auto& [range, t] : block.touched)
-            touched += (touched.empty() ? "[" : ", [") + std::to_string(numbers[range]) + ", " + std::to_string(t.first) + ", " +
-                       std::to_string(t.last) + ", " + std::to_string(t.read) + ", " + std::to_string(t.written) + "]";
-        blocks += (blocks.empty() ? "" : ",\n  ") + std::string("{\"block\": ") + std::to_string(block.number) + ", \"weight\": " +
-                  std::to_string(block.weight) + ", \"steps\": " + std::to_string(block.steps) + ", \"touched\": [" + touched + "]}";
+            add(touched, "[" + list_of(numbers[range], t.first, t.last, t.read, t.written) + "]");
+        add(blocks, "[" + list_of(block.number, block.weight, block.steps) + ", [" + touched + "]]");
     }
-    for (size_t c = 0; c < CACHES; ++c)
-        hits += (c ? ", [" : "[") + std::to_string(CACHE_KB[c]) + ", " + std::to_string(launch_sample.hits[c]) + "]";
-    return "{\"arrays\": [" + arrays + "], \"blocks\": [" + blocks + "], \"logged\": " + std::to_string(launch_sample.logged) +
-           ", \"hits\": [" + hits + "], \"global\": " + std::to_string(launch_sample.global) + ", \"shared\": " +
-           std::to_string(launch_sample.shared) + ", \"waits\": " + std::to_string(launch_sample.waits) + ", \"barriers\": " +
-           std::to_string(launch_sample.barriers) + ", \"not_modeled\": " + quoted(launch_sample.not_modeled) + "}";
+    for (size_t c = 0; c < CACHES; ++c) add(hits, "[" + list_of(CACHE_KB[c] << 10, s.hits[c]) + "]");
+    return "{\"arrays\": [" + arrays + "], \"blocks\": [" + blocks + "], \"logged\": " + std::to_string(s.logged) + ", \"hits\": [" + hits +
+           "], \"path\": [" + list_of(s.global, s.shared, s.waits, s.barriers) + "], \"not_modeled\": " + quoted(s.not_modeled) + "}";
 }
 
 }  // namespace simulator
