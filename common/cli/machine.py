@@ -48,6 +48,5 @@ def table_lines(printed: Iterable[str]) -> list[str]:
     values = {name: float(text) for name, text in found.items()}
     values["dram_share"] = values.pop("dram_bandwidth") / gpu.bandwidth
     values["block"] *= values["clock"]
-    values["tensor_share"] = values.pop("tensor") / gpu.fp16_tensor
     rows = [f'    "{name}": {value:.4g},' for name, value in values.items()]
     return [f"# {gpu.name}: python -m common.benchmark machine", "H100_MEASURED = {", *rows, "}"]

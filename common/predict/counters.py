@@ -24,13 +24,11 @@ class Block:
     Attributes:
         number: in the grid, x fastest.
         weight: how many blocks it stands for.
-        steps: basic blocks that its threads ran: its work.
         touched: array -> (first sector, last sector, sectors read, sectors written).
     """
 
     number: int
     weight: int
-    steps: int
     touched: dict[int, tuple[int, int, int, int]]
 
 
@@ -42,7 +40,7 @@ class Sample:
         arrays: bytes of each.
         blocks: those that ran.
         hits: (bytes of a cache, share of the reads that it would have had), ascending.
-        global_reads, shared: requests of the busiest warp between two barriers, summed over barriers and blocks.
+        global_reads: requests of the busiest warp between two barriers, summed over barriers and blocks.
         waits: how often that warp met another lane or a barrier with reads under way: they cannot overlap.
         barriers: likewise.
         not_modeled: what the model does not know; "" if nothing.
@@ -52,7 +50,6 @@ class Sample:
     blocks: tuple[Block, ...]
     hits: tuple[tuple[int, float], ...]
     global_reads: int
-    shared: int
     waits: int
     barriers: int
     not_modeled: str

@@ -48,20 +48,15 @@ class Counting:
         self._registers = [Registers(one.sources, gpu, use_nvcc) for one in self._libraries]
 
     def launches(self, prepare: Callable[[], Callable[[], object]]) -> list[Launch]:
-        """What the kernels did of the call that `prepare` makes. Its own launches don't count."""
-        for one in self._loaded:
-            one.sample(self.sample)
-            one.begin(PROFILE)
+        """What the kernels did of the call that `prepare` makes. Its own launches end at once: nothing is computed."""
         try:
+            self._begin(PROFILE, -1)
             call = prepare()
-            for one in self._loaded:
-                one.begin(PROFILE)
+            self._begin(PROFILE, self.sample)
             call()
             reports = [one.report() for one in self._loaded]
         finally:
-            for one in self._loaded:
-                one.begin(0)
-                one.sample(0)
+            self._begin(0, 0)
         both = zip(reports, self._lines, self._libraries, self._registers, strict=True)
         return [
             registers.known(launch)
@@ -69,6 +64,11 @@ class Counting:
             if report["kernels"]
             for launch in read_launches(report, lines, library.path)
         ]
+
+    def _begin(self, mode: int, sample: int) -> None:
+        for one in self._loaded:
+            one.sample(sample)
+            one.begin(mode)
 
 
 class Registers:

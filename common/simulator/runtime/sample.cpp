@@ -19,6 +19,7 @@ constexpr size_t CACHES = std::size(CACHE_KB), MOST_LOGGED = 1u << 21;
 constexpr uint8_t READ_HERE = 4, WRITTEN_HERE = 8;  // of Range::sectors
 
 unsigned sample_size = 0;  // blocks; 0: all of them run
+static bool none_runs = false;
 uint64_t block_weight = 1;
 
 // ---- which blocks
@@ -45,6 +46,7 @@ static std::vector<Chosen> positions(uint64_t extent, uint64_t k) {
 void choose_blocks(dim3 grid) {
     chosen.clear();
     chosen_next = 0;
+    if (none_runs) return;
     const unsigned extents[] = {grid.x, grid.y, grid.z};
     unsigned k[3];
     for (int axis = 0; axis < 3; ++axis) k[axis] = std::min(extents[axis], 2u);
@@ -76,7 +78,7 @@ struct Touched {
     uint64_t first = ~uint64_t{0}, last = 0, read = 0, written = 0;
 };
 struct BlockSample {
-    uint64_t number, weight, steps;
+    uint64_t number, weight;
     std::map<const Range*, Touched> touched;
 };
 struct Logged {
@@ -84,7 +86,7 @@ struct Logged {
     uintptr_t sector;
 };
 struct WarpPath {
-    uint32_t order = 0, global = 0, shared = 0, waits = 0;
+    uint32_t order = 0, global = 0, waits = 0;
     bool waits_for_global = false;
 };
 // Of one launch; sums are over its blocks by their weights, as profile.cpp's.
@@ -92,7 +94,7 @@ struct Sampled {
     std::vector<BlockSample> blocks;
     std::map<const Range*, uint64_t> bytes;  // of the arrays
     uint64_t logged = 0, hits[CACHES] = {};  // sectors read, and those of them that a cache would have had
-    uint64_t global = 0, shared = 0, waits = 0, barriers = 0;  // of the busiest warp between two barriers, added up
+    uint64_t global = 0, waits = 0, barriers = 0;  // of the busiest warp between two barriers, added up
     std::string not_modeled;
 };
 static Sampled launch_sample;
@@ -100,7 +102,6 @@ static std::vector<std::pair<Range*, uint64_t>> touched_here;
 static std::vector<Logged> log_of_reads;
 static WarpPath paths[32];
 static uint32_t barriers_here = 0;
-static uint64_t steps_here = 0;
 
 void sample_launch_begins() { launch_sample = {}; }
 void sample_not_modeled(const char* what) {
@@ -113,14 +114,12 @@ void sample_ends_launch(const char* what) {
     this_worker->grid_run->cut_short = this_worker->failed = true;
     leave_threads(*this_worker);
 }
-void sample_step() { ++steps_here; }
-
 void sample_block_begins(uint64_t number) {
-    launch_sample.blocks.push_back({number, block_weight, 0, {}});
+    launch_sample.blocks.push_back({number, block_weight, {}});
     touched_here.clear();
     log_of_reads.clear();
     std::fill_n(paths, 32, WarpPath{});
-    barriers_here = 0, steps_here = 0;
+    barriers_here = 0;
 }
 
 void sample_touch(Range& range, uint64_t sector, Action action) {
@@ -133,11 +132,7 @@ void sample_touch(Range& range, uint64_t sector, Action action) {
 void sample_request(unsigned warp, bool shared, Action action, const std::vector<uintptr_t>& sectors) {
     WarpPath& path = paths[warp];
     ++path.order;
-    if (shared) {
-        ++path.shared;
-        return;
-    }
-    if (action != Action::read) return;  // a warp does not wait for what it stores
+    if (shared || action != Action::read) return;  // a warp does not wait for what it stores
     ++path.global;
     path.waits_for_global = true;
     if (log_of_reads.size() < MOST_LOGGED)
@@ -154,12 +149,10 @@ void sample_barrier() {
     for (WarpPath& path : paths) {
         path.waits += path.waits_for_global;
         most.global = std::max(most.global, path.global);
-        most.shared = std::max(most.shared, path.shared);
         most.waits = std::max(most.waits, path.waits);
         path = {};
     }
     launch_sample.global += block_weight * most.global;
-    launch_sample.shared += block_weight * most.shared;
     launch_sample.waits += block_weight * most.waits;
     launch_sample.barriers += block_weight;
     ++barriers_here;
@@ -195,7 +188,6 @@ void sample_block_ends() {
     sample_barrier();
     launch_sample.barriers -= block_weight;  // the end is none
     BlockSample& block = launch_sample.blocks.back();
-    block.steps = steps_here;
     for (const auto& [range, sector] : touched_here) {
         uint8_t& bits = range->sectors[sector];
         Touched& touched = block.touched[range];
@@ -232,15 +224,16 @@ std::string sample_json() {
         std::string touched;
         for (const auto& [range, t] : block.touched)
             add(touched, "[" + list_of(numbers[range], t.first, t.last, t.read, t.written) + "]");
-        add(blocks, "[" + list_of(block.number, block.weight, block.steps) + ", [" + touched + "]]");
+        add(blocks, "[" + list_of(block.number, block.weight) + ", [" + touched + "]]");
     }
     for (size_t c = 0; c < CACHES; ++c) add(hits, "[" + list_of(CACHE_KB[c] << 10, s.hits[c]) + "]");
     return "{\"arrays\": [" + arrays + "], \"blocks\": [" + blocks + "], \"logged\": " + std::to_string(s.logged) + ", \"hits\": [" + hits +
-           "], \"path\": [" + list_of(s.global, s.shared, s.waits, s.barriers) + "], \"not_modeled\": " + quoted(s.not_modeled) + "}";
+           "], \"path\": [" + list_of(s.global, s.waits, s.barriers) + "], \"not_modeled\": " + quoted(s.not_modeled) + "}";
 }
 
 }  // namespace simulator
 
-extern "C" __attribute__((visibility("default"), used)) void simulator_sample_begin(int blocks) {
-    simulator::sample_size = blocks < 0 ? 0 : static_cast<unsigned>(blocks);
+extern "C" __attribute__((visibility("default"), used)) void simulator_sample_begin(int blocks) {  // below 0: none runs
+    simulator::none_runs = blocks < 0;
+    simulator::sample_size = blocks < 0 ? 1 : static_cast<unsigned>(blocks);
 }
