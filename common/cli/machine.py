@@ -38,11 +38,7 @@ def print_machine(console: Console) -> int:
 
 
 def table_lines(printed: Iterable[str]) -> list[str]:
-    """What the program printed -> Python for machine.py, rates as shares of the data sheet.
-
-    Raises:
-        ValueError: the data sheet of that GPU is not known.
-    """
+    """What the program printed -> Python for machine.py, rates as shares of the data sheet."""
     found = dict(line.split(" ", 1) for line in printed if " " in line)
     gpu = gpus.find(found.pop("gpu"))
     values = {name: float(text) for name, text in found.items()}

@@ -6,7 +6,7 @@ read_launches(report, lines, library)     the JSON of a profile with simulator_s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from common.inspect.profile.model import KernelProfile, read_kernels
@@ -82,9 +82,6 @@ class Launch:
     def warps(self) -> int:
         """Of a block."""
         return -(-self.kernel.threads // 32)
-
-    def with_kernel(self, kernel: KernelProfile, registers_from: str) -> Launch:
-        return replace(self, kernel=kernel, registers_from=registers_from)
 
 
 def read_launches(report: dict, lines: SourceLines, library: Path) -> list[Launch]:

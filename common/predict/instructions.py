@@ -49,7 +49,6 @@ class Mix:
 
     @property
     def float32(self) -> float:
-        """Instructions of the float32 pipe."""
         return self.add + self.multiply + self.fused + self.more
 
 

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common.inspect.profile.remarks import stride_of
+from common.inspect.profile.roofline import Bound
 from common.measure.gpus import SCHEDULERS, SPECIAL_PER_CLOCK
 from common.predict.counters import SECTOR, Launch
 from common.predict.machine import Machine
@@ -46,23 +47,14 @@ LAUNCH = "launch overhead"
 
 
 @dataclass(frozen=True)
-class Bound:
-    """A resource and the seconds that the launch needs of it at least, tail included."""
-
-    resource: str
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Prediction:
     """One launch on one GPU.
 
     Attributes:
         launch: see Launch.
         seconds: None where the model does not know; `not_modeled` says what.
-        bounds: the longest first.
+        bounds: the seconds that it needs of each resource at least, tail included; the longest first.
         traffic: of DRAM; l2_bytes: of L2.
-        resident: blocks per SM at a time.
         not_modeled: "" if the model knows everything that it needs.
     """
 
@@ -71,16 +63,11 @@ class Prediction:
     bounds: tuple[Bound, ...]
     traffic: Traffic
     l2_bytes: float
-    resident: int
     not_modeled: str = ""
 
     @property
     def bound(self) -> Bound:
         return self.bounds[0]
-
-    @property
-    def next_bound(self) -> Bound:
-        return self.bounds[1]
 
 
 def combined(bounds: Sequence[float]) -> float:
@@ -149,10 +136,12 @@ def predict(launch: Launch, machine: Machine) -> Prediction:
     seconds[BLOCKS] = kernel.blocks / machine.block_rate
     seconds[LAUNCH] = machine.launch
 
-    bounds = tuple(sorted((Bound(*one) for one in seconds.items()), key=_rank))
-    known = not_modeled(launch)
+    bounds = tuple(sorted((Bound(name, "", one) for name, one in seconds.items()), key=_rank))
+    unknown = launch.sample.not_modeled
+    if not unknown and launch.total("lanes", "global", "atomic") * 4 > CONTENDED * written_bytes(launch):
+        unknown = "atomic operations of many threads on the same words"
     time = machine.launch + combined([one for name, one in seconds.items() if name != LAUNCH])
-    return Prediction(launch, None if known else time, bounds, traffic, l2_bytes, resident, known)
+    return Prediction(launch, None if unknown else time, bounds, traffic, l2_bytes, unknown)
 
 
 def _rank(bound: Bound) -> float:
@@ -205,12 +194,3 @@ def _way_of_a_warp(launch: Launch, float32: float, machine: Machine) -> tuple[fl
     guarded = sum(one.requests for one in guarded if _GUARDED.search(one.place.text)) / kernel.launches / warps * serial
     waits = max(waits, guarded / GUARDED_UNDER_WAY + (reads - guarded) / under_way)
     return waits, sample.barriers / kernel.blocks, dependent * serial
-
-
-def not_modeled(launch: Launch) -> str:
-    """Why there is no number for this launch; "" if there is one."""
-    if launch.sample.not_modeled:
-        return launch.sample.not_modeled
-    if launch.total("lanes", "global", "atomic") * 4 > CONTENDED * written_bytes(launch):
-        return "atomic operations of many threads on the same words"
-    return ""

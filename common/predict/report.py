@@ -24,8 +24,8 @@ def bound_words(one: Prediction) -> str:
     """ "DRAM, next L2 (71%)"; the share is the next bound's of the longest."""
     if one.not_modeled:
         return one.not_modeled
-    share = min(1.0, one.next_bound.seconds / one.bound.seconds)
-    return f"{one.bound.resource}, next {one.next_bound.resource} ({share:.0%})"
+    share = min(1.0, one.bounds[1].seconds / one.bound.seconds)
+    return f"{one.bound.resource}, next {one.bounds[1].resource} ({share:.0%})"
 
 
 def predictions_table(called: Sequence[tuple[str, str, Sequence[Prediction]]]) -> Table:

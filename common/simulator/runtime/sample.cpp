@@ -114,6 +114,7 @@ void sample_ends_launch(const char* what) {
     this_worker->grid_run->cut_short = this_worker->failed = true;
     leave_threads(*this_worker);
 }
+
 void sample_block_begins(uint64_t number) {
     launch_sample.blocks.push_back({number, block_weight, {}});
     touched_here.clear();
