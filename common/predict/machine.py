@@ -13,7 +13,7 @@ R  measured in this repository: copies reach 3.03 of 3.35 TB/s on an H100 and 4.
    (common/kernels/softmax/README.md).
 E  an estimate: no measurement, scaled from the nearest GPU above.
 
-M  measured in this repository on one H100 80GB, by `python -m common.benchmark machine`.
+M  measured in this repository on one H100 80GB, by `python -m common.benchmark machine`; L1 and tensor cores as in L.
 
 Sizes of caches are those of NVIDIA's white papers. The other figures (barrier, launch, block, arithmetic, the
 clock under load) are the H100's on every GPU until the micro-benchmarks ran on it.

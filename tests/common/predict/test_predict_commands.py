@@ -5,14 +5,17 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from common.cli import machine
 from common.cli.benchmark import benchmark_main
-from common.compiling.load import load
+from common.compiling.load import load, simulated
 from common.compiling.request import BuildRequest
 from common.measure.benchmark.problem import Benchmark
 from common.measure.benchmarks.softmax import SoftmaxProblem, operator_version
+from common.measure.gpus import find
 from common.predict.counters import SAMPLE
+from common.predict.launches import Counting
 from common.testing import results
 
 PAIRS = [
@@ -34,8 +37,6 @@ def run(*arguments, root):
 def planted(request):
     """Kernel -> its prediction for an H100, with estimated registers."""
     from compare_predictions import PROGRAMS, predicted_program
-
-    from common.measure.gpus import find
 
     return predicted_program(PROGRAMS / "planted.cu", 1 << 22, find("H100"), use_nvcc=False)
 
@@ -108,6 +109,21 @@ def test_a_benchmark_predicts_and_reports(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         benchmark_main(benchmark, ["--report"])
     assert "add --predict" in capsys.readouterr().err
+
+
+def test_what_prepares_a_call_computes_nothing():
+    """A softmax of zeros has 1 / 1024 everywhere, if it runs."""
+    with simulated(), torch.no_grad():
+        ops, made = load(BuildRequest("task2", "solution", "cuda")), []
+
+        def prepare():
+            made.append(ops.softmax(torch.zeros(64, 1024)))
+            return lambda: made.append(ops.softmax(torch.zeros(4, 1024)))
+
+        (launch,) = Counting(ops.libraries, find("H100"), use_nvcc=False).launches(prepare)
+        assert launch.kernel.launches == 1
+    prepared, called = made
+    assert not (prepared == 1 / 1024).any() and (called == 1 / 1024).all()
 
 
 def test_bad_options_of_a_benchmark(root):
