@@ -153,7 +153,7 @@ def _partial_writes(launch: Launch) -> float:
     """Sectors that a request writes in part; where it writes neighbors, these are at both ends."""
     written = (one for one in launch.kernel.lines if (one.space, one.action) == ("global", "write"))
     parts = (min(one.transactions, 2 * (one.transactions - (one.lanes or 0) * one.bytes / SECTOR)) for one in written)
-    return sum(parts) / launch.kernel.launches
+    return sum(max(0.0, one) for one in parts) / launch.kernel.launches
 
 
 def _spared(launch: Launch) -> float:
