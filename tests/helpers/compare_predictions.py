@@ -53,6 +53,7 @@ COURSE = {
         "task4",
         "--dtype fp32 --head-dim 64 128 --seq 512 2048 4096 --pass forward --versions naive tiled taught ffma",
     ),
+    "gradients": ("task4", "--dtype fp32 --head-dim 64 --seq 2048 --pass backward --versions ffma"),
     "sparse": ("task5", "--solution --versions solution --seq 4096"),
     "decode": ("task6", "--dtype fp32 --context 1024 8192 --versions taught"),
 }
