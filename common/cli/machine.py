@@ -38,16 +38,11 @@ def print_machine(console: Console) -> int:
 
 
 def table_lines(printed: Iterable[str]) -> list[str]:
-    """What the program printed -> Python for machine.py, rates as shares of the data sheet.
-
-    Raises:
-        ValueError: the data sheet of that GPU is not known.
-    """
+    """What the program printed -> Python for machine.py, rates as shares of the data sheet."""
     found = dict(line.split(" ", 1) for line in printed if " " in line)
     gpu = gpus.find(found.pop("gpu"))
     values = {name: float(text) for name, text in found.items()}
     values["dram_share"] = values.pop("dram_bandwidth") / gpu.bandwidth
     values["block"] *= values["clock"]
-    values["tensor_share"] = values.pop("tensor") / gpu.fp16_tensor
     rows = [f'    "{name}": {value:.4g},' for name, value in values.items()]
     return [f"# {gpu.name}: python -m common.benchmark machine", "H100_MEASURED = {", *rows, "}"]

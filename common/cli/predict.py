@@ -32,7 +32,7 @@ from common.predict.counters import SAMPLE, read_launches
 from common.predict.launches import PATIENCE, Counting, Registers, cheap_inputs
 from common.predict.machine import Machine, machine_of
 from common.predict.model import Prediction, predict
-from common.predict.report import caveats, print_predictions, total_seconds
+from common.predict.report import CAVEATS, print_predictions, total_seconds
 from common.testing import results
 
 PREDICTED, FAILED = 0, 1
@@ -44,18 +44,9 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     """--predict, --gpu, --sample."""
     add = parser.add_argument
     add("--predict", action="store_true", help="predict the times of our kernels without a GPU (an estimate)")
-    add(
-        "--gpu",
-        metavar="NAME",
-        help=f"with --predict: for this GPU, e.g. H100, A100, T4, RTX4090 (default {DEFAULT_GPU})",
-    )
-    add(
-        "--sample",
-        type=int,
-        default=SAMPLE,
-        metavar="N",
-        help="with --predict: run N blocks of a grid (default %(default)s)",
-    )
+    add("--gpu", metavar="NAME", help=f"with --predict: H100, A100, T4, RTX4090, ... (default {DEFAULT_GPU})")
+    words = "with --predict: run N blocks of a grid (default %(default)s)"
+    add("--sample", type=int, default=SAMPLE, metavar="N", help=words)
 
 
 def chosen_gpu(parser: argparse.ArgumentParser, options: argparse.Namespace) -> GpuSpec:
@@ -69,13 +60,9 @@ def chosen_gpu(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
 
 
 def predict_benchmark(
-    console: Console,
-    parser: argparse.ArgumentParser,
-    benchmark: Benchmark,
-    problems: Sequence[Problem],
-    options: argparse.Namespace,
-    command: str,
-) -> int:
+    console: Console, parser: argparse.ArgumentParser, benchmark: Benchmark, problems: Sequence[Problem],
+    options: argparse.Namespace, command: str,
+) -> int:  # fmt: skip
     """The table of all problems, and with --report that of Results.md. 0: predicted, 1: a version did not run."""
     gpu = chosen_gpu(parser, options)
     machine = machine_of(gpu)
@@ -91,11 +78,8 @@ def predict_benchmark(
             return FAILED
         counting: dict[int, Counting] = {}
         for problem in problems:
-            chosen = {
-                name: version
-                for name, version in versions_of(problem).items()
-                if version.ours and (not options.versions or name in options.versions)
-            }
+            wanted = options.versions or benchmark.labels
+            chosen = {name: one for name, one in versions_of(problem).items() if one.ours and name in wanted}
             if len(loaded) not in counting:
                 libraries = [library for ops in loaded for library in ops.libraries]
                 counting = {len(loaded): Counting(libraries, gpu, options.sample)}
@@ -115,10 +99,9 @@ def predict_benchmark(
     print_predictions(wide(console), called, machine)
     if getattr(options, "report", False):
         name = f"{benchmark.program.split('.')[0]} predicted"
-        problems_ = results.try_report(console, name, predicted_block(command, machine, records))
-        for one in problems_:
+        for one in results.try_report(console, name, predicted_block(command, machine, records)):
             say(console, one, "red")
-        failed |= bool(problems_)
+            failed = True
     return FAILED if failed else PREDICTED
 
 
@@ -130,7 +113,7 @@ def predict_problem(
     with cheap_inputs():
         inputs = problem.make_inputs("cpu")
         for name, version in versions.items():
-            if version.stored_bytes > MEMORY_SHARE * _memory():
+            if version.stored_bytes > MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
                 found[name] = [], f"needs {version.stored_bytes / 2**30:.0f} GiB, more than this machine has to spare"
                 continue
             try:
@@ -143,10 +126,6 @@ def predict_problem(
     return found
 
 
-def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def predicted_block(
     command: str, machine: Machine, records: Sequence[tuple[Problem, Version, float | None]]
 ) -> results.Block:
@@ -155,16 +134,12 @@ def predicted_block(
     rows = []
     for problem in dict.fromkeys(problem for problem, _, _ in records):
         times = {version.label: seconds for one, version, seconds in records if one == problem}
-        known = [times[label] for label in labels if times.get(label)]
-        first = known[0] if known else None
-        cells = []
-        for label in labels:
-            seconds = times.get(label)
-            speedup = f", {first / seconds:.2f} x" if seconds and first and seconds != first else ""
-            cells.append(f"{duration(seconds)} (predicted{speedup})" if seconds else "-")
+        first = next(filter(None, map(times.get, labels)), 0.0)
+        speedups = {label: f", {first / one:.2f} x" if one != first else "" for label, one in times.items() if one}
+        cells = [f"{duration(times[of])} (predicted{speedups[of]})" if of in speedups else "-" for of in labels]
         rows.append([problem.setting, problem.column, *cells])
     columns, words = ["setting", "size", *labels], {"for": machine.gpu.name}
-    return results.Block(command, words, columns, rows, caveats(machine)[:2], how="Predicted")
+    return results.Block(command, words, columns, rows, CAVEATS[:2], how="Predicted")
 
 
 def predict_program(console: Console, program: Program, command: list[str], gpu: GpuSpec, sample: int) -> int:
@@ -185,8 +160,6 @@ def predict_program(console: Console, program: Program, command: list[str], gpu:
     else:
         print_predictions(wide(Console()), [("", "", [predict(one, machine) for one in launches])], machine)
     if status:
-        say(
-            console,
-            f"the program ended with status {status}: with --predict most blocks don't run, so its own checks may fail",
-        )
+        why = "with --predict most blocks don't run, so its own checks may fail"
+        say(console, f"the program ended with status {status}: {why}")
     return PREDICTED if launches else (status if status > 0 else 128 - status)

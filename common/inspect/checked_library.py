@@ -41,7 +41,7 @@ class CheckedLibrary:
         self._library.ask("simulator_replay_begin", MOST_EVENTS if mode == REPLAY else 0)
 
     def sample(self, blocks: int) -> None:
-        """From the next begin(PROFILE) on, that many blocks of a grid run and represent all; 0: all of them run."""
+        """From the next begin(PROFILE) on, that many blocks of a grid represent all; 0: all run; below: none."""
         self._library.ask("simulator_sample_begin", blocks)
 
     def report(self) -> dict:

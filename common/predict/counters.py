@@ -1,13 +1,12 @@
 """What is known of a launch: the profile's counters, and what its sampled blocks touched.
 
 read_launches(report, lines, library)     the JSON of a profile with simulator_sample_begin(N), N > 0
-launch_of(kernel)                         from a profile without a sample: less is known
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from common.inspect.profile.model import KernelProfile, read_kernels
@@ -25,13 +24,11 @@ class Block:
     Attributes:
         number: in the grid, x fastest.
         weight: how many blocks it stands for.
-        steps: basic blocks that its threads ran: its work.
         touched: array -> (first sector, last sector, sectors read, sectors written).
     """
 
     number: int
     weight: int
-    steps: int
     touched: dict[int, tuple[int, int, int, int]]
 
 
@@ -43,7 +40,7 @@ class Sample:
         arrays: bytes of each.
         blocks: those that ran.
         hits: (bytes of a cache, share of the reads that it would have had), ascending.
-        global_reads, shared: requests of the busiest warp between two barriers, summed over barriers and blocks.
+        global_reads: requests of the busiest warp between two barriers, summed over barriers and blocks.
         waits: how often that warp met another lane or a barrier with reads under way: they cannot overlap.
         barriers: likewise.
         not_modeled: what the model does not know; "" if nothing.
@@ -53,7 +50,6 @@ class Sample:
     blocks: tuple[Block, ...]
     hits: tuple[tuple[int, float], ...]
     global_reads: int
-    shared: int
     waits: int
     barriers: int
     not_modeled: str
@@ -67,14 +63,14 @@ class Launch:
         kernel: its profile.
         mix: instructions of all threads.
         lines: cache lines of 128 bytes that its global requests touched.
-        sample: None if every block ran and nothing more was recorded.
+        sample: see Sample.
         registers_from: "nvcc" or "estimate".
     """
 
     kernel: KernelProfile
     mix: Mix
     lines: float
-    sample: Sample | None
+    sample: Sample
     registers_from: str = "estimate"
 
     def total(self, what: str, space: str, *actions: str) -> float:
@@ -87,48 +83,23 @@ class Launch:
         """Of a block."""
         return -(-self.kernel.threads // 32)
 
-    def with_kernel(self, kernel: KernelProfile, registers_from: str) -> Launch:
-        return replace(self, kernel=kernel, registers_from=registers_from)
-
 
 def read_launches(report: dict, lines: SourceLines, library: Path) -> list[Launch]:
     """The launches of a report, see common/simulator/README.md."""
     kernels = read_kernels(report, lines, library)
-    mixes = block_mixes(library) if kernels else None
+    mixes = block_mixes(library) if kernels else {}
     found = []
     for kernel, raw in zip(kernels, report["kernels"], strict=True):
-        mix = total_mix(mixes, raw["blocks"]) if mixes is not None else _mix_of(kernel)
-        touched = sum(site.get("lines", 0) for site in raw["sites"]) / kernel.launches
-        mix = Mix(*(part / kernel.launches for part in mix.parts))
-        found.append(Launch(kernel, mix, touched, _sample(raw["sample"]) if "sample" in raw else None))
+        touched = sum(site["lines"] for site in raw["sites"]) / kernel.launches
+        mix = Mix(*(part / kernel.launches for part in total_mix(mixes, raw["blocks"]).parts))
+        found.append(Launch(kernel, mix, touched, _sample(raw["sample"])))
     return found
 
 
-def launch_of(kernel: KernelProfile) -> Launch:
-    """A profile without a sample: cache lines, instructions and the way of a warp are estimated from its totals."""
-    requests = sum(one.requests for one in kernel.lines if one.space == "global")
-    mix = Mix(*(part / kernel.launches for part in _mix_of(kernel).parts))
-    lines = max(requests, kernel.moved_bytes / 128) / kernel.launches
-    return Launch(kernel, mix, lines, None, "nvcc" if kernel.registers else "estimate")
-
-
-def _mix_of(kernel: KernelProfile) -> Mix:
-    if kernel.operations is None:
-        return Mix()
-    return Mix(fused=kernel.operations.flops / 2, special=kernel.operations.special)
-
-
 def _sample(raw: dict) -> Sample:
-    blocks = [
-        Block(one["block"], one["weight"], one["steps"], {array: tuple(rest) for array, *rest in one["touched"]})
-        for one in raw["blocks"]
-    ]
-    logged = max(1, raw["logged"])
-    hits = tuple((kilobytes << 10, hits / logged) for kilobytes, hits in raw["hits"])
-    return Sample(
-        tuple(raw["arrays"]), tuple(blocks), hits,
-        *(raw[name] for name in ("global", "shared", "waits", "barriers", "not_modeled")),
-    )  # fmt: skip
+    blocks = [Block(*block, {array: tuple(rest) for array, *rest in touched}) for *block, touched in raw["blocks"]]
+    hits = tuple((size, hits / max(1, raw["logged"])) for size, hits in raw["hits"])
+    return Sample(tuple(raw["arrays"]), tuple(blocks), hits, *raw["path"], raw["not_modeled"])
 
 
 def axes_of(grid: Sequence[int], number: int) -> tuple[int, int, int]:

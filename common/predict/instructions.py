@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.inspect.profile.instruction_counts import block_operations
@@ -42,15 +42,13 @@ class Mix:
     def parts(self) -> tuple[float, ...]:
         return self.add, self.multiply, self.fused, self.more, self.special, self.other
 
-    def contracted(self, times: float = 1) -> Mix:
-        """As FMAs where additions and multiplications pair up, `times` over."""
+    def contracted(self) -> Mix:
+        """As FMAs where additions and multiplications pair up."""
         both = min(self.add, self.multiply)
-        parts = self.add - both, self.multiply - both, self.fused + both, self.more, self.special, self.other
-        return Mix(*(times * part for part in parts))
+        return replace(self, add=self.add - both, multiply=self.multiply - both, fused=self.fused + both)
 
     @property
     def float32(self) -> float:
-        """Instructions of the float32 pipe."""
         return self.add + self.multiply + self.fused + self.more
 
 
@@ -86,10 +84,9 @@ def mix_of(mnemonic: str, operands: str) -> Mix:
     return Mix(other=INTEGER_SHARE) if _INTEGER.match(mnemonic) and "%rsp" not in operands else NOTHING
 
 
-def block_mixes(library: Path) -> dict[int, Mix] | None:
-    """Basic block -> what running it once issues; None without objdump, or on another processor than x86-64."""
-    found = block_operations(library, mix_of)
-    return {block: mix.contracted() for block, mix in found.items()} if found else None
+def block_mixes(library: Path) -> dict[int, Mix]:
+    """Basic block -> what running it once issues; none without objdump, or on another processor than x86-64."""
+    return {block: mix.contracted() for block, mix in (block_operations(library, mix_of) or {}).items()}
 
 
 def total_mix(mixes: dict[int, Mix], blocks: Sequence[Sequence[int]]) -> Mix:

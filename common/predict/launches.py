@@ -48,20 +48,15 @@ class Counting:
         self._registers = [Registers(one.sources, gpu, use_nvcc) for one in self._libraries]
 
     def launches(self, prepare: Callable[[], Callable[[], object]]) -> list[Launch]:
-        """What the kernels did of the call that `prepare` makes. Its own launches don't count."""
-        for one in self._loaded:
-            one.sample(self.sample)
-            one.begin(PROFILE)
+        """What the kernels did of the call that `prepare` makes. Its own launches end at once: nothing is computed."""
         try:
+            self._begin(PROFILE, -1)
             call = prepare()
-            for one in self._loaded:
-                one.begin(PROFILE)
+            self._begin(PROFILE, self.sample)
             call()
             reports = [one.report() for one in self._loaded]
         finally:
-            for one in self._loaded:
-                one.begin(0)
-                one.sample(0)
+            self._begin(0, 0)
         both = zip(reports, self._lines, self._libraries, self._registers, strict=True)
         return [
             registers.known(launch)
@@ -69,6 +64,11 @@ class Counting:
             if report["kernels"]
             for launch in read_launches(report, lines, library.path)
         ]
+
+    def _begin(self, mode: int, sample: int) -> None:
+        for one in self._loaded:
+            one.sample(sample)
+            one.begin(mode)
 
 
 class Registers:
@@ -90,21 +90,18 @@ class Registers:
     def known(self, launch: Launch) -> Launch:
         """The launch with its registers."""
         told = self._from_nvcc()
-        kernel = with_registers(launch.kernel, told)
-        if kernel.registers:
-            return launch.with_kernel(kernel, "nvcc")
-        places = [place for one in kernel.lines if one.place for place in (*one.place.outer, one.place)]
-        # launched by a pointer, or in a namespace: the functions that its lines are in
-        names = dict.fromkeys([kernel.kernel, *(place.function for place in places)])
-        bare = [name.split("<")[0].split("::")[-1] for name in names]
-        alike = {one.registers for one in told if one.name.split("<")[0].split("::")[-1] in bare}
-        if alike:
-            several = len(alike) > 1
-            return launch.with_kernel(replace(kernel, registers=max(alike), registers_vary=several), "nvcc")
-        files = sorted(dict.fromkeys(Path(place.file) for place in places), key=lambda file: file not in self._sources)
-        text = "\n".join(file.read_text(errors="replace") for file in files or self._sources)
-        estimate = max(estimated_registers(text, name) for name in bare)
-        return launch.with_kernel(replace(kernel, registers=estimate), "estimate")
+        kernel, registers_from = with_registers(launch.kernel, told), "nvcc"
+        if not kernel.registers:  # launched by a pointer, or in a namespace: the functions that its lines are in
+            places = [place for one in kernel.lines if one.place for place in (*one.place.outer, one.place)]
+            names = dict.fromkeys([kernel.kernel, *(place.function for place in places)])
+            bare = [name.split("<")[0].split("::")[-1] for name in names]
+            counts = {one.registers for one in told if one.name.split("<")[0].split("::")[-1] in bare}
+            if not counts:
+                files = sorted({Path(place.file) for place in places}, key=lambda file: file not in self._sources)
+                text = "\n".join(file.read_text(errors="replace") for file in files or self._sources)
+                counts, registers_from = {max(estimated_registers(text, name) for name in bare)}, "estimate"
+            kernel = replace(kernel, registers=max(counts), registers_vary=len(counts) > 1)
+        return replace(launch, kernel=kernel, registers_from=registers_from)
 
 
 @contextmanager

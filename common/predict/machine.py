@@ -13,9 +13,9 @@ R  measured in this repository: copies reach 3.03 of 3.35 TB/s on an H100 and 4.
    (common/kernels/softmax/README.md).
 E  an estimate: no measurement, scaled from the nearest GPU above.
 
-M  measured in this repository on one H100 80GB, by `python -m common.benchmark machine`.
+M  measured in this repository on one H100 80GB, by `python -m common.benchmark machine`; L1 and tensor cores as in L.
 
-Sizes of caches are those of NVIDIA's white papers. The other figures (barrier, launch, block, arithmetic, special, the
+Sizes of caches are those of NVIDIA's white papers. The other figures (barrier, launch, block, arithmetic, the
 clock under load) are the H100's on every GPU until the micro-benchmarks ran on it.
 """
 
@@ -39,14 +39,13 @@ class Machine:
         l2_bytes: of the second-level cache.
         l2_bandwidth: bytes per second that all SMs together read from it.
         dram_share, tensor_share: of the data sheet's bandwidth and dense mma rate, what is reached at best.
-        shared, l1, l2, dram: load latencies in cycles.
-        arithmetic, special: latency of a dependent FMA, and of a special function, in cycles.
+        l1, l2, dram: load latencies in cycles.
+        arithmetic: latency of a dependent FMA in cycles.
         barrier: cycles of a __syncthreads().
         launch: seconds of an empty kernel, between two events.
         block: cycles from a block's end to the next one's start in its place.
         block_rate: blocks per second that the whole GPU starts.
         sources: letters of this file's list, for latencies, L2, DRAM.
-        is_estimate: whether any figure is neither published nor measured.
     """
 
     gpu: GpuSpec
@@ -56,22 +55,21 @@ class Machine:
     l2_bandwidth: float
     dram_share: float
     tensor_share: float
-    shared: float
     l1: float
     l2: float
     dram: float
     arithmetic: float = 4.2
-    special: float = 23.0
     barrier: float = 28.0
     launch: float = 3.1e-6
     block: float = 300.0
     block_rate: float = 1.65e9
     sources: str = "E"
-    is_estimate: bool = True
 
     @property
-    def sms(self) -> int:
-        return self.gpu.sms
+    def origin(self) -> str:
+        """Where the latencies and rates come from."""
+        estimated = "estimated" if "E" in self.sources else "published by others"
+        return f"{'measured by this project' if self.sources == 'M' else estimated} (common/predict/machine.py)."
 
     @property
     def dram_bandwidth(self) -> float:
@@ -86,13 +84,13 @@ class Machine:
 # Of one capability: L1 + shared memory, L2 bytes per byte/s are per GPU; latencies. mma.sync reaches about 62% of the
 # dense rate on Hopper, whose tensor cores want wgmma (L), and nearly all of it elsewhere.
 _LATENCIES = {
-    (7, 0): (128 * KB, 19, 28, 193, 400, 0.85, "J"),
-    (7, 5): (96 * KB, 19, 32, 188, 296, 0.85, "J"),
-    (8, 0): (192 * KB, 29.0, 37.9, 261.5, 466.3, 0.9, "L"),
-    (8, 6): (128 * KB, 29.0, 37.9, 261.5, 466.3, 0.9, "E"),
-    (8, 9): (128 * KB, 30.1, 43.4, 273.0, 541.5, 0.9, "L"),
-    (9, 0): (256 * KB, 29.0, 40.7, 263.0, 478.8, 0.62, "L"),
-    (12, 0): (128 * KB, 30.1, 43.4, 273.0, 541.5, 0.9, "E"),
+    (7, 0): (128 * KB, 28, 193, 400, 0.85, "J"),
+    (7, 5): (96 * KB, 32, 188, 296, 0.85, "J"),
+    (8, 0): (192 * KB, 37.9, 261.5, 466.3, 0.9, "L"),
+    (8, 6): (128 * KB, 37.9, 261.5, 466.3, 0.9, "E"),
+    (8, 9): (128 * KB, 43.4, 273.0, 541.5, 0.9, "L"),
+    (9, 0): (256 * KB, 40.7, 263.0, 478.8, 0.62, "L"),
+    (12, 0): (128 * KB, 43.4, 273.0, 541.5, 0.9, "E"),
 }
 # name: L2 bytes, its bandwidth, clock under load over the boost clock, share of DRAM's bandwidth, sources of both
 _GPUS = {
@@ -106,32 +104,21 @@ _GPUS = {
 }
 # H100 SXM: python -m common.benchmark machine
 H100_MEASURED = {
-    "l1": 39.63,
-    "l2": 282.2,
-    "dram": 689.1,
-    "shared": 29,
-    "arithmetic": 4.19,
-    "special": 22.97,
-    "barrier": 28.04,
-    "launch": 3.04e-06,
-    "block_rate": 1.664e09,
-    "block": 296.2,
-    "l2_bandwidth": 6.56e12,
+    "l2": 282.2, "dram": 689.1, "arithmetic": 4.19, "barrier": 28.04,
+    "launch": 3.04e-06, "block_rate": 1.664e09, "block": 296.2, "dram_share": 0.9003, "l2_bandwidth": 6.56e12,
     "clock": 1.951e09,
-    "dram_share": 0.9003,
-    "tensor_share": 0.6411,
-}
+}  # fmt: skip
 
 
 def machine_of(gpu: GpuSpec) -> Machine:
     """The GPU as the model sees it; what no source has is scaled from the H100 by SMs and clock."""
-    l1_bytes, shared, l1, l2, dram, tensor_share, latencies = _LATENCIES[gpu.capability]
+    l1_bytes, l1, l2, dram, tensor_share, latencies = _LATENCIES[gpu.capability]
     h100 = 6.2e12 / (132 * 1.98e9)
     l2_bytes, l2_bandwidth, clock, dram_share, sources = _GPUS.get(
         gpu.name, (32 * MB, h100 * gpu.sms * gpu.clock, 0.95, 0.9, "EE")
     )
     found = Machine(
-        gpu, gpu.clock * clock, l1_bytes, l2_bytes, l2_bandwidth, dram_share, tensor_share, shared, l1, l2, dram,
-        sources=latencies + sources, is_estimate="E" in latencies + sources,
+        gpu, gpu.clock * clock, l1_bytes, l2_bytes, l2_bandwidth, dram_share, tensor_share, l1, l2, dram,
+        sources=latencies + sources,
     )  # fmt: skip
     return replace(found, **H100_MEASURED, sources="M") if gpu.name == "H100 SXM" else found

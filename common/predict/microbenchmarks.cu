@@ -3,42 +3,29 @@
 // Latencies by pointer chasing (Mei and Chu, Dissecting GPU memory hierarchy through microbenchmarking, 2017): one thread, each
 // load's address is the value before. Rates by enough blocks to fill the GPU. `python -m common.benchmark machine` runs it.
 #include <cuda_runtime.h>
-#include <mma.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
 
-static void check(cudaError_t error, int line) {
-    if (error == cudaSuccess) return;
-    fprintf(stderr, "line %d: %s\n", line, cudaGetErrorString(error));
-    exit(1);
-}
-#define CHECK(call) check(call, __LINE__)
+#define CHECK(call) \
+    if (cudaError_t error = call) fprintf(stderr, "line %d: %s\n", __LINE__, cudaGetErrorString(error)), exit(1)
 
 constexpr int STEPS = 2048, ROUNDS = 9;
 constexpr size_t FILLER = size_t{1} << 29;
 static void* filler;
 
 // WARM: walks once before; the ring must be the walk
-template <bool L1, bool WARM>
+template <bool WARM>
 __global__ void chase(const unsigned* next, unsigned steps, long long* cycles, unsigned* end) {
     unsigned at = 0;
     const auto walk = [&] {
-        for (unsigned i = 0; i < steps; ++i) at = L1 ? next[at] : __ldcg(next + at);
+        for (unsigned i = 0; i < steps; ++i) at = __ldcg(next + at);
     };
     if (WARM) walk();
     const long long start = clock64();
     walk();
-    *cycles = clock64() - start, *end = at;
-}
-__global__ void chase_shared(long long* cycles, unsigned* end) {
-    __shared__ unsigned next[1024];
-    for (int i = 0; i < 1024; ++i) next[i] = (i + 33) % 1024;
-    unsigned at = 0;
-    const long long start = clock64();
-    for (int i = 0; i < STEPS; ++i) at = next[at];
     *cycles = clock64() - start, *end = at;
 }
 __global__ void chain_fma(float a, long long* cycles, float* end) {
@@ -46,13 +33,6 @@ __global__ void chain_fma(float a, long long* cycles, float* end) {
     const long long start = clock64();
 #pragma unroll 64
     for (int i = 0; i < STEPS; ++i) x = x * a + a;
-    *cycles = clock64() - start, *end = x;
-}
-__global__ void chain_special(float a, long long* cycles, float* end) {
-    float x = a;
-    const long long start = clock64();
-#pragma unroll 64
-    for (int i = 0; i < STEPS; ++i) x = __sinf(x);  // a multiplication and MUFU.SIN
     *cycles = clock64() - start, *end = x;
 }
 __global__ void barriers(long long* cycles) {
@@ -93,25 +73,10 @@ __global__ void busy(float a, int steps, long long* cycles, float* end) {  // al
     for (int k = 0; k < 8; ++k) sum += x[k];
     if (sum == 1.0f) *end = sum;
 }
-__global__ void products(int steps, float* end) {
-    using namespace nvcuda::wmma;
-    fragment<matrix_a, 16, 16, 16, half, row_major> a;
-    fragment<matrix_b, 16, 16, 16, half, col_major> b;
-    fragment<accumulator, 16, 16, 16, float> c[4];
-    fill_fragment(a, __float2half(0.01f)), fill_fragment(b, __float2half(0.01f * (threadIdx.x / 32)));
-    for (int k = 0; k < 4; ++k) fill_fragment(c[k], static_cast<float>(k));  // alike, they would be one
-    for (int i = 0; i < steps; ++i)
-        for (auto& one : c) mma_sync(one, a, b, one);
-    float sum = 0;
-    for (auto& one : c)
-        for (int k = 0; k < one.num_elements; ++k) sum += one.x[k];
-    if (sum == 1.0f) *end = sum;
-}
-
 template <class Launch>
 static double seconds(Launch launch) {
     cudaEvent_t start, end;
-    CHECK(cudaEventCreate(&start)), CHECK(cudaEventCreate(&end));
+    CHECK(cudaEventCreate(&start)); CHECK(cudaEventCreate(&end));
     std::vector<float> times;
     for (int round = 0; round < ROUNDS; ++round) {
         CHECK(cudaMemsetAsync(filler, round, FILLER));  // the GPU is busy while the launch is issued
@@ -133,11 +98,11 @@ int main() {
     printf("gpu %s\n", device.name);
     long long* cycles;
     unsigned* end;
-    CHECK(cudaMallocManaged(&cycles, 16)), CHECK(cudaMallocManaged(&end, 8)), CHECK(cudaMalloc(&filler, FILLER));
+    CHECK(cudaMallocManaged(&cycles, 16)); CHECK(cudaMallocManaged(&end, 8)); CHECK(cudaMalloc(&filler, FILLER));
     float* const sink = reinterpret_cast<float*>(end);
     const size_t large = size_t{1} << 30;
     float4 *x, *y;
-    CHECK(cudaMalloc(&x, large)), CHECK(cudaMalloc(&y, large));
+    CHECK(cudaMalloc(&x, large)); CHECK(cudaMalloc(&y, large));
     CHECK(cudaMemset(x, 0, large));
     const auto ring = [&](size_t count, size_t stride) {  // words; each points `stride` further on
         std::vector<unsigned> next(count);
@@ -153,16 +118,12 @@ int main() {
         CHECK(cudaDeviceSynchronize());
         printf("%s %.2f\n", name, double(*cycles) / STEPS);
     };
-    ring(4096, 32);
-    per_step("l1", [&] { chase<true, true><<<1, 1>>>(words, STEPS, cycles, end); });
     ring(size_t{STEPS} * 64, 64);
-    per_step("l2", [&] { chase<false, true><<<1, 1>>>(words, STEPS, cycles, end); });
+    per_step("l2", [&] { chase<true><<<1, 1>>>(words, STEPS, cycles, end); });
     ring(size_t{1} << 24, 32 * 33);  // over 64 MB, in steps that no page table's cache misses
     CHECK(cudaMemset(y, 0, large));  // L2 holds something else
-    per_step("dram", [&] { chase<false, false><<<1, 1>>>(words, STEPS, cycles, end); });
-    per_step("shared", [&] { chase_shared<<<1, 1>>>(cycles, end); });
+    per_step("dram", [&] { chase<false><<<1, 1>>>(words, STEPS, cycles, end); });
     per_step("arithmetic", [&] { chain_fma<<<1, 1>>>(0.5f, cycles, sink); });
-    per_step("special", [&] { chain_special<<<1, 1>>>(0.5f, cycles, sink); });
     per_step("barrier", [&] { barriers<<<1, 256>>>(cycles); });
     const double launch = seconds([] { empty<<<1, 32>>>(); });
     printf("launch %.3g\n", launch);
@@ -179,7 +140,5 @@ int main() {
     load();
     CHECK(cudaDeviceSynchronize());
     printf("clock %.4g\n", 1e9 * double(cycles[0]) / double(cycles[1]));
-    const double flops = 2.0 * 16 * 16 * 16 * 4 * 8 * 20000 * blocks;  // 8 warps a block
-    printf("tensor %.4g\n", flops / seconds([&] { products<<<blocks, 256>>>(20000, sink); }));
     CHECK(cudaDeviceSynchronize());
 }

@@ -6,25 +6,17 @@ else takes about as much in every kernel.
 
 from __future__ import annotations
 
+import math
 import re
 
 BASE = 30  # addresses, indices, what is under way
 UNIT = 8  # the hardware allocates registers in multiples of this
 MOST = 255
-_WORDS = {
-    "double": 2,
-    "float4": 4,
-    "float2": 2,
-    "int4": 4,
-    "half2": 1,
-    "half": 0.5,
-    "__half": 0.5,
-    "__nv_bfloat16": 0.5,
-}
+UNKNOWN = 8  # an extent that is not
+_WORDS = {"double": 2, "float4": 4, "float2": 2, "int4": 4, "half": 0.5, "__half": 0.5, "__nv_bfloat16": 0.5}
 _ARRAY = re.compile(
     r"^[ \t]*(?!.*__shared__)(?:const )?"
-    r"(?P<type>float4?|float2|double|int4?|unsigned|uint32_t|half2?|__half|__nv_bfloat16) "
-    r"\w+(?P<extents>(?:\[[^\]]+\])+)",
+    r"(float4?|float2|double|int4?|unsigned|uint32_t|half2?|__half|__nv_bfloat16) \w+((?:\[[^\]]+\])+)",
     re.MULTILINE,
 )
 _CONSTANT = re.compile(r"constexpr (?:int|unsigned|size_t) (\w+) = ([^;,]+)")
@@ -37,41 +29,24 @@ def estimated_registers(text: str, kernel: str) -> int:
         text: of the file that the kernel is in.
         kernel: its name, with or without template arguments.
     """
-    body = _body_of(text, kernel.split("<")[0].split("::")[-1])
+    name = re.escape(kernel.split("<")[0].split("::")[-1])
+    start = re.search(rf"__global__[^;{{]*\b{name}\s*\(", text)
+    body = re.split(r"\n}|__global__", text[start.end() :], maxsplit=1)[0] if start else ""
     constants: dict[str, int] = {}
-    for name, value in _CONSTANT.findall(text):
-        if (number := _value(value, constants)) is not None:
-            constants[name] = number
+    for constant, value in _CONSTANT.findall(text):
+        constants[constant] = _value(value, constants)
     words = 0.0
-    for match in _ARRAY.finditer(body):
-        extents = [_value(each, constants) for each in re.findall(r"\[([^\]]+)\]", match["extents"])]
-        size = 1
-        for extent in extents:
-            size *= extent if extent is not None else 8
+    for kind, extents in _ARRAY.findall(body):
+        size = math.prod(_value(each, constants) for each in re.findall(r"\[([^\]]+)\]", extents))
         if size <= MOST:  # a larger one is in memory
-            words += _WORDS.get(match["type"], 1) * size
+            words += _WORDS.get(kind, 1) * size
     return min(MOST, -(-int(BASE + words) // UNIT) * UNIT)
 
 
-def _body_of(text: str, kernel: str) -> str:
-    start = re.search(rf"__global__[^;{{]*\b{re.escape(kernel)}\s*\(", text)
-    if not start:
-        return ""
-    begin = text.find("{", start.end())
-    depth = 0
-    for i in range(begin, len(text)):
-        depth += (text[i] == "{") - (text[i] == "}")
-        if not depth:
-            return text[begin:i]
-    return text[begin:]
-
-
-def _value(expression: str, constants: dict[str, int]) -> int | None:
+def _value(expression: str, constants: dict[str, int]) -> int:
     """Of an expression of numbers, known names and + - * / ( )."""
     known = re.sub(r"[A-Za-z_]\w*", lambda name: str(constants.get(name[0], "?")), expression)
-    if not re.fullmatch(r"[\d+\-*/() ]+", known):
-        return None
     try:
-        return int(eval(known.replace("/", "//"), {"__builtins__": {}}))
+        return int(eval(known.replace("/", "//"))) if re.fullmatch(r"[\d+\-*/() ]+", known) else UNKNOWN
     except (SyntaxError, ZeroDivisionError):
-        return None
+        return UNKNOWN

@@ -1,8 +1,4 @@
-"""Prints predictions: a line per launch, and what the numbers are worth.
-
-print_predictions(...)            a table of the launches of some calls
-caveats(machine)                  sentences for below
-"""
+"""Prints predictions: a line per launch, and what the numbers are worth: print_predictions(...)"""
 
 from __future__ import annotations
 
@@ -17,20 +13,19 @@ from common.inspect.profile.report import amount, duration, size_of
 from common.predict.machine import Machine
 from common.predict.model import Prediction
 
-NOT_KNOWN = "not modeled"
-
-
-def seconds_words(one: Prediction) -> str:
-    """ "12.3 us", or that there is no number."""
-    return NOT_KNOWN if one.seconds is None else duration(one.seconds)
+CAVEATS = [
+    "Predicted, not measured: a few blocks' counters from the simulator, scaled to the grid. How near that comes",
+    "to a GPU's times: common/predict/README.md.",
+    "bound by: the resource that takes longest; next: the second longest, in percent of the longest.",
+]
 
 
 def bound_words(one: Prediction) -> str:
     """ "DRAM, next L2 (71%)"; the share is the next bound's of the longest."""
     if one.not_modeled:
         return one.not_modeled
-    share = min(1.0, one.next_bound.seconds / one.bound.seconds)
-    return f"{one.bound.resource}, next {one.next_bound.resource} ({share:.0%})"
+    share = min(1.0, one.bounds[1].seconds / one.bound.seconds)
+    return f"{one.bound.resource}, next {one.bounds[1].resource} ({share:.0%})"
 
 
 def predictions_table(called: Sequence[tuple[str, str, Sequence[Prediction]]]) -> Table:
@@ -43,9 +38,10 @@ def predictions_table(called: Sequence[tuple[str, str, Sequence[Prediction]]]) -
             kernel, first = one.launch.kernel, number == 0
             name = f"{kernel.kernel.split('<')[0]} {size_of(kernel.grid)} x {size_of(kernel.block)}"
             times = "" if kernel.launches == 1 else f", {kernel.launches} launches"
+            registers = f"{kernel.registers}{' est.' * (one.launch.registers_from != 'nvcc')}"
             cells = (
-                version * first, size * first, name + times, seconds_words(one), bound_words(one),
-                amount(one.traffic.total), f"{kernel.registers}{' est.' * (one.launch.registers_from != 'nvcc')}",
+                version * first, size * first, name + times, duration(one.seconds) if one.seconds else "not modeled",
+                bound_words(one), amount(one.traffic.total), registers,
             )  # fmt: skip
             table.add_row(*map(escape, cells))
     return table
@@ -64,18 +60,5 @@ def print_predictions(
 ) -> None:
     """The table, and below it what it rests on."""
     console.print(predictions_table(called))
-    for line in caveats(machine):
+    for line in [*CAVEATS, f"L2 bandwidth, latencies and clock of {machine.gpu.name}: {machine.origin}"]:
         console.print(line, style="dim", markup=False, highlight=False)
-
-
-def caveats(machine: Machine) -> list[str]:
-    """What a prediction rests on."""
-    values = "estimated" if machine.is_estimate else "published by others or estimated"
-    if machine.sources == "M":
-        values = "measured by this project"
-    return [
-        "Predicted, not measured: a few blocks' counters from the simulator, scaled to the grid. How near that comes",
-        "to a GPU's times: common/predict/README.md.",
-        f"L2 bandwidth, latencies and clock of {machine.gpu.name} are {values} (common/predict/machine.py).",
-        "bound by: the resource that takes longest; next: the second longest, in percent of the longest.",
-    ]

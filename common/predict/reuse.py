@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from common.predict.counters import SECTOR, Launch, Sample, axes_of
 
+BURST = 64  # bytes that DRAM moves at least
 L2_SHARE = 0.75  # of its size: it has two partitions on large GPUs, and other data
 MOST_SIMULATED = 40_000  # blocks; of a larger grid the first ones, and the rest is like them
 
@@ -56,45 +57,47 @@ def axes_that_matter(sample: Sample, grid: tuple[int, int, int], array: int) -> 
     return tuple(matter)
 
 
-def _tiles(sample: Sample, grid: tuple[int, int, int], array: int, which: int) -> tuple[tuple[bool, ...], int, float]:
-    """(axes that matter, number of tiles, their bytes), of what blocks read (which = 2) or write (3) of an array."""
+def _tiles(sample: Sample, grid: tuple[int, int, int], array: int) -> tuple[tuple[bool, ...], int, float, float]:
+    """(axes that matter, number of tiles, sectors read by all of them, written), of what blocks touch of an array."""
     axes = axes_that_matter(sample, grid, array)
     tiles = math.prod(extent for extent, matters in zip(grid, axes, strict=True) if matters)
-    whole = sum(block.weight for block in sample.blocks)
-    mean = sum(one.weight * one.touched[array][which] for one in sample.blocks if array in one.touched) / whole
-    # neighbors overlap where all tiles together are larger than the array
-    return axes, tiles, min(SECTOR * tiles * mean, sample.arrays[array] + SECTOR)
+    each = tiles / sum(block.weight for block in sample.blocks)
+    touched = [(one.weight * each, one.touched[array]) for one in sample.blocks if array in one.touched]
+    return axes, tiles, sum(times * one[2] for times, one in touched), sum(times * one[3] for times, one in touched)
 
 
 def written_bytes(launch: Launch) -> float:
-    """Different ones, in whole sectors, of a launch with a sample."""
-    assert launch.sample
-    arrays = range(len(launch.sample.arrays))
-    return sum(_tiles(launch.sample, launch.kernel.grid, array, 3)[2] for array in arrays)
+    """Different ones, in whole sectors; neighbors overlap where all tiles together are larger than the array."""
+    sample, grid = launch.sample, launch.kernel.grid
+    return sum(SECTOR * min(_tiles(sample, grid, n)[3], size / SECTOR + 1) for n, size in enumerate(sample.arrays))
 
 
 def dram_traffic(launch: Launch, resident: int, l2_bytes: float, l2_reads: float) -> Traffic:
     """The bytes that a launch moves, with an L2 that holds nothing of its data at first (as the benchmarks time it).
 
     Args:
-        launch: without a sample, what it touches at least counts.
         resident: blocks on the whole GPU at a time.
         l2_bytes: of the second-level cache.
         l2_reads: bytes that all blocks read past their L1.
     """
-    kernel, sample = launch.kernel, launch.sample
-    if sample is None:
-        return Traffic((kernel.compulsory_bytes or 0) / kernel.launches, 0.0)
-    capacity, tile, different = L2_SHARE * l2_bytes, {}, 0.0
-    for array in range(len(sample.arrays)):
-        axes, tiles, read = _tiles(sample, kernel.grid, array, 2)
+    kernel, sample, capacity = launch.kernel, launch.sample, L2_SHARE * l2_bytes
+    tile, different, one_pass, all_read, all_written = {}, 0.0, 0.0, 0.0, 0.0
+    for array, size in enumerate(sample.arrays):
+        axes, tiles, read, written = _tiles(sample, kernel.grid, array)
         if read:
-            tile[array] = axes, read / tiles
-            different += read / tiles * kernel.blocks
-    # a write stays in L2 until its place is needed
-    written = max(0.0, written_bytes(launch) - capacity / 2)
+            tile[array] = axes, SECTOR * min(read, size / SECTOR + 1) / tiles
+            different += tile[array][1] * kernel.blocks
+        # blocks that fill gaps which others left a pass over the array ago: L2 may have lost the lines
+        ranges = [one.touched[array][:2] for one in sample.blocks if array in one.touched]
+        if tiles == kernel.blocks and SECTOR * max(read, written) > 2 * size and ranges != sorted(ranges):
+            span = sum(last - first + 1 for first, last in ranges) / len(ranges)
+            one_pass += size / SECTOR / span * max(read, written) / tiles * BURST
+            all_read, all_written = all_read + read * BURST, all_written + written * BURST
+    lost = one_pass > capacity
     passes = l2_reads / different if different else 1.0  # how often a block reads what it reads
-    return Traffic(_read(kernel.grid, tile, resident, capacity, passes), written)
+    read = _read(kernel.grid, tile, resident, capacity, passes)
+    written = written_bytes(launch) - capacity / 2  # a write stays in L2 until its place is needed
+    return Traffic(max(read, lost * all_read), max(0.0, written, lost * all_written))
 
 
 def _read(grid: tuple[int, int, int], tile: dict, resident: int, capacity: float, passes: float) -> float:

@@ -53,6 +53,7 @@ COURSE = {
         "task4",
         "--dtype fp32 --head-dim 64 128 --seq 512 2048 4096 --pass forward --versions naive tiled taught ffma",
     ),
+    "gradients": ("task4", "--dtype fp32 --head-dim 64 --seq 2048 --pass backward --versions ffma"),
     "sparse": ("task5", "--solution --versions solution --seq 4096"),
     "decode": ("task6", "--dtype fp32 --context 1024 8192 --versions taught"),
 }
@@ -67,7 +68,8 @@ METRICS = {  # resources as the model calls them: .avg.pct_of_peak_sustained_ela
     model.SPECIAL: "sm__inst_executed_pipe_xu",
     model.ISSUE: "sm__inst_issued",
 }
-AS_NCU = {model.SHARED: model.L1, model.BLOCKS: model.LATENCY}  # what has no metric there
+# what has no metric there: it finds one data path, or nothing busy
+AS_NCU = {model.SHARED: model.L1, model.BLOCKS: model.LATENCY, model.PARTIAL: model.LATENCY}
 # slower, faster: of one kernel
 PLANTED = (
     ("copy_uncoalesced", "copy"), ("copy_small_blocks", "copy"), ("copy_low_occupancy", "copy"),

@@ -315,7 +315,6 @@ void trace_basic_block(uint32_t site) {
         last = {site, 0};
     }
     last.times += block_weight;
-    sample_step();
 }
 
 // ---- one launch

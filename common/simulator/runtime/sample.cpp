@@ -19,39 +19,34 @@ constexpr size_t CACHES = std::size(CACHE_KB), MOST_LOGGED = 1u << 21;
 constexpr uint8_t READ_HERE = 4, WRITTEN_HERE = 8;  // of Range::sectors
 
 unsigned sample_size = 0;  // blocks; 0: all of them run
+static bool none_runs = false;
 uint64_t block_weight = 1;
 
 // ---- which blocks
 
-struct Chosen {
-    uint64_t block, weight;
+struct Chosen {  // in the grid, or along one of its axes
+    uint64_t at, weight;
 };
 static std::vector<Chosen> chosen;
 static size_t chosen_next = 0;
 
-struct Position1 {
-    unsigned at, weight;
-};
 // The last one, which may be ragged, stands for itself; of the others k - 1 equal strata, each by its middle.
-static std::vector<Position1> positions(unsigned extent, unsigned k) {
-    std::vector<Position1> found;
-    if (extent <= k) {
-        for (unsigned i = 0; i < extent; ++i) found.push_back({i, 1});
-        return found;
-    }
-    const unsigned strata = k - 1, rest = extent - 1;
-    for (unsigned i = 0, begin = 0; i < strata; ++i) {
-        const unsigned size = rest / strata + (i < rest % strata);
+static std::vector<Chosen> positions(uint64_t extent, uint64_t k) {
+    std::vector<Chosen> found;
+    const uint64_t strata = k - 1, rest = extent - 1;
+    for (uint64_t i = 0, begin = 0; i < strata; ++i) {
+        const uint64_t size = rest / strata + (i < rest % strata);
         found.push_back({begin + size / 2, size});
         begin += size;
     }
-    found.push_back({extent - 1, 1});
+    found.push_back({rest, 1});
     return found;
 }
 
 void choose_blocks(dim3 grid) {
     chosen.clear();
     chosen_next = 0;
+    if (none_runs) return;
     const unsigned extents[] = {grid.x, grid.y, grid.z};
     unsigned k[3];
     for (int axis = 0; axis < 3; ++axis) k[axis] = std::min(extents[axis], 2u);
@@ -64,17 +59,17 @@ void choose_blocks(dim3 grid) {
         if (widest < 0) break;
         ++k[widest];
     }
-    for (const Position1 z : positions(grid.z, k[2]))
-        for (const Position1 y : positions(grid.y, k[1]))
-            for (const Position1 x : positions(grid.x, k[0]))
-                chosen.push_back({x.at + grid.x * (y.at + uint64_t{grid.y} * z.at), uint64_t{x.weight} * y.weight * z.weight});
+    for (const Chosen z : positions(grid.z, k[2]))
+        for (const Chosen y : positions(grid.y, k[1]))
+            for (const Chosen x : positions(grid.x, k[0]))
+                chosen.push_back({x.at + grid.x * (y.at + grid.y * z.at), x.weight * y.weight * z.weight});
 }
 
 uint64_t next_block(Grid& grid) {
     if (!sample_size || checker.mode != Mode::profile) return grid.next_block++;
     if (chosen_next == chosen.size()) return grid.block_count;
     block_weight = chosen[chosen_next].weight;
-    return chosen[chosen_next++].block;
+    return chosen[chosen_next++].at;
 }
 
 // ---- what a block did
@@ -83,7 +78,7 @@ struct Touched {
     uint64_t first = ~uint64_t{0}, last = 0, read = 0, written = 0;
 };
 struct BlockSample {
-    uint64_t number, weight, steps;
+    uint64_t number, weight;
     std::map<const Range*, Touched> touched;
 };
 struct Logged {
@@ -91,7 +86,7 @@ struct Logged {
     uintptr_t sector;
 };
 struct WarpPath {
-    uint32_t order = 0, global = 0, shared = 0, waits = 0;
+    uint32_t order = 0, global = 0, waits = 0;
     bool waits_for_global = false;
 };
 // Of one launch; sums are over its blocks by their weights, as profile.cpp's.
@@ -99,7 +94,7 @@ struct Sampled {
     std::vector<BlockSample> blocks;
     std::map<const Range*, uint64_t> bytes;  // of the arrays
     uint64_t logged = 0, hits[CACHES] = {};  // sectors read, and those of them that a cache would have had
-    uint64_t global = 0, shared = 0, waits = 0, barriers = 0;  // of the busiest warp between two barriers, added up
+    uint64_t global = 0, waits = 0, barriers = 0;  // of the busiest warp between two barriers, added up
     std::string not_modeled;
 };
 static Sampled launch_sample;
@@ -107,7 +102,6 @@ static std::vector<std::pair<Range*, uint64_t>> touched_here;
 static std::vector<Logged> log_of_reads;
 static WarpPath paths[32];
 static uint32_t barriers_here = 0;
-static uint64_t steps_here = 0;
 
 void sample_launch_begins() { launch_sample = {}; }
 void sample_not_modeled(const char* what) {
@@ -120,14 +114,13 @@ void sample_ends_launch(const char* what) {
     this_worker->grid_run->cut_short = this_worker->failed = true;
     leave_threads(*this_worker);
 }
-void sample_step() { ++steps_here; }
 
 void sample_block_begins(uint64_t number) {
-    launch_sample.blocks.push_back({number, block_weight, 0, {}});
+    launch_sample.blocks.push_back({number, block_weight, {}});
     touched_here.clear();
     log_of_reads.clear();
     std::fill_n(paths, 32, WarpPath{});
-    barriers_here = 0, steps_here = 0;
+    barriers_here = 0;
 }
 
 void sample_touch(Range& range, uint64_t sector, Action action) {
@@ -140,11 +133,7 @@ void sample_touch(Range& range, uint64_t sector, Action action) {
 void sample_request(unsigned warp, bool shared, Action action, const std::vector<uintptr_t>& sectors) {
     WarpPath& path = paths[warp];
     ++path.order;
-    if (shared) {
-        ++path.shared;
-        return;
-    }
-    if (action != Action::read) return;  // a warp does not wait for what it stores
+    if (shared || action != Action::read) return;  // a warp does not wait for what it stores
     ++path.global;
     path.waits_for_global = true;
     if (log_of_reads.size() < MOST_LOGGED)
@@ -161,12 +150,10 @@ void sample_barrier() {
     for (WarpPath& path : paths) {
         path.waits += path.waits_for_global;
         most.global = std::max(most.global, path.global);
-        most.shared = std::max(most.shared, path.shared);
         most.waits = std::max(most.waits, path.waits);
         path = {};
     }
     launch_sample.global += block_weight * most.global;
-    launch_sample.shared += block_weight * most.shared;
     launch_sample.waits += block_weight * most.waits;
     launch_sample.barriers += block_weight;
     ++barriers_here;
@@ -202,7 +189,6 @@ void sample_block_ends() {
     sample_barrier();
     launch_sample.barriers -= block_weight;  // the end is none
     BlockSample& block = launch_sample.blocks.back();
-    block.steps = steps_here;
     for (const auto& [range, sector] : touched_here) {
         uint8_t& bits = range->sectors[sector];
         Touched& touched = block.touched[range];
@@ -219,31 +205,36 @@ void sample_block_ends() {
 
 // ---- JSON: the sample of the launch that has ended
 
+static void add(std::string& list, const std::string& value) { list += (list.empty() ? "" : ", ") + value; }
+template <class... Values>
+static std::string list_of(Values... values) {
+    std::string list;
+    (add(list, std::to_string(values)), ...);
+    return list;
+}
+
 std::string sample_json() {
+    const Sampled& s = launch_sample;
     std::map<const Range*, size_t> numbers;
     std::string arrays, blocks, hits;
-    for (const auto& [range, bytes] : launch_sample.bytes) {
+    for (const auto& [range, bytes] : s.bytes) {
         numbers.try_emplace(range, numbers.size());
-        arrays += (arrays.empty() ? "" : ", ") + std::to_string(bytes);
+        add(arrays, std::to_string(bytes));
     }
-    for (const BlockSample& block : launch_sample.blocks) {
+    for (const BlockSample& block : s.blocks) {
         std::string touched;
         for (const auto& [range, t] : block.touched)
-            touched += (touched.empty() ? "[" : ", [") + std::to_string(numbers[range]) + ", " + std::to_string(t.first) + ", " +
-                       std::to_string(t.last) + ", " + std::to_string(t.read) + ", " + std::to_string(t.written) + "]";
-        blocks += (blocks.empty() ? "" : ",\n  ") + std::string("{\"block\": ") + std::to_string(block.number) + ", \"weight\": " +
-                  std::to_string(block.weight) + ", \"steps\": " + std::to_string(block.steps) + ", \"touched\": [" + touched + "]}";
+            add(touched, "[" + list_of(numbers[range], t.first, t.last, t.read, t.written) + "]");
+        add(blocks, "[" + list_of(block.number, block.weight) + ", [" + touched + "]]");
     }
-    for (size_t c = 0; c < CACHES; ++c)
-        hits += (c ? ", [" : "[") + std::to_string(CACHE_KB[c]) + ", " + std::to_string(launch_sample.hits[c]) + "]";
-    return "{\"arrays\": [" + arrays + "], \"blocks\": [" + blocks + "], \"logged\": " + std::to_string(launch_sample.logged) +
-           ", \"hits\": [" + hits + "], \"global\": " + std::to_string(launch_sample.global) + ", \"shared\": " +
-           std::to_string(launch_sample.shared) + ", \"waits\": " + std::to_string(launch_sample.waits) + ", \"barriers\": " +
-           std::to_string(launch_sample.barriers) + ", \"not_modeled\": " + quoted(launch_sample.not_modeled) + "}";
+    for (size_t c = 0; c < CACHES; ++c) add(hits, "[" + list_of(CACHE_KB[c] << 10, s.hits[c]) + "]");
+    return "{\"arrays\": [" + arrays + "], \"blocks\": [" + blocks + "], \"logged\": " + std::to_string(s.logged) + ", \"hits\": [" + hits +
+           "], \"path\": [" + list_of(s.global, s.waits, s.barriers) + "], \"not_modeled\": " + quoted(s.not_modeled) + "}";
 }
 
 }  // namespace simulator
 
-extern "C" __attribute__((visibility("default"), used)) void simulator_sample_begin(int blocks) {
-    simulator::sample_size = blocks < 0 ? 0 : static_cast<unsigned>(blocks);
+extern "C" __attribute__((visibility("default"), used)) void simulator_sample_begin(int blocks) {  // below 0: none runs
+    simulator::none_runs = blocks < 0;
+    simulator::sample_size = blocks < 0 ? 1 : static_cast<unsigned>(blocks);
 }

@@ -5,14 +5,17 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from common.cli import machine
 from common.cli.benchmark import benchmark_main
-from common.compiling.load import load
+from common.compiling.load import load, simulated
 from common.compiling.request import BuildRequest
 from common.measure.benchmark.problem import Benchmark
 from common.measure.benchmarks.softmax import SoftmaxProblem, operator_version
+from common.measure.gpus import find
 from common.predict.counters import SAMPLE
+from common.predict.launches import Counting
 from common.testing import results
 
 PAIRS = [
@@ -34,8 +37,6 @@ def run(*arguments, root):
 def planted(request):
     """Kernel -> its prediction for an H100, with estimated registers."""
     from compare_predictions import PROGRAMS, predicted_program
-
-    from common.measure.gpus import find
 
     return predicted_program(PROGRAMS / "planted.cu", 1 << 22, find("H100"), use_nvcc=False)
 
@@ -110,6 +111,21 @@ def test_a_benchmark_predicts_and_reports(tmp_path, monkeypatch, capsys):
     assert "add --predict" in capsys.readouterr().err
 
 
+def test_what_prepares_a_call_computes_nothing():
+    """A softmax of zeros has 1 / 1024 everywhere, if it runs."""
+    with simulated(), torch.no_grad():
+        ops, made = load(BuildRequest("task2", "solution", "cuda")), []
+
+        def prepare():
+            made.append(ops.softmax(torch.zeros(64, 1024)))
+            return lambda: made.append(ops.softmax(torch.zeros(4, 1024)))
+
+        (launch,) = Counting(ops.libraries, find("H100"), use_nvcc=False).launches(prepare)
+        assert launch.kernel.launches == 1
+    prepared, called = made
+    assert not (prepared == 1 / 1024).any() and (called == 1 / 1024).all()
+
+
 def test_bad_options_of_a_benchmark(root):
     for options, words in (
         (["--gpu", "H100"], "--gpu is for --predict"),
@@ -125,7 +141,6 @@ def test_the_micro_benchmarks_become_a_table():
         "gpu NVIDIA H100 80GB HBM3",
         "l2 260.5",
         "dram_bandwidth 3.03e12",
-        "tensor 6.2e14",
         "clock 1.7e9",
         "block 2e-7",
     ]
@@ -134,4 +149,3 @@ def test_the_micro_benchmarks_become_a_table():
     assert lines[0].startswith("# H100 SXM:") and found["l2"] == 260.5 and found["clock"] == 1.7e9
     assert found["block"] == pytest.approx(340)  # in cycles
     assert found["dram_share"] == pytest.approx(3.03 / 3.35, rel=1e-3)
-    assert found["tensor_share"] == pytest.approx(0.62 / 0.989, rel=1e-3)

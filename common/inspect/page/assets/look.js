@@ -98,7 +98,7 @@ function boundsCard(kernel) {
   if (!kernel.bounds.length) return null;
   const most = kernel.bounds[0][2];
   return h("section", { class: "card" }, h("h2", {}, "Minimum time per resource"), h("table", {}, h("tbody", {}, kernel.bounds.map(([name, amount, seconds]) =>
-    h("tr", {}, h("td", {}, name), h("td", { class: "small soft" }, amount), h("td", { class: "number" }, duration(seconds)),
+    h("tr", {}, h("td", { style: "white-space:nowrap" }, name, h("div", { class: "small soft" }, amount)), h("td", { class: "number" }, duration(seconds)),
       h("td", { style: "width:35%" }, h("div", { class: "bar" }, h("i", { style: `width:${(100 * seconds) / most}%` }))))))));
 }
 
