@@ -49,11 +49,11 @@ def _of_calls(place: str, tree: ast.Module) -> Iterator[Rule]:
     for function in (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)):
         parameters = [one.arg for one in function.args.args]
         for call in _calls(function):
-            if _called(call) == "Mistake" and isinstance(call.args[0], ast.Name) and call.args[0].id in parameters:
+            if _makes_one(call) and isinstance(call.args[0], ast.Name) and call.args[0].id in parameters:
                 helpers[function.name] = call.lineno, parameters.index(call.args[0].id)
     for call in _calls(tree):
         name = _called(call)
-        if name == "Mistake" and call.args and not place.endswith("formulas.py"):
+        if _makes_one(call) and not place.endswith("formulas.py"):
             if call.lineno not in {line for line, _ in helpers.values()}:
                 yield Rule(f"{place}:{call.lineno}", _words(call.args[0]))
         elif name in _DERIVED and not place.endswith(("formulas.py", "known.py")):
@@ -61,6 +61,11 @@ def _of_calls(place: str, tree: ast.Module) -> Iterator[Rule]:
         elif name in helpers and len(call.args) > helpers[name][1]:
             line, at = helpers[name]
             yield Rule(f"{place}:{line}", _words(call.args[at]))
+
+
+def _makes_one(call: ast.Call) -> bool:
+    """Whether it is Mistake(name, ...) or known(key, ...), see common.diagnosis.mistakes.known.Words."""
+    return _called(call) in ("Mistake", "known") and bool(call.args)
 
 
 def _conclusions(place: str, tree: ast.Module) -> Iterator[Rule]:
@@ -85,7 +90,7 @@ def _called(call: ast.Call) -> str:
 def _words(node: ast.expr) -> str:
     """A name as it is written; of one that is put together "{}" for each part that is not known."""
     if isinstance(node, ast.Constant):
-        return str(node.value)
+        return re.sub(r"\{\w+\}", "{}", str(node.value).split(" #")[0])
     if isinstance(node, ast.JoinedStr):
         return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
     return "{}"
@@ -117,7 +122,7 @@ class Origins:
             key = mistake.name, mistake.says
             if mistake.name and key not in places:
                 frame = sys._getframe(1)
-                while frame.f_code.co_filename == _FORMULAS or "comp>" in frame.f_code.co_name:
+                while frame.f_code.co_filename == _FORMULAS or re.search("comp>|__call__", frame.f_code.co_name):
                     frame = frame.f_back
                 file = Path(frame.f_code.co_filename)
                 places[key] = f"{file.relative_to(ROOT)}:{frame.f_lineno}" if file.is_relative_to(ROOT) else ""

@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import varied
-from common.diagnosis.mistakes.known import TILES, Mistake
-from common.diagnosis.mistakes.online_softmax import STARTS_AT_0, divided, shift_of
+from common.diagnosis.mistakes.known import TILES, Mistake, Words
+from common.diagnosis.mistakes.online_softmax import divided, shift_of
 from common.diagnosis.mistakes.softmax_formulas import tile_formulas
 from common.reference import oracle as right
+
+known = Words(__file__)
 
 
 def tile_loop(
@@ -75,11 +77,11 @@ def _inverse(factor: Tensor) -> Tensor:
 def rescale_mistakes(s: Tensor, value: Tensor, tile: int) -> list[Mistake]:
     """What comes out if a new maximum changes nothing; s [..., S_q, S_k] masked scores, `tile` keys at a time."""
     return [
-        Mistake(
+        known(
             "no rescale in the online softmax",
-            f"When the running maximum grows, {name} must be multiplied by exp(m_old - m_new); here it is not (tiles "
-            f"of {tile} keys).",
             lambda of_o=of_o, of_l=of_l: tile_loop(s, value, tile, of_o, of_l),
+            name=name,
+            tile=tile,
         )
         for name, of_o, of_l in (
             ("O and l", _left_alone, _left_alone),
@@ -106,50 +108,19 @@ def tile_loop_mistakes(
     s = right.scores(query, key, causal, scale, lower_right=lower_right)
     single, single_value = s.float(), value.float()
     found = [
-        Mistake(
-            "divides instead of rescaling",
-            "O is divided by exp(m_old - m_new); it must be multiplied by it. Line 10 of Algorithm 1 is misprinted in "
-            "the paper (the exponent -1 does not belong there), see the handout.",
-            lambda: tile_loop(s, value, B_c, of_o=_inverse),
-        ),
-        Mistake(
-            "maximum of the tile",
-            "Each tile subtracts its own maximum, and what earlier tiles added is not rescaled: the terms of different "
-            "tiles do not fit together. m is the maximum over all tiles so far.",
-            lambda: tile_loop(s, value, B_c, _left_alone, _left_alone, running=False),
-        ),
-        Mistake(
-            "maximum of the tile",
-            "m becomes the maximum of the newest tile and not the largest so far: where the maximum falls, "
-            "exp(m_old - m_new) overflows.",
-            lambda: tile_loop(single, single_value, B_c, running=False).to(s.dtype),
-        ),
-        Mistake(
-            "maximum starts at 0",
-            STARTS_AT_0,
-            lambda: tile_loop(single, single_value, B_c, first_max=0.0).to(s.dtype),
-        ),
-        Mistake(
-            "normalized in every tile",
-            "O is divided by l after every tile and again at the end. In the loop O stays the sum of "
-            "exp(score - m) V; the one division comes after the last tile.",
-            lambda: tile_loop(s, value, B_c, normalized_in_loop=True),
-        ),
-        Mistake(
-            "masked row is NaN",
-            "A row that has seen no key yet has m = -inf, and -inf - (-inf) is NaN; it stays NaN through all later "
-            "tiles. Such a row must subtract 0.",
-            lambda: tile_loop(s, value, B_c, guarded=False),
-        ),
+        known("divides instead of rescaling", lambda: tile_loop(s, value, B_c, of_o=_inverse)),
+        known("maximum of the tile", lambda: tile_loop(s, value, B_c, _left_alone, _left_alone, running=False)),
+        known("maximum of the tile #2", lambda: tile_loop(single, single_value, B_c, running=False).to(s.dtype)),
+        known("maximum starts at 0", lambda: tile_loop(single, single_value, B_c, first_max=0.0).to(s.dtype)),
+        known("normalized in every tile", lambda: tile_loop(s, value, B_c, normalized_in_loop=True)),
+        known("masked row is NaN", lambda: tile_loop(s, value, B_c, guarded=False)),
     ]
     found += rescale_mistakes(s, value, B_c) + tile_formulas(s, value, B_c)
     whole = (key.size(-2) - 1) // B_c * B_c
     if whole and (B_c not in TILES or key.size(-2) % B_c == 0):
         found.append(
-            Mistake(
-                "last tile dropped",
-                f"The keys from {whole} on are left out: the loop ends before the last tile of B_c = {B_c} keys.",
-                lambda: right.softmax(s[..., :whole]) @ value[..., :whole, :],
+            known(
+                "last tile dropped", lambda: right.softmax(s[..., :whole]) @ value[..., :whole, :], whole=whole, B_c=B_c
             )
         )
     diagonal = key.size(-2) - query.size(-2) if lower_right else 0
@@ -197,20 +168,15 @@ def _visited_tile_mistakes(
         return lambda: right.softmax(s.masked_fill(~see, -math.inf)) @ value
 
     found = [
-        Mistake(
-            "only the last tile",
-            "The output is that of the last tile of keys alone: l and O of the earlier ones were multiplied by 0 or "
-            "set anew. Is the new maximum kept as m for the next tile?",
-            seeing(on.sees & (on.tile == on.tiles - 1)),
-        ),
+        known("only the last tile", seeing(on.sees & (on.tile == on.tiles - 1))),
     ]
     if on.padding:
         found.append(
-            Mistake(
+            known(
                 "padding counts",
-                f"The last tile has only {B_c - on.padding} of {B_c} keys, and the others are taken for keys with the "
-                "score 0. They must be -inf: exp(0) is not nothing.",
                 seeing(on.visits if diagonal is None else on.visits & (on.key <= on.row + diagonal)),
+                full=B_c - on.padding,
+                B_c=B_c,
             )
         )
     return found if diagonal is None else found + _diagonal_mistakes(on, s, seeing, B_r, B_c, diagonal, value)
@@ -230,32 +196,12 @@ def _diagonal_mistakes(
     where = f"q_start{shift}"
     first_last = on.q_start + diagonal  # the last key that the first row of the tile sees
     found = [
-        Mistake(
-            "tiles on the diagonal left out",
-            f"Under the causal mask the loop over keys ends at {where}, where the first query of the tile stops; its "
-            f"last query sees keys up to {where} + rows - 1.",
-            seeing(on.sees & (on.tile < on.before(first_last))),
-        ),
-        Mistake(
-            "tiles on the diagonal left out",
-            f"Under the causal mask the loop over keys ends with the tile that holds key {where}; the last query of "
-            "the tile sees more.",
-            seeing(on.sees & (on.tile <= first_last // B_c)),
-        ),
-        Mistake(
-            "tiles on the diagonal left out",
-            f"Under the causal mask the loop over keys ends one tile of B_c = {B_c} keys too early.",
-            seeing(on.sees & (on.tile < on.tiles - 1)),
-        ),
-        Mistake(
-            "mask counted within the tile",
-            "The causal mask compares positions within the tile: row 0 of every tile is taken for query 0, and column "
-            "0 for key 0. Add q_start and k_start.",
-            seeing((on.key % B_c <= on.row % B_r) & on.visits & on.exists),
-        ),
-        Mistake(
+        known("tiles on the diagonal left out", seeing(on.sees & (on.tile < on.before(first_last))), where=where),
+        known("tiles on the diagonal left out #2", seeing(on.sees & (on.tile <= first_last // B_c)), where=where),
+        known("tiles on the diagonal left out #3", seeing(on.sees & (on.tile < on.tiles - 1)), B_c=B_c),
+        known("mask counted within the tile", seeing((on.key % B_c <= on.row % B_r) & on.visits & on.exists)),
+        known(
             "masked scores are 0",
-            "Masked scores are set to 0 instead of -inf: exp(0) is 1, so they still count.",
             lambda: right.softmax(s.masked_fill(~on.sees, 0.0).masked_fill(~on.visits, -math.inf)) @ value,
         ),
     ]
@@ -265,35 +211,17 @@ def _diagonal_mistakes(
     ends_with_the_queries = on.before((on.q_start + B_r).clamp(max=s.size(-2)) + diagonal)
     for visits in (on.visits, on.tile < ends_with_the_queries):
         found += [
-            Mistake(
-                "mask off by one",
-                f"The causal mask is off by one: query i sees key i{shift} + 1, one step into the future. Mask every "
-                f"j > i{shift}.",
-                seeing((on.key <= on.row + diagonal + 1) & visits & on.exists),
-            ),
-            Mistake(
-                "causal mask missing",
-                "The loop over keys ends at the diagonal, but the tiles that the diagonal crosses are not masked: "
-                f"queries see keys of the future (j > i{shift}).",
-                seeing(visits & on.exists),
-            ),
+            known("mask off by one", seeing((on.key <= on.row + diagonal + 1) & visits & on.exists), shift=shift),
+            known("causal mask missing", seeing(visits & on.exists), shift=shift),
         ]
     if diagonal > 0:
         found.append(
-            Mistake(
+            known(
                 "alignment left out of the loop",
-                "The mask itself is aligned to the bottom right, but the loop over keys ends where it would for the "
-                f"top left, at q_start + B_r: it must go S_k - S_q = {diagonal} keys further.",
                 seeing(on.sees & (on.tile < on.before(on.q_start + B_r))),
+                diagonal=diagonal,
             )
         )
     if bool((blind := (on.last < 0) & (on.tiles > 0)).any()):
-        found.append(
-            Mistake(
-                "masked row is NaN",
-                "A row that sees no key of a tile, and saw none before, has m = -inf, and -inf - (-inf) is NaN. Such a "
-                "row must subtract 0.",
-                lambda: torch.where(blind, math.nan, seeing(on.sees)()),
-            )
-        )
+        found.append(known("masked row is NaN #2", lambda: torch.where(blind, math.nan, seeing(on.sees)())))
     return found

@@ -3,12 +3,15 @@
 Only those that are not planted in the real kernels: tests/task*/test_planted*.py.
 """
 
+import ast
+import json
 import math
 
 import pytest
 import torch
 from fake_operators import fake_operators
 
+from common.console.paths import ROOT
 from common.reference import oracle as reference
 from common.testing.case import FAIL, PASS
 from common.testing.judging import judge
@@ -139,3 +142,13 @@ def test_a_factor_is_told_as_such() -> None:
     verdict = judge(CASES["causal"], fake_operators(attention=lambda *args: reference.attention(*args).neg()))
     assert verdict.mistakes == ["times one factor"]
     assert verdict.diagnosis[0] == "Every output is -1 times the right one: every product counts -1 times."
+
+
+@pytest.mark.parametrize("file", [*ROOT.glob("common/**/words.json"), *ROOT.glob("task?/cases/words.json")])
+def test_every_sentence_belongs_to_a_mistake_and_every_mistake_has_one(file) -> None:
+    for module, says in json.loads(file.read_text()).items():
+        nodes = [*ast.walk(ast.parse((file.parent / f"{module}.py").read_text()))]
+        calls = [one for one in nodes if isinstance(one, ast.Call) and getattr(one.func, "id", "") == "known"]
+        keys = {one.args[0].value for one in calls if isinstance(one.args[0], ast.Constant)}
+        assert calls and keys <= says.keys(), module
+        assert {*says} <= {one.value for one in nodes if isinstance(one, ast.Constant)}, module
