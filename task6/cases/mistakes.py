@@ -10,16 +10,16 @@ Scores come masked: -inf for keys that a query does not see, and the values of s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import TAKEN, attention_mistakes
 from common.diagnosis.mistakes.attention_output import known as of_attention
-from common.diagnosis.mistakes.formulas import computed, misread, varied_by
+from common.diagnosis.mistakes.formulas import computed, misread, varied_by, without
 from common.diagnosis.mistakes.known import Mistake, Words
-from common.diagnosis.mistakes.softmax_formulas import MOST_SCORES, STEP, state_before
+from common.diagnosis.mistakes.softmax_formulas import MOST_SCORES, STEP, state_after
 from common.reference import oracle as reference
 
 known = Words(__file__)
@@ -89,15 +89,8 @@ def warp_states(s: Tensor, value: Tensor, step: str = STEP) -> dict[str, Tensor]
         value: [..., keys, head_dim].
         step: the formulas for a group of KEYS keys.
     """
-    states = []
-    for warp in range(WARPS):
-        state = state_before(s, value)
-        for start in range(warp * KEYS, s.size(-1), WARPS * KEYS):
-            keys = slice(start, start + KEYS)
-            state = computed(step, state | {"S": s[..., keys], "V": value[..., keys, :]})
-            state = {name: state[name] for name in ("m", "l", "O")}
-        states.append(state)
-    return {name: torch.stack([one[name] for one in states]) for name in ("m", "l", "O")}
+    every = [state_after(s, value, KEYS, step, warp * KEYS, WARPS * KEYS) for warp in range(WARPS)]
+    return {name: torch.stack([one[name] for one in every]) for name in every[0]}
 
 
 def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
@@ -109,7 +102,7 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
     formulas = s.numel() <= MOST_SCORES
     return [
         *(
-            known(key, lambda names=names: merged(merge=_without(MERGE, "weight * ", names)))
+            known(key, lambda names=names: merged(merge=without(MERGE, "weight", names)))
             for key, names in (
                 ("warps merged without weights", ("l", "O")),
                 ("warps merged without weights #2", ("O",)),
@@ -119,7 +112,7 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
         *(
             known(
                 "state not rescaled",
-                lambda names=names: merged(_without(STEP, "rescale * ", names)),
+                lambda names=names: merged(without(STEP, "rescale", names)),
                 lower=" and ".join(names).lower(),
                 KEYS=KEYS,
             )
@@ -139,13 +132,6 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
         *(varied_by(STEP, lambda step: merged(step)) if formulas else ()),
         *(varied_by(MERGE, lambda merge: merged(merge=merge)) if formulas else ()),
     ]
-
-
-def _without(formulas: str, factor: str, names: Sequence[str]) -> str:
-    """The formulas, the factor in front of these names left out."""
-    for name in names:
-        formulas = formulas.replace(f"{factor}{name}", name)
-    return formulas
 
 
 # --------------------------------------------------------------------------------------------------- decode, generate

@@ -1,6 +1,5 @@
 """Wrong answers of attention whose loop goes through the keys tile by tile (FlashAttention), with the online softmax.
 
-    tile_loop(s, value, tile, ...)                                         the loop, right or with one thing wrong
     rescale_mistakes(s, value, tile)                                       a new maximum changes nothing
     tile_loop_mistakes(query, key, value, causal, scale, B_r, B_c, ...)    every mistake of such a loop
 
@@ -14,64 +13,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.formulas import varied
+from common.diagnosis.mistakes.formulas import varied, without
 from common.diagnosis.mistakes.known import TILES, Mistake, Words
-from common.diagnosis.mistakes.online_softmax import divided, shift_of
-from common.diagnosis.mistakes.softmax_formulas import tile_formulas
+from common.diagnosis.mistakes.softmax_formulas import STEP, tile_formulas, tile_loop
 from common.reference import oracle as right
 
 known = Words(__file__)
-
-
-def tile_loop(
-    s: Tensor,
-    value: Tensor,
-    tile: int,
-    of_o: Callable[[Tensor], Tensor] = lambda factor: factor,
-    of_l: Callable[[Tensor], Tensor] = lambda factor: factor,
-    first_max: float = -math.inf,
-    running: bool = True,
-    guarded: bool = True,
-    normalized_in_loop: bool = False,
-) -> Tensor:
-    """FlashAttention's loop over tiles of keys, as it should be or with one thing wrong.
-
-    Args:
-        s: [..., S_q, S_k], masked scores.
-        value: [..., S_k, head_dim].
-        tile: keys per tile.
-        of_o, of_l: exp(m_old - m_new) -> what O and l are multiplied by.
-        first_max: what the maximum starts from.
-        running: whether the maximum of earlier tiles counts.
-        guarded: whether a row that has seen no key subtracts 0 and not -inf.
-        normalized_in_loop: whether O is divided by l after every tile as well.
-
-    Returns:
-        The output [..., S_q, head_dim].
-    """
-    m = torch.full_like(s[..., :1], first_max)
-    l, o = torch.zeros_like(m), torch.zeros_like(m * value[..., :1, :])  # noqa: E741
-    for start in range(0, s.size(-1), tile):
-        block = s[..., start : start + tile]
-        largest = block.amax(-1, keepdim=True)
-        m_new = torch.maximum(m, largest) if running else largest
-        shift = shift_of(m_new) if guarded else m_new
-        p, factor = torch.exp(block - shift), torch.exp(m - shift)
-        l = of_l(factor) * l + p.sum(-1, keepdim=True)  # noqa: E741
-        o = of_o(factor) * o + p @ value[..., start : start + tile, :]
-        if normalized_in_loop:
-            o = divided(o, l)
-        m = m_new
-    return divided(o, l)
-
-
-def _left_alone(factor: Tensor) -> Tensor:
-    return torch.ones_like(factor)
-
-
-def _inverse(factor: Tensor) -> Tensor:
-    """1 / factor; in the first tile, where the factor is 0, nothing is divided."""
-    return torch.where(factor == 0, 1.0, 1 / factor)
+OF_TILE = STEP.replace("maximum(m, rowmax(S))", "rowmax(S)")
+INVERSE = "O / (rescale + (rescale == 0))"  # in the first tile the factor is 0, and nothing is divided
 
 
 def rescale_mistakes(s: Tensor, value: Tensor, tile: int) -> list[Mistake]:
@@ -79,15 +28,11 @@ def rescale_mistakes(s: Tensor, value: Tensor, tile: int) -> list[Mistake]:
     return [
         known(
             "no rescale in the online softmax",
-            lambda of_o=of_o, of_l=of_l: tile_loop(s, value, tile, of_o, of_l),
-            name=name,
+            lambda names=names: tile_loop(s, value, tile, without(STEP, "rescale", names)),
+            name=" and ".join(names),
             tile=tile,
         )
-        for name, of_o, of_l in (
-            ("O and l", _left_alone, _left_alone),
-            ("O", _left_alone, lambda factor: factor),
-            ("l", lambda factor: factor, _left_alone),
-        )
+        for names in (("O", "l"), ("O",), ("l",))
     ]
 
 
@@ -106,14 +51,20 @@ def tile_loop_mistakes(
     They come on top of common.diagnosis.mistakes.attention_output.
     """
     s = right.scores(query, key, causal, scale, lower_right=lower_right)
-    single, single_value = s.float(), value.float()
+
+    def loop(step: str) -> Tensor:
+        return tile_loop(s, value, B_c, step)
+
+    def in_float32(step: str, first_max: float = -math.inf) -> Tensor:
+        return tile_loop(s.float(), value.float(), B_c, step, first_max).to(s.dtype)
+
     found = [
-        known("divides instead of rescaling", lambda: tile_loop(s, value, B_c, of_o=_inverse)),
-        known("maximum of the tile", lambda: tile_loop(s, value, B_c, _left_alone, _left_alone, running=False)),
-        known("maximum of the tile #2", lambda: tile_loop(single, single_value, B_c, running=False).to(s.dtype)),
-        known("maximum starts at 0", lambda: tile_loop(single, single_value, B_c, first_max=0.0).to(s.dtype)),
-        known("normalized in every tile", lambda: tile_loop(s, value, B_c, normalized_in_loop=True)),
-        known("masked row is NaN", lambda: tile_loop(s, value, B_c, guarded=False)),
+        known("divides instead of rescaling", lambda: loop(STEP.replace("rescale * O", INVERSE))),
+        known("maximum of the tile", lambda: loop(without(OF_TILE, "rescale", ("l", "O")))),
+        known("maximum of the tile #2", lambda: in_float32(OF_TILE)),
+        known("maximum starts at 0", lambda: in_float32(STEP, 0.0)),
+        known("normalized in every tile", lambda: loop(f"{STEP}O = divided(O, l)\n")),
+        known("masked row is NaN", lambda: loop(STEP.replace("shift_of(m_new)", "m_new"))),
     ]
     found += rescale_mistakes(s, value, B_c) + tile_formulas(s, value, B_c)
     whole = (key.size(-2) - 1) // B_c * B_c
