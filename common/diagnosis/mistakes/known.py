@@ -78,8 +78,12 @@ class Words:
         self, key: str, answer: Callable[[], Tensor], vague: bool = False, reads_unused: bool = False, **values: object
     ) -> Mistake:
         """The mistake of this key, with these values in its name and sentence."""
+        return Mistake(*self.says(key, **values), answer, vague, reads_unused)
+
+    def says(self, key: str, **values: object) -> tuple[str, str]:
+        """The name and the sentence of what was concluded from an output."""
         name, says = (text.format(**(self._always | values)) for text in (key.split(" #")[0], self._says[key]))
-        return Mistake(name, says, answer, vague, reads_unused)
+        return name, says
 
 
 known = Words(__file__)
