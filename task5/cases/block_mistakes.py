@@ -17,6 +17,7 @@ from torch import Tensor
 from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.formulas import varied
 from common.diagnosis.mistakes.known import Mistake, Words
+from common.diagnosis.mistakes.tile_loop import Tiles
 from common.reference import oracle as right
 from task5.cases.strided_mistakes import B_C, OF_A_MASK_ARGUMENT
 from task5.given.reference import block_sparse_mask, naive_compress_block_mask
@@ -82,7 +83,7 @@ def block_mistakes(
     return found + [one for one in general if one.name not in OF_A_MASK_ARGUMENT]
 
 
-class _Listed:
+class _Listed(Tiles):
     """Attention to the blocks of a mask [heads, q_blocks, k_blocks], right or with one thing wrong."""
 
     def __init__(
@@ -95,30 +96,17 @@ class _Listed:
         causal: bool,
         scale: float | None,
     ) -> None:
-        self._s, self._v = right.scores(query, key, False, scale), value
-        self.mask, self.block, self.causal = mask, block, causal
-        self.row = torch.arange(query.size(-2), device=query.device)[:, None]
-        self.key = torch.arange(key.size(-2), device=query.device)
+        super().__init__(query, key, value, scale, ROWS, B_C)
+        self.mask, self.block = mask, block
         self.before = self.key <= self.row if causal else self.key >= 0
 
     def elements(self, mask: Tensor) -> Tensor:
         """[..., q_blocks, k_blocks] -> [..., S_q, S_k]."""
         return mask.repeat_interleave(self.block, -2).repeat_interleave(self.block, -1)
 
-    def seeing(self, sees: Tensor, hidden: Tensor | None = None) -> Callable[[], Tensor]:
-        """The output if exactly these keys are seen; those in `hidden` have the score 0."""
-
-        def compute() -> Tensor:
-            if hidden is None:
-                return right.softmax(self._s.masked_fill(~sees, -math.inf)) @ self._v
-            s = self._s.masked_fill(hidden, 0.0).masked_fill(~(sees | hidden), -math.inf)
-            return right.softmax(s) @ self._v
-
-        return compute
-
     def listing(self, mask: Tensor) -> Callable[[], Tensor]:
         """The output if the lists were those of this mask, [..., heads, q_blocks, k_blocks]."""
-        return self.seeing(self.elements(mask) & self.before)
+        return self.answer(self.elements(mask) & self.before)
 
 
 def _list_reading_mistakes(listed: _Listed, batch: int) -> list[Mistake]:
@@ -158,11 +146,11 @@ def _tile_mistakes(listed: _Listed, query: Tensor, key: Tensor, value: Tensor, s
     return [
         known(
             "only the first tile of a block",
-            listed.seeing(block_elements & (inside < B_C)),
+            listed.answer(block_elements & (inside < B_C)),
             block=listed.block,
             tiles=listed.block // B_C,
         ),
-        known("last tile of a block dropped", listed.seeing(block_elements & (inside < listed.block - B_C))),
+        known("last tile of a block dropped", listed.answer(block_elements & (inside < listed.block - B_C))),
         known(
             "blocks taken for tiles",
             lambda: right.attention(
@@ -178,15 +166,16 @@ def _causal_mistakes(listed: _Listed) -> list[Mistake]:
     blocks = listed.elements(listed.mask)
     row, key = listed.row, listed.key
     visited = blocks & (key // B_C <= row // ROWS)  # with tiles of 32 x 32
+    zeros = listed.scores.masked_fill(key > row, 0.0).masked_fill(~visited, -math.inf)
     return [
-        known("causal mask missing", listed.seeing(blocks)),
-        known("causal ignored inside diagonal blocks", listed.seeing(visited)),
-        known("diagonal left out", listed.seeing(blocks & (key // B_C < row // ROWS))),
-        known("mask counted within the tile", listed.seeing(visited & (key % B_C <= row % ROWS))),
-        known("masked scores are 0", listed.seeing(blocks & (key <= row), hidden=visited & (key > row))),
+        known("causal mask missing", listed.answer(blocks)),
+        known("causal ignored inside diagonal blocks", listed.answer(visited)),
+        known("diagonal left out", listed.answer(blocks & (key // B_C < row // ROWS))),
+        known("mask counted within the tile", listed.answer(visited & (key % B_C <= row % ROWS))),
+        known("masked scores are 0", lambda: right.softmax(zeros) @ listed.values),
         *varied(
             "hidden = key > query",
             {"key": key, "query": row},
-            lambda after: listed.seeing(blocks & ~after["hidden"])(),
+            lambda after: listed.answer(blocks & ~after["hidden"])(),
         ),
     ]

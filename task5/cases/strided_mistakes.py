@@ -12,7 +12,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.known import Mistake, Words
-from common.diagnosis.mistakes.tile_loop import tile_loop_mistakes
+from common.diagnosis.mistakes.tile_loop import Tiles, tile_loop_mistakes
 from common.reference import oracle as right
 from task5.given.reference import naive_strided_attention, strided_mask, strided_positions
 
@@ -83,96 +83,73 @@ def _wrong_keys(
     return found
 
 
-class _Loop:
-    """The kernel's loop over tiles of strided keys, right or with one thing wrong.
-
-    k and v are the strided keys and values; they are padded to whole tiles with zeros, as in shared memory. Tensors
-    over queries and strided keys are [S_q, whole tiles].
-    """
+class _Loop(Tiles):
+    """The kernel's loop over tiles of strided keys, right or with one thing wrong; k and v are the strided ones."""
 
     def __init__(
         self,
         query: Tensor,
         k: Tensor,
         v: Tensor,
-        seq_k: int,
+        keys: int,
         stride: int,
         offset: int,
         causal: bool,
         scale: float | None,
     ) -> None:
-        padding = -k.size(-2) % B_C
-        self._s = torch.nn.functional.pad(right.scores(query, k, False, scale), (0, padding))
-        self._v = torch.nn.functional.pad(v, (0, 0, 0, padding))
-        self.stride, self.offset = stride, offset
-        self.seq_k, self.causal = seq_k, causal
-        self.row = torch.arange(query.size(-2), device=query.device)[:, None]
-        self.n = torch.arange(k.size(-2) + padding, device=query.device)
-        self.position = offset + self.n * stride
-        self.exists = self.position < seq_k
-        self.q_start = self.row // B_R * B_R
+        super().__init__(query, k, v, scale, B_R, B_C)
+        self.stride, self.offset, self.keys, self.causal = stride, offset, keys, causal
+        self.position = offset + self.key * stride
+        self.exists = self.position < keys
         self.sees = self.at(self.position)
-        end = (self.q_start + B_R).clamp(max=seq_k) if causal else torch.full_like(self.row, seq_k)
-        self.count = self.before(end)  # how many strided keys a block goes through
+        end = (self.q_start + B_R).clamp(max=keys) if causal else torch.full_like(self.row, keys)
+        self.end = self.before(end)  # how many strided keys a block goes through
         self.rounded_down = (end - offset).clamp(min=0) // stride
 
     def at(self, position: Tensor) -> Tensor:
         """What the mask shows if `position` [whole tiles] is taken for the position of the strided keys."""
-        return (position < self.seq_k) & ((position <= self.row) if self.causal else (self.row >= 0))
+        return (position < self.keys) & ((position <= self.row) if self.causal else (self.row >= 0))
 
     def before(self, end: Tensor) -> Tensor:
         """How many strided keys are at positions before `end`."""
         return (end - self.offset).clamp(min=0).add(self.stride - 1) // self.stride
 
-    def answer(
-        self, sees: Tensor | None = None, count: Tensor | None = None, hidden: float = -math.inf
-    ) -> Callable[[], Tensor]:
-        """The output if the mask shows `sees`, hidden scores become `hidden`, and the loop ends at `count`."""
-        sees, count = self.sees if sees is None else sees, self.count if count is None else count
-
-        def compute() -> Tensor:
-            loaded, visited = self.n < count, self.n // B_C * B_C < count
-            s = torch.where(loaded, self._s, 0.0).masked_fill(~sees, hidden).masked_fill(~visited, -math.inf)
-            return (right.softmax(s) * loaded) @ self._v
-
-        return compute
-
 
 def _loop_mistakes(loop: _Loop) -> list[Mistake]:
     """Mistakes with the end of the loop."""
     return [
-        known("number of strided keys rounded down", loop.answer(count=loop.rounded_down)),
-        known("last tile dropped", loop.answer(count=loop.count // B_C * B_C)),
+        known("number of strided keys rounded down", loop.answer(end=loop.rounded_down)),
+        known("last tile dropped", loop.answer(end=loop.end // B_C * B_C)),
     ]
 
 
 def _offset_mistakes(loop: _Loop, offset: int) -> list[Mistake]:
     """The loop over the keys 0, stride, 2 * stride, ..., as many as there are from `offset` on."""
     return [
-        known("offset ignored #2", loop.answer(loop.at(loop.n * loop.stride)), offset=offset),
+        known("offset ignored #2", loop.answer(loop.at(loop.key * loop.stride)), offset=offset),
         known("offset ignored", loop.answer(), offset=offset),
     ]
 
 
 def _causal_mistakes(loop: _Loop) -> list[Mistake]:
     """Mistakes with the causal mask."""
-    everything = torch.full_like(loop.count, len(loop.n))  # a loop that goes through all keys
+    everything = torch.full_like(loop.end, len(loop.key))  # a loop that goes through all keys
 
     def each(key: str, *shown: Tensor) -> list[Mistake]:
-        return [known(key, loop.answer(sees, count)) for sees in shown for count in (loop.count, everything)]
+        return [known(key, loop.answer(sees, end=end)) for sees in shown for end in (loop.end, everything)]
 
     def taken_for_the_position(position: Tensor) -> tuple[Tensor, Tensor]:
         return loop.at(position), loop.exists & (position <= loop.row)
 
-    blind = ~loop.sees.any(-1, keepdim=True) & (loop.count > 0)
+    blind = ~loop.sees.any(-1, keepdim=True) & (loop.end > 0)
     return [
         *each("causal mask missing", loop.exists.expand_as(loop.sees)),
-        *each("mask counts strided keys", *taken_for_the_position(loop.n)),
-        *each("offset left out of the mask", *taken_for_the_position(loop.n * loop.stride)),
+        *each("mask counts strided keys", *taken_for_the_position(loop.key)),
+        *each("offset left out of the mask", *taken_for_the_position(loop.key * loop.stride)),
         *each("mask off by one", loop.exists & (loop.position < loop.row)),
         *each("mask off by one #2", loop.exists & (loop.position <= loop.row + 1)),
         known("masked row is NaN", lambda: torch.where(blind, math.nan, loop.answer()())),
         known("mask counted within the tile", loop.answer(loop.exists & (loop.position <= loop.row % B_R))),
         known("masked scores are 0", loop.answer(hidden=0.0)),
-        known("tiles on the diagonal left out", loop.answer(count=loop.before(loop.q_start))),
+        known("tiles on the diagonal left out", loop.answer(end=loop.before(loop.q_start))),
     ]

@@ -5,14 +5,13 @@ of any attention: common/diagnosis/mistakes.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.known import Mistake, Words
-from common.reference import oracle as right
+from common.diagnosis.mistakes.tile_loop import Tiles
 from task5.cases.strided_mistakes import B_C, B_R, OF_A_MASK_ARGUMENT
 from task5.given.reference import sliding_window_mask
 
@@ -31,26 +30,16 @@ def window_mistakes(
     return found + [one for one in general if one.name not in OF_A_MASK_ARGUMENT]
 
 
-class _Band:
-    """The kernel's loop over the tiles of keys of a window, right or with one thing wrong.
-
-    Keys and values are padded to whole tiles with zeros, as in shared memory; tensors over queries and keys are
-    [S_q, whole tiles], those over queries alone [S_q, 1].
-    """
+class _Band(Tiles):
+    """The kernel's loop over the tiles of keys of a window, right or with one thing wrong."""
 
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, window: int, causal: bool, scale: float | None
     ) -> None:
-        self.seq_k, self.window, self.causal = key.size(-2), window, causal
-        padding = -self.seq_k % B_C
-        self._s = torch.nn.functional.pad(right.scores(query, key, False, scale), (0, padding))
-        self._v = torch.nn.functional.pad(value, (0, 0, 0, padding))
-        self.row = torch.arange(query.size(-2), device=query.device)[:, None]
-        self.key = torch.arange(self.seq_k + padding, device=query.device)
-        self.exists = self.key < self.seq_k
+        super().__init__(query, key, value, scale, B_R, B_C)
+        self.window, self.causal = window, causal
         self.ahead = self.key - self.row
         self.sees = self.within(window)
-        self.q_start = self.row // B_R * B_R
         self.first = (self.q_start - window + 1).clamp(min=0)  # that the block's first row sees
         self.begin = self.first // B_C * B_C
         self.end = self.ends(0 if causal else window - 1)
@@ -63,25 +52,6 @@ class _Band:
     def ends(self, keys_ahead: int) -> Tensor:
         """Where a loop ends whose last row looks that many keys ahead."""
         return (self.q_start + B_R + keys_ahead).clamp(max=self.seq_k)
-
-    def answer(
-        self,
-        sees: Tensor | None = None,
-        begin: Tensor | None = None,
-        end: Tensor | None = None,
-        hidden: float = -math.inf,
-    ) -> Callable[[], Tensor]:
-        """The output if the mask shows `sees`, hidden scores become `hidden`, and the loop goes from begin to end."""
-        sees = self.sees if sees is None else sees
-        begin, end = self.begin if begin is None else begin, self.end if end is None else end
-
-        def compute() -> Tensor:
-            turn = (self.key - begin).div(B_C, rounding_mode="floor")  # of the loop, in which the key's tile comes
-            visited, loaded = (turn >= 0) & (begin + turn * B_C < end), self.key < end
-            s = torch.where(loaded, self._s, 0.0).masked_fill(~sees, hidden).masked_fill(~visited, -math.inf)
-            return (right.softmax(s) * loaded) @ self._v
-
-        return compute
 
     def each(self, key: str, sees: Tensor, begin: Tensor | None = None, end: Tensor | None = None) -> list[Mistake]:
         """The mistake with the right range of keys, with the range that goes with it, and with all keys."""

@@ -75,104 +75,96 @@ def tile_loop_mistakes(
             )
         )
     diagonal = key.size(-2) - query.size(-2) if lower_right else 0
-    return found + _visited_tile_mistakes(query, key, value, scale, B_r, B_c, diagonal if causal else None)
+    return found + _visited_tile_mistakes(Tiles(query, key, value, scale, B_r, B_c), diagonal if causal else None)
 
 
-class _Visits:
-    """Which tiles of keys the loop of a row visits, for S [S_q, S_k] padded to whole tiles of B_c keys.
+class Tiles:
+    """Attention whose blocks take B_r rows and go through tiles of B_c keys, right or with one thing wrong.
+
+    Keys and values are padded to whole tiles with zeros, as in shared memory. Tensors over queries and keys are
+    [S_q, whole tiles], those over queries alone [S_q, 1].
+
+    Attributes:
+        row, key: the positions; exists: which keys are no padding; q_start: the first row of each row's block.
+        sees: what the mask shows.
+        begin, end: the keys that the loop goes through.
+    """
+
+    def __init__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, B_r: int, B_c: int) -> None:
+        self.seq_k, self.padding = key.size(-2), -key.size(-2) % B_c
+        self.B_r, self.B_c = B_r, B_c
+        self.scores = torch.nn.functional.pad(right.scores(query, key, False, scale), (0, self.padding))
+        self.values = torch.nn.functional.pad(value, (0, 0, 0, self.padding))
+        self.row = torch.arange(query.size(-2), device=query.device)[:, None]
+        self.key = torch.arange(self.seq_k + self.padding, device=query.device)
+        self.exists = self.key < self.seq_k
+        self.q_start = self.row // B_r * B_r
+        self.sees = self.exists.expand(query.size(-2), -1)
+        self.begin, self.end = torch.zeros_like(self.row), torch.full_like(self.row, len(self.key))
+
+    def answer(
+        self,
+        sees: Tensor | None = None,
+        begin: Tensor | None = None,
+        end: Tensor | None = None,
+        hidden: float = -math.inf,
+    ) -> Callable[[], Tensor]:
+        """The output if the mask shows `sees`, hidden scores become `hidden`, and the loop goes from begin to end."""
+        sees = self.sees if sees is None else sees
+        begin, end = self.begin if begin is None else begin, self.end if end is None else end
+
+        def compute() -> Tensor:
+            turn = (self.key - begin).div(self.B_c, rounding_mode="floor")  # of the loop, in which the key's tile comes
+            visited, loaded = (turn >= 0) & (begin + turn * self.B_c < end), self.key < end
+            s = torch.where(loaded, self.scores, 0.0).masked_fill(~sees, hidden).masked_fill(~visited, -math.inf)
+            return (right.softmax(s) * loaded) @ self.values
+
+        return compute
+
+
+def _visited_tile_mistakes(on: Tiles, diagonal: int | None) -> list[Mistake]:
+    """Mistakes that depend on which tiles a row's loop visits.
 
     diagonal: query i sees the keys j <= i + diagonal; None: all.
     """
+    B_c, tile = on.B_c, on.key // on.B_c
+    causal = diagonal is not None
+    last = (on.row + diagonal).clamp(max=on.seq_k - 1) if causal else torch.full_like(on.row, on.seq_k - 1)
 
-    def __init__(self, seq_q: int, seq_k: int, B_r: int, B_c: int, diagonal: int | None, device) -> None:
-        self.padding = -seq_k % B_c
-        self.row = torch.arange(seq_q, device=device)[:, None]
-        self.key = torch.arange(seq_k + self.padding, device=device)
-        self.tile = self.key // B_c
-        self._seq_k, self._B_c = seq_k, B_c
-        self.q_start = self.row // B_r * B_r
-        if diagonal is None:
-            self.last = torch.full_like(self.row, seq_k - 1)  # the last key that a row sees
-            self.tiles = self.before(torch.full_like(self.row, seq_k))
-        else:
-            self.last = (self.row + diagonal).clamp(max=seq_k - 1)
-            self.tiles = self.before(self.q_start + B_r + diagonal)  # how many it visits
-        self.sees = self.key <= self.last
-        self.visits = self.tile < self.tiles
-        self.exists = self.key < seq_k
-
-    def before(self, key: Tensor) -> Tensor:
+    def before(key: Tensor) -> Tensor:
         """How many tiles a loop visits that ends before this key."""
-        return (key.clamp(0, self._seq_k) + self._B_c - 1) // self._B_c
+        return (key.clamp(0, on.seq_k) + B_c - 1) // B_c
 
-
-def _visited_tile_mistakes(
-    query: Tensor, key: Tensor, value: Tensor, scale: float | None, B_r: int, B_c: int, diagonal: int | None
-) -> list[Mistake]:
-    """Mistakes that depend on which tiles a row's loop visits; diagonal as in _Visits."""
-    on = _Visits(query.size(-2), key.size(-2), B_r, B_c, diagonal, query.device)
-    # keys that do not exist: zeros in shared memory
-    s = torch.nn.functional.pad(right.scores(query, key, False, scale), (0, on.padding))
-    value = torch.nn.functional.pad(value, (0, 0, 0, on.padding))
-
-    def seeing(see: Tensor) -> Callable[[], Tensor]:
-        return lambda: right.softmax(s.masked_fill(~see, -math.inf)) @ value
-
-    found = [
-        known("only the last tile", seeing(on.sees & (on.tile == on.tiles - 1))),
-    ]
+    tiles = before(on.q_start + on.B_r + diagonal) if causal else before(last + 1)
+    sees, visits = on.key <= last, tile < tiles
+    found = [known("only the last tile", on.answer(sees & (tile == tiles - 1)))]
     if on.padding:
-        found.append(
-            known(
-                "padding counts",
-                seeing(on.visits if diagonal is None else on.visits & (on.key <= on.row + diagonal)),
-                full=B_c - on.padding,
-                B_c=B_c,
-            )
-        )
-    return found if diagonal is None else found + _diagonal_mistakes(on, s, seeing, B_r, B_c, diagonal, value)
-
-
-def _diagonal_mistakes(
-    on: _Visits,
-    s: Tensor,
-    seeing: Callable[[Tensor], Callable[[], Tensor]],
-    B_r: int,
-    B_c: int,
-    diagonal: int,
-    value: Tensor,
-) -> list[Mistake]:
-    """Mistakes with the tiles that the causal diagonal crosses; s and value are padded."""
+        counted = visits & (on.key <= on.row + diagonal) if causal else visits
+        found.append(known("padding counts", on.answer(counted), full=B_c - on.padding, B_c=B_c))
+    if not causal:
+        return found
     shift = f" + {diagonal}" if diagonal > 0 else f" - {-diagonal}" if diagonal else ""
     where = f"q_start{shift}"
     first_last = on.q_start + diagonal  # the last key that the first row of the tile sees
-    found = [
-        known("tiles on the diagonal left out", seeing(on.sees & (on.tile < on.before(first_last))), where=where),
-        known("tiles on the diagonal left out #2", seeing(on.sees & (on.tile <= first_last // B_c)), where=where),
-        known("tiles on the diagonal left out #3", seeing(on.sees & (on.tile < on.tiles - 1)), B_c=B_c),
-        known("mask counted within the tile", seeing((on.key % B_c <= on.row % B_r) & on.visits & on.exists)),
-        known(
-            "masked scores are 0",
-            lambda: right.softmax(s.masked_fill(~on.sees, 0.0).masked_fill(~on.visits, -math.inf)) @ value,
-        ),
+    found += [
+        known("tiles on the diagonal left out", on.answer(sees & (tile < before(first_last))), where=where),
+        known("tiles on the diagonal left out #2", on.answer(sees & (tile <= first_last // B_c)), where=where),
+        known("tiles on the diagonal left out #3", on.answer(sees & (tile < tiles - 1)), B_c=B_c),
+        known("mask counted within the tile", on.answer((on.key % B_c <= on.row - on.q_start) & visits & on.exists)),
+        known("masked scores are 0", on.answer(sees, end=tiles * B_c, hidden=0.0)),
     ]
     line = "hidden = key > query" + (" + diagonal" if diagonal else "")
     places = {"key": on.key, "query": on.row, "diagonal": diagonal}
-    found += varied(line, places, lambda after: seeing(~after["hidden"] & on.visits & on.exists)())
-    ends_with_the_queries = on.before((on.q_start + B_r).clamp(max=s.size(-2)) + diagonal)
-    for visits in (on.visits, on.tile < ends_with_the_queries):
+    found += varied(line, places, lambda after: on.answer(~after["hidden"] & visits & on.exists)())
+    ends_with_the_queries = before((on.q_start + on.B_r).clamp(max=len(on.row)) + diagonal)
+    for seen in (visits & on.exists, (tile < ends_with_the_queries) & on.exists):
         found += [
-            known("mask off by one", seeing((on.key <= on.row + diagonal + 1) & visits & on.exists), shift=shift),
-            known("causal mask missing", seeing(visits & on.exists), shift=shift),
+            known("mask off by one", on.answer((on.key <= on.row + diagonal + 1) & seen), shift=shift),
+            known("causal mask missing", on.answer(seen), shift=shift),
         ]
     if diagonal > 0:
-        found.append(
-            known(
-                "alignment left out of the loop",
-                seeing(on.sees & (on.tile < on.before(on.q_start + B_r))),
-                diagonal=diagonal,
-            )
-        )
-    if bool((blind := (on.last < 0) & (on.tiles > 0)).any()):
-        found.append(known("masked row is NaN #2", lambda: torch.where(blind, math.nan, seeing(on.sees)())))
+        cut = sees & (tile < before(on.q_start + on.B_r))
+        found.append(known("alignment left out of the loop", on.answer(cut), diagonal=diagonal))
+    if bool((blind := (last < 0) & (tiles > 0)).any()):
+        found.append(known("masked row is NaN #2", lambda: torch.where(blind, math.nan, on.answer(sees)())))
     return found
