@@ -181,10 +181,10 @@ def _failing(verdicts: Sequence[Verdict]) -> tuple[list[Case], list[Case]]:
 def loops_of(failures: Sequence[Verdict]) -> list[Place]:
     """Of the first case that did not end the student's lines that decide how often the loops around its place run."""
     first = next((one for one in failures if one.is_endless), None)
-    chain = [_AT.search(line) for line in first.diagnosis] if first else []
+    chain = [_AT.search(line) for line in first.said] if first else []
     places = [Place(str(ROOT / match[1]), int(match[2])) for match in chain if match]
     lines = [line for place in places for line in deciding(place)]
-    launch = _LAUNCH.search("\n".join(first.diagnosis)) if first else None
+    launch = _LAUNCH.search("\n".join(first.said)) if first else None
     if launch and not places:  # it was stopped while its threads waited for each other
         lines = loops_with_barrier(str(ROOT / launch["file"]), launch["kernel"])
     return owned(dict.fromkeys(lines))[:MOST_LOOPS]
@@ -194,14 +194,14 @@ def index_of(failures: Sequence[Verdict]) -> list[Place]:
     """Of the first case that ended at an index outside of an array on the stack the student's lines that this index is
     made of, and those that decide how often its line runs."""
     first = next((one for one in failures if _is_outside(one)), None)
-    chain = [_AT.search(line) for line in first.diagnosis] if first else []
+    chain = [_AT.search(line) for line in first.said] if first else []
     places = [Place(str(ROOT / match[1]), int(match[2])) for match in chain if match]
     lines = [Place(one.file, one.line) for place in places for one in (*origins(place), *deciding(place))]
     return [one for one in owned(dict.fromkeys(lines)) if one != places[0]][:MOST_LOOPS]
 
 
 def _is_outside(one: Verdict) -> bool:
-    return one.status == ERROR and any(OUTSIDE in line for line in one.diagnosis)
+    return one.status == ERROR and any(OUTSIDE in line for line in one.said)
 
 
 def lead_of(group: Group) -> int:

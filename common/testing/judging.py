@@ -95,7 +95,7 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
     """
     caller = caller_of(ops)
     if case.gpu_only and caller.device.type != "cuda":
-        return Verdict(case, SKIPPED, diagnosis=["It is too large for the simulator."])
+        return Verdict(case, SKIPPED, said=["It is too large for the simulator."])
     verdict = Verdict(case, PASS)
     previous: Tensor | None = None
     for draw in range(1 if bare else case.draws):
@@ -109,29 +109,29 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
             try:
                 called = caller.call(case, inputs, around)
             except CallFailed as failed:
-                verdict.status, verdict.diagnosis = failed.status, failed.words
+                verdict.status, verdict.said = failed.status, failed.words
                 verdict.file_line, verdict.ended = failed.file_line, failed.ended
                 verdict.is_endless = failed.is_endless
                 verdict.max_error = verdict.bound = None
                 if case.python and failed.status == ERROR and not failed.ended:
-                    verdict.diagnosis += _python_told(verdict, caller, inputs, around)
+                    verdict.said += _python_told(verdict, caller, inputs, around)
                 return verdict
             out, problems = called.out, called.problems
             if wrong_form := _wrong_form(called, ref, caller.device):
-                verdict.status, verdict.diagnosis = FAIL, [wrong_form, *problems]
+                verdict.status, verdict.said = FAIL, [wrong_form, *problems]
                 verdict.max_error = verdict.bound = None
-                verdict.diagnosis += _python_told(verdict, caller, inputs, around) if case.python else []
+                verdict.said += _python_told(verdict, caller, inputs, around) if case.python else []
                 return verdict
             max_error = max_error_of(out, ref)
             if not max_error <= bound:
                 verdict.status, verdict.max_error, verdict.bound = FAIL, max_error, bound
-                verdict.diagnosis = problems
+                verdict.said = problems
                 _explain(verdict, caller, inputs, out, ref, previous, around)
                 return verdict
             if verdict.max_error is None or max_error / bound > verdict.max_error / verdict.bound:
                 verdict.max_error, verdict.bound = max_error, bound
             if problems:
-                verdict.status, verdict.diagnosis = FAIL, problems
+                verdict.status, verdict.said = FAIL, problems
                 return verdict
         previous = ref
     return verdict
@@ -251,4 +251,3 @@ def _explain(
     if not found.names:
         found.hints += [hint for hint in (case.hint, case.nan_hint if bool(torch.isnan(out).any()) else "") if hint]
     verdict.found = found
-    verdict.diagnosis = verdict.diagnosis + found.sentences

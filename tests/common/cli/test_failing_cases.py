@@ -85,9 +85,9 @@ def test_an_endless_loop_around_a_barrier_is_named_by_its_line() -> None:
     """The thread was stopped while it waited: the simulator knows the kernel, and no line of it."""
     said = ["no progress for a long time", "  in kernel row_sum_kernel, block (1,0,0) thread (240,0,0)"]
     case = Case("2 x 9", "row-sums", lambda generator: {}, None, None, 1e-6, ())
-    endless = Verdict(case, ERROR, diagnosis=[*said, f"  launched at {FILE}:338"], is_endless=True)
+    endless = Verdict(case, ERROR, said=[*said, f"  launched at {FILE}:338"], is_endless=True)
     assert [one.text for one in loops_of([endless])][:1] == [
         "for (unsigned active = ROW_THREADS / 2; active > 0; active /= 2) {"
     ]
-    named = Verdict(case, ERROR, diagnosis=[*said, f"  at {FILE}:68 in row_sum_kernel"], is_endless=True)
+    named = Verdict(case, ERROR, said=[*said, f"  at {FILE}:68 in row_sum_kernel"], is_endless=True)
     assert "active /= 2" in loops_of([named])[1].text
