@@ -142,7 +142,7 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     page = io.StringIO()
     console = Console(file=page, width=120)
     failing_cases.print_diagnosis(console, verdicts, inside, built_of=built_of)
-    leading = failing_cases.told_of(verdicts, inside)
+    leading = failing_cases.told_of(verdicts, inside, built_of)
     found.report = page.getvalue()
     if loops := failing_cases.loops_of(verdicts):
         part = next(one.case.part for one in verdicts if one.is_endless)

@@ -185,3 +185,9 @@ def test_what_flowed_wrong_is_told(task, mistake, case, kind, says, line):
 def test_a_case_that_passes_is_not_followed():
     caller = CheckedCaller(TASK2.operators(None, "simulator", checked=True), CHECK)
     assert followed(CASES["task2"]["softmax: 7 x 31"], caller, Collected(caller), 0) == []
+
+
+def test_of_keys_that_warps_share_the_loop_is_told_first():
+    caller = CheckedCaller(TASK6.operators("warps_share_keys", "simulator", checked=True), CHECK)
+    (finding,) = followed(CASES["task6"]["decode: a full cache"], caller, Collected(caller), 0)
+    assert finding.lines[0].text.startswith("for (int64_t first_key"), finding.lines
