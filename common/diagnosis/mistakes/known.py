@@ -10,15 +10,14 @@ Mistake. The inputs come in float64; where overflow is the mistake it is compute
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from common.console.words import Sentences
 from common.reference import oracle as right
 
 TILES = (8, 16, 32, 64, 128, 256)
@@ -66,13 +65,12 @@ class Inference(Mistake):
 class Words:
     """The sentences of a module's known mistakes, and the mistakes made with them: `known = Words(__file__)`.
 
-    They are in words.json beside the module, under its name: "name": "sentence with {values}". Where a name has several
-    sentences the key goes on with " #2". `always` are values that stay the same.
+    A key is the mistake's name; where that has several sentences it goes on with " #2". `always` are values that stay
+    the same.
     """
 
     def __init__(self, module: str, **always: object) -> None:
-        file, self._always = Path(module), always
-        self._says: dict[str, str] = json.loads(file.with_name("words.json").read_text("utf-8"))[file.stem]
+        self._says, self._always = Sentences(module), always
 
     def __call__(
         self, key: str, answer: Callable[[], Tensor], vague: bool = False, reads_unused: bool = False, **values: object
@@ -82,8 +80,8 @@ class Words:
 
     def says(self, key: str, **values: object) -> tuple[str, str]:
         """The name and the sentence of what was concluded from an output."""
-        name, says = (text.format(**(self._always | values)) for text in (key.split(" #")[0], self._says[key]))
-        return name, says
+        values = self._always | values
+        return key.split(" #")[0].format(**values), self._says(key, **values)
 
 
 known = Words(__file__)
