@@ -44,7 +44,7 @@ PLANTED = [
     ("eps_outside_the_root", "values of 0.001", "eps outside the root"),
     ("n_minus_1", "31 columns", "variance over width - 1"),
     ("one_pass_variance", "a mean of 1,000", None),
-    ("variance_of_32_columns", "33 rows of 100", None),
+    ("variance_of_32_columns", "33 rows of 100", "wrong variance"),
     ("no_residual", "768 columns", "residual not added"),
     ("weight_forgotten", "1,600 columns", "weight forgotten"),
     ("last_row_unwritten", "33 rows of 100", None),
