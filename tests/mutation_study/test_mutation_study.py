@@ -13,7 +13,7 @@ from judge import CAUGHT, EQUIVALENT, MISLED, MISSED, NAMED, NEAR, OF_KIND, Deci
 from mutants import KINDS, MOST_ALIKE, Mutant, Mutation, equivalent, gaps_of, mutants_of
 from observing import Claim, Observation
 from planted_mistakes import planted_of
-from rules_told import Origins, rules
+from rules_told import rule_of, rules
 from study import main
 from tables import by_family, hits_of, never_decide, of_hits, of_verdicts, summary
 
@@ -21,6 +21,7 @@ from common.compiling.manifest import tasks
 from common.compiling.planting import planted_text, spots_of, widened
 from common.compiling.skeletons import solution_files
 from common.console.paths import ROOT
+from common.diagnosis.mistakes.gemm import gemm_mistakes
 from common.diagnosis.mistakes.known import any_mistakes
 from common.inspect.findings.words import OR_THE_ORDER
 
@@ -329,14 +330,17 @@ def test_shares_leave_out_what_is_equivalent() -> None:
 
 
 def test_every_known_mistake_is_a_rule_and_is_found_again_where_it_was_made() -> None:
-    places = {one.place.split(":")[0] for one in rules()}
+    places = {one.place for one in rules()}
     assert {"task6/cases/ring_mistakes.py", "common/diagnosis/mistakes/gemm.py", "common/inspect/flow"} <= places
-    origins = Origins()
-    x = torch.ones(2, 3)
-    zeros = next(one for one in any_mistakes(x) if one.name == "all zeros")
-    rule = origins.rule_of(zeros.name, zeros.says)
-    assert rule.name == "all zeros" and rule.place.startswith("common/diagnosis/mistakes/known.py:")
-    assert origins.rule_of("slices never computed", "").place.startswith("common/diagnosis/slices.py:")
+    a, b = torch.ones(1, 40, 40), torch.ones(1, 40, 50)
+    made = {one.name: rule_of(one.name, one.says) for one in (*any_mistakes(a), *gemm_mistakes(a, b, False))}
+    assert made["all zeros"].place == "common/diagnosis/mistakes/known.py"
+    assert made["A read as [K, N]"].name == "{operand} read as [{rows}, {cols}]"
+    assert made["A: row = r"].name == "{operand}: {wrong}" and made["last tile dropped"].place.endswith("gemm.py")
+    assert rule_of("slices never computed").place == "common/diagnosis/slices.py"
+    assert (
+        rule_of("y = x", "In row 3 only: The output matches `y = x`; it should be `y = 2 * x`.").name == "a wrong line"
+    )
 
 
 def test_hits_are_counted_by_what_leads() -> None:
