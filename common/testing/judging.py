@@ -26,7 +26,7 @@ from torch import Tensor
 
 from common.diagnosis.diagnose import UNSTEADY, diagnose, matching
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan
-from common.diagnosis.mistakes.known import Mistake, any_mistakes
+from common.diagnosis.mistakes.known import Words, any_mistakes
 from common.diagnosis.mistakes.layouts import layout_mistakes
 from common.diagnosis.mistakes.read_scores import explain_scores
 from common.diagnosis.mistakes.weights import explain_weights
@@ -39,6 +39,8 @@ from common.testing.probing import weights_of
 from common.testing.python_lines import MOST as MOST_LINES
 from common.testing.python_values import MADE_IN
 from common.testing.python_values import told as python_told
+
+known = Words(__file__)
 
 NOT_WRITTEN = "Does the grid cover the whole output, and does every thread store what it computed?"
 FEW_LINES = 4  # of the student's Python that are shown with a known mistake
@@ -212,13 +214,7 @@ def _explain(
     case, doubles = verdict.case, _as(inputs, torch.float64)
     mistakes = any_mistakes(ref) + (case.mistakes(**doubles) if case.mistakes else [])
     if previous is not None and previous.shape == ref.shape:
-        mistakes.append(
-            Mistake(
-                "stale output",
-                "The output is the one that belongs to the previous call's inputs: a result is kept from call to call.",
-                lambda: previous,
-            )
-        )
+        mistakes.append(known("stale output", lambda: previous))
     repeated = _again(caller, case, inputs, around, out)
     nan_from = _nan_from(caller, case, inputs, out, ref, around)
     found = diagnose(

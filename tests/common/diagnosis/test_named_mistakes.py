@@ -17,6 +17,7 @@ from common.testing.case import FAIL, PASS
 from common.testing.judging import judge
 from task2.cases import cases
 
+MADE_BY = ("known", "known.says", "says")  # what takes the key of a sentence
 CASES = {case.name: case for case in cases()}
 EVERYWHERE = [case for case in CASES.values() if not case.gpu_only]
 
@@ -148,11 +149,7 @@ def test_a_factor_is_told_as_such() -> None:
 def test_every_sentence_belongs_to_a_mistake_and_every_mistake_has_one(file) -> None:
     for module, says in json.loads(file.read_text()).items():
         nodes = [*ast.walk(ast.parse((file.parent / f"{module}.py").read_text()))]
-        calls = [
-            one
-            for one in nodes
-            if isinstance(one, ast.Call) and ast.unparse(one.func) in ("known", "known.says", "says")
-        ]
+        calls = [one for one in nodes if isinstance(one, ast.Call) and ast.unparse(one.func) in MADE_BY]
         keys = {one.args[0].value for one in calls if isinstance(one.args[0], ast.Constant)}
         assert calls and keys <= says.keys(), module
         assert {*says} <= {one.value for one in nodes if isinstance(one, ast.Constant)}, module
