@@ -14,7 +14,7 @@ from common.inspect.flow.not_read import misses_nothing
 from common.inspect.flow.partial_rows import AFTER, MAXIMA, SharedOut, shared_out
 from common.inspect.flow.partial_states import SAYS, SHARED, handed_on
 from common.inspect.flow.run import Run, finding_of
-from common.inspect.made_of import function_begin, made_of, members_at
+from common.inspect.made_of import function_begin, is_head, made_of, members_at
 from common.inspect.origins import deciding
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
@@ -41,7 +41,8 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     text = (
         f"{run.out_said(np.array([element]))} is stored here as {got[element]:.6g}; it should be {right[element]:.6g}. "
     )
-    if misses_nothing(run, element):
+    arrives = misses_nothing(run, element)
+    if arrives:
         text += "All inputs that it depends on reach this thread; what it computes from them is wrong. "
     above, most = [one for one in lines if (one.file, one.line) != (place.file, place.line)], MOST_LINES
     if len(above) > MOST_LINES and (handed := handed_on(run, case, run.inputs)):
@@ -53,6 +54,8 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     elif len(above) > MOST_LINES and (shared := shared_out(run, case, run.inputs)):
         text += shared.says + " "
         above, most = _beside(shared, above, run.files), MOST_BETWEEN
+    elif arrives:  # the loops bring what is needed: what is computed from it comes first
+        above.sort(key=is_head)
     if len(above) > TOO_MANY:
         return None
     told = above[:most]
