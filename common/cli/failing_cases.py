@@ -181,8 +181,7 @@ def _failing(verdicts: Sequence[Verdict]) -> tuple[list[Case], list[Case]]:
 def loops_of(failures: Sequence[Verdict]) -> list[Place]:
     """Of the first case that did not end the student's lines that decide how often the loops around its place run."""
     first = next((one for one in failures if one.is_endless), None)
-    chain = [_AT.search(line) for line in first.said] if first else []
-    places = [Place(str(ROOT / match[1]), int(match[2])) for match in chain if match]
+    places = _places_of(first)
     lines = [line for place in places for line in deciding(place)]
     launch = _LAUNCH.search("\n".join(first.said)) if first else None
     if launch and not places:  # it was stopped while its threads waited for each other
@@ -193,11 +192,15 @@ def loops_of(failures: Sequence[Verdict]) -> list[Place]:
 def index_of(failures: Sequence[Verdict]) -> list[Place]:
     """Of the first case that ended at an index outside of an array on the stack the student's lines that this index is
     made of, and those that decide how often its line runs."""
-    first = next((one for one in failures if _is_outside(one)), None)
-    chain = [_AT.search(line) for line in first.said] if first else []
-    places = [Place(str(ROOT / match[1]), int(match[2])) for match in chain if match]
+    places = _places_of(next((one for one in failures if _is_outside(one)), None))
     lines = [Place(one.file, one.line) for place in places for one in (*origins(place), *deciding(place))]
     return [one for one in owned(dict.fromkeys(lines)) if one != places[0]][:MOST_LOOPS]
+
+
+def _places_of(one: Verdict | None) -> list[Place]:
+    """The lines that the simulator names where a call ended."""
+    matches = [_AT.search(line) for line in one.said] if one else []
+    return [Place(str(ROOT / match[1]), int(match[2])) for match in matches if match]
 
 
 def _is_outside(one: Verdict) -> bool:
