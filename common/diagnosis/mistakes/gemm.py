@@ -8,7 +8,6 @@ from itertools import product
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from common.diagnosis.mistakes.formulas import computed, or_nothing, variations
 from common.diagnosis.mistakes.inferring import product_inferences
@@ -32,8 +31,10 @@ def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
     for k in last_tile_starts(inner):
         found.append(known("last tile dropped", lambda k=k: a[..., :k] @ bt[:, :k], k=k, inner=inner))
     inferences = product_inferences(a, bt, ("A", "B"), b_is_transposed)
-    found += row_length_mistakes(a, b, b_is_transposed) + tile_mistakes(a, bt)
-    return found + tile_index_mistakes(a, b, b_is_transposed) + inferences
+    if inner > 1 and inner % TILE == 0:
+        found.append(known("last product only", lambda: a[..., -1:] @ bt[:, -1:]))
+    found += row_length_mistakes(a, b, b_is_transposed) + tile_index_mistakes(a, b, b_is_transposed)
+    return found + inferences
 
 
 def row_length_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
@@ -96,8 +97,13 @@ def tile_index_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mis
             read = torch.where(held, matrix.flatten()[index.clamp(0, matrix.numel() - 1)], torch.nan)
             return (torch.where(inside, read, 0.0) * other).sum(-1)
 
+        last, named = f"\nindex = row * {cols} + col", {"operand": operand, "tile": f"{operand.lower()}_tile"}
+        transposed = functools.partial(or_nothing, answer, f"row = {top} + c\ncol = {left} + r{last}")
+        exchanged = functools.partial(or_nothing, answer, f"row = {left} + r\ncol = {top} + c{last}")
+        found.append(known("tiles of {operand} transposed", transposed, **named))
+        found.append(known("tiles of {operand} from exchanged places", exchanged, **named))
         place, index = f"row = {top} + r\ncol = {left} + c", f"index = ({top} + r) * {cols} + {left} + c"
-        for text, then in ((place, f"\nindex = row * {cols} + col"), (index, "")):
+        for text, then in ((place, last), (index, "")):
             found += [
                 known(
                     "{operand}: {wrong}",
@@ -124,48 +130,3 @@ def misread(x: Tensor, rows: int, cols: int) -> Tensor:
     index = start + row * cols + col
     flat = torch.cat([x.flatten(), x.new_full((1,), torch.nan)])
     return torch.where((row < rows) & (col < cols), flat[index.clamp(max=x.numel())], 0)
-
-
-def tile_mistakes(a: Tensor, bt: Tensor) -> list[Mistake]:
-    """Mistakes within a tile. a [batch, M, K], bt [batch, K, N]."""
-    inner = a.size(2)
-    found = [
-        known("tiles of A transposed", lambda: with_tiles_transposed(a) @ bt),
-        known("tiles of B transposed", lambda: a @ with_tiles_transposed(bt)),
-    ]
-    for operand, matrix, other in (("A", a, bt), ("B", bt, a)):
-        found.append(
-            known(
-                "tiles of {operand} from exchanged places",
-                lambda matrix=matrix, other=other: (
-                    with_places_exchanged(matrix) @ other if matrix is a else other @ with_places_exchanged(matrix)
-                ),
-                operand=operand,
-            )
-        )
-    if inner > 1 and inner % TILE == 0:
-        found.append(known("last product only", lambda: a[..., -1:] @ bt[:, -1:]))
-    return found
-
-
-def with_places_exchanged(x: Tensor) -> Tensor:
-    """x [batch, rows, cols] made of the tiles that begin at (col, row) where (row, col) is meant; zeros outside."""
-    rows, cols = x.shape[1:]
-    tile = _tile_of(x)
-    tall, wide = rows + -rows % tile, cols + -cols % tile
-    seen = x.transpose(1, 2)[:, :tall, :wide]
-    return with_tiles_transposed(pad(seen, (0, wide - seen.size(2), 0, tall - seen.size(1))))[:, :rows, :cols]
-
-
-def with_tiles_transposed(x: Tensor) -> Tensor:
-    """x [batch, rows, cols] with every tile transposed in its place; the last ones are filled up with zeros."""
-    batch, rows, cols = x.shape
-    tile = _tile_of(x)
-    whole = pad(x, (0, -cols % tile, 0, -rows % tile))
-    tiles = whole.view(batch, whole.size(1) // tile, tile, whole.size(2) // tile, tile)
-    return tiles.transpose(2, 4).reshape(whole.shape)[:, :rows, :cols]
-
-
-def _tile_of(x: Tensor) -> int:
-    """The side of a tile; where one holds the whole matrix, only what that fills: of 70,000 the zeros take seconds."""
-    return min(TILE, max(x.shape[1:]))
