@@ -121,8 +121,8 @@ def test_a_line_is_quoted_once_and_cut_at_the_width(tmp_path):
 RACES = [
     (
         ((5, 11), "read"), ((2, 9), "write"),
-        "The order of the read and the write is undefined. Put a __syncthreads() between line 9 and line 11. If the two "
-        "are in the wrong order, swap them.",
+        "The order of the read and the write is undefined. Put a __syncthreads() between line 9 and line 11. If the "
+        "two are in the wrong order, swap them.",
     ),
     (((2, 14), "write"), ((5, 16), "read"), "between lines 14 and 16, but none on the way back|after line 16"),
     (((2, 9), "write"), ((2, 9), "read"), "Both happen in line 2: put a __syncthreads() between one iteration of the"),
