@@ -81,7 +81,7 @@ PLANTED = [
         "l_not_rescaled",
         "decode: lengths 1, 7, 31, 203",
         "wrong_value",
-        r"The largest score of the keys that a warp read is among .* the sum of exponentials relative to it is not",
+        r"Each warp stores the largest score of the keys that it read, but not the sum of exponentials",
         r"state\.l \+= p;",
     ),
     (
@@ -89,7 +89,7 @@ PLANTED = [
         "o_not_rescaled",
         "decode: lengths 1, 7, 31, 203",
         "wrong_value",
-        r"The sum of the exponentials of the keys that a warp read is among .* weighted with these, are not",
+        r"Each warp stores the sum of the exponentials of the keys that it read, but not their rows of V",
         r"state\.o\[c\] \*= rescale",
     ),
     (
