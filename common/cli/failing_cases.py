@@ -181,10 +181,9 @@ def _failing(verdicts: Sequence[Verdict]) -> tuple[list[Case], list[Case]]:
 def loops_of(failures: Sequence[Verdict]) -> list[Place]:
     """Of the first case that did not end the student's lines that decide how often the loops around its place run."""
     first = next((one for one in failures if one.is_endless), None)
-    chain = [_AT.search(line) for line in first.diagnosis] if first else []
-    places = [Place(str(ROOT / match[1]), int(match[2])) for match in chain if match]
+    places = _places_of(first)
     lines = [line for place in places for line in deciding(place)]
-    launch = _LAUNCH.search("\n".join(first.diagnosis)) if first else None
+    launch = _LAUNCH.search("\n".join(first.said)) if first else None
     if launch and not places:  # it was stopped while its threads waited for each other
         lines = loops_with_barrier(str(ROOT / launch["file"]), launch["kernel"])
     return owned(dict.fromkeys(lines))[:MOST_LOOPS]
@@ -193,15 +192,19 @@ def loops_of(failures: Sequence[Verdict]) -> list[Place]:
 def index_of(failures: Sequence[Verdict]) -> list[Place]:
     """Of the first case that ended at an index outside of an array on the stack the student's lines that this index is
     made of, and those that decide how often its line runs."""
-    first = next((one for one in failures if _is_outside(one)), None)
-    chain = [_AT.search(line) for line in first.diagnosis] if first else []
-    places = [Place(str(ROOT / match[1]), int(match[2])) for match in chain if match]
+    places = _places_of(next((one for one in failures if _is_outside(one)), None))
     lines = [Place(one.file, one.line) for place in places for one in (*origins(place), *deciding(place))]
     return [one for one in owned(dict.fromkeys(lines)) if one != places[0]][:MOST_LOOPS]
 
 
+def _places_of(one: Verdict | None) -> list[Place]:
+    """The lines that the simulator names where a call ended."""
+    matches = [_AT.search(line) for line in one.said] if one else []
+    return [Place(str(ROOT / match[1]), int(match[2])) for match in matches if match]
+
+
 def _is_outside(one: Verdict) -> bool:
-    return one.status == ERROR and any(OUTSIDE in line for line in one.diagnosis)
+    return one.status == ERROR and any(OUTSIDE in line for line in one.said)
 
 
 def lead_of(group: Group) -> int:
@@ -232,11 +235,18 @@ def recognized(failures: Sequence[Verdict]) -> bool:
     return bool(causes) and causes[0].is_recognized
 
 
-def told_of(verdicts: Sequence[Verdict], inside: Mapping[str, Sequence[Group]]) -> dict[str, list[Group]]:
-    """The findings that are reported in full: those of a part whose mistake is recognized only if they are surer."""
+def told_of(
+    verdicts: Sequence[Verdict],
+    inside: Mapping[str, Sequence[Group]],
+    built_of: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, list[Group]]:
+    """The findings that are reported in full: those of a part whose mistake is recognized, in itself or in a stage that
+    it is built of, only if they are surer."""
+    parts = {one.case.part for one in verdicts if failed(one)}
+    known = {part for part in parts if recognized([one for one in verdicts if one.case.part == part])}
     return {
         part: [one for one in groups if _is_surer(one)]
-        if recognized([one for one in verdicts if one.case.part == part])
+        if known & {part, *failed_stages(part, parts, built_of or {})}
         else [*groups]
         for part, groups in inside.items()
     }
@@ -266,7 +276,7 @@ def print_diagnosis(
         sound: stages that were tested alone because what is built of them fails, and pass.
     """
     console = wide(console)
-    told = told_of(verdicts, inside)
+    told = told_of(verdicts, inside, built_of)
     every = [group for groups in told.values() for group in groups]
     numbers = [group for group in every if group.kind == OF_NUMBERS][:1]
     of_numbers = next((part for part, groups in told.items() if numbers and numbers[0] in groups), "")
@@ -279,14 +289,14 @@ def print_diagnosis(
     print_findings(console, [] if is_second else numbers)
     print_failures(console, verdicts, leading, everything, built_of, not numbers)
     print_findings(console, numbers if is_second else [])  # what was concluded tells more
-    for part, groups in inside.items():
-        others = [one for one in groups if one not in told[part] and one.kind in LEADS]
-        for group in others[:MOST_FINDINGS]:
-            say(console, f"{part}: the checked build also finds: {happened(group.first)}: {brief(group.first)}")
+    part_of = {id(one): part for part, groups in inside.items() for one in groups}
+    hidden = [one for part, groups in inside.items() for one in groups if one not in told[part] and one.kind in LEADS]
+    for one in _each_once(hidden)[:MOST_FINDINGS]:
+        say(console, f"{part_of[id(one)]}: the checked build also finds: {happened(one.first)}: {brief(one.first)}")
     _print_loops(console, verdicts)
     if sound:
         say(console, f"\n{', '.join(sound)}: these pass when tested alone. Look first at the calls and their arguments")
-    _print_nothing_found(console, leading, verdicts)
+    _print_nothing_found(console, inside, verdicts)
 
 
 def _print_loops(console: Console, failures: Sequence[Verdict]) -> None:
@@ -301,11 +311,12 @@ def _print_loops(console: Console, failures: Sequence[Verdict]) -> None:
             say(console, f"{place.line:>5}  {place.text}", "bold", indent=4)
 
 
-def _print_nothing_found(console: Console, leading: Mapping[str, Sequence[Group]], verdicts: Sequence[Verdict]) -> None:
+def _print_nothing_found(console: Console, inside: Mapping[str, Sequence[Group]], verdicts: Sequence[Verdict]) -> None:
     """The parts in whose failing cases the checked build found nothing, where that helps."""
-    of_part = {part: [one for one in verdicts if one.case.part == part] for part in leading}
+    of_part = {part: [one for one in verdicts if one.case.part == part] for part in inside}
     known = {part for part, every in of_part.items() if recognized(every) or any(map(_is_outside, every))}
-    if nothing := [part for part, groups in leading.items() if not groups and part not in known]:
+    empty = [part for part, groups in inside.items() if all(one.kind == OF_NUMBERS for one in groups)]
+    if nothing := [part for part in empty if part not in known]:
         what = "no race, nothing out of bounds, nothing read before it was written"
         console.print()
         say(console, f"The checked build, which watches every access, found {what}: {', '.join(nothing)}", "dim")

@@ -258,7 +258,7 @@ def _report(
         if in_kernels:
             inside = failing_cases.at_failures(console, in_kernels, workers.checked, options.seed, test.built_of)
         failing_cases.print_diagnosis(console, verdicts, inside, options.all, test.built_of, sound)
-        told = failing_cases.told_of(verdicts, inside)
+        told = failing_cases.told_of(verdicts, inside, test.built_of)
     else:
         print_failures(console, verdicts, everything=options.all, built_of=test.built_of)
     found = all(one.status in (PASS, SKIPPED) for one in verdicts) and not options.cases

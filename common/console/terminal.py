@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterator
 
 from rich.console import Console
+from rich.markup import escape
 
 from common.console.words import error_words
 
@@ -47,8 +48,8 @@ def say(console: Console, text: object, style: str = "", indent: int | None = No
 def working(console: Console, what: str) -> Iterator[None]:
     """A spinner on a terminal, one line elsewhere."""
     if console.is_terminal:
-        with console.status(what):
+        with console.status(escape(what)):
             yield
     else:
-        console.print(what)
+        console.print(what, markup=False)
         yield

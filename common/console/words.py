@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from common.console.paths import shown_path
+
+
+class Sentences:
+    """The sentences of a module, in words.json beside it and under its name: {"key": "sentence with {values}"}."""
+
+    def __init__(self, module: str) -> None:
+        file = Path(module)
+        self._says: dict[str, str] = json.loads(file.with_name("words.json").read_text("utf-8"))[file.stem]
+
+    def __call__(self, key: str, default: str | None = None, **values: object) -> str:
+        """The sentence of this key with these values; KeyError without one and without a default."""
+        return self._says[key].format(**values) if default is None or key in self._says else default
 
 
 def counted(number: int, what: str) -> str:

@@ -12,6 +12,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.known import Words
+
+known = Words(__file__)
 WARP = 32
 SAME = 1e-3  # factors closer than this (relative) are one factor
 ROWS_LOOKED_AT = 256
@@ -31,25 +34,23 @@ def row_factors(out: Tensor, ref: Tensor) -> tuple[str, str] | None:
             continue
         if not bool(finite[used].all()):
             if bool(finite[used].any()) and _whole_warps(finite, used):
-                return "threads disagree", (
-                    f"In row {row} whole warps' columns (runs of {WARP}) are NaN or infinite and others are not: as if "
-                    "some threads had read shared partial results that had not been written."
-                )
+                return known.says("threads disagree", row=row, WARP=WARP)
             continue
         if found := _finite_row(row, factor, used):
             return found
     return None
 
 
-def _finite_row(row: int, factor: Tensor, used: Tensor) -> tuple[str, str] | None:
+def _finite_row(row: int, factors: Tensor, used: Tensor) -> tuple[str, str] | None:
     columns = used.nonzero().flatten()
-    values, order = factor[columns].sort()
+    values, order = factors[columns].sort()
     if values.numel() < 3 or float(values[0]) <= 0:
         return None
     starts = [0, *(((values[1:] - values[:-1]) > SAME * values[:-1]).nonzero().flatten() + 1).tolist(), values.numel()]
     groups = [(float(values[a]), columns[order[a:b]].sort()[0]) for a, b in pairwise(starts)]
     if len(groups) == 1:
-        return "wrong row sum", _one_factor(row, groups[0][0])
+        factor = groups[0][0]
+        return known.says("wrong row sum" if factor > 1 else "wrong row sum #2", row=row, factor=factor, sum=1 / factor)
     if len(groups) > max(2, values.numel() // 8):
         return None
     some_right = any(abs(value - 1) <= SAME for value, _ in groups)
@@ -57,27 +58,7 @@ def _finite_row(row: int, factor: Tensor, used: Tensor) -> tuple[str, str] | Non
     if some_right and not (all(_whole_warps(mask, used) for mask in masks) or _by_thread(masks, used)):
         return None
     shown = "; ".join(f"times {value:.4g} in columns {_listed(members)}" for value, members in groups[:3])
-    return "threads disagree", (
-        f"In row {row} the columns fall into {len(groups)} groups, each off by a factor of its own ({shown}), as "
-        "if the threads of the block did not all use the same maximum and the same sum."
-    )
-
-
-def _one_factor(row: int, factor: float) -> str:
-    sentence = (
-        f"Row {row} is wrong by one factor, {factor:.5g}: its entries have the right shares, as if the sum that "
-        f"divides them were {1 / factor:.4g} times the right one"
-    )
-    if factor > 1:
-        return (
-            f"{sentence}, smaller than the row's. Is part of the row missing from it, never added or lost where sums "
-            "relative to another maximum are put together? Do the sum and the outputs subtract the same number before "
-            "exp? Does every thread walk through the whole row in steps of blockDim.x, and add (+=) what it finds?"
-        )
-    return (
-        f"{sentence}, larger than the row's. Are parts counted twice, or do the sum and the outputs subtract different "
-        "numbers before exp?"
-    )
+    return known.says("threads disagree #2", row=row, count=len(groups), shown=shown)
 
 
 def _whole_warps(mask: Tensor, used: Tensor) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from common.diagnosis.locating import SEPARATION, wrong_mask
+from common.diagnosis.mistakes.known import Words
 
+known = Words(__file__)
 MOST = 64  # slices along an axis that are compared with each other
 LEAST = 6  # elements
 
@@ -17,20 +19,13 @@ LEAST = 6  # elements
 def explain_slices(
     out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...], of_keys: bool = False
 ) -> tuple[str, str] | None:
-    """(a name, what the report says), or None.
+    """Whether some slices are 0 throughout and all others right: (a name, what the report says), or None.
 
     Args:
         out, ref, bound, axes, of_keys: see common.diagnosis.diagnose.diagnose; no known mistake explains out.
     """
     out = out.to(ref.dtype)
     wrong = wrong_mask(out, ref, bound)
-    return _never_computed(out, ref, wrong, axes, of_keys)
-
-
-def _never_computed(
-    out: Tensor, ref: Tensor, wrong: Tensor, axes: tuple[str, ...], of_keys: bool
-) -> tuple[str, str] | None:
-    """Some slices are 0 throughout, all others right."""
     if int(wrong.sum()) < LEAST or bool(out[wrong].any()):
         return None
     best: tuple[float, str] | None = None
@@ -45,13 +40,7 @@ def _never_computed(
             continue
         if best is None or count / size < best[0]:
             best = count / size, f"{_listed(name, touched)} (of {size})"
-    if best is None:
-        return None
-    return (
-        "slices never computed",
-        f"0 is in {best[1]} and nowhere else where it does not belong. Are these computed, and is what is computed "
-        "for them kept? Which thread has them? Look at its loop: where it begins, its step, and where it ends.",
-    )
+    return known.says("slices never computed", where=best[1]) if best else None
 
 
 def _listed(name: str, touched: Tensor) -> str:

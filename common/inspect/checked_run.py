@@ -109,7 +109,7 @@ def check_cases(
     def check_one(case: Case) -> Verdict:
         verdict, findings = checked(case, caller, collected, seed)
         if verdict.status == ERROR and any(one.kind in ENDS_THE_KERNEL for one in findings):
-            verdict.diagnosis = [verdict.diagnosis[0], "See the findings below."]
+            verdict.said = [verdict.diagnosis[0], "See the findings below."]
         found.append((f"{case.part}: {case.name}", findings))
         return verdict
 

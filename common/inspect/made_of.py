@@ -85,6 +85,12 @@ def function_begin(place: Place) -> int:
     return around.line if around else 0
 
 
+def is_head(place: Place) -> bool:
+    """Whether a loop or a condition begins in a line."""
+    source = read(place.file)
+    return any(line_of(head) == place.line for head in source.heads(place.line)) if source else False
+
+
 @dataclass(frozen=True)
 class _Where:
     """A function in which names are followed, through which calls it was come to, as far as that is known, and the line

@@ -59,7 +59,7 @@ def origins(place: Place, variable: str = "") -> list[Place]:
         name, below = wanted.pop(0)
         change = None if name in seen else around.set_at(name, below)
         seen.add(name)
-        if change is None:
+        if change is None or (change.is_element and change.line == place.line):  # what is stored is no address
             continue
         if change.line != place.line and change.line not in found:
             found.append(change.line)

@@ -122,7 +122,7 @@ class Source:
 
     def __init__(self, file: str, text: str) -> None:
         self.file, self.lines = file, text.split("\n")
-        self._root = _PARSER.parse(readable(text).encode(errors="replace")).root_node
+        self._root = parsed(text)
         nodes = _all(self._root, ("function_definition",))
         self.functions = tuple(one for node in nodes if (one := _function(node)))
 
@@ -198,6 +198,11 @@ def _read(file: str, text: str) -> Source:
 
 
 _PARSER = Parser(Language(tree_sitter_cuda.language()))
+
+
+def parsed(text: str) -> Node:
+    """The whole text as a tree; a byte is a character."""
+    return _PARSER.parse(readable(text).encode(errors="replace")).root_node
 
 
 def readable(text: str) -> str:

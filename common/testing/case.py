@@ -137,8 +137,8 @@ class Verdict:
         shapes: of the inputs, "2x3x40x16, 2x3x47x16"; equal shapes are listed once.
         elements: of all inputs together.
         matrices: the largest first dimension of an input.
+        said: what the call itself says: an error, a wrong shape, memory that was written to.
         found: what its output is, where that is wrong.
-        diagnosis: what the report says, a sentence or a line of a small table each.
         file_line: "file.cu:57" where the message names one.
         findings: what --check found in this case: races, bad accesses, ...
         in_python: a call in the student's Python is known to be wrong; python_lines: (file, number) of what its
@@ -152,8 +152,8 @@ class Verdict:
     shapes: str = ""
     max_error: float | None = None
     bound: float | None = None
+    said: list[str] = field(default_factory=list)
     found: Diagnosis = field(default_factory=Diagnosis)
-    diagnosis: list[str] = field(default_factory=list)
     file_line: str | None = None
     findings: int = 0
     in_python: bool = False
@@ -162,6 +162,11 @@ class Verdict:
     is_endless: bool = False
     elements: int = 0
     matrices: int = 0
+
+    @property
+    def diagnosis(self) -> list[str]:
+        """What the report says, a sentence or a line of a small table each."""
+        return [*self.said, *self.found.sentences]
 
     @property
     def mistakes(self) -> list[str]:

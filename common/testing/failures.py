@@ -68,13 +68,12 @@ class Cause:
         """
         first = self.verdicts[0]
         found = first.found
-        others = [one for one in first.diagnosis if one not in found.sentences]
         if self.is_recognized:
-            return [self.says, *found.python, *found.where[:1], *others]
+            return [self.says, *found.python, *found.where[:1], *first.said]
         told = [self.says] * bool(self.says) + [*found.python, *found.signs, *found.where]
         told += [] if is_clean else found.unless_clean
         told += [*(found.table.lines if with_table else ()), *found.table.says]
-        return [*others, *told, *(found.hints if with_hints else ())]
+        return [*first.said, *told, *(found.hints if with_hints else ())]
 
 
 def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
@@ -128,8 +127,8 @@ def _kind(one: Verdict) -> tuple:
     if one.ended:
         return one.status, "ended"
     if one.status == ERROR and one.file_line:  # the sizes in the message are the case's
-        return one.status, one.file_line, *(re.sub(r"\d+", "0", line) for line in one.diagnosis)
-    return (one.status, one.in_python) if one.status == FAIL and one.found.where else (one.status, *one.diagnosis)
+        return one.status, one.file_line, *(re.sub(r"\d+", "0", line) for line in one.said)
+    return (one.status, one.in_python) if one.status == FAIL and one.found.where else (one.status, *one.said)
 
 
 def of_first_step(failures: Sequence[Verdict]) -> list[Verdict]:
@@ -171,7 +170,7 @@ def print_failures(
             parts.setdefault(one.case.part, []).append(one)
     if everything:
         for one in (one for every in parts.values() for one in every):
-            _print_whole(console, Cause([one]), one.found.sentences or one.diagnosis)
+            _print_whole(console, Cause([one]), one.diagnosis)
         return
     follow: dict[tuple[str, ...], list[str]] = {}
     whole, with_hints = MOST_WHOLE, with_table
@@ -228,7 +227,7 @@ def _print_brief(console: Console, cause: Cause, with_finding: bool) -> None:
 def _print_same(console: Console, cause: Cause) -> None:
     first, *others = cause.verdicts
     if others:
-        is_error_of_sizes = first.status == ERROR and any(other.diagnosis != first.diagnosis for other in others)
+        is_error_of_sizes = first.status == ERROR and any(other.said != first.said for other in others)
         same = "The same, with other numbers," if is_error_of_sizes else "The same"
         names = "; ".join(other.case.name for other in others[:MOST_NAMES])
         more = f"; and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from common.diagnosis.diagnose import UNSTEADY, diagnose, matching
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan
-from common.diagnosis.mistakes.known import Mistake, any_mistakes
+from common.diagnosis.mistakes.known import Words, any_mistakes
 from common.diagnosis.mistakes.layouts import layout_mistakes
 from common.diagnosis.mistakes.read_scores import explain_scores
 from common.diagnosis.mistakes.weights import explain_weights
@@ -39,6 +39,8 @@ from common.testing.probing import weights_of
 from common.testing.python_lines import MOST as MOST_LINES
 from common.testing.python_values import MADE_IN
 from common.testing.python_values import told as python_told
+
+known = Words(__file__)
 
 NOT_WRITTEN = "Does the grid cover the whole output, and does every thread store what it computed?"
 FEW_LINES = 4  # of the student's Python that are shown with a known mistake
@@ -95,7 +97,7 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
     """
     caller = caller_of(ops)
     if case.gpu_only and caller.device.type != "cuda":
-        return Verdict(case, SKIPPED, diagnosis=["It is too large for the simulator."])
+        return Verdict(case, SKIPPED, said=["It is too large for the simulator."])
     verdict = Verdict(case, PASS)
     previous: Tensor | None = None
     for draw in range(1 if bare else case.draws):
@@ -109,29 +111,29 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
             try:
                 called = caller.call(case, inputs, around)
             except CallFailed as failed:
-                verdict.status, verdict.diagnosis = failed.status, failed.words
+                verdict.status, verdict.said = failed.status, failed.words
                 verdict.file_line, verdict.ended = failed.file_line, failed.ended
                 verdict.is_endless = failed.is_endless
                 verdict.max_error = verdict.bound = None
                 if case.python and failed.status == ERROR and not failed.ended:
-                    verdict.diagnosis += _python_told(verdict, caller, inputs, around)
+                    verdict.said += _python_told(verdict, caller, inputs, around)
                 return verdict
             out, problems = called.out, called.problems
             if wrong_form := _wrong_form(called, ref, caller.device):
-                verdict.status, verdict.diagnosis = FAIL, [wrong_form, *problems]
+                verdict.status, verdict.said = FAIL, [wrong_form, *problems]
                 verdict.max_error = verdict.bound = None
-                verdict.diagnosis += _python_told(verdict, caller, inputs, around) if case.python else []
+                verdict.said += _python_told(verdict, caller, inputs, around) if case.python else []
                 return verdict
             max_error = max_error_of(out, ref)
             if not max_error <= bound:
                 verdict.status, verdict.max_error, verdict.bound = FAIL, max_error, bound
-                verdict.diagnosis = problems
+                verdict.said = problems
                 _explain(verdict, caller, inputs, out, ref, previous, around)
                 return verdict
             if verdict.max_error is None or max_error / bound > verdict.max_error / verdict.bound:
                 verdict.max_error, verdict.bound = max_error, bound
             if problems:
-                verdict.status, verdict.diagnosis = FAIL, problems
+                verdict.status, verdict.said = FAIL, problems
                 return verdict
         previous = ref
     return verdict
@@ -212,13 +214,7 @@ def _explain(
     case, doubles = verdict.case, _as(inputs, torch.float64)
     mistakes = any_mistakes(ref) + (case.mistakes(**doubles) if case.mistakes else [])
     if previous is not None and previous.shape == ref.shape:
-        mistakes.append(
-            Mistake(
-                "stale output",
-                "The output is the one that belongs to the previous call's inputs: a result is kept from call to call.",
-                lambda: previous,
-            )
-        )
+        mistakes.append(known("stale output", lambda: previous))
     repeated = _again(caller, case, inputs, around, out)
     nan_from = _nan_from(caller, case, inputs, out, ref, around)
     found = diagnose(
@@ -251,4 +247,3 @@ def _explain(
     if not found.names:
         found.hints += [hint for hint in (case.hint, case.nan_hint if bool(torch.isnan(out).any()) else "") if hint]
     verdict.found = found
-    verdict.diagnosis = verdict.diagnosis + found.sentences

@@ -9,20 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from common.console.words import Sentences
 from common.diagnosis.locating import nameless_nan
 from common.testing.calling import Around, Caller, CallFailed
 from common.testing.case import Case
 
-OF_LARGE_SCORES = (
-    "With Q = 0, which makes every visible score 0, the same call gives no NaN: large scores cause them. What "
-    "overflows? A product, or an exponential that is not relative to the largest maximum so far: exp(m - m_new) is at "
-    "most 1, its inverse overflows."
-)
-OF_ANY_SCORES = (
-    "With Q = 0, which makes every visible score 0, the same call gives these NaN as well: no score is too large. "
-    "What is left: -inf - (-inf) or 0 * exp(inf), made with -infinity, the maximum before the first key; 0 / 0 in a "
-    "row that sees no key; an infinite factor."
-)
+says = Sentences(__file__)
+OF_LARGE_SCORES, OF_ANY_SCORES = says("of large scores"), says("of any scores")
 
 
 def nan_told(

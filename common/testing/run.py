@@ -62,7 +62,7 @@ def run_cases(
         for case in cases:
             progress.update(bar, description=f"{case.part}: {case.name}")
             if why := stopped.get(case.part):
-                verdicts.append(Verdict(case, NOT_RUN, diagnosis=[why]))
+                verdicts.append(Verdict(case, NOT_RUN, said=[why]))
             else:
                 verdicts.append(check_one(case))
                 stopped |= _stopped_by(verdicts[-1], caller, [one.part for one in cases], built_of or {})

@@ -5,9 +5,11 @@ import math
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import Mistake, last_tile_starts
+from common.diagnosis.mistakes.known import Mistake, Words, last_tile_starts
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
+
+known = Words(__file__)
 
 THREADS = 256  # of a block, as in attention_kernel.cu
 HINT = (
@@ -54,43 +56,13 @@ def row_sum_mistakes(x: Tensor) -> list[Mistake]:
     padded = torch.nn.functional.pad(x, (0, -cols % THREADS))
     parts = padded.view(x.size(0), -1, THREADS).sum(1)  # of each thread
     found = [
-        Mistake(
-            "part of thread 0 only",
-            "Only the part of thread 0 comes out (the entries 0, 256, 512, ...): the tree adds nothing to partial[0].",
-            lambda: parts[:, 0],
-        ),
-        Mistake(
-            "last step of the tree missing",
-            "The parts of the even threads only are added up: in the tree's last step, with one active thread, nothing "
-            "is added. Either its loop ends too early, or the bound of the active threads leaves out the last one.",
-            lambda: parts[:, ::2].sum(-1),
-        ),
-        Mistake(
-            "first step of the tree missing",
-            "The parts of the threads 0 to 127 only are added up: the first step has ROW_THREADS / 2 active threads.",
-            lambda: parts[:, : THREADS // 2].sum(-1),
-        ),
-        Mistake(
-            "every row is the first",
-            "Every row has the sum of row 0: a block's row begins at blockIdx.x * cols.",
-            lambda: x.sum(-1)[:1].expand(x.size(0)),
-        ),
+        known("part of thread 0 only", lambda: parts[:, 0]),
+        known("last step of the tree missing", lambda: parts[:, ::2].sum(-1)),
+        known("first step of the tree missing", lambda: parts[:, : THREADS // 2].sum(-1)),
+        known("every row is the first", lambda: x.sum(-1)[:1].expand(x.size(0))),
     ]
     for n in sorted({n for n in (THREADS, *last_tile_starts(cols)) if 0 < n < cols}):
-        found.append(
-            Mistake(
-                "first columns only",
-                f"Only the first {n} of {cols} columns are added up. If {n} is the number of threads, each thread adds "
-                "one entry: it must continue through the row in steps of ROW_THREADS.",
-                lambda n=n: x[:, :n].sum(-1),
-            )
-        )
+        found.append(known("first columns only", lambda n=n: x[:, :n].sum(-1), n=n, cols=cols))
     if cols > THREADS:
-        found.append(
-            Mistake(
-                "last entry of each thread",
-                "Each thread keeps only the last entry that it reads (= for +=).",
-                lambda: x[:, -THREADS:].sum(-1),  # these are the last ones
-            )
-        )
+        found.append(known("last entry of each thread", lambda: x[:, -THREADS:].sum(-1)))
     return found

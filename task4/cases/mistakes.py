@@ -8,8 +8,10 @@ import math
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.known import Mistake, Words
 from common.reference import oracle as right
+
+known = Words(__file__)
 
 LANES = 32
 
@@ -29,21 +31,7 @@ def kernel_mistakes(
         return torch.where(l == 0, 0.0, weights @ value / l)
 
     return [
-        Mistake(
-            "l of one lane",
-            "Each output is divided by the sum over every 32nd key only: the 32 lanes hold a part of l each, which "
-            "must be added up (warp_sum) before the division.",
-            of_one_lane,
-        ),
-        Mistake(
-            "expf instead of exp2f",
-            "The weights are too peaked: the scores are multiplied by log2(e) already, so their exponential is exp2f, "
-            "not expf.",
-            lambda: right.softmax(s / math.log(2)) @ value,
-        ),
-        Mistake(
-            "log2(e) forgotten",
-            "The weights are powers of 2, not of e: exp2f(x) needs scores that are multiplied by log2(e).",
-            lambda: right.softmax(s * math.log(2)) @ value,
-        ),
+        known("l of one lane", of_one_lane),
+        known("expf instead of exp2f", lambda: right.softmax(s / math.log(2)) @ value),
+        known("log2(e) forgotten", lambda: right.softmax(s * math.log(2)) @ value),
     ]

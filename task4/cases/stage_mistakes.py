@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import misread, varied
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.known import Mistake, Words
 from task4.cases.stage_sizes import B_C, B_R, K_STRIDE, KEYS, LANES, ROWS, D
 from task4.cases.stage_steps import masked, softmax_step
+
+known = Words(__file__)
 
 LOAD = "tile = source * factor"
 MASK = """\
@@ -56,13 +58,7 @@ def load_mistakes(source: Tensor, factor: float, tile_rows: int) -> list[Mistake
     if head_dim < D:
         at = torch.arange(rows, device=source.device)[:, None] * D + torch.arange(head_dim, device=source.device)
         flat = torch.nn.functional.pad(source.flatten() * factor, (0, rows * D - source.numel()), value=math.nan)
-        found.append(
-            Mistake(
-                "rows of D floats",
-                f"The source is read as if its rows had T::D = {D} floats; they have head_dim = {head_dim}.",
-                lambda: tile(flat[at]),
-            )
-        )
+        found.append(known("rows of D floats", lambda: tile(flat[at]), D=D, head_dim=head_dim))
     return found
 
 
@@ -76,16 +72,8 @@ def scores_mistakes(q: Tensor, k: Tensor) -> list[Mistake]:
     index = "(lane + 32 * c) * K_STRIDE + d"
     neighbor = torch.arange(B_C, device=s.device)
     return [
-        Mistake(
-            "neighboring keys per lane",
-            "A lane has taken neighboring keys (lane * KEYS + c): its keys are lane, lane + 32, ...",
-            lambda: s[:, neighbor % LANES * KEYS + neighbor // LANES],
-        ),
-        Mistake(
-            "last four columns only",
-            "Only the last four columns count (= for +=): add_dot takes the sum so far as its first argument.",
-            lambda: q[:, -4:] @ k[:, -4:].T,
-        ),
+        known("neighboring keys per lane", lambda: s[:, neighbor % LANES * KEYS + neighbor // LANES]),
+        known("last four columns only", lambda: q[:, -4:] @ k[:, -4:].T),
         *misread("q_tile", "(first_row + r) * D + d", q, _rows(s.device) | at_once, lambda read: read @ k.T, d % 4),
         *misread("k_tile", index, padded, key | at_once | {"K_STRIDE": K_STRIDE}, lambda read: q @ read.T, d % 4),
     ]
@@ -95,12 +83,8 @@ def mask_mistakes(s: Tensor, keys_left: int, diagonal: int) -> list[Mistake]:
     """Wrong masked scores [B_R, B_C]."""
     places = _rows(s.device) | _columns(B_C, s.device) | {"keys_left": keys_left, "diagonal": diagonal}
     return [
-        Mistake("nothing masked", "Nothing is masked: every key keeps its score.", lambda: s),
-        Mistake(
-            "masked scores are 0",
-            "Hidden scores become 0: it must be -INFINITY.",
-            lambda: masked(s, keys_left, diagonal, 0.0),
-        ),
+        known("nothing masked", lambda: s),
+        known("masked scores are 0", lambda: masked(s, keys_left, diagonal, 0.0)),
         *varied(MASK, places, lambda after: s.masked_fill(after["hidden"], -math.inf)),
     ]
 
@@ -110,29 +94,13 @@ def softmax_mistakes(output: str, s: Tensor, m: Tensor, l: Tensor, o: Tensor) ->
     p, m_new, _, _ = softmax_step(s, m, l, o)
     inverse = torch.exp2(torch.where(m_new == -math.inf, 0.0, m_new) - m)
     index = "PmlO".index(output)
-    found = [
-        Mistake(
-            "no key yet",
-            "A row that has seen no key has the maximum -infinity, and -inf - (-inf) is NaN: subtract 0 there.",
-            lambda: softmax_step(s, m, l, o, guarded=False)[index],
-        )
-    ]
+    found = [known("no key yet", lambda: softmax_step(s, m, l, o, guarded=False)[index])]
     if output in "lO":
         found.append(
-            Mistake(
-                "factor upside down",
-                "The factor is upside down: it is exp2f(m - m_new), at most 1.",
-                lambda: inverse * l + p.sum(-1) if output == "l" else inverse[:, None] * o,
-            )
+            known("factor upside down", lambda: inverse * l + p.sum(-1) if output == "l" else inverse[:, None] * o)
         )
     if output == "l":
-        found.append(
-            Mistake(
-                "last key of each lane only",
-                "l holds the p of the lane's last key and nothing else (= for +=).",
-                lambda: p[:, -LANES:].sum(-1),
-            )
-        )
+        found.append(known("last key of each lane only", lambda: p[:, -LANES:].sum(-1)))
     shape = softmax_step(s, m, l, o)[index].shape
     values = {"s": s, "m": m[:, None], "l": l[:, None], "O": o}
     return found + varied(STEP, values, lambda after: after[RESULT[output]].reshape(shape))
@@ -153,16 +121,13 @@ def output_mistakes(p: Tensor, v: Tensor, o: Tensor) -> list[Mistake]:
         *misread("p_tile", "(first_row + r) * B_c + j", p, of_p, lambda read: o + read @ v, key % 4),
         *misread("v_tile", "j * D + lane + 32 * c", v, of_v, lambda read: o + p @ read, (key % 4 * D)[:, None]),
         *varied(OUTPUT, {"P": p, "V": v, "O": o}, lambda after: after["O"]),
-        Mistake(
-            "last four keys only",
-            "Only the last four keys count (= for +=): add_dot takes o[r][c] as its first argument.",
-            lambda: p[:, -4:] @ v[-4:],
-        ),
+        known("last four keys only", lambda: p[:, -4:] @ v[-4:]),
         *(
-            Mistake(
+            known(
                 "a row of V twice",
-                f"Row j + {second} of V is in the float4 where row j + {first} belongs.",
                 lambda first=first, second=second: with_row(first, second),
+                second=second,
+                first=first,
             )
             for first in range(4)
             for second in range(4)
@@ -180,16 +145,8 @@ def store_mistakes(o: Tensor, l: Tensor, rows: int, head_dim: int) -> list[Mista
         return x[:rows, :head_dim]
 
     return [
-        Mistake("not normalized", "O is written as it is: divide by l.", lambda: part(o)),
-        Mistake(
-            "l of one lane",
-            "Each output is divided by one lane's part of l: the 32 parts must be added up (warp_sum) first.",
-            lambda: part(torch.where(total == 0, 0.0, o / l[:, lane])),
-        ),
-        Mistake(
-            "0 / 0",
-            "A row that saw no key has l = 0 and gives NaN: it must give zeros.",
-            lambda: part(o / total),
-        ),
+        known("not normalized", lambda: part(o)),
+        known("l of one lane", lambda: part(torch.where(total == 0, 0.0, o / l[:, lane]))),
+        known("0 / 0", lambda: part(o / total)),
         *varied(STORE, {"l": l, "O": o}, lambda after: part(after["out"])),
     ]

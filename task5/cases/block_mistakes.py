@@ -16,13 +16,15 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.formulas import varied
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.known import Mistake, Words
+from common.diagnosis.mistakes.tile_loop import Tiles
 from common.reference import oracle as right
 from task5.cases.strided_mistakes import B_C, OF_A_MASK_ARGUMENT
 from task5.given.reference import block_sparse_mask, naive_compress_block_mask
 
 ROWS = 32  # rows of Q per block in block_sparse_kernel
 LANES = 32
+known = Words(__file__, B_C=B_C, LANES=LANES)
 
 
 def lists(block_mask: Tensor) -> Tensor:
@@ -35,20 +37,15 @@ def list_mistakes(block_mask: Tensor) -> list[Mistake]:
     """Wrong lists, as `lists` gives them; block_mask [heads, q_blocks, k_blocks]."""
     mask = block_mask.bool()
     found = [
-        Mistake("mask inverted", "The blocks that are listed are those where the mask is false.", lambda: lists(~mask)),
+        known("mask inverted", lambda: lists(~mask)),
     ]
     if mask.size(-1) > LANES:
         found += [
-            Mistake(
+            known(
                 "only the first columns",
-                f"Only the first {LANES} columns of a row are looked at, one for each lane: go on in steps of 32.",
                 lambda: lists(mask & (torch.arange(mask.size(-1), device=mask.device) < LANES)),
             ),
-            Mistake(
-                "counts not added up",
-                "The count is that of the last 32 columns: add up those of all.",
-                lambda: _not_added_up(mask),
-            ),
+            known("counts not added up", lambda: _not_added_up(mask)),
         ]
     return found
 
@@ -86,7 +83,7 @@ def block_mistakes(
     return found + [one for one in general if one.name not in OF_A_MASK_ARGUMENT]
 
 
-class _Listed:
+class _Listed(Tiles):
     """Attention to the blocks of a mask [heads, q_blocks, k_blocks], right or with one thing wrong."""
 
     def __init__(
@@ -99,30 +96,17 @@ class _Listed:
         causal: bool,
         scale: float | None,
     ) -> None:
-        self._s, self._v = right.scores(query, key, False, scale), value
-        self.mask, self.block, self.causal = mask, block, causal
-        self.row = torch.arange(query.size(-2), device=query.device)[:, None]
-        self.key = torch.arange(key.size(-2), device=query.device)
+        super().__init__(query, key, value, scale, ROWS, B_C)
+        self.mask, self.block = mask, block
         self.before = self.key <= self.row if causal else self.key >= 0
 
     def elements(self, mask: Tensor) -> Tensor:
         """[..., q_blocks, k_blocks] -> [..., S_q, S_k]."""
         return mask.repeat_interleave(self.block, -2).repeat_interleave(self.block, -1)
 
-    def seeing(self, sees: Tensor, hidden: Tensor | None = None) -> Callable[[], Tensor]:
-        """The output if exactly these keys are seen; those in `hidden` have the score 0."""
-
-        def compute() -> Tensor:
-            if hidden is None:
-                return right.softmax(self._s.masked_fill(~sees, -math.inf)) @ self._v
-            s = self._s.masked_fill(hidden, 0.0).masked_fill(~(sees | hidden), -math.inf)
-            return right.softmax(s) @ self._v
-
-        return compute
-
     def listing(self, mask: Tensor) -> Callable[[], Tensor]:
         """The output if the lists were those of this mask, [..., heads, q_blocks, k_blocks]."""
-        return self.seeing(self.elements(mask) & self.before)
+        return self.answer(self.elements(mask) & self.before)
 
 
 def _list_reading_mistakes(listed: _Listed, batch: int) -> list[Mistake]:
@@ -132,60 +116,22 @@ def _list_reading_mistakes(listed: _Listed, batch: int) -> list[Mistake]:
     counts = mask.sum(-1, keepdim=True)
     place = mask.cumsum(-1)  # 1 for the first true block of a row, 2 for the second, ...
     found = [
-        Mistake(
-            "mask ignored",
-            "Every block is attended to: only the first counts[row] numbers in columns[row] are blocks to attend to.",
-            listed.listing(torch.ones_like(mask)),
-        ),
-        Mistake("mask inverted", "The blocks are those where the mask is false.", listed.listing(~mask)),
-        Mistake(
-            "last block dropped",
-            "The last block of every list does not count: the loop runs while n < counts[row], and each block's keys "
-            "end at (its number + 1) * block.",
-            listed.listing(mask & (place < counts)),
-        ),
-        Mistake(
-            "only the first block",
-            "Only the first block of every list is attended to: the loop ends after one iteration.",
-            listed.listing(mask & (place == 1)),
-        ),
-        Mistake(
-            "n taken for the block",
-            "Iteration n of the loop visits block n; the n-th block of the list is columns[row][n].",
-            listed.listing(torch.arange(k_blocks, device=mask.device) < counts),
-        ),
-        Mistake(
-            "first row of the mask",
-            "All queries of a head follow the first row of its mask: the row is q_start / block.",
-            listed.listing(mask[:, :1].expand_as(mask)),
-        ),
+        known("mask ignored", listed.listing(torch.ones_like(mask))),
+        known("mask inverted #2", listed.listing(~mask)),
+        known("last block dropped", listed.listing(mask & (place < counts))),
+        known("only the first block", listed.listing(mask & (place == 1))),
+        known("n taken for the block", listed.listing(torch.arange(k_blocks, device=mask.device) < counts)),
+        known("first row of the mask", listed.listing(mask[:, :1].expand_as(mask))),
     ]
     if heads > 1:
-        found.append(
-            Mistake(
-                "list of the wrong head",
-                "All heads follow the mask of head 0: each head has its own, row head * q_blocks + q_start / block.",
-                listed.listing(mask[:1].expand_as(mask)),
-            )
-        )
+        found.append(known("list of the wrong head", listed.listing(mask[:1].expand_as(mask))))
         entries = torch.arange(batch, device=mask.device) % heads
         found.append(
-            Mistake(
-                "list of the wrong head",
-                "A head follows the mask of head number head / heads, which is the batch entry: take head % heads.",
-                listed.listing(mask[entries][:, None].expand(-1, heads, -1, -1)),
-            )
+            known("list of the wrong head #2", listed.listing(mask[entries][:, None].expand(-1, heads, -1, -1)))
         )
         interleaved = mask.reshape(heads * q_blocks, k_blocks)
         rows = torch.arange(q_blocks, device=mask.device) * heads + torch.arange(heads, device=mask.device)[:, None]
-        found.append(
-            Mistake(
-                "row of the mask mixed up",
-                "The row of the mask is taken to be (q_start / block) * heads + head; the mask is [heads, q_blocks, "
-                "k_blocks], so it is head * q_blocks + q_start / block.",
-                listed.listing(interleaved[rows]),
-            )
-        )
+        found.append(known("row of the mask mixed up", listed.listing(interleaved[rows])))
     return found
 
 
@@ -198,23 +144,19 @@ def _tile_mistakes(listed: _Listed, query: Tensor, key: Tensor, value: Tensor, s
     # row r of block c is read where row r would be if blocks had B_C rows
     misread = listed.key // listed.block * B_C + inside
     return [
-        Mistake(
+        known(
             "only the first tile of a block",
-            f"Only the first B_c = {B_C} keys of every block are attended to: a block of {listed.block} has "
-            f"{listed.block // B_C} tiles.",
-            listed.seeing(block_elements & (inside < B_C)),
+            listed.answer(block_elements & (inside < B_C)),
+            block=listed.block,
+            tiles=listed.block // B_C,
         ),
-        Mistake(
-            "last tile of a block dropped",
-            f"The last B_c = {B_C} keys of every block are left out: the tiles go on to (column + 1) * block.",
-            listed.seeing(block_elements & (inside < listed.block - B_C)),
-        ),
-        Mistake(
+        known("last tile of a block dropped", listed.answer(block_elements & (inside < listed.block - B_C))),
+        known(
             "blocks taken for tiles",
-            f"Block c is read from key c * {B_C} on: it begins at c * block = c * {listed.block}.",
             lambda: right.attention(
                 query, key[..., misread, :], value[..., misread, :], scale=scale, mask=block_elements
             ),
+            block=listed.block,
         ),
     ]
 
@@ -223,34 +165,17 @@ def _causal_mistakes(listed: _Listed) -> list[Mistake]:
     """The causal mask, which cuts through the blocks on the diagonal."""
     blocks = listed.elements(listed.mask)
     row, key = listed.row, listed.key
-    missing = "The causal mask is missing"
     visited = blocks & (key // B_C <= row // ROWS)  # with tiles of 32 x 32
+    zeros = listed.scores.masked_fill(key > row, 0.0).masked_fill(~visited, -math.inf)
     return [
-        Mistake("causal mask missing", f"{missing}: queries see keys of the future (j > i).", listed.seeing(blocks)),
-        Mistake(
-            "causal ignored inside diagonal blocks",
-            f"{missing} inside the tiles on the diagonal: those after it are left out, but in them queries still see "
-            "keys j > i.",
-            listed.seeing(visited),
-        ),
-        Mistake(
-            "diagonal left out",
-            "The tiles on the diagonal are left out: a tile of keys that begins at q_start is seen in part.",
-            listed.seeing(blocks & (key // B_C < row // ROWS)),
-        ),
-        Mistake(
-            "mask counted within the tile",
-            "The causal mask compares positions within the tile: add q_start and k_start.",
-            listed.seeing(visited & (key % B_C <= row % ROWS)),
-        ),
-        Mistake(
-            "masked scores are 0",
-            "Masked scores are set to 0 instead of -inf: exp(0) is 1, so they still count.",
-            listed.seeing(blocks & (key <= row), hidden=visited & (key > row)),
-        ),
+        known("causal mask missing", listed.answer(blocks)),
+        known("causal ignored inside diagonal blocks", listed.answer(visited)),
+        known("diagonal left out", listed.answer(blocks & (key // B_C < row // ROWS))),
+        known("mask counted within the tile", listed.answer(visited & (key % B_C <= row % ROWS))),
+        known("masked scores are 0", lambda: right.softmax(zeros) @ listed.values),
         *varied(
             "hidden = key > query",
             {"key": key, "query": row},
-            lambda after: listed.seeing(blocks & ~after["hidden"])(),
+            lambda after: listed.answer(blocks & ~after["hidden"])(),
         ),
     ]

@@ -11,16 +11,15 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
-from common.diagnosis.mistakes.known import Mistake
-from common.diagnosis.mistakes.tile_loop import tile_loop_mistakes
+from common.diagnosis.mistakes.known import Mistake, Words
+from common.diagnosis.mistakes.tile_loop import Tiles, tile_loop_mistakes
 from common.reference import oracle as right
 from task5.given.reference import naive_strided_attention, strided_mask, strided_positions
 
 B_R, B_C = 48, 32  # rows and strided keys per tile, as in strided_attention.cu
+known = Words(__file__, B_C=B_C)
 # What is said of a mask argument, which this operator lacks; of its own mask _causal_mistakes says it
 OF_A_MASK_ARGUMENT = ("mask ignored", "mask inverted", "mask broadcast wrong")
-
-OFFSET_IGNORED = "The keys 0, stride, 2 * stride, ... are attended to; the first one must be offset = {}."
 
 
 def strided_mistakes(
@@ -66,182 +65,91 @@ def _wrong_keys(
     found = []
     if stride > 1:
         found += [
-            Mistake(
-                "stride ignored",
-                f"Every key is attended to, as if stride were 1; it is {stride}.",
-                lambda: naive_strided_attention(query, key, value, 1, 0, causal, scale),
+            known(
+                "stride ignored", lambda: naive_strided_attention(query, key, value, 1, 0, causal, scale), stride=stride
             ),
-            Mistake(
-                "rows of a tile are neighbors",
-                "The rows of the tiles of K and V are neighbors in global memory: row r must be read r * row_step "
-                "rows after the first one, and row_step is the stride.",
-                reading(neighbors, neighbors),
-            ),
-            Mistake(
-                "V not strided",
-                "K is read with the stride and V without it: the weights of strided keys meet the V of neighbors.",
-                reading(positions, neighbors),
-            ),
+            known("rows of a tile are neighbors", reading(neighbors, neighbors)),
+            known("V not strided", reading(positions, neighbors)),
         ]
     if offset:
         found += [
-            Mistake(
-                "offset ignored",
-                OFFSET_IGNORED.format(offset),
+            known(
+                "offset ignored #2",
                 lambda: naive_strided_attention(query, key, value, stride, 0, causal, scale),
+                offset=offset,
             ),
-            Mistake(
-                "V without offset",
-                "V is read from 0, stride, 2 * stride, ... on; its rows are those of K, which begin at offset.",
-                reading(positions, positions - offset),
-            ),
+            known("V without offset", reading(positions, positions - offset)),
         ]
     return found
 
 
-class _Loop:
-    """The kernel's loop over tiles of strided keys, right or with one thing wrong.
-
-    k and v are the strided keys and values; they are padded to whole tiles with zeros, as in shared memory. Tensors
-    over queries and strided keys are [S_q, whole tiles].
-    """
+class _Loop(Tiles):
+    """The kernel's loop over tiles of strided keys, right or with one thing wrong; k and v are the strided ones."""
 
     def __init__(
         self,
         query: Tensor,
         k: Tensor,
         v: Tensor,
-        seq_k: int,
+        keys: int,
         stride: int,
         offset: int,
         causal: bool,
         scale: float | None,
     ) -> None:
-        padding = -k.size(-2) % B_C
-        self._s = torch.nn.functional.pad(right.scores(query, k, False, scale), (0, padding))
-        self._v = torch.nn.functional.pad(v, (0, 0, 0, padding))
-        self.stride, self.offset = stride, offset
-        self.seq_k, self.causal = seq_k, causal
-        self.row = torch.arange(query.size(-2), device=query.device)[:, None]
-        self.n = torch.arange(k.size(-2) + padding, device=query.device)
-        self.position = offset + self.n * stride
-        self.exists = self.position < seq_k
-        self.q_start = self.row // B_R * B_R
+        super().__init__(query, k, v, scale, B_R, B_C)
+        self.stride, self.offset, self.keys, self.causal = stride, offset, keys, causal
+        self.position = offset + self.key * stride
+        self.exists = self.position < keys
         self.sees = self.at(self.position)
-        end = (self.q_start + B_R).clamp(max=seq_k) if causal else torch.full_like(self.row, seq_k)
-        self.count = self.before(end)  # how many strided keys a block goes through
+        end = (self.q_start + B_R).clamp(max=keys) if causal else torch.full_like(self.row, keys)
+        self.end = self.before(end)  # how many strided keys a block goes through
         self.rounded_down = (end - offset).clamp(min=0) // stride
 
     def at(self, position: Tensor) -> Tensor:
         """What the mask shows if `position` [whole tiles] is taken for the position of the strided keys."""
-        return (position < self.seq_k) & ((position <= self.row) if self.causal else (self.row >= 0))
+        return (position < self.keys) & ((position <= self.row) if self.causal else (self.row >= 0))
 
     def before(self, end: Tensor) -> Tensor:
         """How many strided keys are at positions before `end`."""
         return (end - self.offset).clamp(min=0).add(self.stride - 1) // self.stride
 
-    def answer(
-        self, sees: Tensor | None = None, count: Tensor | None = None, hidden: float = -math.inf
-    ) -> Callable[[], Tensor]:
-        """The output if the mask shows `sees`, hidden scores become `hidden`, and the loop ends at `count`."""
-        sees, count = self.sees if sees is None else sees, self.count if count is None else count
-
-        def compute() -> Tensor:
-            loaded, visited = self.n < count, self.n // B_C * B_C < count
-            s = torch.where(loaded, self._s, 0.0).masked_fill(~sees, hidden).masked_fill(~visited, -math.inf)
-            return (right.softmax(s) * loaded) @ self._v
-
-        return compute
-
 
 def _loop_mistakes(loop: _Loop) -> list[Mistake]:
     """Mistakes with the end of the loop."""
     return [
-        Mistake(
-            "number of strided keys rounded down",
-            "The last strided key is left out: (end - offset) / stride must be rounded up (ceil_div), since a key at "
-            "offset itself is one already.",
-            loop.answer(count=loop.rounded_down),
-        ),
-        Mistake(
-            "last tile dropped",
-            f"The strided keys of the last, partial tile are left out: the loop runs while n < their number, in steps "
-            f"of B_c = {B_C}.",
-            loop.answer(count=loop.count // B_C * B_C),
-        ),
+        known("number of strided keys rounded down", loop.answer(end=loop.rounded_down)),
+        known("last tile dropped", loop.answer(end=loop.end // B_C * B_C)),
     ]
 
 
 def _offset_mistakes(loop: _Loop, offset: int) -> list[Mistake]:
     """The loop over the keys 0, stride, 2 * stride, ..., as many as there are from `offset` on."""
     return [
-        Mistake("offset ignored", OFFSET_IGNORED.format(offset), loop.answer(loop.at(loop.n * loop.stride))),
-        Mistake(
-            "offset ignored",
-            f"K and V are read from 0, stride, 2 * stride, ... on; the first row must be offset = {offset}.",
-            loop.answer(),
-        ),
+        known("offset ignored #2", loop.answer(loop.at(loop.key * loop.stride)), offset=offset),
+        known("offset ignored", loop.answer(), offset=offset),
     ]
 
 
 def _causal_mistakes(loop: _Loop) -> list[Mistake]:
     """Mistakes with the causal mask."""
-    everything = torch.full_like(loop.count, len(loop.n))  # a loop that goes through all keys
+    everything = torch.full_like(loop.end, len(loop.key))  # a loop that goes through all keys
 
-    def each(name: str, says: str, *shown: Tensor) -> list[Mistake]:
-        return [Mistake(name, says, loop.answer(sees, count)) for sees in shown for count in (loop.count, everything)]
+    def each(key: str, *shown: Tensor) -> list[Mistake]:
+        return [known(key, loop.answer(sees, end=end)) for sees in shown for end in (loop.end, everything)]
 
     def taken_for_the_position(position: Tensor) -> tuple[Tensor, Tensor]:
         return loop.at(position), loop.exists & (position <= loop.row)
 
-    blind = ~loop.sees.any(-1, keepdim=True) & (loop.count > 0)
+    blind = ~loop.sees.any(-1, keepdim=True) & (loop.end > 0)
     return [
-        *each(
-            "causal mask missing",
-            "The causal mask is missing: queries see keys at positions after their own.",
-            loop.exists.expand_as(loop.sees),
-        ),
-        *each(
-            "mask counts strided keys",
-            "The mask compares the number n of the strided key with the query's position: it must compare the key's "
-            "position, offset + n * stride.",
-            *taken_for_the_position(loop.n),
-        ),
-        *each(
-            "offset left out of the mask",
-            "The mask takes n * stride for the position of strided key n; it is offset + n * stride.",
-            *taken_for_the_position(loop.n * loop.stride),
-        ),
-        *each(
-            "mask off by one",
-            "The causal mask is off by one: a key at the query's own position must be seen.",
-            loop.exists & (loop.position < loop.row),
-        ),
-        *each(
-            "mask off by one",
-            "The causal mask is off by one: query i sees position i + 1. Mask every position > i.",
-            loop.exists & (loop.position <= loop.row + 1),
-        ),
-        Mistake(
-            "masked row is NaN",
-            "A row that sees no key of its tiles has m = -inf, and -inf - (-inf) is NaN. Such a row must subtract 0.",
-            lambda: torch.where(blind, math.nan, loop.answer()()),
-        ),
-        Mistake(
-            "mask counted within the tile",
-            "The causal mask takes the first row of every block for query 0: the query's position is q_start + its row "
-            "in the tile.",
-            loop.answer(loop.exists & (loop.position <= loop.row % B_R)),
-        ),
-        Mistake(
-            "masked scores are 0",
-            "Masked scores are set to 0 instead of -inf: exp(0) is 1, so they still count.",
-            loop.answer(hidden=0.0),
-        ),
-        Mistake(
-            "tiles on the diagonal left out",
-            "Under the causal mask the loop ends with the strided keys before q_start, where the first query of the "
-            "block stops; its last query sees keys up to q_start + B_r - 1.",
-            loop.answer(count=loop.before(loop.q_start)),
-        ),
+        *each("causal mask missing", loop.exists.expand_as(loop.sees)),
+        *each("mask counts strided keys", *taken_for_the_position(loop.key)),
+        *each("offset left out of the mask", *taken_for_the_position(loop.key * loop.stride)),
+        *each("mask off by one", loop.exists & (loop.position < loop.row)),
+        *each("mask off by one #2", loop.exists & (loop.position <= loop.row + 1)),
+        known("masked row is NaN", lambda: torch.where(blind, math.nan, loop.answer()())),
+        known("mask counted within the tile", loop.answer(loop.exists & (loop.position <= loop.row % B_R))),
+        known("masked scores are 0", loop.answer(hidden=0.0)),
+        known("tiles on the diagonal left out", loop.answer(end=loop.before(loop.q_start))),
     ]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.known import Mistake, Words
 from common.reference import oracle as reference
 from task6.cases.mistakes import GROUPS, block_mistakes
+
+known = Words(__file__)
 
 
 def layer_mistakes(
@@ -62,40 +65,22 @@ def layer_mistakes(
         return attend
 
     found = [
-        Mistake(
-            "prefill not causal",
-            "The tokens of the prompt see those after them: prefill is causal attention.",
-            lambda: layer(not_causal),
-        ),
-        Mistake(
-            "a token attends to itself only",
-            "A token after the prompt attends to itself only, as if it were a prompt: flash_attention sees no more "
-            "than it is given. Decode attends to the cache.",
-            lambda: layer(alone),
-        ),
-        Mistake(
-            "attends before it is appended",
-            "A token attends to the cache before its own key and value are in it; a token sees itself.",
-            lambda: layer(before_it_is_appended),
-        ),
-        Mistake(
-            "K and V swapped",
-            "K and V are swapped: the scores come from V and the sum runs over K.",
-            lambda: layer(right, value, key),
-        ),
+        known("prefill not causal", lambda: layer(not_causal)),
+        known("a token attends to itself only", lambda: layer(alone)),
+        known("attends before it is appended", lambda: layer(before_it_is_appended)),
+        known("K and V swapped", lambda: layer(right, value, key)),
         *(
-            Mistake(one.name, one.says, lambda number=number: layer(decode_with(number)))
+            replace(one, answer=lambda number=number: layer(decode_with(number)))
             for number, one in enumerate(block_mistakes(query, value))  # for their names: nothing is computed
             if not one.vague
         ),
     ]
     if 1 < kv_heads < heads:
         found.append(
-            Mistake(
+            known(
                 "K/V heads interleaved",
-                "The prompt's K/V heads are repeated in the wrong order (0, 1, 0, 1, ... in place of 0, 0, 1, 1, "
-                f"...): {GROUPS}.",
                 lambda: _first_tokens(layer(right, spread=lambda x: x.repeat(1, group, 1, 1)), layer(right), prompts),
+                GROUPS=GROUPS,
             )
         )
     return found

@@ -10,16 +10,19 @@ Scores come masked: -inf for keys that a query does not see, and the values of s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import TAKEN, attention_mistakes
-from common.diagnosis.mistakes.formulas import computed, misread, varied_by
-from common.diagnosis.mistakes.known import Mistake
-from common.diagnosis.mistakes.softmax_formulas import MOST_SCORES, STEP, state_before
+from common.diagnosis.mistakes.attention_output import known as of_attention
+from common.diagnosis.mistakes.formulas import computed, misread, varied_by, without
+from common.diagnosis.mistakes.known import Mistake, Words
+from common.diagnosis.mistakes.softmax_formulas import MOST_SCORES, STEP, state_after
 from common.reference import oracle as reference
+
+known = Words(__file__)
 
 WARPS, KEYS = 8, 8  # of decode_attention.cu: warps per block, keys that a warp takes at once
 GROUPS = "neighboring query heads share a K/V head, number h / (heads / kv_heads)"
@@ -49,38 +52,16 @@ def update_mistakes(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor
         return (b * kv_heads + h) * max_seq_len + int(positions[b]) + t
 
     found = [
-        Mistake(
-            "nothing written",
-            "The caches are as they were: nothing was written.",
-            lambda: torch.stack((k_cache, v_cache)),
-        ),
-        Mistake(
-            "one slot early",
-            "Every token is one slot too early: the first new token of sequence b belongs in slot positions[b].",
-            lambda: written(lambda b, h, t: right_slot(b, h, t) - 1),
-        ),
-        Mistake(
-            "one slot late",
-            "Every token is one slot too late: the first new token of sequence b belongs in slot positions[b].",
-            lambda: written(lambda b, h, t: right_slot(b, h, t) + 1),
-        ),
-        Mistake(
-            "key and value exchanged",
-            "The keys are in the cache of the values, and the values in that of the keys.",
-            lambda: written(right_slot, (value, key)),
-        ),
-        Mistake(
-            "row number taken for the slot",
-            "The number of the new row is used as its place in the cache. There a head has max_seq_len rows, not "
-            "new_tokens, and its new tokens begin at positions[b].",
-            lambda: written(lambda b, h, t: (b * kv_heads + h) * new_tokens + t),
-        ),
+        known("nothing written", lambda: torch.stack((k_cache, v_cache))),
+        known("one slot early", lambda: written(lambda b, h, t: right_slot(b, h, t) - 1)),
+        known("one slot late", lambda: written(lambda b, h, t: right_slot(b, h, t) + 1)),
+        known("key and value exchanged", lambda: written(right_slot, (value, key))),
+        known("row number taken for the slot", lambda: written(lambda b, h, t: (b * kv_heads + h) * new_tokens + t)),
     ]
     if len({position for position, fit in zip(positions.tolist(), fits, strict=True) if fit}) > 1:
         found.append(
-            Mistake(
+            known(
                 "position of the first sequence",
-                "Every sequence is written at positions[0]; each has its own position.",
                 lambda: written(lambda b, h, t: right_slot(b, h, t) - int(positions[b]) + int(positions[0])),
             )
         )
@@ -108,15 +89,8 @@ def warp_states(s: Tensor, value: Tensor, step: str = STEP) -> dict[str, Tensor]
         value: [..., keys, head_dim].
         step: the formulas for a group of KEYS keys.
     """
-    states = []
-    for warp in range(WARPS):
-        state = state_before(s, value)
-        for start in range(warp * KEYS, s.size(-1), WARPS * KEYS):
-            keys = slice(start, start + KEYS)
-            state = computed(step, state | {"S": s[..., keys], "V": value[..., keys, :]})
-            state = {name: state[name] for name in ("m", "l", "O")}
-        states.append(state)
-    return {name: torch.stack([one[name] for one in states]) for name in ("m", "l", "O")}
+    every = [state_after(s, value, KEYS, step, warp * KEYS, WARPS * KEYS) for warp in range(WARPS)]
+    return {name: torch.stack([one[name] for one in every]) for name in every[0]}
 
 
 def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
@@ -125,60 +99,39 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
     def merged(step: str = STEP, merge: str = MERGE) -> Tensor:
         return computed(merge, warp_states(s, value, step))["out"]
 
-    weights = (
-        "must be multiplied by exp2f(m[w] - largest) before they are added up: they are relative to different maxima."
-    )
-    unweighted = (
-        (f"The warps' states are added up without weights. l[w] and the outputs of warp w {weights}", ("l", "O")),
-        (f"The outputs of the warps are added up without weights; l is not. The outputs of warp w {weights}", ("O",)),
-        (f"The sums l of the warps are added up without weights; the outputs are not. l[w] {weights}", ("l",)),
-    )
     formulas = s.numel() <= MOST_SCORES
     return [
         *(
-            Mistake(
-                "warps merged without weights",
-                says,
-                lambda names=names: merged(merge=_without(MERGE, "weight * ", names)),
+            known(key, lambda names=names: merged(merge=without(MERGE, "weight", names)))
+            for key, names in (
+                ("warps merged without weights", ("l", "O")),
+                ("warps merged without weights #2", ("O",)),
+                ("warps merged without weights #3", ("l",)),
             )
-            for says, names in unweighted
         ),
         *(
-            Mistake(
+            known(
                 "state not rescaled",
-                f"When the running maximum of a warp grows, {' and '.join(names).lower()} must be multiplied by "
-                f"exp2f(m_old - m_new); here it is not (a warp's groups of {KEYS} keys).",
-                lambda names=names: merged(_without(STEP, "rescale * ", names)),
+                lambda names=names: merged(without(STEP, "rescale", names)),
+                lower=" and ".join(names).lower(),
+                KEYS=KEYS,
             )
             for names in (("l", "O"), ("O",), ("l",))
         ),
-        Mistake(
+        known(
             "first group only",
-            f"Only the first {WARPS * KEYS} keys take part: a warp takes {KEYS} keys and stops. It must go on in steps "
-            f"of {WARPS * KEYS}.",
             lambda: reference.softmax(s[..., : WARPS * KEYS]) @ value[..., : WARPS * KEYS, :],
+            WARPS_=WARPS * KEYS,
+            KEYS=KEYS,
         ),
-        Mistake(
-            "expf instead of exp2f",
-            "The weights are too peaked: the scores are multiplied by log2(e) already, so their exponential is exp2f, "
-            "not expf.",
-            lambda: reference.softmax(s / math.log(2)) @ value,
-        ),
-        Mistake(
+        known("expf instead of exp2f", lambda: reference.softmax(s / math.log(2)) @ value),
+        known(
             "nothing seen is NaN",
-            "A query that sees no key gives NaN: -infinity - (-infinity) is NaN, and so is 0 / 0. Its output is zeros.",
             lambda: torch.where((s == -math.inf).all(-1, keepdim=True), math.nan, reference.softmax(s) @ value),
         ),
         *(varied_by(STEP, lambda step: merged(step)) if formulas else ()),
         *(varied_by(MERGE, lambda merge: merged(merge=merge)) if formulas else ()),
     ]
-
-
-def _without(formulas: str, factor: str, names: Sequence[str]) -> str:
-    """The formulas, the factor in front of these names left out."""
-    for name in names:
-        formulas = formulas.replace(f"{factor}{name}", name)
-    return formulas
 
 
 # --------------------------------------------------------------------------------------------------- decode, generate
@@ -241,35 +194,27 @@ def decode_mistakes(
     batch, heads, kv_heads, capacity = query.size(0), query.size(1), k_cache.size(1), k_cache.size(2)
 
     one_less = (lengths.clamp(0, capacity) - 1).clamp(min=0)
-    found = [
-        Mistake(
-            "newest key left out",
-            "The newest key is left out: a token attends to itself too.",
-            lambda: decoded(query, k_cache, v_cache, one_less, scale),
-        )
-    ]
+    found = [known("newest key left out", lambda: decoded(query, k_cache, v_cache, one_less, scale))]
     if 1 < kv_heads < heads:
         scattered = [head % kv_heads for head in range(heads)]
         found.append(
-            Mistake(
+            known(
                 "K/V heads interleaved",
-                f"Query head h reads K/V head h % kv_heads; {GROUPS}.",
                 lambda: decoded(query, k_cache[:, scattered], v_cache[:, scattered], lengths, scale),
+                GROUPS=GROUPS,
             )
         )
     if batch > 1 and bool((lengths != lengths[0]).any()):
         found.append(
-            Mistake(
+            known(
                 "length of the first sequence",
-                "Every sequence has lengths[0] keys; each has its own length.",
                 lambda: decoded(query, k_cache, v_cache, lengths[:1].expand(batch), scale),
             )
         )
     ends_within_a_group = (lengths.clamp(0, capacity) % KEYS > 0)[:, None, None, None]
     found.append(
-        Mistake(
+        known(
             "unused slots read",
-            "Slots from lengths[b] on are read. They hold NaN here, and 0 * NaN is NaN: the weight 0 is not enough.",
             lambda: torch.where(ends_within_a_group, math.nan, decoded(query, k_cache, v_cache, lengths, scale)),
             reads_unused=True,
         )
@@ -278,7 +223,9 @@ def decode_mistakes(
     caches = {"K": k_cache, "V": v_cache}
     for letters in ("QVK", "QKK", "QVV"):
         key, value = (caches[letter] for letter in letters[1:])
-        found.append(Mistake(*TAKEN[letters], lambda key=key, value=value: decoded(query, key, value, lengths, scale)))
+        found.append(
+            of_attention(TAKEN[letters], lambda key=key, value=value: decoded(query, key, value, lengths, scale))
+        )
     found += _misread(k_cache, v_cache, lambda k, v: decoded(query, k, v, lengths, scale))
     length = int(lengths[0].clamp(0, capacity))
     if kv_heads == heads and bool((lengths == lengths[0]).all()) and length:
@@ -298,16 +245,7 @@ def generate_mistakes(query: Tensor, key: Tensor, value: Tensor, prompt: int) ->
         return reference.softmax(s[:, :, prompt:].masked_fill(~see, -math.inf)) @ value
 
     return [
-        Mistake(
-            "length not advanced",
-            "Only the prompt is attended to: the new tokens are not in the cache, or the length does not grow with "
-            "each token.",
-            lambda: attended((keys < prompt).expand(total - prompt, total)),
-        ),
-        Mistake(
-            "newest key left out",
-            "The newest key is left out: a token attends to itself too.",
-            lambda: attended(keys < newest),
-        ),
+        known("length not advanced", lambda: attended((keys < prompt).expand(total - prompt, total))),
+        known("newest key left out", lambda: attended(keys < newest)),
         *block_mistakes(s[:, :, prompt:].masked_fill(keys > newest, -math.inf), value),
     ]

@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import varied
-from common.diagnosis.mistakes.known import Inference, Mistake
+from common.diagnosis.mistakes.known import Inference, Mistake, Words
 from common.diagnosis.mistakes.merge import merge_mistakes, merged_lse_mistakes, weighted
 from common.reference import oracle as right
+
+known = Words(__file__)
 
 # Mistakes of task 3's kernel that are none here: tensors know their shape, and the rounding is within the bound.
 NONE_HERE = ("lse read as [rows, parts]", "weights from the rounded lse")
@@ -44,71 +46,33 @@ def order_mistakes(ranks: int, device: torch.device) -> list[Mistake]:
     if ranks == 1:
         return []
     return [
-        Mistake(
-            "contiguous order",
-            "Rank r holds the neighboring pieces 2r and 2r + 1. Under a causal mask the last rank then sees all keys "
-            "and the first one hardly any: they wait for the last one.",
-            lambda: order(lambda r: (2 * r, 2 * r + 1)),
-        ),
-        Mistake(
-            "mirrored piece one too far",
-            "A rank's late piece is one too far: numbers begin at 0, so the last piece is number 2 * ranks - 1.",
-            lambda: order(lambda r: (r, 2 * ranks - r)),
-        ),
-        Mistake(
-            "mirrored among the ranks",
-            "The second piece is ranks - 1 - r: that counts from the end of the ranks, of which there are half as many "
-            "as pieces. The late half of the sequence belongs to no process.",
-            lambda: order(lambda r: (r, ranks - 1 - r)),
-        ),
-        Mistake(
-            "second piece not mirrored",
-            "Rank r holds the pieces r and ranks + r: the last rank has the later one of both halves, and the most to "
-            "do. The second piece counts from the end.",
-            lambda: order(lambda r: (r, ranks + r)),
-        ),
-        Mistake(
-            "ranks in reverse",
-            "The work is balanced, but the ranks are in reverse: rank 0 holds the two pieces in the middle. It is to "
-            "hold the first piece and the last one.",
-            lambda: order(lambda r: (ranks - 1 - r, ranks + r)),
-        ),
+        known("contiguous order", lambda: order(lambda r: (2 * r, 2 * r + 1))),
+        known("mirrored piece one too far", lambda: order(lambda r: (r, 2 * ranks - r))),
+        known("mirrored among the ranks", lambda: order(lambda r: (r, ranks - 1 - r))),
+        known("second piece not mirrored", lambda: order(lambda r: (r, ranks + r))),
+        known("ranks in reverse", lambda: order(lambda r: (ranks - 1 - r, ranks + r))),
     ]
 
 
 def _shaped(mistakes: Sequence[Mistake], shape: Sequence[int]) -> list[Mistake]:
     chosen = [one for one in mistakes if not (isinstance(one, Inference) or one.vague or one.name in NONE_HERE)]
     chosen.sort(key=lambda one: one.name != "row without keys is NaN")  # first: others may be NaN there as well
-    return [
-        Mistake(one.name, one.says, lambda one=one: one.answer().view(shape), one.vague, one.reads_unused)
-        for one in chosen
-    ]
+    return [one.then(lambda answer: answer.view(shape)) for one in chosen]
 
 
 def merge_out_mistakes(outs: Tensor, lse: Tensor, shape: Sequence[int]) -> list[Mistake]:
     """Wrong merged outputs of this shape."""
     weights = right.softmax(lse.T).T
     own = [
-        Mistake(
-            "weights exchanged",
-            "The weights are exchanged: out counts by part_lse, and part by lse. Each counts by its own.",
-            lambda: weighted(weights.flip(0), outs, lse),
+        known("weights exchanged", lambda: weighted(weights.flip(0), outs, lse)),
+        known(
+            "only out is weighted", lambda: weighted(torch.stack((weights[0], torch.ones_like(weights[1]))), outs, lse)
         ),
-        Mistake(
-            "only out is weighted",
-            "The part is added whole, without its weight: both sides need one, and the two weights add up to 1.",
-            lambda: weighted(torch.stack((weights[0], torch.ones_like(weights[1]))), outs, lse),
-        ),
-        Mistake(
+        known(
             "only the part is weighted",
-            "What was there is not weighed anew: both sides need a weight, and the two add up to 1.",
             lambda: weighted(torch.stack((torch.ones_like(weights[0]), weights[1])), outs, lse),
         ),
-        Mistake(
-            "weights in base 2",
-            "The weights are powers of 2: lse is to base e, so the weights are exp, not exp2.",
-            lambda: weighted(right.softmax(lse.T * math.log(2)).T, outs, lse),
-        ),
+        known("weights in base 2", lambda: weighted(right.softmax(lse.T * math.log(2)).T, outs, lse)),
     ]
     return _shaped([*own, *merge_mistakes(outs, lse)], shape) + _formulas(outs, lse, "merged", shape)
 
@@ -116,11 +80,10 @@ def merge_out_mistakes(outs: Tensor, lse: Tensor, shape: Sequence[int]) -> list[
 def merge_lse_mistakes(lse: Tensor, shape: Sequence[int]) -> list[Mistake]:
     """Wrong merged lse of this shape."""
     own = [
-        Mistake("lse not merged", "The lse is the old one; it must be that of both sides.", lambda: lse[0]),
-        Mistake("lse of the part", "The lse is that of the part; it must be that of both sides.", lambda: lse[1]),
-        Mistake(
+        known("lse not merged", lambda: lse[0]),
+        known("lse of the part", lambda: lse[1]),
+        known(
             "lse in base 2",
-            "The merged lse is to base 2: m + log2(...). lse is to base e.",
             lambda: (m := lse.amax(0)) + torch.log2(torch.exp(lse - torch.where(m == -math.inf, 0.0, m)).sum(0)),
         ),
     ]

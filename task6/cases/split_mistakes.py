@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import Inference, Mistake
+from common.diagnosis.mistakes.known import Inference, Mistake, Words
 from common.diagnosis.mistakes.merge import merge_mistakes
 from common.reference import oracle as reference
 from task6.cases.mistakes import block_mistakes
 
-ROUNDED_DOWN = "The last keys belong to no part: a part has length / splits keys, rounded up."
+known = Words(__file__)
 
 
 def keys_per_part(length: int, splits: int) -> int:
@@ -94,33 +96,22 @@ def split_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> li
         return merged(outs_of(s, value, slices, attention_of), lse_of(s, slices))
 
     return [
-        *(
-            Mistake(one.name, one.says, lambda one=one: as_shape(one.answer()), one.vague)
-            for one in merge_mistakes(outs, lse)
-            if not isinstance(one, Inference)
-        ),
-        Mistake(
-            "lse in base 2",
-            "The parts are merged as if their logsumexp were in base 2: log2 of the sum must be divided by log2(e).",
-            lambda: merged(outs, lse / math.log(2)),
-        ),
-        Mistake("keys per part rounded down", ROUNDED_DOWN, rounded_down),
-        *(
-            Mistake(one.name, one.says, lambda one=one: merged(one.answer()))
-            for one in _block_mistakes_of_parts(s, value, lengths, splits)
-        ),
+        *(one.then(as_shape) for one in merge_mistakes(outs, lse) if not isinstance(one, Inference)),
+        known("lse in base 2", lambda: merged(outs, lse / math.log(2))),
+        known("keys per part rounded down", rounded_down),
+        *(one.then(merged) for one in _block_mistakes_of_parts(s, value, lengths, splits)),
     ]
 
 
 def _block_mistakes_of_parts(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
     """outs with a mistake of block_mistakes in every part."""
     slices = part_slices(lengths, s.size(-1), splits)
+
+    def outs(number: int) -> Tensor:
+        return outs_of(s, value, slices, lambda s, v: block_mistakes(s, v)[number].answer())
+
     return [
-        Mistake(
-            one.name,
-            one.says,
-            lambda number=number: outs_of(s, value, slices, lambda s, v: block_mistakes(s, v)[number].answer()),
-        )
+        replace(one, answer=partial(outs, number))
         for number, one in enumerate(block_mistakes(s, value))
         if not one.vague
     ]
@@ -130,12 +121,8 @@ def split_outs_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) 
     """Wrong outs [splits, batch * heads, head_dim]."""
     rounded_down = part_slices(lengths, s.size(-1), splits, rounded_up=False)
     return [
-        Mistake(
-            "every part has all keys",
-            "Every part attends to all keys of the sequence: part p has only the c keys from p c on.",
-            lambda: attention_of(s, value).flatten(0, 2).expand(splits, -1, -1),
-        ),
-        Mistake("keys per part rounded down", ROUNDED_DOWN, lambda: outs_of(s, value, rounded_down, attention_of)),
+        known("every part has all keys", lambda: attention_of(s, value).flatten(0, 2).expand(splits, -1, -1)),
+        known("keys per part rounded down", lambda: outs_of(s, value, rounded_down, attention_of)),
         *_block_mistakes_of_parts(s, value, lengths, splits),
     ]
 
@@ -144,14 +131,6 @@ def split_lse_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -
     """Wrong lse [splits, batch * heads]."""
     _, lse = parts_of(s, value, lengths, splits)
     return [
-        Mistake(
-            "lse in base 2",
-            "The logsumexp is in base 2: the scores hold log2(e) already, so the result must be divided by it.",
-            lambda: lse / math.log(2),
-        ),
-        Mistake(
-            "every part has all keys",
-            "Every part holds the logsumexp over all keys of the sequence: part p has only the c keys from p c on.",
-            lambda: torch.logsumexp(s, -1).flatten().expand(splits, -1),
-        ),
+        known("lse in base 2 #2", lambda: lse / math.log(2)),
+        known("every part has all keys #2", lambda: torch.logsumexp(s, -1).flatten().expand(splits, -1)),
     ]

@@ -9,6 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.known import Words
+
+known = Words(__file__)
+
 SAME = 2e-3  # relative
 LEAST = 4  # columns, or elements
 SMALL = 1.5  # where tanh in GELU is not yet 1
@@ -20,14 +24,18 @@ def layernorm_told(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, residua
     [rows, width]; weight, bias [width]; all float64."""
     total = x if residual is None else x + residual
     normalized, sums = out
-    return _moments_told(normalized, total, weight, bias, eps) if _close(sums, total) else None
+    if not _close(sums, total):
+        return None
+    return _moments_told(normalized, total, weight, bias, eps, None if residual is None else x)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
     return bool(((a - b).abs() <= 1e-5 + 1e-5 * b.abs()).all())
 
 
-def _moments_told(out: Tensor, total: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Told:
+def _moments_told(
+    out: Tensor, total: Tensor, weight: Tensor, bias: Tensor, eps: float, x: Tensor | None
+) -> Told:  # fmt: skip
     """Each row is a straight line over total, once bias and weight are taken off."""
     width = total.size(-1)
     used = weight.abs() > 1e-3
@@ -50,21 +58,21 @@ def _moments_told(out: Tensor, total: Tensor, weight: Tensor, bias: Tensor, eps:
     variance_wrong = (got_variance - variance).abs() > 2 * SAME * (variance + eps)
     if not bool(mean_wrong.any() or variance_wrong.any()):
         return None
+    if x is not None:
+        its_variance = x.var(-1, unbiased=False)
+        same_mean = (got_mean - x.mean(-1)).abs() <= SAME * size
+        same_variance = (got_variance - its_variance).abs() <= 2 * SAME * (its_variance + eps)
+        told = (("mean", mean_wrong, same_mean), ("variance", variance_wrong, same_variance))
+        names = [name for name, wrong, same in told if bool(wrong.any() and same.all())]
+        if names:
+            return known.says("moments of x", what=" and the ".join(names))
     row = int((mean_wrong | variance_wrong).nonzero()[0])
     if bool(mean_wrong.any()):
         relation = _relation(got_mean, mean, width, "sum")
-        return (
-            "wrong mean",
-            f"The rows are normalized with a wrong mean: in row {row} it is {float(got_mean[row]):.4g}, the right one "
-            f"is {float(mean[row]):.4g}.{relation} Look at the loop that adds up the row for the mean: which columns "
-            "it takes, the sum's first value, what is added (+=), and what it is divided by.",
-        )
+        return known.says("wrong mean", row=row, got=float(got_mean[row]), right=float(mean[row]), relation=relation)
     relation = _relation(got_variance, variance, width, "sum of squares")
-    return (
-        "wrong variance",
-        f"The mean is right, the variance is not: in row {row} it is {float(got_variance[row]):.4g}, the right one is "
-        f"{float(variance[row]):.4g}.{relation} Look at the loop that adds up the squares (x - mean)^2: which columns "
-        "it takes, the sum's first value, what is added (+=), what it is divided by; and at 1 / sqrt(variance + eps).",
+    return known.says(
+        "wrong variance", row=row, got=float(got_variance[row]), right=float(variance[row]), relation=relation
     )
 
 
@@ -106,9 +114,12 @@ def _polynomial_told(half: float, a: float, b: float) -> Told:
     factor, cubic = 0.7978845608, 0.044715
     if half == 0.5 and abs(a - factor) < 0.01 and abs(b - factor * cubic) < 0.002:
         return None
-    return (
+    return known.says(
         "other numbers in the GELU formula",
-        f"With u = x + bias the output is {half:g} u (1 + tanh({a:.4g} u {'-' if b < 0 else '+'} {abs(b):.4g} u^3)); "
-        f"it must be 0.5 u (1 + tanh({factor:.4g} u + {factor * cubic:.4g} u^3)). The two numbers are "
-        "sqrt(2 / pi) and sqrt(2 / pi) * 0.044715.",
+        half=half,
+        a=a,
+        sign="-" if b < 0 else "+",
+        cubed=abs(b),
+        factor=factor,
+        cubic=factor * cubic,
     )

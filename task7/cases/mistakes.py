@@ -8,14 +8,15 @@ bias_gelu, bias_gelu_mistakes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import varied
-from common.diagnosis.mistakes.known import Inference, Mistake
+from common.diagnosis.mistakes.known import Inference, Mistake, Words
 from task7.cases.inferring import bias_gelu_told, layernorm_told
+
+known = Words(__file__)
 
 # --------------------------------------------------------------------------------------------------------- layernorm
 
@@ -51,43 +52,26 @@ def layernorm_mistakes(
     total = x if residual is None else x + residual
     mean = total.mean(-1, keepdim=True)
     variance = ((total - mean) ** 2).mean(-1, keepdim=True)
-    found = [
-        ("no eps", "eps is not added to the variance: rows of equal values give 0 / 0.", torch.rsqrt(variance)),
-        (
-            "eps outside the root",
-            "eps is added to the standard deviation; it belongs to the variance, under the root.",
-            1 / (torch.sqrt(variance) + eps),
-        ),
-        (
-            "variance over width - 1",
-            "The variance is divided by width - 1; layernorm divides by width.",
-            torch.rsqrt(variance * width / max(1, width - 1) + eps),
-        ),
-    ]
     mistakes = [
-        Mistake(name, says, lambda by=by: torch.stack([(total - mean) * by * weight + bias, total]))
-        for name, says, by in found
+        known(name, lambda by=by: torch.stack([(total - mean) * by * weight + bias, total]))
+        for name, by in (
+            ("no eps", torch.rsqrt(variance)),
+            ("eps outside the root", 1 / (torch.sqrt(variance) + eps)),
+            ("variance over width - 1", torch.rsqrt(variance * width / max(1, width - 1) + eps)),
+        )
     ]
     mistakes += [
-        Mistake(
-            "weight forgotten",
-            "out is not multiplied by weight.",
-            lambda: torch.stack([_normalized(total, torch.ones_like(weight), bias, eps), total]),
-        ),
-        Mistake(
-            "bias forgotten",
-            "bias is not added to out.",
-            lambda: torch.stack([_normalized(total, weight, torch.zeros_like(bias), eps), total]),
-        ),
+        known("weight forgotten", lambda: torch.stack([_normalized(total, torch.ones_like(weight), bias, eps), total])),
+        known("bias forgotten", lambda: torch.stack([_normalized(total, weight, torch.zeros_like(bias), eps), total])),
     ]
     if residual is not None:
         alone, both = _normalized(x, weight, bias, eps), _normalized(total, weight, bias, eps)
-        for name, says, out, its_sum in (
-            ("residual not added", "residual is not added: out and sum are those of x alone.", alone, x),
-            ("residual not in sum", "out is right, but sum holds x alone: the next layer would lack it.", both, x),
-            ("residual not normalized", "sum is right, but out is the layernorm of x alone.", alone, total),
+        for name, out, its_sum in (
+            ("residual not added", alone, x),
+            ("residual not in sum", both, x),
+            ("residual not normalized", alone, total),
         ):
-            mistakes.append(Mistake(name, says, lambda out=out, its_sum=its_sum: torch.stack([out, its_sum])))
+            mistakes.append(known(name, lambda out=out, its_sum=its_sum: torch.stack([out, its_sum])))
     values = {"x": x, "residual": residual, "sum": x, "weight": weight, "bias": bias, "eps": eps}
     text = LAYERNORM if residual is None else f"sum = x + residual\n{LAYERNORM}"
     formulas = varied(text, values, lambda after: torch.stack([after["y"], after["sum"]]))
@@ -114,14 +98,10 @@ def bias_gelu_mistakes(x: Tensor, bias: Tensor) -> list[Mistake]:
     def by_row() -> Tensor:
         return _tanh_gelu(x + bias[torch.arange(rows) % width][:, None])
 
-    wrong: list[tuple[str, str, Callable[[], Tensor]]] = [
-        (
-            "erf instead of tanh",
-            "It is the exact GELU, with erf. GPT-2 was trained with the approximation by tanh.",
-            lambda: 0.5 * y * (1 + torch.erf(y / math.sqrt(2))),
-        ),
-        ("bias forgotten", "bias is not added.", lambda: _tanh_gelu(x)),
-        ("bias by row", "The bias is that of the element's row; it must be that of its column.", by_row),
+    wrong = [
+        known("erf instead of tanh", lambda: 0.5 * y * (1 + torch.erf(y / math.sqrt(2)))),
+        known("bias forgotten #2", lambda: _tanh_gelu(x)),
+        known("bias by row", by_row),
     ]
     formulas = varied(GELU, {"x": x, "bias": bias}, lambda after: after["y"])
-    return [*(Mistake(*one) for one in wrong), *formulas, Inference(lambda out, bound: bias_gelu_told(out, x, bias))]
+    return [*wrong, *formulas, Inference(lambda out, bound: bias_gelu_told(out, x, bias))]

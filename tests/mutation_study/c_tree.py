@@ -10,12 +10,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import tree_sitter_cuda
-from tree_sitter import Language, Parser
 from tree_sitter import Node as Syntax
 
-_PARSER = Parser(Language(tree_sitter_cuda.language()))
-_BLANKED = re.compile(r"//[^\n]*|__align__\(\w+\)|^#pragma[^\n]*", re.MULTILINE)
+from common.source.reader import parsed, walk
+
 _KINDS = {
     "identifier": "name", "qualified_identifier": "name", "field_expression": "name", "template_function": "name",
     "number_literal": "number", "string_literal": "string", "unary_expression": "unary", "update_expression": "unary",
@@ -125,7 +123,7 @@ class Node:
             syntax = syntax.parent
         for inner, outer in zip(chain[-2::-1], chain[:0:-1], strict=True):
             if outer.type == "function_definition":
-                function = next((one for one in _all(outer) if one.type == "function_declarator"), None)
+                function = next((one for one in walk(outer) if one.type == "function_declarator"), None)
                 for one in function.child_by_field_name("parameters").named_children if function else ():
                     found.update(_declared(one))
             for one in outer.named_children:
@@ -180,12 +178,6 @@ class Node:
         return self.parent is not None and self.parent.kind == "name"
 
 
-def _all(syntax: Syntax) -> Iterator[Syntax]:
-    yield syntax
-    for one in syntax.named_children:
-        yield from _all(one)
-
-
 def _declared(syntax: Syntax) -> dict[str, str]:
     """What a declaration or a parameter declares."""
     text = syntax.text.decode()
@@ -199,9 +191,9 @@ def _declared(syntax: Syntax) -> dict[str, str]:
         value = one.child_by_field_name("declarator") if one.type == "init_declarator" else one
         if value.type == "structured_binding_declarator":
             return {name.text.decode(): "int" for name in value.named_children}
-        stars = "*" if any(part.type == "pointer_declarator" for part in _all(value)) else ""
+        stars = "*" if any(part.type == "pointer_declarator" for part in walk(value)) else ""
         sizes = "".join(re.findall(r"\[[^\]]*\]", value.text.decode()))
-        name = next((part.text.decode() for part in _all(value) if part.type == "identifier"), "")
+        name = next((part.text.decode() for part in walk(value) if part.type == "identifier"), "")
         named = "int" if base in ("int", "int64_t", "size_t") else base
         if stars or sizes:
             named = ("const " if "const" in qualifiers else "") + base + stars + sizes
@@ -212,10 +204,7 @@ def _declared(syntax: Syntax) -> dict[str, str]:
     return found
 
 
-@functools.lru_cache(maxsize=8)
-def _parsed(text: str) -> Syntax:
-    plain = _BLANKED.sub(lambda match: " " * len(match[0]), text)
-    return _PARSER.parse(plain.encode("ascii", "replace")).root_node
+_parsed = functools.lru_cache(maxsize=8)(parsed)
 
 
 def gap_of(text: str, start: int, end: int) -> Node:
@@ -293,7 +282,7 @@ def _node(syntax: Syntax, text: str) -> Node:
     elif node.kind == "declaration":
         node.parts = [_node(one, text) for one in syntax.named_children if one.type == "init_declarator"]
         first = syntax.child_by_field_name("declarator")
-        name = next((one for one in _all(first) if one.type == "identifier"), first)
+        name = next((one for one in walk(first) if one.type == "identifier"), first)
         node.op = text[node.start : name.start_byte].strip()
     elif node.kind == "block":
         node.body = [_node(one, text) for one in syntax.named_children]

@@ -17,7 +17,7 @@ from pathlib import Path
 from building import TaskMutants
 from mutants import Mutant
 from rich.console import Console
-from rules_told import Origins, concluded
+from rules_told import rule_of
 
 from common.cli import failing_cases
 from common.console.files import write_whole
@@ -34,7 +34,6 @@ USUAL = 4_000  # elements of a case's inputs: enough for several tiles, and run 
 SMALL = 30_000
 SEED = 0  # of the inputs, as in the test
 MORE = 4  # cases of a part in which one failed
-ORIGINS = Origins()
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
     page = io.StringIO()
     console = Console(file=page, width=120)
     failing_cases.print_diagnosis(console, verdicts, inside, built_of=built_of)
-    leading = failing_cases.told_of(verdicts, inside)
+    leading = failing_cases.told_of(verdicts, inside, built_of)
     found.report = page.getvalue()
     if loops := failing_cases.loops_of(verdicts):
         part = next(one.case.part for one in verdicts if one.is_endless)
@@ -188,14 +187,14 @@ def _keep_report(found: Observation, verdicts: list[Verdict], inside: dict, buil
             found.claims.append(Claim("finding", "python_value", says, part, tuple(first.python_lines)))
     found.claims = [one for one in found.claims if one.kind != "hidden"]
     told = [pair for one in verdicts for pair in one.found.possible.items()]
-    found.matched = sorted({str(ORIGINS.rule_of(*pair)) for pair in told})
+    found.matched = sorted({str(rule_of(*pair)) for pair in told})
 
 
 def _claim_of(part: str, cause, hidden: bool) -> Claim:
     first = cause.verdicts[0]
     if cause.says and not hidden:
         name = next((name for name, says in first.found.possible.items() if says == cause.says), "")
-        return Claim("cause", name, cause.says, part, (), len(cause.verdicts), str(ORIGINS.rule_of(name, cause.says)))
+        return Claim("cause", name, cause.says, part, (), len(cause.verdicts), str(rule_of(name, cause.says)))
     if first.status == ERROR or first.ended:
         words = " ".join(first.diagnosis)
         lines = tuple((match[1], int(match[2])) for match in re.finditer(r"([\w.]+\.(?:cuh?|py)):(\d+)", words))
@@ -205,7 +204,7 @@ def _claim_of(part: str, cause, hidden: bool) -> Claim:
         kind = "endless" if first.is_endless else "ended"
         return Claim("ended", kind, words[:600], part, lines, len(cause.verdicts))
     if first.status == FAIL and first.mistakes and not first.found.possible and not hidden:
-        rule, says = str(concluded(first.mistakes[0])), " ".join(first.diagnosis)[:900]
+        rule, says = str(rule_of(first.mistakes[0])), " ".join(first.diagnosis)[:900]
         return Claim("sign", first.mistakes[0], says, part, (), len(cause.verdicts), rule)
     return Claim(
         "where" if not hidden else "hidden", "", " ".join(first.diagnosis)[:600], part, cases=len(cause.verdicts)
@@ -223,7 +222,9 @@ class Remembered:
         folders = [ROOT / "common" / name for name in self._SOURCES] + [ROOT / task]
         files = [file for folder in folders for file in folder.rglob("*")] + [*Path(__file__).parent.glob("*ing.py")]
         whole = hashlib.sha256()
-        for file in sorted(one for one in files if one.suffix in (".py", ".cu", ".cuh", ".h", ".cpp")):
+        for file in sorted(
+            one for one in files if one.name == "words.json" or one.suffix in (".py", ".cu", ".cuh", ".h", ".cpp")
+        ):
             whole.update(str(file.relative_to(ROOT)).encode() + file.read_bytes())
         self._digest = whole.hexdigest()
 

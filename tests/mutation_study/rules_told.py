@@ -1,142 +1,63 @@
-"""The rules that a report can rest on, and where each is in the source: rules() and Origins.
+"""The rules that a report can rest on, and where each is in the source: rules(), rule_of(name, sentence).
 
-A rule is a known mistake (a call of Mistake in common/ or taskN/cases/), the formulas of one call of `varied`,
-`varied_by` or `misread` together, a conclusion (a function of common/diagnosis that returns a name and a sentence), or
+A rule is a known mistake or a conclusion (an entry of a words.json), a wrong line or a wrong index of any formulas, or
 a kind of finding of the checked build and of common/inspect/flow.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
+import json
 import re
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from common.console.paths import ROOT
-from common.diagnosis.mistakes import known
 from common.inspect.findings.model import OF_FLOW
 from common.inspect.findings.words import TITLES
 
-_DERIVED = ("varied", "varied_by", "misread", "Inference")
-_TEXT = (ast.Constant, ast.JoinedStr)
-_FORMULAS = str(ROOT / "common" / "diagnosis" / "mistakes" / "formulas.py")
+_VALUE = re.compile(r"\\\{[^{}]*\\\}")  # in a pattern
+FORMULAS = {
+    "a wrong index": r"The output matches what you get if .* is read at .*",
+    "a wrong line": r"The output matches (?:`|what you get without).*",
+}
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Where it is, "task5/cases/block_mistakes.py:120" or "flow", and what it is called."""
+    """Where it is, "task5/cases/block_mistakes.py" or "the checked build", and what it is called; patterns of its name
+    and of its sentence."""
 
     place: str
     name: str
+    names: str = field(default="", compare=False)
+    says: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         return f"{self.place}  {self.name}"
 
 
 @functools.cache
-def _trees() -> dict[str, ast.Module]:
-    files = [file for folder in ("common/diagnosis", "common/testing") for file in (ROOT / folder).rglob("*.py")]
-    files += [file for task in sorted(ROOT.glob("task?")) for file in (task / "cases").rglob("*.py")]
-    return {str(file.relative_to(ROOT)): ast.parse(file.read_text()) for file in sorted(files)}
+def rules() -> tuple[Rule, ...]:
+    """All of them."""
+    found = []
+    for file in (*sorted(ROOT.glob("common/**/words.json")), *sorted(ROOT.glob("task?/cases/words.json"))):
+        for module, says in json.loads(file.read_text()).items() if "findings" not in file.parts else ():
+            place = f"{file.parent.relative_to(ROOT)}/{module}.py"
+            found += [Rule(place, key, _pattern(key.split(" #")[0]), _pattern(one)) for key, one in says.items()]
+    found += [Rule("common/diagnosis/mistakes/formulas.py", name, "", says) for name, says in FORMULAS.items()]
+    found += [Rule("common/inspect/flow", kind) for kind in OF_FLOW]
+    return (*found, *(Rule("the checked build", kind) for kind in TITLES if kind not in OF_FLOW))
 
 
-def _of_calls(place: str, tree: ast.Module) -> Iterator[Rule]:
-    """The known mistakes that a file makes. Of a helper that is given the name each call is one."""
-    helpers = {}
-    for function in (one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)):
-        parameters = [one.arg for one in function.args.args]
-        for call in _calls(function):
-            if _called(call) == "Mistake" and isinstance(call.args[0], ast.Name) and call.args[0].id in parameters:
-                helpers[function.name] = call.lineno, parameters.index(call.args[0].id)
-    for call in _calls(tree):
-        name = _called(call)
-        if name == "Mistake" and call.args and not place.endswith("formulas.py"):
-            if call.lineno not in {line for line, _ in helpers.values()}:
-                yield Rule(f"{place}:{call.lineno}", _words(call.args[0]))
-        elif name in _DERIVED and not place.endswith(("formulas.py", "known.py")):
-            yield Rule(f"{place}:{call.lineno}", f"({name})")
-        elif name in helpers and len(call.args) > helpers[name][1]:
-            line, at = helpers[name]
-            yield Rule(f"{place}:{line}", _words(call.args[at]))
-
-
-def _conclusions(place: str, tree: ast.Module) -> Iterator[Rule]:
-    for one in ast.walk(tree):
-        pair = one.value.elts if isinstance(one, ast.Return) and isinstance(one.value, ast.Tuple) else []
-        if (
-            len(pair) == 2
-            and isinstance(pair[0], _TEXT)
-            and isinstance(pair[1], (*_TEXT, ast.BinOp, ast.Name, ast.Call))
-        ):
-            yield Rule(f"{place}:{pair[0].lineno}", _words(pair[0]))
-
-
-def _calls(tree: ast.AST) -> Iterator[ast.Call]:
-    return (one for one in ast.walk(tree) if isinstance(one, ast.Call))
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
-
-
-def _words(node: ast.expr) -> str:
-    """A name as it is written; of one that is put together "{}" for each part that is not known."""
-    if isinstance(node, ast.Constant):
-        return str(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
-    return "{}"
+def _pattern(text: str) -> str:
+    """Of a text with {values}."""
+    return _VALUE.sub(".*", re.escape(text))
 
 
 @functools.cache
-def rules() -> tuple[Rule, ...]:
-    """All of them."""
-    found: dict[Rule, None] = {}
-    for place, tree in _trees().items():
-        found |= dict.fromkeys(_of_calls(place, tree))
-        if place.startswith(("common/diagnosis", "task")):
-            found |= dict.fromkeys(_conclusions(place, tree))
-    of_flow = [Rule("common/inspect/flow", kind) for kind in OF_FLOW]
-    checked = [Rule("the checked build", kind) for kind in TITLES if kind not in OF_FLOW]
-    return (*found, *of_flow, *checked)
-
-
-class Origins:
-    """Where the known mistakes are made that come up while this program runs, from the moment it is made."""
-
-    def __init__(self) -> None:
-        self._places: dict[tuple[str, str], str] = {}
-        plain, places = known.Mistake.__init__, self._places
-
-        @functools.wraps(plain)
-        def noted(mistake: known.Mistake, *args, **more) -> None:
-            plain(mistake, *args, **more)
-            key = mistake.name, mistake.says
-            if mistake.name and key not in places:
-                frame = sys._getframe(1)
-                while frame.f_code.co_filename == _FORMULAS or "comp>" in frame.f_code.co_name:
-                    frame = frame.f_back
-                file = Path(frame.f_code.co_filename)
-                places[key] = f"{file.relative_to(ROOT)}:{frame.f_lineno}" if file.is_relative_to(ROOT) else ""
-
-        known.Mistake.__init__ = noted
-
-    def rule_of(self, name: str, says: str) -> Rule:
-        """The rule that told a cause of this name with this sentence."""
-        if place := self._places.get((name, re.sub(r"^In [^:]*: ", "", says))):
-            here = [one for one in rules() if one.place == place]
-            named = [one for one in here if one.name == name]
-            return (named or here or [Rule(place, name)])[0]
-        return concluded(name)
-
-
-def concluded(name: str) -> Rule:
-    """The rule that concludes something of this name."""
-    for one in rules():
-        pattern = re.escape(one.name).replace(r"\{\}", ".*")
-        if one.name.strip("{}") and re.fullmatch(pattern, name):
-            return one
-    return Rule("", name)
+def rule_of(name: str, says: str = "") -> Rule:
+    """The rule of this name that told this sentence; without one the first of the name."""
+    says = re.sub(r"^In [^:]*: ", "", says)
+    named = [one for one in rules() if not one.names or re.fullmatch(one.names, name)]
+    of_it = [one for one in named if one.says and re.fullmatch(one.says, says)] or [one for one in named if one.names]
+    return (of_it or [Rule("", name)])[0]

@@ -130,12 +130,12 @@ def family_of(rule: str) -> str:
         (r"the checked build", "the checked build"),
         (r"a call that fails", "a call that fails or does not end"),
         (r"common/diagnosis/locating", "only where it is wrong"),
-        (r".*\((?:varied|varied_by|misread)\)|.*formulas", "formulas with one thing wrong"),
-        (r".*(?:inferring|weights|read_scores)\.py|.*\(Inference\)", "conclusions from the numbers"),
+        (r"common/diagnosis/mistakes/formulas", "formulas with one thing wrong"),
+        (r".*(?:inferring|weights|read_scores|row_factors|slices)\.py", "conclusions from the numbers"),
         (r"common/diagnosis/mistakes", "known mistakes in `mistakes/`"),
         (r"task\d|common/testing/cases", "known mistakes in `taskN/cases/`"),
     )
-    found = (name for pattern, name in names if re.match(pattern, rule if "(" in pattern else place))
+    found = (name for pattern, name in names if re.match(pattern, place))
     return next(found, "conclusions from the numbers")
 
 

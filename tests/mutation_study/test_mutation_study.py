@@ -13,7 +13,7 @@ from judge import CAUGHT, EQUIVALENT, MISLED, MISSED, NAMED, NEAR, OF_KIND, Deci
 from mutants import KINDS, MOST_ALIKE, Mutant, Mutation, equivalent, gaps_of, mutants_of
 from observing import Claim, Observation
 from planted_mistakes import planted_of
-from rules_told import Origins, rules
+from rules_told import rule_of, rules
 from study import main
 from tables import by_family, hits_of, never_decide, of_hits, of_verdicts, summary
 
@@ -21,6 +21,7 @@ from common.compiling.manifest import tasks
 from common.compiling.planting import planted_text, spots_of, widened
 from common.compiling.skeletons import solution_files
 from common.console.paths import ROOT
+from common.diagnosis.mistakes.gemm import gemm_mistakes
 from common.diagnosis.mistakes.known import any_mistakes
 from common.inspect.findings.words import OR_THE_ORDER
 
@@ -55,7 +56,6 @@ IN_C = [
     ("const int64_t r = index / cols;", "index", "index / cols", "index % cols"),
     ("x = y[row * cols + col];", "index", "row * cols + col", "col * cols + row"),
     ("x = y[row * cols + col];", "offset", "row * cols + col", "col"),
-    ("x = y[row * cols + col];", "offset", "row * cols", "row"),
     ("const float* p = query + q * cols;", "offset", "query + q * cols", "query"),
     ("const int q0 = batch_head * S_q;", "head", "batch_head", "0"),
     ("sum += a * b;", "adding", "sum += a * b;", "sum = a * b;"),
@@ -70,8 +70,6 @@ IN_C = [
     ("kernel<<<blocks, THREADS, 0, stream>>>(query, rows);", "launch", "blocks", "THREADS"),
     ("kernel<<<blocks, THREADS, BYTES, stream>>>(query, rows);", "launch", "BYTES", "BYTES / 2"),
     ("kernel<<<blocks, THREADS, 0, stream>>>(query, S_q);", "operands", "S_q", "S_k"),
-    ("kernel<<<blocks, THREADS, 0, stream>>>(query, S_q);", "operands", "query", "key"),
-    ("out[row] = cols;", "operands", "cols", "rows"),
     ("sum += query[row];", "operands", "query", "key"),
     ("out[row] = sum;", "operands", "sum", "shift"),
     ("out[row] = state.m;", "operands", "state.m", "state.l"),
@@ -95,8 +93,6 @@ IN_C = [
     ("block_reduce(partial, Max());", "extremum", "block_reduce(partial, Max());", "block_reduce(partial, Sum());"),
     ("const int i = threadIdx.x;", "thread", "threadIdx.x", "blockIdx.x"),
     ("load(out, rows, cols);", "operands", "load(out, rows, cols)", "load(out, cols, rows)"),
-    ("kernel<<<rows, TILE, 0, stream>>>(query, key);", "operands", "kernel<<<rows, TILE, 0, stream>>>(query, key)",
-     "kernel<<<rows, TILE, 0, stream>>>(key, query)"),
     ("kernel<<<rows, TILE, 0, stream>>>(query, key);", "launch", "rows", "rows - 1"),
     ("kernel<<<rows, TILE, 0, stream>>>(query, key);", "call", "kernel<<<rows, TILE, 0, stream>>>(query, key);", ""),
     ("sum += expf(shift);", "function", "expf(shift)", "exp2f(shift)"),
@@ -329,14 +325,17 @@ def test_shares_leave_out_what_is_equivalent() -> None:
 
 
 def test_every_known_mistake_is_a_rule_and_is_found_again_where_it_was_made() -> None:
-    places = {one.place.split(":")[0] for one in rules()}
+    places = {one.place for one in rules()}
     assert {"task6/cases/ring_mistakes.py", "common/diagnosis/mistakes/gemm.py", "common/inspect/flow"} <= places
-    origins = Origins()
-    x = torch.ones(2, 3)
-    zeros = next(one for one in any_mistakes(x) if one.name == "all zeros")
-    rule = origins.rule_of(zeros.name, zeros.says)
-    assert rule.name == "all zeros" and rule.place.startswith("common/diagnosis/mistakes/known.py:")
-    assert origins.rule_of("slices never computed", "").place.startswith("common/diagnosis/slices.py:")
+    a, b = torch.ones(1, 40, 40), torch.ones(1, 40, 50)
+    made = {one.name: rule_of(one.name, one.says) for one in (*any_mistakes(a), *gemm_mistakes(a, b, False))}
+    assert made["all zeros"].place == "common/diagnosis/mistakes/known.py"
+    assert made["A read as [K, N]"].name == "{operand} read as [{rows}, {cols}]"
+    assert made["A: row = r"].name == "{operand}: {wrong}" and made["last tile dropped"].place.endswith("gemm.py")
+    assert rule_of("slices never computed").place == "common/diagnosis/slices.py"
+    assert (
+        rule_of("y = x", "In row 3 only: The output matches `y = x`; it should be `y = 2 * x`.").name == "a wrong line"
+    )
 
 
 def test_hits_are_counted_by_what_leads() -> None:

@@ -212,11 +212,11 @@ MASKED_ROW = "masked entries, a masked row"
 KERNEL = [
     ("number_without_block_size", SQUARE, "unwritten outputs", "never written"),
     ("query_and_key_exchanged", SQUARE, "output transposed", "Each output matrix comes out transposed"),
-    ("not_normalized", "7 x 31", "not normalized", "not divided by the sum of their row"),
+    ("not_normalized", "7 x 31", "not normalized", "nothing divides them"),
     ("V_of_the_first_matrix", PV, "V of the first matrix", "the matrix's offset is missing"),
     ("query_of_all_heads", SQUARE, "query counted through all heads", "leaves the query's number within its head"),
     ("K_of_the_first_matrix", CROSS, "K of the first matrix", "the matrix's offset is missing"),
-    ("K_counted_in_queries", CROSS, "K counted in queries", "that many heads times S_k"),
+    ("K_counted_in_queries", CROSS, "K counted in queries", "S_k rows times the number of heads"),
     ("no_max", "large offsets", "no max subtraction", "exp.x. overflows float32"),
     ("max_without_the_last_column", "large offsets", None, "the maximum leaves out a much larger entry"),
     ("max_without_the_first_column", "large offsets", None, "the maximum leaves out a much larger entry"),

@@ -37,7 +37,7 @@ PLANTED = [
     ("maximum_of_the_tile", FALLING, "maximum of the tile", "m becomes the maximum of the newest tile"),
     ("maximum_not_kept", RAGGED, "only the last tile", "Is the new maximum kept"),
     ("maximum_not_kept", CAUSAL, "only the last tile", "Is the new maximum kept"),
-    ("maximum_starts_at_0", "full: scores far below 0", "maximum starts at 0", "it must start at -inf"),
+    ("maximum_starts_at_0", "full: scores far below 0", "maximum starts at 0", "both must be -inf"),
     ("no_key_yet", BLIND, "masked row is NaN", "Such a row must subtract 0|A query that may see no key gives NaN"),
     ("no_key_yet", FIRST_MASKED, None, NAN),
     ("no_key_yet", SHORTER, "masked row is NaN", "Such a row must subtract 0"),

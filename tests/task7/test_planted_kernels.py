@@ -24,6 +24,7 @@ TASK7 = Planted(
         "no_residual": [("residual == nullptr ? x[i] : x[i] + residual[i]", "x[i]", 1)],
         "weight_forgotten": [("moments.inverse_std * «weight[col]»", "1.0f", 1)],
         "last_row_unwritten": [("if («row >= rows») return;", "row >= rows - (rows > 1)", 1)],
+        "moments_of_x": [("row_moments(«sum» + row", "x", 1)],
         # gelu, bias_gelu_kernel
         "erf": [
             (
@@ -44,9 +45,10 @@ PLANTED = [
     ("eps_outside_the_root", "values of 0.001", "eps outside the root"),
     ("n_minus_1", "31 columns", "variance over width - 1"),
     ("one_pass_variance", "a mean of 1,000", None),
-    ("variance_of_32_columns", "33 rows of 100", None),
+    ("variance_of_32_columns", "33 rows of 100", "wrong variance"),
     ("no_residual", "768 columns", "residual not added"),
     ("weight_forgotten", "1,600 columns", "weight forgotten"),
+    ("moments_of_x", "768 columns", "moments of x"),
     ("last_row_unwritten", "33 rows of 100", None),
     ("erf", "below 0", "erf instead of tanh"),
     ("erf", "3,072 columns, gelu", "erf instead of tanh"),

@@ -255,7 +255,7 @@ def _part(
         if not stopped and begun > PART_SECONDS:
             stopped = "The part took too long."
         if stopped:
-            verdict = Verdict(case, NOT_RUN, diagnosis=[stopped])
+            verdict = Verdict(case, NOT_RUN, said=[stopped])
         else:
             caller = callers.of(case, is_hidden)
             # outputs that hold no NaN beforehand: a kernel that waits for NaN gives itself away
@@ -294,7 +294,7 @@ def _judged(case: Case, worker: Caller, seed: int, bare: bool = False) -> Verdic
     try:
         return judge(case, worker, seed, bare)
     except Exception as error:
-        return Verdict(case, ERROR, diagnosis=[f"{GRADER_FAILED} {type(error).__name__}: {error}"])
+        return Verdict(case, ERROR, said=[f"{GRADER_FAILED} {type(error).__name__}: {error}"])
 
 
 def _failed_here(case: CaseOutcome) -> bool:

@@ -1,6 +1,6 @@
-"""Wrong answers that students are known to give, each with its sentence.
+"""Wrong answers that students are known to give; words.json has the sentence of each.
 
-known             Mistake; those of softmax and any output
+known             Mistake and Words; those of softmax and any output
 gemm              of matrix products
 scores, masks     of scores alone
 attention_output  of attention: those of the scores followed to the output, and more

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import misread
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.known import Mistake, Words
+
+known = Words(__file__)
 
 MOST_ELEMENTS = 1 << 15  # of an operand, and of what comes out: more would take too long
 
@@ -58,10 +60,6 @@ def output_indices(weights: Tensor, value: Tensor) -> list[Mistake]:
 def _all_heads(name: str, rows: Tensor, use: Callable[[Tensor], Tensor]) -> Mistake:
     """A row's number among those of all heads, taken for its number within its head: rows [batch, heads, R, W]."""
     size = rows.size(2)
-    says = (
-        "The number of a row is not reduced to its head: index / S_k counts the queries of all heads, `% S_q` leaves "
-        f"the query's number within its head. So {name} is read too far on from the second head on."
-    )
 
     def answer() -> Tensor:
         flat = rows.flatten(0, 2)
@@ -70,4 +68,4 @@ def _all_heads(name: str, rows: Tensor, use: Callable[[Tensor], Tensor]) -> Mist
         read = torch.where((at < len(flat))[:, None], flat[at.clamp(max=len(flat) - 1)], math.nan)
         return use(read.view(rows.shape))
 
-    return Mistake("query counted through all heads", says, answer)
+    return known("query counted through all heads", answer, name=name)

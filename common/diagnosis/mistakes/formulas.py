@@ -14,14 +14,14 @@ import ast
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake
-from common.diagnosis.mistakes.online_softmax import shift_of
+from common.diagnosis.mistakes.online_softmax import divided, shift_of
 
 Values = dict[str, Any]
 _SWAPPED = {
@@ -55,7 +55,7 @@ def _functions() -> Values:
         "partmax": lambda x: x.amax(0),
         "partmin": lambda x: x.amin(0),
         "partsum": lambda x: x.sum(0),
-        "divided": lambda a, b: torch.where(b == 0, 0.0, a / b),
+        "divided": divided,
         "sqrt": math.sqrt,
         "pi": math.pi,
     }
@@ -71,6 +71,13 @@ def computed(text: str, values: Mapping[str, Any]) -> Values:
 @functools.lru_cache(maxsize=4096)
 def _compiled(text: str):
     return compile(text, "<formulas>", "exec")
+
+
+def without(text: str, factor: str, names: Iterable[str]) -> str:
+    """The formulas, the factor in front of these names left out."""
+    for name in names:
+        text = text.replace(f"{factor} * {name}", name)
+    return text
 
 
 def varied(text: str, values: Mapping[str, Any], result: Callable[[Values], Tensor]) -> list[Mistake]:

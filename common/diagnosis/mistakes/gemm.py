@@ -8,14 +8,15 @@ from itertools import product
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from common.diagnosis.mistakes.formulas import computed, or_nothing, variations
 from common.diagnosis.mistakes.inferring import product_inferences
-from common.diagnosis.mistakes.known import Mistake, last_tile_starts
+from common.diagnosis.mistakes.known import Mistake, Words, last_tile_starts
 
 MOST_PRODUCTS = 1 << 19  # whose operands are looked up one by one
 TILE = 32  # of the course's kernels
+
+known = Words(__file__, TILE=TILE)
 
 
 def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
@@ -24,28 +25,16 @@ def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
     cols = b.size(1) if b_is_transposed else b.size(2)
     bt = b.transpose(1, 2) if b_is_transposed else b  # [batch, K, N], what A is multiplied by
     if b_is_transposed:
-        name = "B not transposed"
-        says = "B is read as if it lay in memory as [K, N]; it is [N, K]: element (k, n) of B^T is b[n * K + k]."
-        misread = b.reshape(batch, inner, cols)
+        found = [known("B not transposed", lambda: a @ b.reshape(batch, inner, cols))]
     else:
-        name = "B transposed"
-        says = "B is read as if it lay in memory as [N, K]; it is [K, N]: element (k, n) is b[k * N + n]."
-        misread = b.reshape(batch, cols, inner).transpose(1, 2)
-    found = [
-        Mistake(name, says, lambda: a @ misread),
-    ]
+        found = [known("B transposed", lambda: a @ b.reshape(batch, cols, inner).transpose(1, 2))]
     for k in last_tile_starts(inner):
-        found.append(
-            Mistake(
-                "last tile dropped",
-                f"Only the first {k} of the K = {inner} products are summed: the last, partial tile along K is "
-                "left out. The number of tiles is K / TILE rounded up.",
-                lambda k=k: a[..., :k] @ bt[:, :k],
-            )
-        )
+        found.append(known("last tile dropped", lambda k=k: a[..., :k] @ bt[:, :k], k=k, inner=inner))
     inferences = product_inferences(a, bt, ("A", "B"), b_is_transposed)
-    found += row_length_mistakes(a, b, b_is_transposed) + tile_mistakes(a, bt)
-    return found + tile_index_mistakes(a, b, b_is_transposed) + inferences
+    if inner > 1 and inner % TILE == 0:
+        found.append(known("last product only", lambda: a[..., -1:] @ bt[:, -1:]))
+    found += row_length_mistakes(a, b, b_is_transposed) + tile_index_mistakes(a, b, b_is_transposed)
+    return found + inferences
 
 
 def row_length_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
@@ -67,11 +56,13 @@ def row_length_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mis
                 return left @ (other.transpose(1, 2) if b_is_transposed else other)
 
             found.append(
-                Mistake(
-                    f"{operand} read as [{rows}, {cols}]",
-                    f"{operand} is read as a matrix of {rows} rows and {cols} columns; it is "
-                    f"[{', '.join(right[operand])}]: look at the row length in its index and at the bounds.",
+                known(
+                    "{operand} read as [{rows}, {cols}]",
                     answer,
+                    operand=operand,
+                    rows=rows,
+                    cols=cols,
+                    right=", ".join(right[operand]),
                 )
             )
     return found
@@ -106,14 +97,21 @@ def tile_index_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mis
             read = torch.where(held, matrix.flatten()[index.clamp(0, matrix.numel() - 1)], torch.nan)
             return (torch.where(inside, read, 0.0) * other).sum(-1)
 
+        last, named = f"\nindex = row * {cols} + col", {"operand": operand, "tile": f"{operand.lower()}_tile"}
+        transposed = functools.partial(or_nothing, answer, f"row = {top} + c\ncol = {left} + r{last}")
+        exchanged = functools.partial(or_nothing, answer, f"row = {left} + r\ncol = {top} + c{last}")
+        found.append(known("tiles of {operand} transposed", transposed, **named))
+        found.append(known("tiles of {operand} from exchanged places", exchanged, **named))
         place, index = f"row = {top} + r\ncol = {left} + c", f"index = ({top} + r) * {cols} + {left} + c"
-        for text, then in ((place, f"\nindex = row * {cols} + col"), (index, "")):
+        for text, then in ((place, last), (index, "")):
             found += [
-                Mistake(
-                    f"{operand}: {wrong}",
-                    f"The output matches a tile of {operand} that is loaded with `{wrong}`; it should be `{line}`.",
+                known(
+                    "{operand}: {wrong}",
                     functools.partial(or_nothing, answer, whole + then),
                     vague=True,
+                    operand=operand,
+                    wrong=wrong,
+                    line=line,
                 )
                 for line, wrong, whole in variations(text, (("first_row", "first_col", "k0"), ("M", "N", "K")))
             ]
@@ -132,65 +130,3 @@ def misread(x: Tensor, rows: int, cols: int) -> Tensor:
     index = start + row * cols + col
     flat = torch.cat([x.flatten(), x.new_full((1,), torch.nan)])
     return torch.where((row < rows) & (col < cols), flat[index.clamp(max=x.numel())], 0)
-
-
-def tile_mistakes(a: Tensor, bt: Tensor) -> list[Mistake]:
-    """Mistakes within a tile. a [batch, M, K], bt [batch, K, N]."""
-    inner = a.size(2)
-    found = [
-        Mistake(
-            "tiles of A transposed",
-            f"Each {TILE} x {TILE} tile of A is used transposed: row and column of a_tile are exchanged where it is "
-            "written or where it is read.",
-            lambda: with_tiles_transposed(a) @ bt,
-        ),
-        Mistake(
-            "tiles of B transposed",
-            f"Each {TILE} x {TILE} tile of B is used transposed: row and column of b_tile are exchanged where it is "
-            "written or where it is read.",
-            lambda: a @ with_tiles_transposed(bt),
-        ),
-    ]
-    for operand, matrix, other in (("A", a, bt), ("B", bt, a)):
-        found.append(
-            Mistake(
-                f"tiles of {operand} from exchanged places",
-                f"The tiles of {operand} come from the wrong place: where a tile begins, its first row and its first "
-                "column are exchanged.",
-                lambda matrix=matrix, other=other: (
-                    with_places_exchanged(matrix) @ other if matrix is a else other @ with_places_exchanged(matrix)
-                ),
-            )
-        )
-    if inner > 1 and inner % TILE == 0:
-        found.append(
-            Mistake(
-                "last product only",
-                "Only the last product along K is in the result: it is assigned where it must be added (= for +=).",
-                lambda: a[..., -1:] @ bt[:, -1:],
-            )
-        )
-    return found
-
-
-def with_places_exchanged(x: Tensor) -> Tensor:
-    """x [batch, rows, cols] made of the tiles that begin at (col, row) where (row, col) is meant; zeros outside."""
-    rows, cols = x.shape[1:]
-    tile = _tile_of(x)
-    tall, wide = rows + -rows % tile, cols + -cols % tile
-    seen = x.transpose(1, 2)[:, :tall, :wide]
-    return with_tiles_transposed(pad(seen, (0, wide - seen.size(2), 0, tall - seen.size(1))))[:, :rows, :cols]
-
-
-def with_tiles_transposed(x: Tensor) -> Tensor:
-    """x [batch, rows, cols] with every tile transposed in its place; the last ones are filled up with zeros."""
-    batch, rows, cols = x.shape
-    tile = _tile_of(x)
-    whole = pad(x, (0, -cols % tile, 0, -rows % tile))
-    tiles = whole.view(batch, whole.size(1) // tile, tile, whole.size(2) // tile, tile)
-    return tiles.transpose(2, 4).reshape(whole.shape)[:, :rows, :cols]
-
-
-def _tile_of(x: Tensor) -> int:
-    """The side of a tile; where one holds the whole matrix, only what that fills: of 70,000 the zeros take seconds."""
-    return min(TILE, max(x.shape[1:]))

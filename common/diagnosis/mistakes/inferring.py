@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.locating import SEPARATION, place, wrong_mask
-from common.diagnosis.mistakes.known import Inference, Mistake
+from common.diagnosis.mistakes.known import Inference, Mistake, Words
+
+known = Words(__file__)
 
 LEAST = 6  # wrong elements, and elements in which an answer differs from the right one
 MOST_ELEMENTS = 1 << 16  # of an output that is compared with every known answer again
@@ -168,17 +170,11 @@ def _operand(
     nothing = len(where) - len(taken)
     if nothing == len(where):
         first, last = (named(where[at].tolist()) for at in (0, -1))
-        return (
-            f"elements of {names[0]} left out",
-            f"{int(moved.sum())} elements of {names[0]} take no part in the products, 0 is in their place: the "
-            f"first is {first}, the last {last}. Look at the bounds and loops that load or multiply them.",
+        return known.says(
+            "elements of {operand} left out", operand=names[0], count=int(moved.sum()), first=first, last=last
         )
     examples = "; ".join(f"{named(source)} where {named(place_of)} belongs" for place_of, source in taken[:3])
-    return (
-        f"other elements of {names[0]}",
-        f"The output is the product of other elements of {names[0]}: {examples}. Look at the index where "
-        f"{names[0]} is read.",
-    )
+    return known.says("other elements of {operand}", operand=names[0], examples=examples)
 
 
 def _counts(out: Tensor, a: Tensor, b: Tensor, bound: float) -> tuple[str, str] | None:
@@ -200,11 +196,8 @@ def _counts(out: Tensor, a: Tensor, b: Tensor, bound: float) -> tuple[str, str] 
         return None
     if len(wrong) == inner and len(set(whole.tolist())) == 1:
         factor = int(whole[0])
-        return "times one factor", f"Every output is {factor} times the right one: every product counts {factor} times."
+        return known.says("times one factor", factor=factor)
     told = ", ".join(f"k = {k}: {int(whole[k])} times" for k in wrong[:4])
-    return (
-        "products counted wrongly",
-        f"Each output is a sum of the right products, but they do not count once each "
-        f"({told}{', ...' if len(wrong) > 4 else ''}; {len(wrong)} of {inner} in "
-        "all): look at the loop over k, where it begins, its step, and where it ends.",
+    return known.says(
+        "products counted wrongly", told=told, more=", ..." if len(wrong) > 4 else "", count=len(wrong), inner=inner
     )

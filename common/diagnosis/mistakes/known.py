@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from common.console.words import Sentences
 from common.reference import oracle as right
 
 TILES = (8, 16, 32, 64, 128, 256)
@@ -40,6 +41,10 @@ class Mistake:
         """The same; its answer is computed once."""
         return replace(self, answer=functools.cache(self.answer))
 
+    def then(self, use: Callable[[Tensor], Tensor]) -> Mistake:
+        """The same mistake, followed to what is computed from its answer."""
+        return replace(self, answer=lambda: use(self.answer()))
+
 
 class Inference(Mistake):
     """What can be concluded from an output that equals no known wrong answer, where the operator is linear in an input.
@@ -57,6 +62,31 @@ class Inference(Mistake):
         return self
 
 
+class Words:
+    """The sentences of a module's known mistakes, and the mistakes made with them: `known = Words(__file__)`.
+
+    A key is the mistake's name; where that has several sentences it goes on with " #2". `always` are values that stay
+    the same.
+    """
+
+    def __init__(self, module: str, **always: object) -> None:
+        self._says, self._always = Sentences(module), always
+
+    def __call__(
+        self, key: str, answer: Callable[[], Tensor], vague: bool = False, reads_unused: bool = False, **values: object
+    ) -> Mistake:
+        """The mistake of this key, with these values in its name and sentence."""
+        return Mistake(*self.says(key, **values), answer, vague, reads_unused)
+
+    def says(self, key: str, **values: object) -> tuple[str, str]:
+        """The name and the sentence of what was concluded from an output."""
+        values = self._always | values
+        return key.split(" #")[0].format(**values), self._says(key, **values)
+
+
+known = Words(__file__)
+
+
 def last_tile_starts(size: int) -> list[int]:
     """Where the last, partial tile of an axis begins, for every usual tile width, the largest first."""
     return sorted({size // tile * tile for tile in TILES if size % tile}, reverse=True)
@@ -64,22 +94,9 @@ def last_tile_starts(size: int) -> list[int]:
 
 def any_mistakes(ref: Tensor) -> list[Mistake]:
     """Mistakes that need no mathematics: zeros, the output transposed."""
-    found = [
-        Mistake(
-            "all zeros",
-            "Every output is 0.",
-            lambda: torch.zeros_like(ref),
-        )
-    ]
+    found = [known("all zeros", lambda: torch.zeros_like(ref))]
     if ref.dim() >= 2 and min(ref.shape[-2:]) > 1:
-        found.append(
-            Mistake(
-                "output transposed",
-                "Each output matrix comes out transposed: element [row, col] is where [col, row] belongs. Either the "
-                "index of the store is not row * columns + col, or the operands of a product A B^T are exchanged.",
-                lambda: ref.transpose(-2, -1).contiguous().reshape(ref.shape),
-            )
-        )
+        found.append(known("output transposed", lambda: ref.transpose(-2, -1).contiguous().reshape(ref.shape)))
     return found
 
 
@@ -88,39 +105,16 @@ def softmax_mistakes(x: Tensor) -> list[Mistake]:
     largest = x.amax(-1, keepdim=True)
     e = torch.exp(x - torch.where(largest == -math.inf, 0.0, largest))
     masked = largest == -math.inf
-    no_max = (
-        "The maximum of the row is not subtracted before exp: exp(x) overflows float32 from x = 88.7 on (inf / "
-        "inf is NaN) and is 0 for every x below -104."
-    )
     found = [
-        Mistake(
-            "not normalized",
-            "The outputs are exp(x - max) and are not divided by the sum of their row.",
-            lambda: e,
-        ),
-        Mistake(
-            "masked row is NaN",
-            "Rows in which every entry is -inf give NaN: -inf - (-inf) is NaN, and so is 0 / 0. In this course "
-            "such a row is all zeros.",
-            lambda: torch.where(masked, math.nan, right.softmax(x)),
-        ),
-        *(
-            Mistake("no max subtraction", no_max, lambda guarded=guarded: softmax_without_max(x, guarded))
-            for guarded in (True, False)
-        ),
-        Mistake(
-            "divided by the maximum",
-            "Each exp(x - max) is divided by the row's maximum instead of its sum.",
-            lambda: e / largest,
-        ),
+        known("not normalized", lambda: e),
+        known("masked row is NaN", lambda: torch.where(masked, math.nan, right.softmax(x))),
+        known("no max subtraction", lambda: softmax_without_max(x, True)),
+        known("no max subtraction", lambda: softmax_without_max(x, False)),
+        known("divided by the maximum", lambda: e / largest),
     ]
     if x.size(0) > 1:
         found += [
-            Mistake(
-                "softmax over the wrong axis",
-                "The softmax runs over the wrong axis: the columns sum to 1 where the rows should.",
-                lambda: right.softmax(x.transpose(-2, -1)).transpose(-2, -1),
-            ),
+            known("softmax over the wrong axis", lambda: right.softmax(x.transpose(-2, -1)).transpose(-2, -1)),
         ]
     return found
 

@@ -8,7 +8,9 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.known import Mistake, Words
+
+known = Words(__file__)
 
 MOST_ELEMENTS = 1 << 16  # of all inputs: each layout is one more call of the reference
 
@@ -32,13 +34,12 @@ def layout_mistakes(inputs: Mapping[str, Tensor], ref: Tensor, reference: Callab
     for names in sets:
         for axes in _pairs(floats[names[0]]):
             read = {name: floats[name].reshape(_swapped(floats[name], axes)).transpose(*axes) for name in names}
-            says = _says(" and ".join(names), "read", floats[names[0]], axes, len(names) > 1)
-            name = f"axes of {', '.join(names)} exchanged"
-            found.append(Mistake(name, says, lambda read=read: reference(**{**inputs, **read})))
+            said = _said(floats[names[0]], axes) | {"names": ", ".join(names), "all": " and ".join(names)}
+            key = "axes of {names} exchanged #2" if len(names) > 1 else "axes of {names} exchanged"
+            found.append(known(key, lambda read=read: reference(**{**inputs, **read}), **said))
     for axes in _pairs(ref):
-        says = _says("The output", "written", ref, axes)
         answer = ref.transpose(*axes).contiguous().view(ref.shape)
-        found.append(Mistake("axes of the output exchanged", says, lambda answer=answer: answer))
+        found.append(known("axes of the output exchanged", lambda answer=answer: answer, **_said(ref, axes)))
     return found
 
 
@@ -54,7 +55,5 @@ def _swapped(x: Tensor, axes: tuple[int, int]) -> torch.Size:
     return torch.Size(sizes)
 
 
-def _says(what: str, done: str, x: Tensor, axes: tuple[int, int], several: bool = False) -> str:
-    are, they = ("are", "they are") if several else ("is", "it is")
-    of = f"axes {axes[0]} and {axes[1]} exchanged"
-    return f"{what} {are} {done} as if stored as {list(_swapped(x, axes))}, with {of}; {they} {list(x.shape)}."
+def _said(x: Tensor, axes: tuple[int, int]) -> dict[str, object]:
+    return {"stored": [*_swapped(x, axes)], "i": axes[0], "j": axes[1], "shape": [*x.shape]}

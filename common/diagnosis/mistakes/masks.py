@@ -13,18 +13,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.known import Mistake, Words
 from common.reference import oracle as right
+
+known = Words(__file__)
 
 
 def causal_mistakes(s: Tensor, causal: bool, lower_right: bool = False) -> list[Mistake]:
     """Mistakes in the causal mask; s [..., S_q, S_k] is scaled, and masked by the mask argument only."""
     see = right.causal_mask(*s.shape[-2:], s.device, lower_right)
     if not causal:
-        says = "The causal mask is applied although causal is false."
         if s.size(-2) == 1:  # V of key 0 comes out, which has other causes
             return []
-        return [Mistake("causal mask not asked for", says, lambda: s.masked_fill(~see, -math.inf))]
+        return [known("causal mask not asked for", lambda: s.masked_fill(~see, -math.inf))]
     lag = s.size(-1) - s.size(-2)
     diagonal = lag if lower_right else 0
     last = "i" if diagonal == 0 else f"i {'+' if diagonal > 0 else '-'} {abs(diagonal)}"  # the last key of query i
@@ -33,59 +34,20 @@ def causal_mistakes(s: Tensor, causal: bool, lower_right: bool = False) -> list[
         """The scores of the keys j <= i + number only."""
         return s.masked_fill(~torch.ones_like(see).tril(number), -math.inf)
 
-    off_by_one = (
-        "The causal mask is off by one: the diagonal is masked too. Query i must see key j for every "
-        f"j <= {last}, {'its own position' if diagonal == 0 else 'the last one'} included."
-    )
+    included = "its own position" if diagonal == 0 else "the last one"
     found = [
-        Mistake(
-            "causal mask missing",
-            f"The causal mask is missing: queries see keys of the future (j > {last}).",
-            lambda: s,
-        ),
-        Mistake("mask off by one", off_by_one, lambda: below(diagonal - 1)),
-        Mistake(
-            "mask off by one",
-            f"The causal mask is off by one: query i sees key {last} + 1, one step into the future. Mask every "
-            f"j > {last}.",
-            lambda: below(diagonal + 1),
-        ),
-        Mistake(
-            "mask transposed",
-            f"The causal mask is transposed: query i sees the keys j >= {last}; it must see j <= {last}.",
-            lambda: s.masked_fill(torch.ones_like(see).tril(diagonal - 1), -math.inf),
-        ),
-        Mistake(
-            "masked scores are 0",
-            "Masked scores are set to 0 instead of -inf: exp(0) is 1, so they still count.",
-            lambda: s.masked_fill(~see, 0.0),
-        ),
+        known("causal mask missing", lambda: s, last=last),
+        known("mask off by one #2", lambda: below(diagonal - 1), last=last, included=included),
+        known("mask off by one", lambda: below(diagonal + 1), last=last),
+        known("mask transposed", lambda: s.masked_fill(torch.ones_like(see).tril(diagonal - 1), -math.inf), last=last),
+        known("masked scores are 0", lambda: s.masked_fill(~see, 0.0)),
     ]
     if lag and lower_right:
-        found.append(
-            Mistake(
-                "causal mask counted from the start",
-                f"The causal mask is aligned with the first key, j <= i. With lower_right both count from the end: "
-                f"query i sees the keys j <= i + S_k - S_q (= {last}).",
-                lambda: below(0),
-            )
-        )
-        found.append(
-            Mistake(
-                "causal mask shifted the wrong way",
-                f"The causal mask is shifted the wrong way: query i sees the keys j <= i + S_q - S_k; it must be "
-                f"j <= i + S_k - S_q (= {last}).",
-                lambda: below(-lag),
-            )
-        )
+        found.append(known("causal mask counted from the start", lambda: below(0), last=last))
+        found.append(known("causal mask shifted the wrong way", lambda: below(-lag), last=last))
     elif lag:
         found.append(
-            Mistake(
-                "causal mask counted from the end",
-                f"The causal mask is aligned with the last key: query i sees the keys j <= i + S_k - S_q (= i "
-                f"{'+' if lag > 0 else '-'} {abs(lag)}). Here, as in PyTorch, both count from the start: j <= i.",
-                lambda: below(lag),
-            )
+            known("causal mask counted from the end", lambda: below(lag), lag=f"{'+' if lag > 0 else '-'} {abs(lag)}")
         )
     return found
 
@@ -99,35 +61,15 @@ def mask_mistakes(raw: Tensor, factor: float, causal: bool, mask: Tensor, lower_
         return hide_future(s, mask=other)
 
     kind = "bool" if mask.dtype == torch.bool else "float"
-    found = [
-        Mistake(
-            "mask ignored",
-            f"The {kind} mask that was given is not applied to the scores.",
-            lambda: hide_future(s),
-        )
-    ]
+    found = [known("mask ignored", lambda: hide_future(s), kind=kind)]
     if kind == "bool":
         found += [
-            Mistake(
-                "mask inverted",
-                "The bool mask is inverted: true means that the query may attend to the key, and false hides it.",
-                lambda: with_mask(~mask),
-            ),
+            known("mask inverted", lambda: with_mask(~mask)),
         ]
     else:
         found += [
-            Mistake(
-                "mask added before the scale",
-                "The float mask is added to the scores before they are scaled, so it is scaled too: it belongs to the "
-                "scaled scores.",
-                lambda: hide_future((raw + mask) * factor),
-            ),
-            Mistake(
-                "float mask read as bool",
-                "The float mask is used as if it were bool: every number but 0 counts as true. It must be added to "
-                "the scores.",
-                lambda: with_mask(mask != 0),
-            ),
+            known("mask added before the scale", lambda: hide_future((raw + mask) * factor)),
+            known("float mask read as bool", lambda: with_mask(mask != 0)),
         ]
     return found + _broadcast_mistakes(mask, raw.shape, with_mask)
 
@@ -137,11 +79,11 @@ def _broadcast_mistakes(mask: Tensor, shape: torch.Size, with_mask: Callable[[Te
     whole = mask.reshape((1,) * (len(shape) - mask.dim()) + mask.shape)
     names = ("batch entry", "head", "query", "key")[-len(shape) :]
     found = [
-        Mistake(
+        known(
             "mask broadcast wrong",
-            f"The mask of the first {name} is used for every {name}: along this dimension the mask has size "
-            f"{whole.size(axis)} and its stride must not be 0.",
             lambda axis=axis: with_mask(whole.narrow(axis, 0, 1)),
+            name=name,
+            size=whole.size(axis),
         )
         for axis, name in enumerate(names)
         if whole.size(axis) > 1
@@ -152,10 +94,6 @@ def _broadcast_mistakes(mask: Tensor, shape: torch.Size, with_mask: Callable[[Te
         fits = all(size in (1, wanted) for size, wanted in zip(turned.shape, shape, strict=True))
         if fits and whole.size(a) * whole.size(b) > 1:
             found.append(
-                Mistake(
-                    "mask broadcast wrong",
-                    f"The {name_a} and the {name_b} are exchanged where the mask is read.",
-                    lambda turned=turned: with_mask(turned),
-                )
+                known("mask broadcast wrong #2", lambda turned=turned: with_mask(turned), name_a=name_a, name_b=name_b)
             )
     return found

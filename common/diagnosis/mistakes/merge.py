@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import misread
-from common.diagnosis.mistakes.known import Inference, Mistake
+from common.diagnosis.mistakes.known import Inference, Mistake, Words
 from common.diagnosis.mistakes.softmax_formulas import merge_formulas
 from common.diagnosis.mistakes.weights import explain_weights
 from common.reference import oracle as right
 
 LANES = 32
 MOST_READ = 1 << 14  # elements of outs, for wrong indices
+
+known = Words(__file__, LANES=LANES)
 
 
 def merge_states(outs: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,10 +42,6 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
     e = torch.exp(lse - torch.where(m == -math.inf, 0.0, m))
     single = torch.exp(lse.float())
     rounded = (m.float() + e.sum(0).float().log()).to(lse.dtype)
-    too_large = (
-        "The weights are exp(lse) without the maximum subtracted: exp(lse) overflows float32 from lse = 88.7 on, and "
-        "inf / inf is NaN."
-    )
 
     def first(count: int) -> Tensor:
         return merge_states(outs[:count], lse[:count])[0]
@@ -52,83 +50,37 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
         return (single[..., None] * outs.float().masked_fill(empty[..., None], 0.0)).sum(0) / single.sum(0)[:, None]
 
     found = [
-        Mistake(
-            "plain average",
-            "The outputs are averaged, each part with the same weight. A part counts by what its scores weigh: "
-            "exp(lse - m) / l.",
-            lambda: weighted(torch.full_like(lse, 1 / parts), outs, lse),
-        ),
-        Mistake(
-            "plain sum",
-            "The outputs are added up without weights: every part weighs 1. Either its weight is forgotten, or each "
-            "lane made it with a maximum and a sum of its own part alone, which were never merged.",
-            lambda: weighted(torch.ones_like(lse), outs, lse),
-        ),
-        Mistake(
-            "weights not normalized",
-            "The weights are exp(lse - m) and are not divided by their sum.",
-            lambda: weighted(e, outs, lse),
-        ),
-        Mistake(
-            "weights from the rounded lse",
-            "The weights are exp(lse - merged_lse). merged_lse is rounded to float32, by up to 0.0005 at 10,000: the "
-            "weights do not sum to 1. Use exp(lse - m) / l.",
-            lambda: weighted(torch.exp(lse - rounded), outs, lse),
-        ),
-        Mistake("no max subtraction", too_large, lambda: by_numbers().to(outs.dtype)),
-        Mistake(
-            "no max subtraction",
-            too_large,
+        known("plain average", lambda: weighted(torch.full_like(lse, 1 / parts), outs, lse)),
+        known("plain sum", lambda: weighted(torch.ones_like(lse), outs, lse)),
+        known("weights not normalized", lambda: weighted(e, outs, lse)),
+        known("weights from the rounded lse", lambda: weighted(torch.exp(lse - rounded), outs, lse)),
+        known("no max subtraction #2", lambda: by_numbers().to(outs.dtype)),
+        known(
+            "no max subtraction #2",
             lambda: torch.where(single.sum(0)[:, None] == 0, 0.0, by_numbers()).to(outs.dtype),
         ),
-        Mistake(
-            "last part only",
-            "The output is that of the last part: each part overwrites the one before.",
-            lambda: weighted(torch.ones_like(lse[-1:]), outs[-1:], lse[-1:]),
-        ),
-        Mistake(
-            "empty part read",
-            "A part with lse = -inf is read: its output may be NaN (no thread wrote it), and 0 * NaN is NaN. Skip a "
-            "part whose weight is 0.",
-            lambda: (right.softmax(lse.T).T[..., None] * outs).sum(0),
-        ),
-        Mistake(
-            "empty part is NaN",
-            "Rows with an empty part give NaN: its lse is -inf, and -inf - (-inf) is NaN. Such a part contributes "
-            "nothing.",
-            lambda: torch.where(empty.any(0)[:, None], math.nan, merge_states(outs, lse)[0]),
-        ),
-        Mistake(
+        known("last part only", lambda: weighted(torch.ones_like(lse[-1:]), outs[-1:], lse[-1:])),
+        known("empty part read", lambda: (right.softmax(lse.T).T[..., None] * outs).sum(0)),
+        known("empty part is NaN", lambda: torch.where(empty.any(0)[:, None], math.nan, merge_states(outs, lse)[0])),
+        known(
             "row without keys is NaN",
-            "Rows whose parts are all empty give NaN: -inf - (-inf) is NaN, and so is 0 / 0. They must give zeros.",
             lambda: torch.where((m == -math.inf)[:, None], math.nan, merge_states(outs, lse)[0]),
         ),
     ]
     if parts > LANES:
-        stops = f"each lane takes one part and stops. It must go on in steps of {LANES}."
         found += [
-            Mistake(
-                "first 32 parts only",
-                f"Only the first {LANES} of {parts} parts count: {stops}",
-                lambda: first(LANES),
-            ),
-            Mistake(
-                "first 32 parts only",
-                f"The sum that divides the weights holds only the first {LANES} of {parts} parts: {stops}",
+            known("first 32 parts only", lambda: first(LANES), parts=parts),
+            known(
+                "first 32 parts only #2",
                 lambda: weighted(torch.exp(lse - torch.logsumexp(lse[:LANES], 0)), outs, lse),
+                parts=parts,
             ),
         ]
     if parts > 1:
-        found += [
-            Mistake("first part only", "The output is that of the first part.", lambda: first(1)),
-        ]
+        found.append(known("first part only", lambda: first(1)))
     if parts > 1 and rows > 1:
         found.append(
-            Mistake(
-                "lse read as [rows, parts]",
-                "lse is read as if it lay in memory as [rows, parts]; it is [parts, rows]: lse[part * rows + row].",
-                lambda: weighted(right.softmax(lse.reshape(rows, parts)).T, outs, lse),
-            )
+            known("lse read as [rows, parts]", lambda: weighted(right.softmax(lse.reshape(rows, parts)).T, outs, lse))
         )
     found += merge_formulas(outs, lse) + _misread(outs, lse)
     return [*found, Inference(lambda out, bound: _read_weights(out, outs, lse))]
@@ -181,31 +133,14 @@ def merged_lse_mistakes(lse: Tensor) -> list[Mistake]:
     m = lse.amax(0)
     l = torch.exp(lse - torch.where(m == -math.inf, 0.0, m)).sum(0)  # noqa: E741
     return [
-        Mistake(
-            "empty part is NaN",
-            "Rows with an empty part give NaN: its lse is -inf, and -inf - (-inf) is NaN. Such a part contributes "
-            "nothing.",
-            lambda: torch.where((lse == -math.inf).any(0), math.nan, m + torch.log(l)),
-        ),
-        Mistake("only the maximum", "The merged lse is the largest lse; it is m + log(l).", lambda: m),
-        Mistake("maximum left out", "The merged lse is log(l) alone; it is m + log(l).", lambda: torch.log(l)),
-        Mistake("plain sum", "The merged lse is the sum of the parts' lse; it is m + log(l).", lambda: lse.sum(0)),
-        Mistake("logarithm left out", "The merged lse is m + l; it is m + log(l).", lambda: m + l),
-        Mistake(
-            "no max subtraction",
-            "The merged lse is log(sum of exp(lse)): exp(lse) overflows float32 from lse = 88.7 on. It is m + log(l).",
-            lambda: torch.log(torch.exp(lse.float()).sum(0)).to(lse.dtype),
-        ),
-        Mistake(
-            "row without keys is NaN",
-            "Rows whose parts are all empty give NaN; their lse is -inf.",
-            lambda: torch.where(m == -math.inf, math.nan, m + torch.log(l)),
-        ),
-        Mistake(
-            "row without keys is 0",
-            "Rows whose parts are all empty give 0; their lse is -inf, the logarithm of 0.",
-            lambda: torch.where(m == -math.inf, 0.0, m + torch.log(l)),
-        ),
+        known("empty part is NaN", lambda: torch.where((lse == -math.inf).any(0), math.nan, m + torch.log(l))),
+        known("only the maximum", lambda: m),
+        known("maximum left out", lambda: torch.log(l)),
+        known("plain sum #2", lambda: lse.sum(0)),
+        known("logarithm left out", lambda: m + l),
+        known("no max subtraction", lambda: torch.log(torch.exp(lse.float()).sum(0)).to(lse.dtype)),
+        known("row without keys is NaN #2", lambda: torch.where(m == -math.inf, math.nan, m + torch.log(l))),
+        known("row without keys is 0", lambda: torch.where(m == -math.inf, 0.0, m + torch.log(l))),
         *merge_formulas(torch.zeros_like(lse[..., None]), lse, "lse_new"),
         *misread(
             "lse",

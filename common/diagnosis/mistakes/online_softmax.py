@@ -13,13 +13,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.known import Mistake, Words
+
+known = Words(__file__)
 
 WARP = 32
-STARTS_AT_0 = (
-    "The running maximum starts at 0; it must start at -inf. Where all scores are far below 0 every exp(score - m) "
-    "underflows to 0."
-)
 
 
 def shift_of(m: Tensor) -> Tensor:
@@ -32,8 +30,8 @@ def divided(o: Tensor, l: Tensor) -> Tensor:  # noqa: E741
     return torch.where(l == 0, 0.0, o / l)
 
 
-# A wrong state of every row: a name, what to tell, and (m, l), both [rows, 1]
-_StateMistake = tuple[str, str, Callable[[], tuple[Tensor, Tensor]]]
+# A wrong state of every row: the key of a known mistake, and (m, l), both [rows, 1]
+_StateMistake = tuple[str, Callable[[], tuple[Tensor, Tensor]]]
 
 
 def thread_states(
@@ -79,9 +77,6 @@ def _state_mistakes(x: Tensor, threads: int, items: int) -> list[_StateMistake]:
     """Wrong (m, l) of the rows of x [rows, cols]."""
     rows, cols = x.shape
     m = x.amax(-1, keepdim=True)
-    merging = (
-        "States are merged without rescaling: each l must be multiplied by exp(m_own - m_merged) before they are added"
-    )
 
     def by_warps(
         moved_in_warp: bool = True, moved_in_block: bool = True, guarded: bool = True
@@ -103,26 +98,13 @@ def _state_mistakes(x: Tensor, threads: int, items: int) -> list[_StateMistake]:
         return largest, torch.exp(x - largest).sum(-1, keepdim=True) + padding * torch.exp(-largest)
 
     return [
-        (
-            "no rescale in the online softmax",
-            "When the running maximum of a thread grows, l must be multiplied by exp(m_old - m_new); here it is not.",
-            lambda: merged(*thread_states(x, threads, items, moved=False)),
-        ),
-        ("merged without rescaling", f"{merging} (the lanes of a warp).", lambda: by_warps(False, True)),
-        ("merged without rescaling", f"{merging} (the warps of the block).", lambda: by_warps(True, False)),
-        ("merged without rescaling", f"{merging}.", lambda: by_warps(False, False)),
-        ("maximum starts at 0", STARTS_AT_0, at_least_0),
-        (
-            "masked row is NaN",
-            "Where a thread or a warp has seen nothing but -inf, m is -inf, and -inf - (-inf) is NaN; it spreads to "
-            "the whole row. Subtract shift_of(m), which is 0 there.",
-            lambda: by_warps(guarded=False),
-        ),
-        (
-            "padding counts",
-            "Columns past the end of the row are taken as 0; exp(0 - m) is not nothing. They must be -inf.",
-            padded_with_0,
-        ),
+        ("no rescale in the online softmax", lambda: merged(*thread_states(x, threads, items, moved=False))),
+        ("merged without rescaling", lambda: by_warps(False, True)),
+        ("merged without rescaling #2", lambda: by_warps(True, False)),
+        ("merged without rescaling #3", lambda: by_warps(False, False)),
+        ("maximum starts at 0", at_least_0),
+        ("masked row is NaN #2", lambda: by_warps(guarded=False)),
+        ("padding counts", padded_with_0),
     ]
 
 
@@ -136,34 +118,22 @@ def online_softmax_mistakes(x: Tensor, threads: int, items: int) -> list[Mistake
         m, l = state  # noqa: E741
         return divided(torch.exp(x - shift_of(m)), l)
 
-    return [
-        Mistake(name, says, lambda state=state: softmax_with(state()))
-        for name, says, state in _state_mistakes(x, threads, items)
-    ]
+    return [known(key, lambda state=state: softmax_with(state())) for key, state in _state_mistakes(x, threads, items)]
 
 
 def row_lse_mistakes(x: Tensor, threads: int, items: int) -> list[Mistake]:
     """Wrong lse of online_softmax(x), [rows] for x [rows, cols]; see online_softmax_mistakes."""
     m, l = (state.squeeze(-1) for state in merged(*thread_states(x, threads, items)))  # noqa: E741
     found = [
-        Mistake("maximum left out", "lse is log(l) alone; it is m + log(l).", lambda: torch.log(l)),
-        Mistake("only the maximum", "lse is the maximum alone; it is m + log(l).", lambda: m),
-        Mistake(
-            "no max subtraction",
-            "lse is log(sum of exp(x)): exp(x) overflows float32 from x = 88.7 on. It is m + log(l).",
-            lambda: torch.log(torch.exp(x.float()).sum(-1)).to(x.dtype),
-        ),
-        Mistake(
-            "masked row is NaN",
-            "A row that is -inf throughout gives NaN; its logsumexp is -inf.",
-            lambda: torch.where(l == 0, math.nan, m + torch.log(l)),
-        ),
+        known("maximum left out", lambda: torch.log(l)),
+        known("only the maximum", lambda: m),
+        known("no max subtraction", lambda: torch.log(torch.exp(x.float()).sum(-1)).to(x.dtype)),
+        known("masked row is NaN", lambda: torch.where(l == 0, math.nan, m + torch.log(l))),
     ]
 
     def lse_with(state: tuple[Tensor, Tensor]) -> Tensor:
         return (shift_of(state[0]) + torch.log(state[1])).squeeze(-1)
 
     return found + [
-        Mistake(name, says, lambda state=state: lse_with(state()))
-        for name, says, state in _state_mistakes(x, threads, items)
+        known(key, lambda state=state: lse_with(state())) for key, state in _state_mistakes(x, threads, items)
     ]

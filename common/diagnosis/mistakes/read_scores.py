@@ -9,6 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.known import Words
+
+known = Words(__file__)
+
 LEAST_WEIGHT = 1e-7  # below it float32 tells little of the logarithm
 SAME = 0.02  # of a score's difference
 MOST_ROWS = 64
@@ -64,8 +68,4 @@ def _explain_rows(centered: Tensor, used: Tensor, scores: Tensor) -> Told:
     if len(pairs) < 3:
         return None
     shown = "; ".join(f"row {row} those of row {best}" for row, best in pairs[:3])
-    return (
-        "rows with the weights of others",
-        f"Rows have the weights that belong to other rows: {shown}; and so on. Look at the index of the row where Q is "
-        "read, and where weights are stored and read again: what is its offset?",
-    )
+    return known.says("rows with the weights of others", shown=shown)

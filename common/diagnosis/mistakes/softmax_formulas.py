@@ -14,6 +14,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import computed, varied, varied_by
 from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.online_softmax import divided
 
 ROW = """\
 m = rowmax(x)
@@ -45,32 +46,37 @@ def row_formulas(x: Tensor, result: str = "y") -> list[Mistake]:
     return varied(ROW, {"x": x}, lambda values: values[result] if result == "y" else values[result].squeeze(-1))
 
 
-def state_before(s: Tensor, value: Tensor) -> dict[str, Tensor]:
-    """m, l and O before the first key; s [..., rows, keys], value [..., keys, head_dim]."""
-    m = torch.full_like(s[..., :1], -math.inf)
-    return {"m": m, "l": torch.zeros_like(m), "O": torch.zeros_like(m * value[..., :1, :])}
+def state_after(
+    s: Tensor, value: Tensor, tile: int, step: str = STEP, begin: int = 0, stride: int = 0, first_max: float = -math.inf
+) -> dict[str, Tensor]:
+    """m, l and O of the rows after a loop that takes `tile` keys at a time.
+
+    Args:
+        s: masked scores [..., rows, keys].
+        value: [..., keys, head_dim].
+        tile: keys per turn.
+        step: the formulas of a turn.
+        begin, stride: the first key of the first turn, and from turn to turn; 0: `tile`.
+        first_max: the maximum before the first key.
+    """
+    m = torch.full_like(s[..., :1], first_max)
+    state = {"m": m, "l": torch.zeros_like(m), "O": torch.zeros_like(m * value[..., :1, :])}
+    for start in range(begin, s.size(-1), stride or tile):
+        keys = slice(start, start + tile)
+        after = computed(step, state | {"S": s[..., keys], "V": value[..., keys, :]})
+        state = {name: after[name] for name in state}
+    return state
+
+
+def tile_loop(s: Tensor, value: Tensor, tile: int, step: str = STEP, first_max: float = -math.inf) -> Tensor:
+    """The output [..., rows, head_dim] of such a loop."""
+    state = state_after(s, value, tile, step, first_max=first_max)
+    return divided(state["O"], state["l"])
 
 
 def tile_formulas(s: Tensor, value: Tensor, tile: int) -> list[Mistake]:
-    """Wrong outputs [..., S_q, head_dim] of attention whose loop takes `tile` keys at a time.
-
-    Args:
-        s: masked scores [..., S_q, S_k].
-        value: [..., S_k, head_dim].
-        tile: keys per turn.
-    """
-    if s.numel() > MOST_SCORES:
-        return []
-
-    def after_all(step: str) -> Tensor:
-        state = state_before(s, value)
-        for start in range(0, s.size(-1), tile):
-            keys = slice(start, start + tile)
-            state = computed(step, state | {"S": s[..., keys], "V": value[..., keys, :]})
-            state = {name: state[name] for name in ("m", "l", "O")}
-        return torch.where(state["l"] == 0, 0.0, state["O"] / state["l"])
-
-    return varied_by(STEP, after_all)
+    """Wrong outputs of such a loop, one line of its formulas wrong."""
+    return varied_by(STEP, lambda step: tile_loop(s, value, tile, step)) if s.numel() <= MOST_SCORES else []
 
 
 def merge_formulas(outs: Tensor, lse: Tensor, result: str = "out") -> list[Mistake]:

@@ -12,6 +12,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.known import Words
+
+known = Words(__file__)
+
 SAME = 2e-3  # relative
 NOTHING = 1e-6  # a weight below this is none
 LEAST = 3  # rows, or entries, that a conclusion needs
@@ -78,11 +82,7 @@ def _keys(touched: Tensor) -> str:
 def _nothing(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     empty = got.abs().amax(-1) < NOTHING
     if bool(empty.all()):
-        return (
-            "no key counts",
-            "No key has a weight in these rows: nothing of V reaches the output. Are the scores all -infinity, does "
-            "the loop over the keys run at all, and is what it adds up kept?",
-        )
+        return known.says("no key counts")
     return None
 
 
@@ -91,10 +91,7 @@ def _uniform(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     spread = (got.amax(-1) - torch.where(seen, got, torch.inf).amin(-1)).abs()
     sums_to_one = (got.sum(-1) - 1).abs() < SAME
     if right.size(-1) >= 4 and bool((spread < SAME * got.amax(-1)).all()) and bool(sums_to_one.all()):
-        return (
-            "equal weights",
-            "In every wrong row the keys have equal weights, as if all their scores were the same.",
-        )
+        return known.says("equal weights")
     return None
 
 
@@ -112,12 +109,7 @@ def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     if not bool(extra.any()) or not _shares_right(got, right, right > 0):
         return None
     row = int(extra.any(-1).nonzero()[0])
-    return (
-        "hidden keys count",
-        f"Keys have a weight that their query must not see: in the first such row {_keys(extra[row])}. The keys that "
-        "it sees have the right shares among them. Look at the comparison that hides keys, and at the positions that "
-        "it compares.",
-    )
+    return known.says("hidden keys count", keys=_keys(extra[row]))
 
 
 def _left_out(got: Tensor, right: Tensor) -> tuple[str, str] | None:
@@ -127,11 +119,7 @@ def _left_out(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     columns = missing.any(0)
     if bool((columns & (got > HEAVY)).any()):  # some rows have them: report one row
         columns = missing[int(missing.any(-1).nonzero()[0])]
-    return (
-        "keys left out",
-        f"Keys have no weight that should have some: {_keys(columns)}. The others have the right shares among them. "
-        "Are they hidden, loaded, and added up, and is what they add kept?",
-    )
+    return known.says("keys left out", keys=_keys(columns))
 
 
 def _ratio(got: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,20 +139,11 @@ def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
         return None
     factors = low[many]
     if float((factors - factors[0]).abs().max()) < 5 * SAME * float(factors[0]):
-        return (
-            "all weights times one factor",
-            f"All weights are {float(factors[0]):.4g} times what they should be, the same factor in every row. "
-            "Is something multiplied, divided, or added up once too often, or too little, after the softmax?",
-        )
+        return known.says("all weights times one factor", factor=float(factors[0]))
     row = int((got[many].sum(-1) - right[many].sum(-1)).abs().argmax())
     sums = float(got[many][row].sum())
     size = "smaller" if bool((factors > 1).all()) else "larger" if bool((factors < 1).all()) else "other"
-    return (
-        "rows not normalized",
-        f"Within each row the weights have the right shares, but they sum to other numbers than 1, such as {sums:.6g}: "
-        f"the sum that divides the row is {size} than that of its weights. Look at what is added to it, at its first "
-        "value, and at how it is rescaled.",
-    )
+    return known.says("rows not normalized", sums=sums, size=size)
 
 
 def _counted(got: Tensor, right: Tensor) -> tuple[str, str] | None:
@@ -187,11 +166,8 @@ def _counted(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     if not bool(alike.all()) or int(telling.sum()) < ENOUGH or int(telling.any(-1).sum()) < 2:
         return None
     most = int(count.max())
-    return (
-        "keys count several times",
-        f"Keys are added up {'twice' if most == 2 else f'up to {most} times'}, numerator and sum alike: in every row "
-        f"that sees them {_keys(count > 1)}. The others count once, with the right shares. Do tiles overlap, or do "
-        "threads process the same keys? Look at the steps of the loop over the keys, and at where a tile begins.",
+    return known.says(
+        "keys count several times", times="twice" if most == 2 else f"up to {most} times", keys=_keys(count > 1)
     )
 
 
@@ -221,13 +197,5 @@ def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     ):
         return None
     if slopes[0] < 0:
-        return (
-            "sign of the exponent",
-            "The largest scores have the smallest weights. Is the exponent score minus maximum, and is the sign of the "
-            "scores right?",
-        )
-    return (
-        "scores times a factor",
-        f"The weights are those of scores that are {slopes[0]:.4g} times the right ones: look at the scale, and at "
-        "the base of the exponential.",
-    )
+        return known.says("sign of the exponent")
+    return known.says("scores times a factor", factor=slopes[0])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -68,18 +69,20 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
         tell(f"{finding.launch.shown}  {finding.launch.text}")
     tell(explained(finding))
     left = MOST_SHOWN
+    made = made_in(finding) if number == 1 else []  # a screen holds no more
+    name = len({place.file for _, every in made for place, _ in every}) > 1
     here = {(one.place.file, one.place.line) for one in finding.accesses if one.place}
-    for what, every in made_in(finding) if number == 1 else ():  # a screen holds no more
+    for what, every in made:
         places = [one for one in every if (one[0].file, one[0].line) not in here]
         if not places:
             continue
-        shown = sorted(places[: min(MOST_LINES, left)], key=lambda one: (one[0].file, one[0].line))
+        shown = sorted(places[: min(MOST_LINES, left)], key=lambda one: _by_line(one[0]))
         left -= len(shown)
-        tell(what if shown else f"{what} {_numbers(places)}")
+        tell(what if shown else f"{what} {_numbers(places, name)}")
         for place, text in shown:
-            _quote(console, f"{place.line:>5}  {text}", 4, MOST_QUOTED if what == PASSED else 1)
+            _quote(console, f"{_label(place, name):>5}  {text}", 4, MOST_QUOTED if what == PASSED else 1)
         if shown and len(places) > len(shown):
-            tell(f"  and {_numbers(places[len(shown) :])}")
+            tell(f"  and {_numbers(places[len(shown) :], name)}")
     if number > 1 and may_be_the_index(finding) and "index" not in explained(finding):
         tell(OR_AN_INDEX)
     if group.kind == "race" and group.within_a_warp and not group.only_writes:
@@ -217,9 +220,18 @@ def _cases(cases: Sequence[str]) -> str:
     return f"case {cases[0]} (also in: {named}{more})"
 
 
-def _numbers(places: Sequence[tuple[Place, str]]) -> str:
+def _by_line(place: Place) -> tuple[str, int]:
+    return place.file, place.line
+
+
+def _label(place: Place, name: bool) -> str:
+    """ "94"; with the name of its file, where lines of several are listed: "stages.cuh:94"."""
+    return f"{Path(place.file).name}:{place.line}" if name else str(place.line)
+
+
+def _numbers(places: Sequence[tuple[Place, str]], name: bool) -> str:
     """ "line 94", "lines 94 and 97"."""
-    numbers = [str(number) for number in sorted({place.line for place, _ in places})]
+    numbers = list(dict.fromkeys(_label(one, name) for one in sorted({one for one, _ in places}, key=_by_line)))
     return f"line {numbers[0]}" if len(numbers) == 1 else f"lines {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 

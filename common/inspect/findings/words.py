@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.console.paths import shown_path
-from common.console.words import counted
+from common.console.words import Sentences, counted
 from common.inspect.findings.model import Access, Finding
 from common.inspect.origins import deciding, loop_waits, piece_of
 from common.inspect.source_lines import Place
@@ -29,11 +29,6 @@ _ASKS = re.compile(r"[\s}]*(?:else\s+)?if\s*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\
 _RETURNS = re.compile(r"if\s*\([^;{}]*\)\s*\{?\s*return\s*;")
 _NO_MEMORY = ("accumulator", "mbarrier_fence", "registers_fence", "transaction_count")
 _SPINS = re.compile(r"(?<!\w)while\s*\([^;{}]*\)\s*(?:;|\{\s*\})")
-_WITHOUT_FENCE = (
-    "This kernel waits in a loop until another thread sets a flag, and what is written before the flag is not ordered: "
-    "put a __threadfence() (within a block, __threadfence_block()) between the write and the flag, and another after "
-    "the loop. The flag itself must be volatile or, better, atomic. No barrier belongs in such a loop."
-)
 FAR = 1 << 24  # bytes outside a tensor, from which on an index is probably not just a little too large
 TITLES = {
     "race": "race",
@@ -69,6 +64,9 @@ TITLES = {
     "wrong_value": "wrong number",
     "error": "error",
 }
+
+
+says = Sentences(__file__)
 
 
 # ---- names
@@ -144,33 +142,21 @@ def explained(finding: Finding) -> str:
     }.get(finding.kind)
     if explain:
         return explain(finding)
-    detail = plain(finding.detail)
-    return {
-        "use_after_free": f"This memory was {detail}. Free it after the last "
-        f"{'use' if _is_on_heap(finding) else 'kernel that uses it'}.",
-        "host_access": "In the simulator both are the same memory. On a machine with a GPU the host cannot read or "
-        "write it: the process ends here with a segmentation fault. Let a kernel do it, or cudaMemcpy what the host "
-        "needs.",
-        "double_free": f"The second {'free' if _is_on_heap(finding) else 'cudaFree'} of the same memory: {detail}. "
-        "Free each allocation once.",
-        "leak": f"{finding.count:,} of these were never freed. The device heap lives as long as the program: call free "
-        "or delete for what new gave, in a kernel."
-        if _is_on_heap(finding)
-        else "It is never freed: call cudaFree when the last kernel that uses it has been launched.",
-        "barrier": f"Not all threads of the block come to this barrier{f': {detail}' if detail else ''}. GPUs since "
-        "Volta do not wait for those that have returned, which CUDA does not promise. Take the barrier out of the "
-        "condition or loop that only some of them run through, and let no thread return before it.",
-        "same_value": "They write without an order, but whenever it was seen the value stayed what it was: on a GPU "
-        "the result is the same. To the C++ memory model it is a race: let one thread write, or use atomicExch.",
-        "stale_read": "Another thread may change the value in between; then the atomicCAS that follows fails and "
-        "brings the new one, so the result is right. To the C++ memory model it is still a race.",
-        "volatile_flag": "One thread sets the flag after a fence and another waits for it: every GPU orders that, and "
-        "what was written before the fence. The C++ memory model promises it for atomics only: cuda::atomic_ref, or "
-        "atomicExch to set it and atomicAdd(&flag, 0) to read it.",
-        "absent_lane": f"In a shuffle {detail}: what arrives is undefined, and zero on today's GPUs where the lane has "
-        "returned. Let all lanes of the warp come to the shuffle: guard the value, not the code.",
-        **_asynchronous(finding, detail),
-    }.get(finding.kind, detail)
+    detail, on_heap = plain(finding.detail), _is_on_heap(finding)
+    key = "leak_on_the_heap" if finding.kind == "leak" and on_heap else finding.kind
+    what = {"load": "No thread has waited for it", "store": "It may still be reading shared memory"}
+    return says(
+        key,
+        detail,
+        detail=detail,
+        Detail=detail[:1].upper() + detail[1:],
+        colon_detail=f": {detail}" if detail else "",
+        count=finding.count,
+        earlier=finding.in_order[0].line if finding.accesses else "an unknown line",
+        free="free" if on_heap else "cudaFree",
+        use="use" if on_heap else "kernel that uses it",
+        what=what.get(detail, ""),
+    )
 
 
 def _is_on_heap(finding: Finding) -> bool:
@@ -178,78 +164,27 @@ def _is_on_heap(finding: Finding) -> bool:
     return "of malloc or new" in finding.variable
 
 
-def _asynchronous(finding: Finding, detail: str) -> dict[str, str]:
-    """Copies and products of compute capability 9.0."""
-    earlier = finding.in_order[0].line if finding.accesses else "an unknown line"
-    what = {"load": "No thread has waited for it", "store": "It may still be reading shared memory"}.get(detail, "")
-    return {
-        "copy_not_awaited": f"The copy issued in {earlier} may still be under way: this thread has not seen the "
-        "phase of its mbarrier complete. Wait for that phase first; is the parity the right one, and does the phase "
-        "expect all bytes?",
-        "overwritten_operand": f"What was started in {earlier} may still be reading this memory. Before it is written "
-        "again, the thread that started it must wait (wgmma.wait_group, or cp.async.bulk.wait_group.read) and then "
-        "signal this thread through a barrier.",
-        "accumulator": f"The wgmma issued in {earlier} may write this register at any time: until wgmma.wait_group "
-        "covers its group, no thread may read or write it. The simulator keeps it NaN until then.",
-        "proxy_fence": f"What ordinary stores wrote in {earlier} is visible to tensor cores and TMA only after the "
-        "writing thread's fence.proxy.async, before the barrier. Without it they may read what was there before.",
-        "mbarrier_fence": f"TMA may not see this mbarrier as initialized yet ({detail}): after mbarrier.init the same "
-        "thread needs fence.mbarrier_init.release.cluster or fence.proxy.async, and a barrier must follow.",
-        "registers_fence": "Other instructions have changed the accumulators since the latest wait: a wgmma.fence must "
-        "come before the next wgmma that adds to them.",
-        "wrong_layout": f"{detail[:1].upper()}{detail[1:]}. Both must describe the same bytes: the swizzle, the "
-        "distances from 8 rows to the next, and which dimension is k.",
-        "copy_at_end": f"{what} when the block ends, and its shared memory goes to another block. Wait before the last "
-        "thread returns.",
-        "transaction_count": f"When the block ends, {detail}: what mbarrier.expect_tx announces must be what the "
-        "copies bring, elements outside of the tensor included.",
-    }
-
-
 def _race(finding: Finding) -> str:
     if len(finding.accesses) < 2:
-        return "Two threads use the same memory, at least one of them writes, and there is no barrier between them."
+        return says("race_unknown")
     first, second = finding.in_order
-    if {first.action, second.action} != {"write"} and _SPINS.search(_body_of(finding)):
-        return _WITHOUT_FENCE
-    if first.block != second.block:
-        return _race_of_blocks(first, second)
     actions = {first.action, second.action}
+    lines = {"first": first.line, "First": first.line.capitalize(), "second": second.line}
+    if actions != {"write"} and _SPINS.search(_body_of(finding)):
+        return says("without_a_fence")
+    if first.block != second.block:
+        return says("race_of_blocks_storing" if actions == {"write"} else "race_of_blocks")
     if "atomic" in actions:
-        return (
-            "An atomic operation is safe against other atomic operations only. Make both accesses atomic, or separate "
-            f"them: {_where_to_wait(first, second)}"
-        )
-    if actions == {"write"} and first.place == second.place:
-        return (
-            f"Several threads write this element in {first.line}, and which value remains is undefined. Check the "
-            "index, so that each thread has elements of its own; or let one thread write; or add with atomicAdd."
-        )
+        return says("race_with_an_atomic", wait=_where_to_wait(first, second))
     if actions == {"write"}:
-        return (
-            f"Which of the two values remains is undefined. {first.line.capitalize()} and {second.line} should write "
-            "different elements: check both indices, and which threads come to each line. Only if both are meant to "
-            "write this element must the later write wait for the earlier one."
-        )
+        return says("race_of_one_store" if first.place == second.place else "race_of_two_stores", **lines)
     if "async copy" in actions:
-        return (
-            "cp_async_wait<N>() waits only for the copies that the thread started itself; the others' may not have "
-            "arrived. Put a __syncthreads() after the wait: then all threads have waited."
-        )
-    chance = "The order of the read and the write is undefined."
+        return says("race_of_async_copies")
+    wait = _where_to_wait(first, second)
     if pieces := pieces_of(finding):
-        return (
-            f"{chance} They are parts of {finding.variable}: {first.line} goes through {pieces[0]}, {second.line} "
-            f"through {pieces[1]}. Where the two should not overlap, an index is wrong and leaves its part. Where they "
-            f"do: {_where_to_wait(first, second)}"
-        )
-    if within_a_turn(finding):
-        return (
-            f"{chance} Both happen in {first.line}, in a loop with a barrier: within one iteration a thread reads "
-            "what another one writes. If it should not read that element, the index is wrong. If it should: read, "
-            "__syncthreads(), write."
-        )
-    return f"{chance} {_where_to_wait(first, second)}"
+        given = {"variable": finding.variable, "piece": pieces[0], "other": pieces[1], "wait": wait}
+        return says("race_of_pieces", **lines, **given)
+    return says("race_within_an_iteration" if within_a_turn(finding) else "race", **lines, wait=wait)
 
 
 def pieces_of(finding: Finding) -> tuple[str, str] | None:
@@ -281,45 +216,26 @@ def _where_to_wait(first: Access, second: Access) -> str:
     (upper, lower), file = sorted(lines), first.place.file
     source = read(file)
     around = source.heads(lower) if source else []
-    if upper == lower and not _may_repeat(first.place):
-        return (
-            f"Both happen in line {upper}, and no loop of the kernel is around it: threads read there what others "
-            "write in the same step. Read, __syncthreads(), write; or, where blocks meet, write to another array."
-        )
+    given = {"upper": upper, "lower": lower}
     if upper == lower:
-        return (
-            f"Both happen in line {upper}: put a __syncthreads() between one iteration of the loop and the "
-            "next. If a single iteration reads what another thread writes in it: read, __syncthreads(), write."
-        )
+        return says("wait_in_a_loop" if _may_repeat(first.place) else "wait_no_loop", **given)
     between = {line: Place(file, line).text.split("//")[0] for line in range(upper + 1, lower)}
     barriers = {line: text for line, text in between.items() if "__sync" in text}
     if doubtful := [line for line in barriers if source and not source.is_compiled_with(line, (upper, lower))]:
-        return (
-            f"The barrier in line {doubtful[0]} is inside an #if. If that leaves it out, it is what is missing; if "
-            f"not, put a __syncthreads() after line {lower}."
-        )
+        return says("wait_in_an_if_directive", barrier=doubtful[0], **given)
     if barriers and all(re.search(r"(?<!\w)(?:if|else|while)(?!\w).*__sync", text) for text in barriers.values()):
-        return (
-            f"The barrier between lines {upper} and {lower} is behind a condition, and these threads went past it: "
-            "take it out of the condition, or put a __syncthreads() there that all threads come to."
-        )
+        return says("wait_behind_a_condition", **given)
     warps = {one.thread[0] // WARP for one in (first, second) if one.thread and one.thread[1:] == (0, 0)}
     if barriers and len(warps) > 1 and all("__syncwarp" in text for text in barriers.values()):
-        return (
-            f"The __syncwarp() between lines {upper} and {lower} waits for one warp, and these threads are in two: put "
-            "a __syncthreads() there."
-        )
+        return says("wait_of_a_warp", **given)
     if barriers:
-        return (
-            f"There is a barrier between lines {upper} and {lower}, but none on the way back to line {upper}: "
-            f"put a __syncthreads() after line {lower}."
-        )
-    neighbors = not any(text.strip() for text in between.values())
-    order = f" {OR_THE_ORDER}" if neighbors else ""
+        return says("wait_on_the_way_back", **given)
+    told = says("wait_between", **given)
+    if not any(text.strip() for text in between.values()):
+        told += f" {OR_THE_ORDER}"
     holding = [line_of(one) for one in around if one.type == "if_statement" and one.end_point.row + 1 >= lower]
-    if inside := [line for line in holding if line < upper and "constexpr" not in Place(file, line).text]:
-        order += f" Both are inside the if of line {inside[0]}: all threads of the block must come to the barrier."
-    return f"Put a __syncthreads() between line {upper} and line {lower}.{order}"
+    inside = [line for line in holding if line < upper and "constexpr" not in Place(file, line).text]
+    return told + (says("wait_inside_an_if", around=inside[0]) if inside else "")
 
 
 def _may_repeat(place: Place) -> bool:
@@ -347,27 +263,9 @@ def _lines_in_common(first: Place | None, second: Place | None) -> tuple[int, in
     return one.line, other.line
 
 
-def _race_of_blocks(first: Access, second: Access) -> str:
-    why = "The blocks of a launch run in any order, and __syncthreads() does not reach beyond a block."
-    if first.action == second.action == "write":
-        return (
-            f"{why} Check how blockIdx enters the index: each block should write elements of its own. Or use atomicAdd."
-        )
-    return (
-        f"{why} Put the second step into a kernel of its own: it starts when the first has finished. Or let each block "
-        "read only what it wrote itself."
-    )
-
-
 def _async_race(finding: Finding) -> str:
-    earlier = finding.in_order[0]
-    started = f"The asynchronous copy started in {earlier.line} may still be under way."
-    if finding.accesses[0].action == "read":
-        return (
-            f"{started} Between the copy and this read there must be cp_async_commit(), a cp_async_wait<N>() that "
-            "covers its group, and then a __syncthreads(): each thread waits for its own copies only."
-        )
-    return f"{started} Before this place is written again there must be a cp_async_wait<N>(), then a __syncthreads()."
+    key = "async_race_read" if finding.accesses[0].action == "read" else "async_race_write"
+    return says(key, earlier=finding.in_order[0].line)
 
 
 def _out_of_bounds(finding: Finding) -> str:
@@ -458,20 +356,13 @@ def _misaligned(finding: Finding) -> str:
     bytes_ = finding.accesses[0].bytes if finding.accesses else finding.element_bytes
     vector = {8: " (float2, double)", 16: " (float4)"}.get(bytes_, "")
     elements = f" ({bytes_ // finding.element_bytes} elements)" if bytes_ > finding.element_bytes > 1 else ""
-    return (
-        f"An access of {bytes_} bytes{vector} needs an address that is a multiple of {bytes_} bytes{elements}. Make "
-        "the row length such a multiple (pad shared arrays), or take single elements where it is not."
-    )
+    return says("misaligned", bytes=bytes_, vector=vector, elements=elements)
 
 
 def _uninitialized(finding: Finding) -> str:
     verb = "updated atomically" if finding.accesses and finding.accesses[0].action == "atomic" else "read"
     if finding.space == "shared":
-        return (
-            f"It is {verb}, but no thread of this block has written it: shared memory holds what an earlier block "
-            "left. Fill the whole array (with 0 where a ragged tile ends or a sum does, with -INFINITY for a maximum), "
-            "and put a __syncthreads() between filling and reading."
-        )
+        return says("uninitialized_shared", verb=verb)
     why = "cudaMalloc does not clear memory" if "cudaMalloc" in finding.variable else "a new tensor is not cleared"
     why = "malloc and new do not clear memory" if _is_on_heap(finding) else why
-    return f"It is {verb} before any kernel has written it: {why}. Write the first value with =, not +=, or clear it."
+    return says("uninitialized", verb=verb, why=why)

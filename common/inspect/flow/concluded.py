@@ -101,8 +101,8 @@ def _of_stage(trace: Trace, sources: Sources, stage: WrongStage, inputs: Mapping
     array = trace.memories[stage.memory].array
     launch = trace.launches[stage.launch]
     held = f"held {stage.before}" if stage.before else "had not been written"
-    stages = "Q K^T, the masked scores and the weights"
-    meant = f"it is not {stage.meant} everywhere" if stage.meant else f"it is none of {stages}"
+    stages = "Q K^T, the masked scores, and the weights"
+    meant = f"it does not hold {stage.meant} everywhere" if stage.meant else f"it holds none of {stages}"
     text = f"Before this launch {array.name} {held}; after it {meant}. If it should be "
     text += (
         "that by then, the mistake is in this launch." if stage.meant else "one of them, the mistake is in this launch."

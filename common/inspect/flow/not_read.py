@@ -40,7 +40,7 @@ def not_read(run: Run) -> Finding | None:
 
 
 def misses_nothing(run: Run, element: int) -> bool:
-    """Whether everything that an element depends on is known, and reaches the thread that stores it."""
+    """Whether an element depends on anything, and all of it is known and reaches the thread that stores it."""
     reach = reached(run.trace, run.sources, run.threads) if run.needs and not run.sources.unknown else None
     if reach is None:
         return False
@@ -48,10 +48,9 @@ def misses_nothing(run: Run, element: int) -> bool:
     needed = run.needs.of([element])
     if len(needed) < len(run.needs.leaves):
         return False
-    return all(
-        name in run.sources.first and not bool((one.numpy() & ~here[run.slice_of(name)]).any())
-        for name, one in needed.items()
-        if bool(one.any())
+    used = {name: one.numpy() for name, one in needed.items() if bool(one.any())}
+    return bool(used) and all(
+        name in run.sources.first and not (one & ~here[run.slice_of(name)]).any() for name, one in used.items()
     )
 
 

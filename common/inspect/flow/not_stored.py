@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from torch import Tensor
 
@@ -31,7 +33,8 @@ def not_stored(run: Run) -> Finding | None:
     last = int(stores[np.lexsort((trace.thread[stores], trace.block[stores], trace.launch[stores]))[-1]])
     detail = f"{stored} The access shown is that of the last thread that stores: its index, the loop or the condition "
     detail += "around it, or the launch leaves them out."
-    return finding_of(run, "not_stored", last, "write", detail)
+    found = finding_of(run, "not_stored", last, "write", detail)
+    return replace(found, byte_offset=int(left[0] - here) * found.element_bytes) if mine.size else found
 
 
 def needlessly_stored(run: Run, ref: Tensor) -> Finding | None:

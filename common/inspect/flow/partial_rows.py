@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.console.words import Sentences
 from common.inspect.flow.partial_states import WARP, is_among
 from common.inspect.flow.run import Run, spread
 from common.inspect.source_lines import Place
@@ -21,14 +22,8 @@ from common.testing.case import Case
 
 NEAR = 60.0  # how far from the largest entry an m may lie, so that a sum relative to it is a number
 MAXIMA, SUMS, AFTER = range(3)  # what is wrong first
-SAYS = {
-    MAXIMA: "The largest of the entries that a {unit} reads is not among the numbers that it stores. If it should be, "
-    "this is where it goes wrong.",
-    SUMS: "The largest of the entries that a {unit} reads is among the numbers that it stores, the sum of their "
-    "exponentials relative to one of these is not. If it should be, this is where it goes wrong.",
-    AFTER: "What each {unit} stores of the entries that it reads is right, so what is computed from it afterward is "
-    "wrong.",
-}
+KEYS = ("maxima", "sums", "after")  # of what is said of them
+says = Sentences(__file__)
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ class SharedOut:
     @property
     def says(self) -> str:
         """The same in words."""
-        return SAYS[self.first].format(unit=self.unit)
+        return says(KEYS[self.first], unit=self.unit)
 
 
 def shared_out(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> SharedOut | None:

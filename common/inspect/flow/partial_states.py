@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.console.words import Sentences
 from common.inspect.flow.run import Run, spread
 from common.inspect.source_lines import Place
 from common.testing.case import Case, Scores
@@ -22,22 +23,8 @@ WARP = 32
 CLOSE = 1e-4  # of a number: how far float32 may be away
 UNITS = (1.0, math.log2(math.e))  # of scores: to base e or 2
 SHARED, SCORES, SUMS, OUTPUTS, LARGEST, ALIKE, AFTER = range(7)  # what is wrong first
-SAYS = {
-    SHARED: "Several warps of a block read the same keys, so these count more than once: look at the key with which a "
-    "warp begins, and at the step of its loop.",
-    SCORES: "None of the numbers that a warp stores is the largest score of the keys that it read, or a sum made of "
-    "their scores. If it should store these, the scores are wrong, or what is taken of them first.",
-    SUMS: "The largest score of the keys that a warp read is among the numbers that it stores, the sum of exponentials "
-    "relative to it is not. If it should store that too, this is where it goes wrong.",
-    OUTPUTS: "The sum of the exponentials of the keys that a warp read is among the numbers that it stores, their rows "
-    "of V, weighted with these, are not. If it should store these too, this is where it goes wrong.",
-    LARGEST: "The sum of the exponentials and the rows of V that a warp stores are right relative to the largest score "
-    "of the keys that it read, and that score is not among the numbers that it stores: without it they cannot be put "
-    "together with those of others.",
-    ALIKE: "Relative to the largest score of its keys all that a warp stores is right, and so is the output that is "
-    "made of it; the largest score itself is not. So the same wrong number is in all scores.",
-    AFTER: "What each warp stores of the keys that it read is right, so what is computed from it afterward is wrong.",
-}
+says = Sentences(__file__)
+SAYS = [says(one) for one in ("shared", "scores", "sums", "outputs", "largest", "alike", "after")]
 
 
 def handed_on(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> tuple[int, list[Place]] | None:

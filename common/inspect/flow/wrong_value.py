@@ -12,9 +12,10 @@ from torch import Tensor
 from common.inspect.findings.model import Finding
 from common.inspect.flow.not_read import misses_nothing
 from common.inspect.flow.partial_rows import AFTER, MAXIMA, SharedOut, shared_out
-from common.inspect.flow.partial_states import SAYS, handed_on
+from common.inspect.flow.partial_states import SAYS, SHARED, handed_on
 from common.inspect.flow.run import Run, finding_of
-from common.inspect.made_of import function_begin, made_of, members_at
+from common.inspect.made_of import function_begin, is_head, made_of, members_at
+from common.inspect.origins import deciding
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 from common.testing.case import Case
@@ -40,15 +41,21 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     text = (
         f"{run.out_said(np.array([element]))} is stored here as {got[element]:.6g}; it should be {right[element]:.6g}. "
     )
-    if misses_nothing(run, element):
+    arrives = misses_nothing(run, element)
+    if arrives:
         text += "All inputs that it depends on reach this thread; what it computes from them is wrong. "
     above, most = [one for one in lines if (one.file, one.line) != (place.file, place.line)], MOST_LINES
     if len(above) > MOST_LINES and (handed := handed_on(run, case, run.inputs)):
         text += SAYS[handed[0]] + " "
         above = _in_functions_of(handed[1] or [place], above)
+        if handed[0] == SHARED:  # the loops come first that say which keys a warp reads
+            loops = {(one.file, one.line) for read in handed[1] for one in deciding(read)}
+            above.sort(key=lambda one: (one.file, one.line) not in loops)
     elif len(above) > MOST_LINES and (shared := shared_out(run, case, run.inputs)):
         text += shared.says + " "
         above, most = _beside(shared, above, run.files), MOST_BETWEEN
+    elif arrives:  # the loops bring what is needed: what is computed from it comes first
+        above.sort(key=is_head)
     if len(above) > TOO_MANY:
         return None
     told = above[:most]

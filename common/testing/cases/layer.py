@@ -11,9 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
-from common.diagnosis.mistakes.known import Inference, Mistake
+from common.diagnosis.mistakes.known import Inference, Mistake, Words
 from common.reference import oracle as reference
 from common.testing.case import Case
+
+known = Words(__file__)
 
 
 def layer_case(
@@ -116,26 +118,16 @@ def layer_mistakes(
 
     return [
         *(
-            Mistake(one.name, one.says, lambda one=one: project(merge(one.answer())))
+            one.then(lambda out: project(merge(out)))
             for one in attention_mistakes(split(query), split(key), split(value), causal)
             if not isinstance(one, Inference)  # they read an output of attention itself
         ),
-        Mistake(
-            "heads not transposed",
-            "The projections are viewed as [batch, num_heads, seq_len, head_dim] directly: a head then holds numbers "
-            "of several positions. View them as [batch, seq_len, num_heads, head_dim], then swap the two middle "
-            "dimensions with transpose(1, 2).",
-            lambda: layer(lambda x: x.reshape(batch, heads, seq_len, head_dim)),
+        known("heads not transposed", lambda: layer(lambda x: x.reshape(batch, heads, seq_len, head_dim))),
+        known(
+            "heads interleaved", lambda: layer(lambda x: x.reshape(batch, seq_len, head_dim, heads).permute(0, 3, 1, 2))
         ),
-        Mistake(
-            "heads interleaved",
-            "The last dimension is split into (head_dim, num_heads): every num_heads-th number goes to the same head. "
-            "Split it into (num_heads, head_dim): the first head_dim numbers are those of head 0.",
-            lambda: layer(lambda x: x.reshape(batch, seq_len, head_dim, heads).permute(0, 3, 1, 2)),
-        ),
-        Mistake(
+        known(
             "output projection missing",
-            "The output projection is missing: the merged heads are returned as they are.",
             lambda: merge(reference.attention(split(query), split(key), split(value), causal)),
         ),
     ]

@@ -25,13 +25,15 @@ def group(kind: str, **options: object) -> Group:
     return Group([Finding(**{**vars(found), "accesses": (access,)})], ["softmax: 2 x 9"], 1)
 
 
-def printed(found: dict[str, list[Group]], **named: str) -> str:
+def printed(found: dict[str, list[Group]], built_of: dict[str, list[str]] | None = None, **named: str) -> str:
+    """What is printed of these findings; `named` is the mistake of every part that is built of no other."""
     text, verdicts = io.StringIO(), []
     for part in found:
-        diagnosis = Diagnosis([*named], [*named.values()], named, where=["3 of 18 elements are wrong."])
+        known = {} if part in (built_of or {}) else named
+        diagnosis = Diagnosis([*known], [*known.values()], known, where=["3 of 18 elements are wrong."])
         case = Case("2 x 9", part, lambda generator: {}, None, None, 1e-6, ())
         verdicts.append(Verdict(case, FAIL, found=diagnosis, elements=500))
-    print_diagnosis(Console(file=text, width=120), verdicts, found)
+    print_diagnosis(Console(file=text, width=120), verdicts, found, built_of=built_of)
     return " ".join(text.getvalue().split())
 
 
@@ -57,6 +59,14 @@ def test_a_known_mistake_leads_and_an_index_out_of_bounds_is_a_line_beside_it() 
     assert out.startswith("softmax: 2 x 9 FAIL The last column is left out. 3 of 18 elements are wrong.")
     assert "also finds: out of bounds in softmax_kernel: y[0, 5]" in out and "wrong number" not in out
     assert "which watches every access, found" not in out
+
+
+def test_a_known_mistake_of_a_stage_leads_what_the_checked_build_finds_in_what_is_built_of_it() -> None:
+    found = {"attention": [group("out_of_bounds")], "softmax": [group("out_of_bounds")]}
+    out = printed(found, {"attention": ["softmax"]}, last="The last column is left out.")
+    assert out.startswith("softmax: 2 x 9 FAIL The last column is left out.")
+    assert "attention: 1 case also failed. It is built on softmax" in out
+    assert out.count("also finds: out of bounds") == 1 and "which watches every access, found" not in out
 
 
 def test_a_missing_barrier_is_surer_than_a_known_answer() -> None:
@@ -85,9 +95,9 @@ def test_an_endless_loop_around_a_barrier_is_named_by_its_line() -> None:
     """The thread was stopped while it waited: the simulator knows the kernel, and no line of it."""
     said = ["no progress for a long time", "  in kernel row_sum_kernel, block (1,0,0) thread (240,0,0)"]
     case = Case("2 x 9", "row-sums", lambda generator: {}, None, None, 1e-6, ())
-    endless = Verdict(case, ERROR, diagnosis=[*said, f"  launched at {FILE}:338"], is_endless=True)
+    endless = Verdict(case, ERROR, said=[*said, f"  launched at {FILE}:338"], is_endless=True)
     assert [one.text for one in loops_of([endless])][:1] == [
         "for (unsigned active = ROW_THREADS / 2; active > 0; active /= 2) {"
     ]
-    named = Verdict(case, ERROR, diagnosis=[*said, f"  at {FILE}:68 in row_sum_kernel"], is_endless=True)
+    named = Verdict(case, ERROR, said=[*said, f"  at {FILE}:68 in row_sum_kernel"], is_endless=True)
     assert "active /= 2" in loops_of([named])[1].text

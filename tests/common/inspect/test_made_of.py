@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from common.inspect.made_of import made_of, members_at
+from common.inspect.made_of import is_head, made_of, members_at
 from common.inspect.own_lines import own_lines
 from common.inspect.source_lines import Place
 
@@ -68,6 +68,11 @@ def test_a_function_that_is_not_the_store_s_own_is_followed_to_its_caller(kernel
     caller = Place(kernel, line_of("add(state, row, n);"), "kernel")
     found = {one.text for one in made_of(Place(kernel, line_of("state.l +="), "add", (caller,)), [])}
     assert "const float* row = x + blockIdx.x * n;" in found
+
+
+def test_loops_and_conditions_are_heads(kernel: str) -> None:
+    heads = [text for text in KERNEL.split("\n") if text and is_head(Place(kernel, line_of(text)))]
+    assert [text.split()[0] for text in heads] == ["for", "if"]
 
 
 def test_a_file_that_cannot_be_read_gives_nothing() -> None:

@@ -35,7 +35,7 @@ def test_a_tiny_case_alone_does_not_lead() -> None:
 def test_one_error_with_other_sizes_is_told_once() -> None:
     def refused(name: str, shape: list[int], line: int) -> Verdict:
         case = Case(name, "layer", lambda generator: {}, None, None, 1e-6, ())
-        return Verdict(case, ERROR, diagnosis=[f"query has shape {shape}"], file_line=f"attention.py:{line}")
+        return Verdict(case, ERROR, said=[f"query has shape {shape}"], file_line=f"attention.py:{line}")
 
     def printed(*failures: Verdict) -> str:
         text = io.StringIO()
@@ -74,7 +74,7 @@ def test_one_table_of_stages_fits_on_a_screen() -> None:
 
 def test_parts_that_follow_from_the_same_stages_are_told_together() -> None:
     def of(part: str, name: str = "a") -> Verdict:
-        return Verdict(Case(name, part, lambda generator: {}, None, None, 1e-6, ()), FAIL, diagnosis=["Wrong."])
+        return Verdict(Case(name, part, lambda generator: {}, None, None, 1e-6, ()), FAIL, said=["Wrong."])
 
     text = io.StringIO()
     built_of = {"full": ["load", "store"], "causal": ["load", "store"]}

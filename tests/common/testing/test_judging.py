@@ -252,7 +252,7 @@ def test_after_a_cuda_error_that_sticks_the_rest_is_not_run(monkeypatch: pytest.
 
     def fails(case, ops, seed):
         ran.append(case.name)
-        return Verdict(case, ERROR, diagnosis=["an illegal memory access was encountered"])
+        return Verdict(case, ERROR, said=["an illegal memory access was encountered"])
 
     monkeypatch.setattr("common.testing.judging.judge", fails)
     monkeypatch.setattr("common.testing.run.gpu_is_lost", lambda: True)

@@ -117,19 +117,26 @@ def test_a_line_is_quoted_once_and_cut_at_the_width(tmp_path):
 # ---- races
 
 
-def test_a_read_that_no_barrier_separates_from_the_write(kernel):
-    finding = read({1: kernel(5, 11), 2: kernel(2, 9)}, ("read", 1, B0, T0), ("write", 2, B0, T40))
-    assert happened(finding) == "race in kernel: tile[3][17] (shared memory)"
-    assert explained(finding) == (
+# of each side its line and that of its call, and what it does; all that is said of it
+RACES = [
+    (
+        ((5, 11), "read"), ((2, 9), "write"),
         "The order of the read and the write is undefined. Put a __syncthreads() between line 9 and line 11. If the "
-        "two are in the wrong order, swap them."
-    )
+        "two are in the wrong order, swap them.",
+    ),
+    (((2, 14), "write"), ((5, 16), "read"), "between lines 14 and 16, but none on the way back|after line 16"),
+    (((2, 9), "write"), ((2, 9), "read"), "Both happen in line 2: put a __syncthreads() between one iteration of the"),
+    (((11,), "read"), ((9,), "atomic"), "safe against other atomic operations only.|between line 9 and line 11"),
+    (((11,), "read"), ((9,), "async copy"), "for the copies that the thread started itself|__syncthreads() after the"),
+]  # fmt: skip
 
 
-def test_a_barrier_that_is_there_leaves_the_way_back(kernel):
-    finding = read({1: kernel(2, 14), 2: kernel(5, 16)}, ("write", 1, B0, T0), ("read", 2, B0, T40))
-    assert "There is a barrier between lines 14 and 16, but none on the way back" in explained(finding)
-    assert "put a __syncthreads() after line 16" in explained(finding)
+@pytest.mark.parametrize(("noticed", "earlier", "says"), RACES)
+def test_what_a_race_needs(kernel, noticed, earlier, says):
+    places = {number: kernel(*at) for number, (at, _) in enumerate((noticed, earlier), 1)}
+    finding = read(places, (noticed[1], 1, B0, T0), (earlier[1], 2, B0, T40))
+    assert happened(finding) == "race in kernel: tile[3][17] (shared memory)"
+    assert all(one in explained(finding) for one in says.split("|"))
 
 
 def test_a_barrier_behind_a_condition_may_have_been_passed(kernel):
@@ -172,13 +179,6 @@ def test_a_barrier_of_a_warp_does_not_order_two_warps(tmp_path):
     place = {line: Place(str(file), line, "kernel") for line in (7, 9)}
     finding = read({1: place[7], 2: place[9]}, ("read", 1, B0, T0), ("write", 2, B0, T40))
     assert "The __syncwarp() between lines 7 and 9 waits for one warp, and these threads are in two" in explained(
-        finding
-    )
-
-
-def test_a_line_that_races_with_itself(kernel):
-    finding = read({1: kernel(2, 9), 2: kernel(2, 9)}, ("write", 1, B0, T0), ("read", 2, B0, T40))
-    assert "Both happen in line 2: put a __syncthreads() between one iteration of the loop and the next" in explained(
         finding
     )
 
@@ -244,18 +244,6 @@ def test_blocks_cannot_wait_for_each_other(kernel):
     assert "Put a __syncthreads()" not in explained(finding)
     both_write = read({1: kernel(18)}, ("write", 1, B1, T0), ("write", 1, B0, T0), **tensor)
     assert "how blockIdx enters the index" in explained(both_write)
-
-
-def test_an_atomic_beside_a_plain_access(kernel):
-    finding = read({1: kernel(11), 2: kernel(9)}, ("read", 1, B0, T0), ("atomic", 2, B0, T1))
-    assert explained(finding).startswith("An atomic operation is safe against other atomic operations only.")
-    assert "between line 9 and line 11" in explained(finding)
-
-
-def test_a_copy_that_only_its_own_thread_waited_for(kernel):
-    finding = read({1: kernel(11), 2: kernel(9)}, ("read", 1, B0, T0), ("async copy", 2, B0, T1))
-    assert "waits only for the copies that the thread started itself" in explained(finding)
-    assert "__syncthreads() after the wait" in explained(finding)
 
 
 def test_without_source_lines_the_advice_remains(kernel):

@@ -24,14 +24,14 @@ SOFTMAX = Planted(
 TOLD = [
     (
         "last_score",
-        "largest of the entries that a warp reads is not among",
+        "No number that a warp stores is the largest",
         r"fmaxf\(m, scores\[i\]\)",
         r"l \+= expf",
     ),
-    ("sum_of_signs", "is among the numbers that it stores, the sum of", r"l \+= expf|l -= expf", r"m = fmaxf"),
+    ("sum_of_signs", "but not the sum of their exponentials", r"l \+= expf|l -= expf", r"m = fmaxf"),
     # every sum is 0, and every maximum equals an entry: neither is nothing, or a copy of that entry alone
-    ("first_score_left_out", "is among the numbers that it stores, the sum of", r"l \+= expf", r"no such line"),
-    ("padding", "largest of the entries that a warp reads is not among", r"scores\[i\] = ", r"l \+= expf"),
+    ("first_score_left_out", "but not the sum of their exponentials", r"l \+= expf", r"no such line"),
+    ("padding", "No number that a warp stores is the largest", r"scores\[i\] = ", r"l \+= expf"),
 ]
 
 

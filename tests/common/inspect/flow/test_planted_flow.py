@@ -81,7 +81,7 @@ PLANTED = [
         "l_not_rescaled",
         "decode: lengths 1, 7, 31, 203",
         "wrong_value",
-        r"The largest score of the keys that a warp read is among .* the sum of exponentials relative to it is not",
+        r"Each warp stores the largest score of the keys that it read, but not the sum of exponentials",
         r"state\.l \+= p;",
     ),
     (
@@ -89,7 +89,7 @@ PLANTED = [
         "o_not_rescaled",
         "decode: lengths 1, 7, 31, 203",
         "wrong_value",
-        r"The sum of the exponentials of the keys that a warp read is among .* weighted with these, are not",
+        r"Each warp stores the sum of the exponentials of the keys that it read, but not their rows of V",
         r"state\.o\[c\] \*= rescale",
     ),
     (
@@ -185,3 +185,9 @@ def test_what_flowed_wrong_is_told(task, mistake, case, kind, says, line):
 def test_a_case_that_passes_is_not_followed():
     caller = CheckedCaller(TASK2.operators(None, "simulator", checked=True), CHECK)
     assert followed(CASES["task2"]["softmax: 7 x 31"], caller, Collected(caller), 0) == []
+
+
+def test_of_keys_that_warps_share_the_loop_is_told_first():
+    caller = CheckedCaller(TASK6.operators("warps_share_keys", "simulator", checked=True), CHECK)
+    (finding,) = followed(CASES["task6"]["decode: a full cache"], caller, Collected(caller), 0)
+    assert finding.lines[0].text.startswith("for (int64_t first_key"), finding.lines
