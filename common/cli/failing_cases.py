@@ -154,12 +154,18 @@ def _inside(
 
 
 def _small(verdicts: Sequence[Verdict]) -> list[Case]:
-    """Of each part the smallest case, in which one thread too many is outside, and one in which threads share work."""
+    """Of each part the smallest case, in which one thread too many is outside, one in which threads share work, and
+    for each dimension the longest that is not much larger: a loop has a last turn there that not all threads take."""
     sized = {one.case: size for one in verdicts if one.ok and (size := checked_run.small_size_of(one) or LARGE) < LARGE}
+    sizes = {one.case: one.sizes for one in verdicts}
     chosen = []
     for part in dict.fromkeys(case.part for case in sized):
         cases = sorted((case for case in sized if case.part == part), key=sized.get)
-        chosen += dict.fromkeys((cases[0], min(cases, key=lambda case: abs(sized[case] - USUAL))))
+        usual = min(cases, key=lambda case: abs(sized[case] - USUAL))
+        quick = [case for case in cases if sized[case] <= 2 * USUAL]
+        alike = [case for case in quick if len(sizes[case]) == len(sizes[usual])]
+        longest = [max(alike, key=lambda case: sizes[case][at]) for at in range(len(sizes[usual])) if alike]
+        chosen += dict.fromkeys((cases[0], usual, *longest))
     return chosen
 
 

@@ -137,6 +137,7 @@ class Verdict:
         shapes: of the inputs, "2x3x40x16, 2x3x47x16"; equal shapes are listed once.
         elements: of all inputs together.
         matrices: the largest first dimension of an input.
+        sizes: the dimensions of all inputs, one after the other.
         said: what the call itself says: an error, a wrong shape, memory that was written to.
         found: what its output is, where that is wrong.
         file_line: "file.cu:57" where the message names one.
@@ -162,6 +163,7 @@ class Verdict:
     is_endless: bool = False
     elements: int = 0
     matrices: int = 0
+    sizes: tuple[int, ...] = ()
 
     @property
     def diagnosis(self) -> list[str]:

@@ -104,6 +104,7 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
         inputs = {name: x.to(caller.device) for name, x in make_inputs(case, seed, draw).items()}
         verdict.shapes = ", ".join(dict.fromkeys("x".join(map(str, x.shape)) for x in inputs.values()))
         verdict.elements, verdict.matrices = size_of(inputs)
+        verdict.sizes = tuple(size for x in inputs.values() for size in x.shape)
         ref, bound = oracle(case, inputs)
         around = BARE if bare else Around(large=draw % 2 == 1)
         repeats = GPU_REPEATS if caller.device.type == "cuda" and draw == 0 and not bare else 1

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from planted import Planted
 from rich.console import Console
 
-from common.cli.failing_cases import at_failures, print_diagnosis
+from common.cli.failing_cases import at_failures, at_passes, print_diagnosis
 from common.cli.test import TaskTest
 from common.inspect.checked_library import CHECK, CheckedCaller
 from common.testing.case import ERROR, FAIL, Case
@@ -47,6 +47,16 @@ def reported(solution: Planted, mistake: str, test: TaskTest, cases: Sequence[Ca
     inside = at_failures(quiet, wrong, checked, 0, test.built_of)
     print_diagnosis(Console(file=page, width=WIDTH), verdicts, inside, built_of=test.built_of)
     return page.getvalue()
+
+
+def found_where_all_pass(solution: Planted, mistake: str, cases: Sequence[Case]) -> list[str]:
+    """What the checked build finds of a mistake with which all these cases pass, "out_of_bounds: the case" each."""
+    plain = solution.operators(mistake, "simulator")
+    verdicts = [judge(case, plain) for case in cases if not case.gpu_only]
+    assert all(one.ok for one in verdicts), mistake
+    checked = _Loaded(solution.operators(mistake, "simulator", checked=True), CHECK)
+    found = at_passes(Console(file=io.StringIO()), verdicts, checked, 0)
+    return [f"{group.kind}: {case}" for groups in found.values() for group in groups for case in group.cases]
 
 
 def lines_of(report: str) -> list[str]:

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from planted import Planted, assert_all_pass, assert_named, assert_told, named
+from reports import found_where_all_pass
 
 from common.console.paths import ROOT, build_root
 from common.testing.case import ERROR, FAIL
@@ -171,6 +172,7 @@ KERNELS = Planted(
             ("lse[part * rows + row]", "lse[row * parts + part]", 1),
             ("lse[(start + lane) * rows + row]", "lse[row * parts + start + lane]", 1),
         ],
+        "lanes_past_the_last_part": [("const float own = lane < «count» ?", "parts", 1)],
         "merged_lse_is_the_maximum": [("merged_lse[row] = «shift + logf(state.l)»;", "state.m", 1)],
         "overwrites": [
             (
@@ -229,3 +231,10 @@ def test_a_missing_barrier_is_told() -> None:
 def test_the_solution_itself_passes_everything(solution) -> None:
     assert_all_pass(CASES.values(), solution("task3"))
     assert sum(case.points for case in CASES.values()) == pytest.approx(3)
+
+
+@pytest.mark.slow
+def test_what_changes_no_output_shows_in_a_case_with_a_last_turn_that_not_all_lanes_take():
+    merge = [case for case in cases() if case.part == "merge"]
+    found = found_where_all_pass(KERNELS, "lanes_past_the_last_part", merge)
+    assert found == ["out_of_bounds: merge: 100 parts, 1 row"]
