@@ -29,6 +29,7 @@ from common.testing.calling import InProcess
 ATTENTION = (torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 8))
 NO_TENSOR = {
     "step_blocks",
+    "draw_fits",
     "step_fits",
     "plan_steps",
     "flash_attention_kernel",
