@@ -155,7 +155,7 @@ def _inside(
 
 def _small(verdicts: Sequence[Verdict]) -> list[Case]:
     """Of each part the smallest case, in which one thread too many is outside, one in which threads share work, and
-    for each dimension the longest that is not much larger: a loop has a last turn there that not all threads take."""
+    for each dimension the longest that is not much larger: not all threads run a loop's last iteration there."""
     sized = {one.case: size for one in verdicts if one.ok and (size := checked_run.small_size_of(one) or LARGE) < LARGE}
     sizes = {one.case: one.sizes for one in verdicts}
     chosen = []

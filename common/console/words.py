@@ -1,4 +1,4 @@
-"""Small words that many messages need."""
+"""Small words that many messages need, and the sentences of a module (words.json)."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def row_factors(out: Tensor, ref: Tensor) -> tuple[str, str] | None:
             continue
         if not bool(finite[used].all()):
             if bool(finite[used].any()) and _whole_warps(finite, used):
-                return known.says("threads disagree", row=row, WARP=WARP)
+                return known.says("threads disagree (whole warps NaN)", row=row, WARP=WARP)
             continue
         if found := _finite_row(row, factor, used):
             return found
@@ -50,7 +50,12 @@ def _finite_row(row: int, factors: Tensor, used: Tensor) -> tuple[str, str] | No
     groups = [(float(values[a]), columns[order[a:b]].sort()[0]) for a, b in pairwise(starts)]
     if len(groups) == 1:
         factor = groups[0][0]
-        return known.says("wrong row sum" if factor > 1 else "wrong row sum #2", row=row, factor=factor, sum=1 / factor)
+        return known.says(
+            "wrong row sum (too small)" if factor > 1 else "wrong row sum (too large)",
+            row=row,
+            factor=factor,
+            sum=1 / factor,
+        )
     if len(groups) > max(2, values.numel() // 8):
         return None
     some_right = any(abs(value - 1) <= SAME for value, _ in groups)
@@ -58,7 +63,7 @@ def _finite_row(row: int, factors: Tensor, used: Tensor) -> tuple[str, str] | No
     if some_right and not (all(_whole_warps(mask, used) for mask in masks) or _by_thread(masks, used)):
         return None
     shown = "; ".join(f"times {value:.4g} in columns {_listed(members)}" for value, members in groups[:3])
-    return known.says("threads disagree #2", row=row, count=len(groups), shown=shown)
+    return known.says("threads disagree (other factors)", row=row, count=len(groups), shown=shown)
 
 
 def _whole_warps(mask: Tensor, used: Tensor) -> bool:

@@ -3,8 +3,8 @@
     attend(query, key, value, Options(is_causal=True))      the result, by the kernel that is chosen
     choice(call), passed_over(call)                         its name, and why those before it do not take the call
 
-KERNELS lists them, the fastest first; without Options.kernel it is the first that takes the call. A call is looked at
-closely once: for the next one like it _ready has the operator, since the host's time is most of a short sequence's.
+KERNELS lists them, the fastest first; without Options.kernel it is the first that takes the call. A call is
+examined once: for later ones like it _ready has the operator. With short sequences most of the time is the host's.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class MadeTensor:
 
 
 class AllocationRecorder(TorchDispatchMode):
-    """Inside, all memory is recorded that PyTorch's operators work with but for the inputs': what they make, and what
-    was made before and is used again. Views of others and results in place are no new memory.
+    """Records all memory that PyTorch's operators work with, except the inputs': what they make, and what was made
+    before and is used again. Views and results in place are no new memory.
 
     The operators' inner workspaces do not count on the CPU. On a GPU `peak_bytes` is PyTorch's own
     torch.cuda.max_memory_allocated, which counts them.

@@ -42,7 +42,7 @@ CLOSE = 0.85  # of latency's time: from there on the resource is named
 DRAM, L2, L1, SHARED = "DRAM", "L2", "L1", "shared memory"
 FLOAT32, ALU, SPECIAL, TENSOR = "float32", "integer and comparisons", "special functions", "tensor cores"
 ISSUE, LATENCY, BLOCKS = "issue slots", "latency at this occupancy", "starting blocks"
-PARTIAL = "writes of parts of sectors"
+PARTIAL = "partial sector writes"
 LAUNCH = "launch overhead"
 
 

@@ -138,7 +138,7 @@ class Verdict:
         elements: of all inputs together.
         matrices: the largest first dimension of an input.
         sizes: the dimensions of all inputs, one after the other.
-        said: what the call itself says: an error, a wrong shape, memory that was written to.
+        said: what the call itself reports: an error, a wrong shape, memory that was written to.
         found: what its output is, where that is wrong.
         file_line: "file.cu:57" where the message names one.
         findings: what --check found in this case: races, bad accesses, ...

@@ -10,7 +10,7 @@ def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_
 
     One tensor may be twice as large as the largest of query, key and value. All tensors that are alive at the same time
     may be twice as large as these and the output together, and 16 tiles of scores; those of them that are computed from
-    the queries no larger with many keys than with few.
+    the queries may not grow with the number of keys.
 
     Args:
         made: recorded during one call, and nothing else; `inputs` are query, key and value, `source` is query.

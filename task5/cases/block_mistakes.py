@@ -17,6 +17,7 @@ from torch import Tensor
 from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.formulas import varied
 from common.diagnosis.mistakes.known import Mistake, Words
+from common.diagnosis.mistakes.masks import known as of_masks
 from common.diagnosis.mistakes.tile_loop import Tiles
 from common.reference import oracle as right
 from task5.cases.strided_mistakes import B_C, OF_A_MASK_ARGUMENT
@@ -37,7 +38,7 @@ def list_mistakes(block_mask: Tensor) -> list[Mistake]:
     """Wrong lists, as `lists` gives them; block_mask [heads, q_blocks, k_blocks]."""
     mask = block_mask.bool()
     found = [
-        known("mask inverted", lambda: lists(~mask)),
+        known("mask inverted (in the lists)", lambda: lists(~mask)),
     ]
     if mask.size(-1) > LANES:
         found += [
@@ -117,7 +118,7 @@ def _list_reading_mistakes(listed: _Listed, batch: int) -> list[Mistake]:
     place = mask.cumsum(-1)  # 1 for the first true block of a row, 2 for the second, ...
     found = [
         known("mask ignored", listed.listing(torch.ones_like(mask))),
-        known("mask inverted #2", listed.listing(~mask)),
+        known("mask inverted", listed.listing(~mask)),
         known("last block dropped", listed.listing(mask & (place < counts))),
         known("only the first block", listed.listing(mask & (place == 1))),
         known("n taken for the block", listed.listing(torch.arange(k_blocks, device=mask.device) < counts)),
@@ -127,7 +128,10 @@ def _list_reading_mistakes(listed: _Listed, batch: int) -> list[Mistake]:
         found.append(known("list of the wrong head", listed.listing(mask[:1].expand_as(mask))))
         entries = torch.arange(batch, device=mask.device) % heads
         found.append(
-            known("list of the wrong head #2", listed.listing(mask[entries][:, None].expand(-1, heads, -1, -1)))
+            known(
+                "list of the wrong head (head / heads)",
+                listed.listing(mask[entries][:, None].expand(-1, heads, -1, -1)),
+            )
         )
         interleaved = mask.reshape(heads * q_blocks, k_blocks)
         rows = torch.arange(q_blocks, device=mask.device) * heads + torch.arange(heads, device=mask.device)[:, None]
@@ -172,7 +176,7 @@ def _causal_mistakes(listed: _Listed) -> list[Mistake]:
         known("causal ignored inside diagonal blocks", listed.answer(visited)),
         known("diagonal left out", listed.answer(blocks & (key // B_C < row // ROWS))),
         known("mask counted within the tile", listed.answer(visited & (key % B_C <= row % ROWS))),
-        known("masked scores are 0", lambda: right.softmax(zeros) @ listed.values),
+        of_masks("masked scores are 0", lambda: right.softmax(zeros) @ listed.values),
         *varied(
             "hidden = key > query",
             {"key": key, "query": row},

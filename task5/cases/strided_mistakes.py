@@ -12,6 +12,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.known import Mistake, Words
+from common.diagnosis.mistakes.masks import known as of_masks
 from common.diagnosis.mistakes.tile_loop import Tiles, tile_loop_mistakes
 from common.reference import oracle as right
 from task5.given.reference import naive_strided_attention, strided_mask, strided_positions
@@ -74,7 +75,7 @@ def _wrong_keys(
     if offset:
         found += [
             known(
-                "offset ignored #2",
+                "offset ignored",
                 lambda: naive_strided_attention(query, key, value, stride, 0, causal, scale),
                 offset=offset,
             ),
@@ -126,8 +127,8 @@ def _loop_mistakes(loop: _Loop) -> list[Mistake]:
 def _offset_mistakes(loop: _Loop, offset: int) -> list[Mistake]:
     """The loop over the keys 0, stride, 2 * stride, ..., as many as there are from `offset` on."""
     return [
-        known("offset ignored #2", loop.answer(loop.at(loop.key * loop.stride)), offset=offset),
-        known("offset ignored", loop.answer(), offset=offset),
+        known("offset ignored", loop.answer(loop.at(loop.key * loop.stride)), offset=offset),
+        known("offset ignored (in the loads)", loop.answer(), offset=offset),
     ]
 
 
@@ -146,10 +147,10 @@ def _causal_mistakes(loop: _Loop) -> list[Mistake]:
         *each("causal mask missing", loop.exists.expand_as(loop.sees)),
         *each("mask counts strided keys", *taken_for_the_position(loop.key)),
         *each("offset left out of the mask", *taken_for_the_position(loop.key * loop.stride)),
-        *each("mask off by one", loop.exists & (loop.position < loop.row)),
-        *each("mask off by one #2", loop.exists & (loop.position <= loop.row + 1)),
+        *each("mask off by one (own position hidden)", loop.exists & (loop.position < loop.row)),
+        *each("mask off by one", loop.exists & (loop.position <= loop.row + 1)),
         known("masked row is NaN", lambda: torch.where(blind, math.nan, loop.answer()())),
         known("mask counted within the tile", loop.answer(loop.exists & (loop.position <= loop.row % B_R))),
-        known("masked scores are 0", loop.answer(hidden=0.0)),
+        of_masks("masked scores are 0", loop.answer(hidden=0.0)),
         known("tiles on the diagonal left out", loop.answer(end=loop.before(loop.q_start))),
     ]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.known import Mistake, Words
+from common.diagnosis.mistakes.masks import known as of_masks
 from common.diagnosis.mistakes.tile_loop import Tiles
 from task5.cases.strided_mistakes import B_C, B_R, OF_A_MASK_ARGUMENT
 from task5.given.reference import sliding_window_mask
@@ -69,19 +70,19 @@ def _edge_mistakes(band: _Band) -> list[Mistake]:
     from_first = band.key - band.row // WARP_ROWS * WARP_ROWS
     behind, wrong_side = band.ahead > -window, (band.ahead >= 0) & (band.ahead < window) & band.exists
     whole = torch.full_like(band.row, band.seq_k)
-    hidden = [("window ignored", band.exists & (band.ahead <= 0))] if band.causal else []
+    hidden = [("window ignored (causal)", band.exists & (band.ahead <= 0))] if band.causal else []
     found = [
-        known(key, band.answer(seen, 0 * whole, whole)) for key, seen in (*hidden, ("window ignored #2", band.exists))
+        known(key, band.answer(seen, 0 * whole, whole)) for key, seen in (*hidden, ("window ignored", band.exists))
     ]
     found += [
         *band.each(
-            "window off by one",
+            "window off by one (too large)",
             band.within(window + 1),
             begin(window + 1),
             band.end if band.causal else band.ends(window),
         ),
         *band.each(
-            "window off by one #2",
+            "window off by one (too small)",
             band.within(window - 1),
             begin(window - 1),
             band.end if band.causal else band.ends(window - 2),
@@ -104,8 +105,8 @@ def _range_mistakes(band: _Band) -> list[Mistake]:
     last_rows = band.q_start + B_R - band.window
     found = [
         known("first tile left out", band.answer(begin=(band.first + B_C - 1) // B_C * B_C)),
-        known("first tile left out #2", band.answer(begin=last_rows.clamp(min=0) // B_C * B_C)),
-        known("first tile left out #3", band.answer(begin=band.q_start // B_C * B_C)),
+        known("first tile left out (from the last row)", band.answer(begin=last_rows.clamp(min=0) // B_C * B_C)),
+        known("first tile left out (from q_start)", band.answer(begin=band.q_start // B_C * B_C)),
         known("last tile dropped", band.answer(end=band.begin + (band.end - band.begin).clamp(min=0) // B_C * B_C)),
     ]
     if band.causal:
@@ -132,7 +133,7 @@ def _mask_mistakes(band: _Band) -> list[Mistake]:
                 & band.exists
             ),
         ),
-        known("masked scores are 0", band.answer(hidden=0.0)),
+        of_masks("masked scores are 0", band.answer(hidden=0.0)),
         known(
             "padding counts",
             band.answer((band.ahead > -band.window) & (band.ahead < (1 if band.causal else band.window))),
@@ -143,6 +144,6 @@ def _mask_mistakes(band: _Band) -> list[Mistake]:
         found += band.each(
             "causal mask missing", band.within(band.window, causal=False), band.begin, band.ends(band.window - 1)
         )
-        for step, key in ((1, "mask off by one"), (-1, "mask off by one #2")):
+        for step, key in ((1, "mask off by one"), (-1, "mask off by one (own key hidden)")):
             found += band.each(key, (band.ahead > -band.window) & (band.ahead < 1 + step) & band.exists)
     return found

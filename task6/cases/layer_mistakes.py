@@ -9,11 +9,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.attention_output import known as of_attention
 from common.diagnosis.mistakes.known import Mistake, Words
 from common.reference import oracle as reference
 from task6.cases.mistakes import GROUPS, block_mistakes
 
-known = Words(__file__)
+known = Words(__file__, GROUPS=GROUPS)
 
 
 def layer_mistakes(
@@ -68,7 +69,7 @@ def layer_mistakes(
         known("prefill not causal", lambda: layer(not_causal)),
         known("a token attends to itself only", lambda: layer(alone)),
         known("attends before it is appended", lambda: layer(before_it_is_appended)),
-        known("K and V swapped", lambda: layer(right, value, key)),
+        of_attention("K and V swapped", lambda: layer(right, value, key)),
         *(
             replace(one, answer=lambda number=number: layer(decode_with(number)))
             for number, one in enumerate(block_mistakes(query, value))  # for their names: nothing is computed
@@ -80,7 +81,6 @@ def layer_mistakes(
             known(
                 "K/V heads interleaved",
                 lambda: _first_tokens(layer(right, spread=lambda x: x.repeat(1, group, 1, 1)), layer(right), prompts),
-                GROUPS=GROUPS,
             )
         )
     return found

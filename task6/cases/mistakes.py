@@ -22,10 +22,9 @@ from common.diagnosis.mistakes.known import Mistake, Words
 from common.diagnosis.mistakes.softmax_formulas import MOST_SCORES, STEP, state_after
 from common.reference import oracle as reference
 
-known = Words(__file__)
-
 WARPS, KEYS = 8, 8  # of decode_attention.cu: warps per block, keys that a warp takes at once
 GROUPS = "neighboring query heads share a K/V head, number h / (heads / kv_heads)"
+known = Words(__file__, KEYS=KEYS, GROUPS=GROUPS)
 
 
 # --------------------------------------------------------------------------------------------------------- the update
@@ -105,24 +104,22 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
             known(key, lambda names=names: merged(merge=without(MERGE, "weight", names)))
             for key, names in (
                 ("warps merged without weights", ("l", "O")),
-                ("warps merged without weights #2", ("O",)),
-                ("warps merged without weights #3", ("l",)),
+                ("warps merged without weights (only O)", ("O",)),
+                ("warps merged without weights (only l)", ("l",)),
             )
         ),
         *(
             known(
                 "state not rescaled",
                 lambda names=names: merged(without(STEP, "rescale", names)),
-                lower=" and ".join(names).lower(),
-                KEYS=KEYS,
+                state=" and ".join(names).lower(),
             )
             for names in (("l", "O"), ("O",), ("l",))
         ),
         known(
             "first group only",
             lambda: reference.softmax(s[..., : WARPS * KEYS]) @ value[..., : WARPS * KEYS, :],
-            WARPS_=WARPS * KEYS,
-            KEYS=KEYS,
+            together=WARPS * KEYS,
         ),
         known("expf instead of exp2f", lambda: reference.softmax(s / math.log(2)) @ value),
         known(
@@ -201,7 +198,6 @@ def decode_mistakes(
             known(
                 "K/V heads interleaved",
                 lambda: decoded(query, k_cache[:, scattered], v_cache[:, scattered], lengths, scale),
-                GROUPS=GROUPS,
             )
         )
     if batch > 1 and bool((lengths != lengths[0]).any()):

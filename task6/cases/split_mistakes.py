@@ -131,6 +131,6 @@ def split_lse_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -
     """Wrong lse [splits, batch * heads]."""
     _, lse = parts_of(s, value, lengths, splits)
     return [
-        known("lse in base 2 #2", lambda: lse / math.log(2)),
-        known("every part has all keys #2", lambda: torch.logsumexp(s, -1).flatten().expand(splits, -1)),
+        known("lse in base 2 (of a part)", lambda: lse / math.log(2)),
+        known("every part has all keys (in the lse)", lambda: torch.logsumexp(s, -1).flatten().expand(splits, -1)),
     ]

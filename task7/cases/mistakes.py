@@ -100,7 +100,7 @@ def bias_gelu_mistakes(x: Tensor, bias: Tensor) -> list[Mistake]:
 
     wrong = [
         known("erf instead of tanh", lambda: 0.5 * y * (1 + torch.erf(y / math.sqrt(2)))),
-        known("bias forgotten #2", lambda: _tanh_gelu(x)),
+        known("bias forgotten (GELU)", lambda: _tanh_gelu(x)),
         known("bias by row", by_row),
     ]
     formulas = varied(GELU, {"x": x, "bias": bias}, lambda after: after["y"])

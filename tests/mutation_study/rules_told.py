@@ -43,7 +43,7 @@ def rules() -> tuple[Rule, ...]:
     for file in (*sorted(ROOT.glob("common/**/words.json")), *sorted(ROOT.glob("task?/cases/words.json"))):
         for module, says in json.loads(file.read_text()).items() if "inspect" not in file.parts else ():
             place = f"{file.parent.relative_to(ROOT)}/{module}.py"
-            found += [Rule(place, key, _pattern(key.split(" #")[0]), _pattern(one)) for key, one in says.items()]
+            found += [Rule(place, key, _pattern(key.split(" (")[0]), _pattern(one)) for key, one in says.items()]
     found += [Rule("common/diagnosis/mistakes/formulas.py", name, "", says) for name, says in FORMULAS.items()]
     found += [Rule("common/inspect/flow", kind) for kind in OF_FLOW]
     return (*found, *(Rule("the checked build", kind) for kind in TITLES if kind not in OF_FLOW))

@@ -79,7 +79,7 @@ _TOKEN = re.compile(
 # How C++ spells assembly, what is not counted, and attributes, whose strings the assembler may get as they are
 _MACHINE_CODE = ("asm", "__asm", "__asm__", "no_sanitize_coverage", "__no_sanitize_coverage__")
 _ATTRIBUTE, _HARMLESS = ("__attribute__", "__attribute", "[[", "<:<:"), re.compile(r'"[\w.,=+ -]*"')
-# Of the directives that the preprocessor leaves, those that give the assembler no text and no function another name
+# The directives left by the preprocessor that pass no text to the assembler and rename no function
 _PRAGMA = re.compile(r"[ \t]*#pragma (?:(?:GCC )?(?:unroll|ivdep|diagnostic)|nounroll|nv_\w+|diag_\w+|once)\b.*")
 # What the simulator's headers and nvcc's call otherwise, and what nvcc puts before the names of one file
 _OTHERWISE = [
@@ -346,11 +346,11 @@ def _lines_of(text: str, files: set[Path]) -> list[tuple[str, str]]:
 
 
 def _look_at_names(text: str, files: set[Path], folders: Sequence[Path]) -> None:
-    """Whatever changes the names of files and the numbers of lines, no line of a student's passes for a header's.
+    """No line of a student's file passes for a header's, whatever changes file names and line numbers.
 
     Raises:
-        BuildError: a line of the preprocessor's output, macros not expanded, is said to be that of another file, and is
-            not there, or that file is in none of these folders.
+        BuildError: a line of the preprocessor's output, macros not expanded, is attributed to another file, which does
+            not have it or is in none of these folders.
     """
     known: dict[str, list[str] | None] = {}  # None: a student's
     there, number, begun = None, 0, False

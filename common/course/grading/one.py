@@ -219,7 +219,7 @@ class _Callers:
         key = in_python, hidden
         if hidden and not in_python and key in self._open:
             self._open.pop(key).close()
-        if hidden and in_python and (True, False) in self._open:  # nothing of a public case is there to look on
+        if hidden and in_python and (True, False) in self._open:  # no process of a public case may watch
             self._open.pop((True, False)).close()
         if key not in self._open:
             box = self._boxes

@@ -53,8 +53,8 @@ def read_outcome(folder: Path) -> Outcome | None:
 
 
 def gradescope(outcome: Outcome) -> dict:
-    """results.json: a test for each part. The sizes of hidden cases are not said, nor what a human shall look at, nor
-    how long it took: code that waits could tell of hidden cases in this way."""
+    """results.json: a test for each part. It leaves out the sizes of hidden cases, what a human should look at, and
+    the time that grading took: code that waits could reveal hidden cases through it."""
     tests = []
     for task in outcome.tasks:
         for part, why in _whys(task):

@@ -406,7 +406,7 @@ class Sandbox:
         return [
             *self._namespaces(),
             *("--size", str(limits.temporary), "--tmpfs", "/tmp", "--dev", "/dev"),
-            # by /proc a source would find out which of the compilers reads it
+            # through /proc a source could find out which compiler reads it
             *(() if serve == "build.serve" else ("--proc", "/proc")),
             *("--size", str(limits.temporary), "--tmpfs", "/dev/shm"),
             *bound,

@@ -65,8 +65,8 @@ class Inference(Mistake):
 class Words:
     """The sentences of a module's known mistakes, and the mistakes made with them: `known = Words(__file__)`.
 
-    A key is the mistake's name; where that has several sentences it goes on with " #2". `always` are values that stay
-    the same.
+    A key is the mistake's name; one of several sentences of a name adds which in parentheses: "plain sum (of the lse)".
+    `always` are values that stay the same.
     """
 
     def __init__(self, module: str, **always: object) -> None:
@@ -81,7 +81,7 @@ class Words:
     def says(self, key: str, **values: object) -> tuple[str, str]:
         """The name and the sentence of what was concluded from an output."""
         values = self._always | values
-        return key.split(" #")[0].format(**values), self._says(key, **values)
+        return key.split(" (")[0].format(**values), self._says(key, **values)
 
 
 known = Words(__file__)

@@ -35,7 +35,7 @@ def layout_mistakes(inputs: Mapping[str, Tensor], ref: Tensor, reference: Callab
         for axes in _pairs(floats[names[0]]):
             read = {name: floats[name].reshape(_swapped(floats[name], axes)).transpose(*axes) for name in names}
             said = _said(floats[names[0]], axes) | {"names": ", ".join(names), "all": " and ".join(names)}
-            key = "axes of {names} exchanged #2" if len(names) > 1 else "axes of {names} exchanged"
+            key = "axes of {names} exchanged (several arrays)" if len(names) > 1 else "axes of {names} exchanged"
             found.append(known(key, lambda read=read: reference(**{**inputs, **read}), **said))
     for axes in _pairs(ref):
         answer = ref.transpose(*axes).contiguous().view(ref.shape)

@@ -37,7 +37,7 @@ def causal_mistakes(s: Tensor, causal: bool, lower_right: bool = False) -> list[
     included = "its own position" if diagonal == 0 else "the last one"
     found = [
         known("causal mask missing", lambda: s, last=last),
-        known("mask off by one #2", lambda: below(diagonal - 1), last=last, included=included),
+        known("mask off by one (diagonal hidden)", lambda: below(diagonal - 1), last=last, included=included),
         known("mask off by one", lambda: below(diagonal + 1), last=last),
         known("mask transposed", lambda: s.masked_fill(torch.ones_like(see).tril(diagonal - 1), -math.inf), last=last),
         known("masked scores are 0", lambda: s.masked_fill(~see, 0.0)),
@@ -94,6 +94,11 @@ def _broadcast_mistakes(mask: Tensor, shape: torch.Size, with_mask: Callable[[Te
         fits = all(size in (1, wanted) for size, wanted in zip(turned.shape, shape, strict=True))
         if fits and whole.size(a) * whole.size(b) > 1:
             found.append(
-                known("mask broadcast wrong #2", lambda turned=turned: with_mask(turned), name_a=name_a, name_b=name_b)
+                known(
+                    "mask broadcast wrong (dimensions exchanged)",
+                    lambda turned=turned: with_mask(turned),
+                    name_a=name_a,
+                    name_b=name_b,
+                )
             )
     return found

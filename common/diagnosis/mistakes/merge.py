@@ -54,9 +54,9 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
         known("plain sum", lambda: weighted(torch.ones_like(lse), outs, lse)),
         known("weights not normalized", lambda: weighted(e, outs, lse)),
         known("weights from the rounded lse", lambda: weighted(torch.exp(lse - rounded), outs, lse)),
-        known("no max subtraction #2", lambda: by_numbers().to(outs.dtype)),
+        known("no max subtraction (in the weights)", lambda: by_numbers().to(outs.dtype)),
         known(
-            "no max subtraction #2",
+            "no max subtraction (in the weights)",
             lambda: torch.where(single.sum(0)[:, None] == 0, 0.0, by_numbers()).to(outs.dtype),
         ),
         known("last part only", lambda: weighted(torch.ones_like(lse[-1:]), outs[-1:], lse[-1:])),
@@ -71,7 +71,7 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
         found += [
             known("first 32 parts only", lambda: first(LANES), parts=parts),
             known(
-                "first 32 parts only #2",
+                "first 32 parts only (in the sum)",
                 lambda: weighted(torch.exp(lse - torch.logsumexp(lse[:LANES], 0)), outs, lse),
                 parts=parts,
             ),
@@ -136,10 +136,10 @@ def merged_lse_mistakes(lse: Tensor) -> list[Mistake]:
         known("empty part is NaN", lambda: torch.where((lse == -math.inf).any(0), math.nan, m + torch.log(l))),
         known("only the maximum", lambda: m),
         known("maximum left out", lambda: torch.log(l)),
-        known("plain sum #2", lambda: lse.sum(0)),
+        known("plain sum (of the lse)", lambda: lse.sum(0)),
         known("logarithm left out", lambda: m + l),
         known("no max subtraction", lambda: torch.log(torch.exp(lse.float()).sum(0)).to(lse.dtype)),
-        known("row without keys is NaN #2", lambda: torch.where(m == -math.inf, math.nan, m + torch.log(l))),
+        known("row without keys is NaN (the lse)", lambda: torch.where(m == -math.inf, math.nan, m + torch.log(l))),
         known("row without keys is 0", lambda: torch.where(m == -math.inf, 0.0, m + torch.log(l))),
         *merge_formulas(torch.zeros_like(lse[..., None]), lse, "lse_new"),
         *misread(

@@ -99,11 +99,11 @@ def _state_mistakes(x: Tensor, threads: int, items: int) -> list[_StateMistake]:
 
     return [
         ("no rescale in the online softmax", lambda: merged(*thread_states(x, threads, items, moved=False))),
-        ("merged without rescaling", lambda: by_warps(False, True)),
-        ("merged without rescaling #2", lambda: by_warps(True, False)),
-        ("merged without rescaling #3", lambda: by_warps(False, False)),
+        ("merged without rescaling (lanes)", lambda: by_warps(False, True)),
+        ("merged without rescaling (warps)", lambda: by_warps(True, False)),
+        ("merged without rescaling", lambda: by_warps(False, False)),
         ("maximum starts at 0", at_least_0),
-        ("masked row is NaN #2", lambda: by_warps(guarded=False)),
+        ("masked row is NaN (a thread saw only -inf)", lambda: by_warps(guarded=False)),
         ("padding counts", padded_with_0),
     ]
 

@@ -2,6 +2,7 @@
 
     rescale_mistakes(s, value, tile)                                       a new maximum changes nothing
     tile_loop_mistakes(query, key, value, causal, scale, B_r, B_c, ...)    every mistake of such a loop
+    Tiles(query, key, value, scale, B_r, B_c)                              the answer of a loop with one thing wrong
 
 They come on top of those in attention.py; see known.py for what a Mistake is. Where overflow or
 underflow is the mistake, it is computed in float32.
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import varied, without
 from common.diagnosis.mistakes.known import TILES, Mistake, Words
+from common.diagnosis.mistakes.masks import known as of_masks
+from common.diagnosis.mistakes.online_softmax import known as of_states
 from common.diagnosis.mistakes.softmax_formulas import STEP, tile_formulas, tile_loop
 from common.reference import oracle as right
 
@@ -61,8 +64,8 @@ def tile_loop_mistakes(
     found = [
         known("divides instead of rescaling", lambda: loop(STEP.replace("rescale * O", INVERSE))),
         known("maximum of the tile", lambda: loop(without(OF_TILE, "rescale", ("l", "O")))),
-        known("maximum of the tile #2", lambda: in_float32(OF_TILE)),
-        known("maximum starts at 0", lambda: in_float32(STEP, 0.0)),
+        known("maximum of the tile (kept as m)", lambda: in_float32(OF_TILE)),
+        of_states("maximum starts at 0", lambda: in_float32(STEP, 0.0)),
         known("normalized in every tile", lambda: loop(f"{STEP}O = divided(O, l)\n")),
         known("masked row is NaN", lambda: loop(STEP.replace("shift_of(m_new)", "m_new"))),
     ]
@@ -148,10 +151,14 @@ def _visited_tile_mistakes(on: Tiles, diagonal: int | None) -> list[Mistake]:
     first_last = on.q_start + diagonal  # the last key that the first row of the tile sees
     found += [
         known("tiles on the diagonal left out", on.answer(sees & (tile < before(first_last))), where=where),
-        known("tiles on the diagonal left out #2", on.answer(sees & (tile <= first_last // B_c)), where=where),
-        known("tiles on the diagonal left out #3", on.answer(sees & (tile < tiles - 1)), B_c=B_c),
+        known(
+            "tiles on the diagonal left out (after the first)",
+            on.answer(sees & (tile <= first_last // B_c)),
+            where=where,
+        ),
+        known("tiles on the diagonal left out (the last)", on.answer(sees & (tile < tiles - 1)), B_c=B_c),
         known("mask counted within the tile", on.answer((on.key % B_c <= on.row - on.q_start) & visits & on.exists)),
-        known("masked scores are 0", on.answer(sees, end=tiles * B_c, hidden=0.0)),
+        of_masks("masked scores are 0", on.answer(sees, end=tiles * B_c, hidden=0.0)),
     ]
     line = "hidden = key > query" + (" + diagonal" if diagonal else "")
     places = {"key": on.key, "query": on.row, "diagonal": diagonal}
@@ -166,5 +173,7 @@ def _visited_tile_mistakes(on: Tiles, diagonal: int | None) -> list[Mistake]:
         cut = sees & (tile < before(on.q_start + on.B_r))
         found.append(known("alignment left out of the loop", on.answer(cut), diagonal=diagonal))
     if bool((blind := (last < 0) & (tiles > 0)).any()):
-        found.append(known("masked row is NaN #2", lambda: torch.where(blind, math.nan, on.answer(sees)())))
+        found.append(
+            known("masked row is NaN (no key in a tile)", lambda: torch.where(blind, math.nan, on.answer(sees)()))
+        )
     return found

@@ -69,13 +69,13 @@ class PromptBuffer:
         struct.pack_into(f"{len(values)}i", self._bytes, 4 * self.state.drawn, *values)
 
     def upload(self, seq_len: int, sampled: bool) -> None:
-        """A new text begins on the device, behind what is launched already."""
+        """A new text begins on the device, after what is launched already."""
         batch, drawn = len(self.state.positions), self.state.drawn
         part = slice(0 if sampled else drawn, drawn + 4 * batch + 1 + batch * seq_len)
         self.state.inputs[part].copy_(self.host[part], non_blocking=True)
 
     def uploaded(self) -> None:
-        """Behind the launch of an upload: the next put() waits for it."""
+        """After the launch of an upload: the next put() waits for it."""
         if self._copied is not None:
             self._copied.record()
 

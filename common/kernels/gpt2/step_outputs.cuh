@@ -23,7 +23,7 @@ struct Output {
     // One that belongs to no thread, and stores nothing.
     Output() = default;
     // Number n of sequence r, which exists: where it goes, and what is there already. Made before the number is there,
-    // so that nothing has to be looked up behind it. QKV: the queries of all heads, then the keys, then the values.
+    // so that nothing has to be looked up afterward. QKV: the queries of all heads, then the keys, then the values.
     __device__ __forceinline__ Output(const StepProduct& p, int r, int n) {
         if constexpr (KIND == Kind::QKV) {
             const int width = p.n / 3, part = n / width, col = n % width;

@@ -142,7 +142,7 @@ def end(process: int) -> int:
 
 
 def _end_strays(workers: Set[int]) -> None:
-    """Ends what left a worker's session and has lost its parents, where this process adopts them (inside.py)."""
+    """Ends processes that left a worker's session and whose parents ended, if this process adopts them (inside.py)."""
     for _ in range(MOST_ROUNDS):
         with contextlib.suppress(OSError):
             children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
