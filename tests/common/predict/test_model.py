@@ -35,7 +35,7 @@ def seconds_of(prediction, resource) -> float:
 
 
 def launch(one: KernelProfile, mix=NOTHING, sectors=(0, 0), path=(0, 0, 0)) -> Launch:
-    """The first and the last block ran; each reads and writes so many sectors of its own.
+    """The first and the last block ran; each reads and writes `sectors` of its own.
 
     path: requests for global memory, waits, barriers, of the busiest warp of every block.
     """
