@@ -196,7 +196,8 @@ CHOSEN_FROM = ("sparse", "flash")
 
 def _signature(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple | None:
     """All that decides which operator gets these tensors as they are, with which other arguments; None: ask a Call."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or transforming() or getattr(forward_ad, "_current_level", 0) >= 0:
+    forward_mode = getattr(forward_ad, "_current_level", 0) >= 0  # a private name of torch; without it, ask a Call
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or transforming() or forward_mode:
         return None
     tensors = not (options.attn_mask is options.sinks is options.seed is None) or isinstance(options.scale, Tensor)
     if tensors or options.dropout_p:  # its seed is new every time
