@@ -155,14 +155,18 @@ def _blocks(library: Elf, path: Path) -> list[int]:
     ]
     if not places:
         return []
-    ends = sorted(one.value + one.size - text.address for one in library.symbols if one.type == FUNCTION and one.size)
+    functions = [one for one in library.symbols if one.type == FUNCTION and one.size]
+    ends = sorted(one.value + one.size - text.address for one in functions)
+    first = max(one.value for one in functions if one.value <= text.address + places[0])
     last = ends[min(bisect_right(ends, places[-1]), len(ends) - 1)]
-    span = f"--start-address={text.address + places[0]}", f"--stop-address={text.address + last}"
+    span = f"--start-address={first}", f"--stop-address={text.address + last}"
     listed = _INSTRUCTION.findall(_run(["objdump", "-d", "--no-show-raw-insn", *span, path]))
-    starts, sums = [int(place, 16) - text.address for place, *_ in listed], [0]
+    starts, sums, calls = [int(place, 16) - text.address for place, *_ in listed], [0], set()
     for start, following, (_, name, operands) in zip(starts, [*starts[1:], last], listed, strict=True):
         sums.append(sums[-1] + (following - start) * _numbers_of(name, operands))
-    found = []
+        if name.startswith("call") and operands.split()[:1] == [f"{counter:x}"]:
+            calls.add(following)
+    places, found = [at for at in places if at in calls], []  # the bytes of a call may also be a number's
     for at, following in zip(places, [*places[1:], last], strict=True):
         end = min(following, ends[min(bisect_right(ends, at), len(ends) - 1)])
         size = sums[bisect_left(starts, end)] - sums[bisect_left(starts, at)]

@@ -225,6 +225,8 @@ class Server:
         return space == "Tensor" and name in DUNDERS and (not number or self._allowed is ALLOWED)
 
     def _number(self, name: str, x: Tensor) -> object:
+        if not isinstance(x, Tensor):  # the other process would say how many numbers it has
+            raise TypeError(f"{name} is for a tensor")
         self._read += x.numel()
         if self._read > MOST_READ:
             raise ValueError(TOO_MANY)

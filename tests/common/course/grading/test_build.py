@@ -1,10 +1,15 @@
 """What the build refuses without a compiler's help; the rest is in tests/cheats."""
 
+import struct
+import subprocess
+
 import pytest
 import torch
 
+from common.compiling import toolchain
 from common.compiling.result import BuildError
 from common.course.grading import at_work, build
+from common.course.grading.elf import Elf
 
 HEADER = "int one;  // a comment\n  #define TWO(a, b) a + \\\n    b /* and\nmore */\n\nint three;\n"
 
@@ -80,3 +85,27 @@ def test_decoding_is_no_product_of_matrices():
     many = at_work.allowed([torch.empty(3, 4, 20, 64), cache, cache], torch.empty(3, 4, 20, 64))
     assert one == at_work.MOST_FOR_A_NUMBER * rest
     assert many == at_work.MOST_FOR_PRODUCTS * (2 * cache.numel() + 2 * 3 * 4 * 20 * 64)
+
+
+def test_a_number_is_no_call_of_the_counter(tmp_path):
+    own, counter, library = tmp_path / "own.cpp", tmp_path / "counter.cpp", tmp_path / "own.so"
+    own.write_text(
+        'extern "C" void f(float* y, volatile int* spot) {\n    spot[-6] = NUMBER;  // e8, NUMBER: as in a call\n'
+        "    for (int i = 0; i < 64; ++i) y[i * 17] = y[i * 31] * 1.5f;\n}\n"
+    )
+    counter.write_text(f'extern "C" __attribute__((visibility("hidden"))) void {build.COUNTER}() {{}}\n')
+
+    def run(*command: object) -> None:
+        subprocess.run([*map(str, (toolchain.host_compiler(), "-O2", "-fPIC", *command))], check=True)
+
+    def blocks(number: int) -> tuple[Elf, list[int]]:
+        run("-c", counter, "-o", counter.with_suffix(".o"))
+        run("-c", "-fsanitize-coverage=trace-pc", f"-DNUMBER={number}", own, "-o", own.with_suffix(".o"))
+        run("-shared", own.with_suffix(".o"), counter.with_suffix(".o"), "-o", library)
+        return (elf := Elf(library.read_bytes())), build._blocks(elf, library)
+
+    elf, before = blocks(0x22222222)
+    (text,) = (one for one in elf.sections if one.name == ".text")
+    (place,) = (one.value for one in elf.symbols if one.name == build.COUNTER)
+    after = text.address + text.data.index(b"\xe8" + struct.pack("<I", 0x22222222)) + 5
+    assert len(before) > 1 and blocks(place - after)[1] == before

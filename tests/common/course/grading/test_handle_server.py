@@ -151,3 +151,20 @@ def f(x, y):
     z[0] = 0
     z[:, [0, 2]] *= 2
     assert torch.allclose(module(tmp_path, text).f(x, y), z @ y + x.softmax(-1))
+
+
+def test_only_tensors_have_numbers_to_read(tmp_path: Path) -> None:
+    text = """import json
+import torch
+from common.course.grading.torch_handles import connection
+def f(x):
+    given = {"given": [{"object": [7, []]}], "named": {}}  # would be asked how many numbers it has
+    for answer in ({"call": ["Tensor", "item"], **given, "released": [], "line": 1}, {"returned": {"object": [8, []]}},
+                   {"returned": -10**9}):
+        connection.send_bytes(json.dumps(answer).encode())
+        if "raised" in json.loads(connection.recv_bytes()):
+            break
+    return torch.tensor(x.tolist())
+"""
+    with pytest.raises(CallFailed, match="500 numbers"):
+        module(tmp_path, text).f(torch.ones(30, 30))
