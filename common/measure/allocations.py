@@ -48,7 +48,8 @@ class AllocationRecorder(TorchDispatchMode):
     Attributes:
         largest: the largest tensor; None if there was none.
         peak_bytes: the most bytes that were alive at once, of all that was seen since entering.
-        peak_from_source: the same of what was computed from `source`, or written to in such a computation.
+        peak_from_source: the same of what was computed from `source`, or written to in such a computation. Shorter
+            numbers than those of `source` count as long as these: a row in float16 is a row.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class AllocationRecorder(TorchDispatchMode):
         self._inputs = {_memory_of(x) for x in inputs}
         self._known = set(self._inputs)
         self._from_source = {_memory_of(source): 0} if source is not None else {}  # memory -> bytes
+        self._source_bytes = source.element_size() if source is not None else 0
         self.largest: MadeTensor | None = None
         self.peak_bytes = self.peak_from_source = 0
         self._operators: set = set()
@@ -106,7 +108,10 @@ class AllocationRecorder(TorchDispatchMode):
             if _memory_of(x) not in self._known:
                 self._record(x, str(operator))
         if derived:
-            self._from_source |= {_memory_of(x): _bytes_of(x) for x in results if _memory_of(x) not in self._inputs}
+            for x in results:
+                if (memory := _memory_of(x)) not in self._inputs:
+                    size = max(_bytes_of(x), _bytes_of(x) // x.element_size() * self._source_bytes)
+                    self._from_source[memory] = max(self._from_source.get(memory, 0), size)
             self.peak_from_source = max(self.peak_from_source, sum(self._from_source.values()))
         return result
 

@@ -224,7 +224,10 @@ def test_what_is_computed_from_one_input_is_counted_apart() -> None:
         kept[:4].add_(query)  # memory from before
         assert made.peak_from_source == 64 * 4 and made.largest.bytes == 256 * 4
         torch.mul(query, 2, out=key[:4])  # an input's memory
-    assert made.peak_from_source == (64 + 256) * 4
+        assert made.peak_from_source == (64 + 256) * 4
+        halves = query.half()  # as many numbers, and so as many bytes
+        halves.view(torch.int64).add_(0)
+    assert made.peak_from_source == (64 + 256 + 4) * 4
 
 
 def test_memory_grows_with_the_tokens_and_not_with_their_square() -> None:
