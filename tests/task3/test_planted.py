@@ -234,7 +234,7 @@ def test_the_solution_itself_passes_everything(solution) -> None:
     assert sum(case.points for case in CASES.values()) == pytest.approx(3)
 
 
-# in a process of its own, as students run it: one that ran other tests has more arrays next to these
+# in a process of its own, as students run it
 ALL_PASS = """
 from reports import found_where_all_pass
 from test_planted import KERNELS, cases
