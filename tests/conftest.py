@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -158,16 +159,24 @@ def root() -> Path:
     return ROOT
 
 
+@pytest.fixture(autouse=True)
+def gpu_memory_given_back():
+    """What a test freed isn't kept from the tests of other processes: pytest -n runs several on one GPU."""
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized() and torch.cuda.memory_reserved() > 2**30:
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 @pytest.fixture
 def much_memory():
-    """For tests of tensors with more than 2^31 elements: 60 GiB of GPU memory, given back afterward."""
+    """For tests of tensors with more than 2^31 elements: 60 GiB of GPU memory."""
     import torch
 
     free, _ = torch.cuda.mem_get_info()
     if free < 60 * 2**30:
         pytest.skip("needs 60 GiB of free GPU memory")
-    yield
-    torch.cuda.empty_cache()
 
 
 @pytest.fixture
