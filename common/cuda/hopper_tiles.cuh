@@ -25,6 +25,11 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "common/cuda/check.h"
 #include "common/cuda/ldmatrix.cuh"
 #include "common/cuda/mbarrier.cuh"
 #include "common/cuda/shared_offset.cuh"
@@ -218,16 +223,26 @@ struct RegisterShares {
 
 // ---------------------------------------------------------------------------------------------------- 5. Host
 
-// False if the kernel was compiled for another target than sm_90a: then it is empty, and has no barriers.
+// False if the kernel was compiled for another target than sm_90a: then it is empty, and has no barriers. The driver takes
+// microseconds to say so, and is asked once about each kernel and device.
 template <class Kernel>
 bool is_built([[maybe_unused]] Kernel* kernel) {
 #ifdef CUDA_SIMULATOR
     return true;  // files with such kernels are left out of builds for other targets
 #else
-    cudaFuncAttributes attributes;
-    const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-    if (error != cudaSuccess) cudaGetLastError();  // no code for this GPU at all; the error is dealt with
-    return error == cudaSuccess && attributes.sharedSizeBytes > 0;
+    static std::mutex one_at_a_time;
+    static std::map<std::pair<Kernel*, int>, bool> answers;
+    int device = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    const std::lock_guard<std::mutex> guard(one_at_a_time);
+    const auto [answer, is_new] = answers.try_emplace({kernel, device});
+    if (is_new) {
+        cudaFuncAttributes attributes;
+        const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
+        if (error != cudaSuccess) cudaGetLastError();  // no code for this GPU at all; the error is dealt with
+        answer->second = error == cudaSuccess && attributes.sharedSizeBytes > 0;
+    }
+    return answer->second;
 #endif
 }
 

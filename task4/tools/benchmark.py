@@ -33,7 +33,8 @@ def of_the_course(options: argparse.Namespace) -> Callable[[Problem], dict[str, 
         found = {}
         for name in wanted:
             _, _, dtypes, stores = COURSE[name]
-            if problem.direction == "forward" and problem.dtype in dtypes:
+            taken = problem.dtype in dtypes and (stores or problem.head_dim <= 128)
+            if problem.direction == "forward" and taken:
                 stored = problem.scores_bytes if stores else 0.0
                 found[name] = Version(LABELS[name], forward_of(operators[name], problem.causal), True, stored)
         return found

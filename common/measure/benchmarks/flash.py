@@ -161,7 +161,7 @@ def grid(
 
     Args:
         passes, dtypes: of PASSES and DTYPES.
-        head_dims: 1 .. 128, divisors of hidden.
+        head_dims: 1 .. 256, divisors of hidden.
         lengths: tokens per sequence; the batch is as large as 16,384 tokens allow, at least 1.
         hidden: heads * head_dim.
 
@@ -170,8 +170,8 @@ def grid(
     """
     head_dims, lengths = list(head_dims), sorted(set(lengths))
     for head_dim in head_dims:
-        if not 1 <= head_dim <= 128 or hidden < 1 or hidden % head_dim:
-            raise ValueError(f"head_dim is {head_dim} and hidden {hidden}; head_dim must be 1 .. 128 and divide hidden")
+        if not 1 <= head_dim <= 256 or hidden < 1 or hidden % head_dim:
+            raise ValueError(f"head_dim is {head_dim} and hidden {hidden}; head_dim must be 1 .. 256 and divide hidden")
     for length in lengths:
         if length < 1:
             raise ValueError(f"seq is {length}; it must be at least 1")
@@ -227,7 +227,7 @@ def _training_of(_: Operators, causal: bool) -> Callable[..., Callable[[], tuple
 def tuned_versions(problem: Problem, ops: Operators) -> dict[str, Version]:
     """The kernels of common/kernels/flash that know this pass and dtype."""
     if problem.dtype in HALF:
-        names = ["wgmma" if _on_hopper(ops, problem.direction) else "mma"]
+        names = ["wgmma" if _on_hopper(ops, problem.direction, problem.head_dim) else "mma"]
     else:
         names = {"forward": ["ffma", "3xfp16"], "backward": ["ffma"], "training": ["3xfp16"]}[problem.direction]
     found = {}
@@ -247,9 +247,9 @@ def mma_version(problem: Problem, ops: Operators) -> dict[str, Version]:
     return {"3xfp16-mma": Version(OURS["3xfp16-mma"], prepare, ours=True)}
 
 
-def _on_hopper(ops: Operators, direction: str) -> bool:
+def _on_hopper(ops: Operators, direction: str, head_dim: int) -> bool:
     """Whether this pass (of training the second) has the kernel for Hopper GPUs here, for a benchmark's problems."""
-    x = torch.empty(1, 1, 1, 64, dtype=torch.bfloat16, device=ops.device)
+    x = torch.empty(1, 1, 1, head_dim, dtype=torch.bfloat16, device=ops.device)
     if direction == "forward":
         return ops.flash_attention_kernel(x, x, x, False) == "wgmma"
     return ops.flash_attention_backward_kernel(x, x, x, x, x, x[..., 0].float(), False) == "wgmma"
