@@ -121,7 +121,12 @@ class Server:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 cwd=root,
-                env={"LANG": "C.UTF-8", "HOME": os.environ.get("HOME", "/"), "PYTHONDONTWRITEBYTECODE": "1"},
+                env={
+                    "LANG": "C.UTF-8",
+                    "HOME": os.environ.get("HOME", "/"),
+                    "PYTHONDONTWRITEBYTECODE": "1",
+                    "OMP_NUM_THREADS": "1",
+                },
             )
         self._connection = Connection(ours.detach())
         self._answered()

@@ -26,6 +26,8 @@ namespace details {
 
 template <typename T>
 struct Storage {
+    static_assert(simulator::one_of<T, half, __nv_bfloat16, float, double, int, signed char, unsigned char>,
+                  "CUDA has no fragments of this type");
     using Type = T;
 };
 template <>
