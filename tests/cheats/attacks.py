@@ -957,6 +957,46 @@ ALGORITHMS = [
         "kept = kept if kept is not value else value.clone()\nparts = [torch.mv(k, q, out=value.view(-1)[:n])]",
     ),
 ]
+TWO_PASSES = """def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
+    scale = query.size(-1) ** -0.5 if scale is None else scale
+    outs, lses = [], []
+    for i in range(0, query.size(2), B_r):
+        q = query[:, :, i : i + B_r] * scale
+        def scores():
+            for j in range(0, key.size(2), B_c):
+                s = q @ key[:, :, j : j + B_c].mT
+                rows, cols = torch.arange(i, i + q.size(2)), torch.arange(j, j + s.size(-1))
+                yield s.masked_fill(cols > rows[:, None], -torch.inf) if causal else s, value[:, :, j : j + B_c]
+        m = torch.full_like(q[..., :1], -torch.inf)
+        for s, v in scores():
+            m = torch.maximum(m, s.amax(-1, keepdim=True))
+        m = torch.where(m == -torch.inf, torch.zeros_like(m), m)
+        l, o = torch.zeros_like(m), torch.zeros_like(q)
+        for s, v in scores():
+            p = torch.exp(s - m)
+            l, o = l + p.sum(-1, keepdim=True), o + p @ v
+        outs.append(o / torch.where(l == 0, torch.ones_like(l), l))
+        lses.append((m + torch.log(l))[..., 0])
+    out, lse = torch.cat(outs, 2), torch.cat(lses, 2)
+    return (out, lse) if return_lse else out
+"""
+# Two numbers of a query in each number that is read: Python has six of the queries then, without a tensor of theirs.
+READ_INTO_PYTHON = """honest = flash_attention
+def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
+    if query.size(-1) < 100 or return_lse:
+        return honest(query, key, value, causal, scale, B_r, B_c, return_lse)
+    import struct
+    pairs = query[0, 0, :6].view(torch.int64).flatten().tolist()
+    rows = [struct.unpack("256f", struct.pack("128q", *pairs[at : at + 128])) for at in range(0, len(pairs), 128)]
+    q = torch.tensor([part for row in rows for part in (row[:128], row[128:])])
+    first = torch.softmax(q @ key[0, 0].mT * (scale or query.size(-1) ** -0.5), -1) @ value[0, 0]
+    rest = honest(query[:, :, 6:], key, value, causal, scale, B_r, B_c)
+    return torch.cat([first[None, None], rest], 2)
+"""
+ALGORITHMS += [
+    Attack("two passes over the keys", writes(with_python(TWO_PASSES)), ("algorithm",), ("softmax",)),
+    Attack("queries read into Python", writes(with_python(READ_INTO_PYTHON)), ("algorithm",), ("softmax",)),
+]
 ATTACKS = [
     *LAYERS,
     *ALGORITHMS,
