@@ -52,13 +52,13 @@ def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_
         )
     if made.read:
         return (
-            f"A number that is computed from the queries is read into Python in line {made.read}, where it takes memory "
-            "that is no tensor's. Leave it in a tensor."
+            f"A number that is computed from the queries is read into Python in line {made.read}, where it takes "
+            "memory that is no tensor's. Leave it in a tensor."
         )
     once = key.numel() * -(-seq_q // B_r)
     if made.met > 1.5 * once:
         return (
-            f"Each tile of {B_r} queries meets every key {made.met / once:.1f} times. Once is enough: compute the scores "
-            "of a tile once, and carry m, l and O from tile to tile."
+            f"A tile of {B_r} queries meets every key {made.met / once:.1f} times on average. Once is enough: compute "
+            "the scores of a tile once, and carry m, l and O from tile to tile."
         )
     return ""
