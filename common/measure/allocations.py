@@ -108,7 +108,6 @@ class AllocationRecorder(TorchDispatchMode):
         result = operator(*args, **kwargs)
         if derived and isinstance(result, int | float) and not isinstance(result, bool):
             self.read = self.read or self._line()
-        self.met += derived * sum(map(_numbers_of, partners))
         self._operators.add(operator)
         written = list(_written(operator, args, kwargs))
         for x in written:
@@ -119,6 +118,8 @@ class AllocationRecorder(TorchDispatchMode):
             if _memory_of(x) not in self._known:
                 self._record(x, str(operator))
         if derived:
+            for x in partners:  # what is expanded counts once
+                self.met += math.prod(size for size, step in zip(x.shape, x.stride(), strict=True) if step)
             for x in results:
                 if (memory := _memory_of(x)) not in self._inputs:
                     size = max(_bytes_of(x), _bytes_of(x) // x.element_size() * self._source_bytes)
@@ -167,11 +168,6 @@ def _memory_of(x: Tensor) -> int:
 
 def _bytes_of(x: Tensor) -> int:
     return x.untyped_storage().nbytes()
-
-
-def _numbers_of(x: Tensor) -> int:
-    """How many it has, those that are expanded once."""
-    return math.prod(size for size, step in zip(x.shape, x.stride(), strict=True) if step)
 
 
 def _calling_line() -> str:

@@ -61,6 +61,7 @@ MOST_READ = 500  # numbers in a call
 TOO_MANY = f"graded code may read {MOST_READ} numbers out of tensors in a call"
 NUMBERS_OF = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__")
 SPACES = {"torch": torch, "functional": F, "Tensor": Tensor}
+ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}  # no threads of NumPy's
 CODE = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from common.course.grading.torch_handles import main; main(*sys.argv[1:])"
@@ -121,12 +122,7 @@ class Server:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 cwd=root,
-                env={
-                    "LANG": "C.UTF-8",
-                    "HOME": os.environ.get("HOME", "/"),
-                    "PYTHONDONTWRITEBYTECODE": "1",
-                    "OMP_NUM_THREADS": "1",
-                },
+                env={**ENVIRONMENT, "HOME": os.environ.get("HOME", "/")},
             )
         self._connection = Connection(ours.detach())
         self._answered()

@@ -19,13 +19,8 @@ ALLOWED = """
     clock_getres 229 clock_nanosleep 230 exit_group 231 newfstatat 262 readlinkat 267 getrandom 318 statx 332
 """
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-# Number, the argument that is looked at, what of it, and what that must be
-LIMITED = (
-    (2, 1, WRITES, (0,)),  # open
-    (257, 2, WRITES, (0,)),  # openat
-    (72, 1, 0xFFFFFFFF, (1, 2, 3)),  # fcntl: F_GETFD, F_SETFD, F_GETFL
-    (202, 1, 128, (128,)),  # futex: FUTEX_PRIVATE_FLAG
-)
+# open, openat, fcntl (F_GETFD, F_SETFD, F_GETFL), futex (FUTEX_PRIVATE_FLAG): an argument, its bits, what they must be
+LIMITED = ((2, 1, WRITES, (0,)), (257, 2, WRITES, (0,)), (72, 1, 0xFFFFFFFF, (1, 2, 3)), (202, 1, 128, (128,)))
 LOAD, AND, IS, AT_LEAST, RETURN = 0x20, 0x54, 0x15, 0x35, 0x06  # of Linux's packet filters
 X86_64, X32, ALLOW, KILL, REFUSE = 0xC000003E, 0x40000000, 0x7FFF0000, 0x80000000, 0x00050001  # REFUSE: EPERM
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, FILTER = 22, 38, 2

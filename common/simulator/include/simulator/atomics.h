@@ -57,16 +57,11 @@ template <typename T, typename... Types>
 constexpr bool one_of = (__is_same(T, Types) || ...);
 
 // half, half2 and their bf16 kin
-template <typename Format>
-struct Float16;
-template <typename Format>
-struct Float16Pair;
-template <typename T>
-constexpr bool is_float16 = false;
-template <typename Format>
-constexpr bool is_float16<Float16<Format>> = true;
-template <typename Format>
-constexpr bool is_float16<Float16Pair<Format>> = true;
+template <typename Format> struct Float16;
+template <typename Format> struct Float16Pair;
+template <typename T> constexpr bool is_float16 = false;
+template <typename Format> constexpr bool is_float16<Float16<Format>> = true;
+template <typename Format> constexpr bool is_float16<Float16Pair<Format>> = true;
 
 }  // namespace simulator
 
