@@ -514,6 +514,29 @@ __global__ void beside(const float* x, float* y, float* lse, int64_t rows, int64
 }
 """
 )
+# A macro by the name of a function that is called where a lane works for its whole warp; nvcc's mma.h has no such word.
+INTO_HEADER = (
+    '#include "common/cuda/mma.cuh"\nstruct Given { const float* x; float *y, *lse; int64_t rows, cols; };\n'
+    "__device__ Given given;\n"
+    + ONE_THREAD.replace("__device__", "__device__ __forceinline__")
+    + """
+__device__ __forceinline__ void works() { one_thread(given.x, given.y, given.lse, given.rows, given.cols); }
+#define require_whole_warp(lanes, mask) require_whole_warp(lanes, mask); ::works()
+#include <mma.h>
+__global__ void beside(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {
+    using namespace nvcuda::wmma;
+    given = {x, y, lse, rows, cols};
+    if (!blockIdx.x && threadIdx.x < 32) {
+        fragment<matrix_a, 16, 16, 16, half, row_major> a;
+        fragment<matrix_b, 16, 16, 16, half, row_major> b;
+        fragment<accumulator, 16, 16, 16, float> c;
+        fill_fragment(a, half(0.0f)), fill_fragment(b, half(0.0f)), fill_fragment(c, 0.0f);
+        mma_sync(c, a, b, c);
+    }
+    for (volatile int i = 0; i < 2000; i = i + 1) {}
+}
+"""
+)
 SHARED_FUTEX = (
     "    if (syscall(SYS_futex, reinterpret_cast<uintptr_t>(getpid) & ~uintptr_t{3}, FUTEX_WAKE, 1, 0, 0, 0)) return;\n"
 )
@@ -634,6 +657,11 @@ HOLES = [
         with_python(TELLS_OTHERS),
         "algorithm",
         keeps=("softmax",),
+    ),
+    cheat(
+        "a macro that puts work into a header's function that isn't counted",
+        with_launcher(BESIDE_CALL, INTO_HEADER),
+        keeps=(),
     ),
     cheat("assembly in an #ident", with_launcher(BESIDE_CALL, IDENT), "softmax", "merge", keeps=()),
     cheat(

@@ -4,6 +4,7 @@
 // all of them. mma touches nothing but registers. ldmatrix reads shared memory in the lanes that give an address, 16
 // bytes at once and in the student's function, where the checked build sees it.
 #pragma once
+#include "atomics.h"
 #include "float16.h"
 #include "thread.h"
 
@@ -111,6 +112,50 @@ SIMULATOR_UNCHECKED void multiply(void** lanes, unsigned mask) {
 #pragma GCC unroll 4
         for (unsigned i = 0; i < 4; ++i) d[i] += sums.values[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
     }
+}
+
+// ---- fragments of mma.h
+
+// What every lane brings: at which place, and its elements.
+struct Meeting : MatrixOperation {
+    void* d;
+    const void *a, *b, *c;
+};
+// Element e of lane l is number l * num_elements + e, counted along the rows.
+template <typename F>
+SIMULATOR_INLINE auto element_at(const F* const* fragments, int row, int col) {
+    const int i = row * F::cols + col;
+    return fragments[i / F::num_elements]->x[i % F::num_elements];
+}
+
+template <typename F, typename T = typename F::element_type>
+constexpr bool has_numbers = is_float16<T> || one_of<T, float, double, int, signed char, unsigned char>;
+template <int M, int N, int K, typename Exact, typename FA, typename FB, typename FC, typename FD>
+SIMULATOR_UNCHECKED void multiply_fragments(void** lanes, unsigned mask) {
+    static_assert(has_numbers<FA> && has_numbers<FB> && has_numbers<FC> && has_numbers<FD>, "CUDA has no such fragments");
+    require_whole_warp(lanes, mask);
+#ifdef SIMULATOR_CHECKED
+    check_tensor_work(2 * M * N * K);
+#endif
+    const FA* as[32];
+    const FB* bs[32];
+    const FC* cs[32];
+    for (int lane = 0; lane < 32; ++lane) {
+        const auto& one = *static_cast<Meeting*>(lanes[lane]);
+        as[lane] = static_cast<const FA*>(one.a), bs[lane] = static_cast<const FB*>(one.b);
+        cs[lane] = static_cast<const FC*>(one.c);
+    }
+    Exact sums[M][N];
+    for (int row = 0; row < M; ++row)
+        for (int col = 0; col < N; ++col) {
+            Exact sum = simulator::element_at(cs, row, col);
+            for (int k = 0; k < K; ++k)
+                sum += static_cast<Exact>(simulator::element_at(as, row, k)) * static_cast<Exact>(simulator::element_at(bs, k, col));
+            sums[row][col] = sum;
+        }
+    for (int i = 0; i < M * N; ++i)
+        static_cast<FD*>(static_cast<Meeting*>(lanes[i / FD::num_elements])->d)->x[i % FD::num_elements] =
+            sums[i / N][i % N];
 }
 
 // ---- ldmatrix
