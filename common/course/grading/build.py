@@ -200,9 +200,7 @@ def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tup
         known = set(_lines_of(_run([*expand, alone]), files, theirs=False))
         for place, line in _lines_of(text, files, theirs=False):
             if (place, line) not in known:
-                words = (
-                    "without the submission's macros this line of a header is another, or none. Include headers first"
-                )
+                words = "a header has this line only because of macros before it, which can't be graded"
                 raise BuildError(f"{place}: {words}: {line.strip()[:80]}")
         lines = _lines_of(text, files)
         code = "\n".join(line for _, line in lines)
