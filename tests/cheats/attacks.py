@@ -647,6 +647,17 @@ HOLES = [
         ),
     ),
     cheat(
+        "a memset that does the work for a shuffle",
+        with_launcher(
+            BESIDE_CALL,
+            SHUFFLED.partition("struct Number")[0]
+            + 'extern "C" __attribute__((always_inline)) inline void* memset(void* to, int, size_t) {\n'
+            "    one_thread(given.x, given.y, given.lse, given.rows, given.cols);\n    return to;\n}\n__global__"
+            + SHUFFLED.partition("__global__")[2].replace("SHUFFLE", "__shfl_sync(1u, 0, 1);"),
+        ),
+        keeps=(),
+    ),
+    cheat(
         "a futex that other processes share",
         with_launcher(
             SHARED_FUTEX + LAUNCH, "#include <linux/futex.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n"

@@ -207,13 +207,13 @@ SIMULATOR_UNCHECKED void collect(void** lanes, unsigned mask) {
     require_whole_warp(lanes, mask);
     for (unsigned lane = 0; lane < 32; ++lane) {
         auto& mine = *static_cast<MatrixStore*>(lanes[lane]);
-        uint16_t elements[8];
+        alignas(16) uint16_t elements[8];
         for (unsigned column = 0; column < 8; ++column) {
             const unsigned i = TRANSPOSED ? column : lane % 8, j = TRANSPOSED ? lane % 8 : column;
             const unsigned word = static_cast<const MatrixStore*>(lanes[i * 4 + j / 2])->registers[lane / 8];
             elements[column] = static_cast<uint16_t>(word >> j % 2 * 16);
         }
-        memcpy(&mine.row, elements, sizeof elements);
+        mine.row = *reinterpret_cast<const Bits4*>(elements);
     }
 }
 

@@ -12,15 +12,10 @@ template <typename K>
 SIMULATOR_UNCHECKED bool key_bit(const K& key, int bit) {
     constexpr int top = sizeof(K) * 8 - 1;
     typename Bits<sizeof(K) == 1 ? 2 : sizeof(K)>::Type bits = 0;
-    __builtin_memcpy(&bits, &key, sizeof(K));
+    simulator::copy_bytes<K>(&bits, &key);
     const bool sign = bits >> top & 1, is_float = !std::is_integral_v<K>, flips = is_float || std::is_signed_v<K>;
     if (bit == top) return sign != flips;
     return (bits >> bit & 1) != (is_float && sign);
-}
-// Bytes: K and V may have an operator= of their own.
-template <typename T>
-SIMULATOR_UNCHECKED void move(T* to, const T* from) {
-    __builtin_memcpy(static_cast<void*>(to), static_cast<const void*>(from), sizeof(T));
 }
 // Bit by bit: those without it stay in front, those with it wait in the other arrays.
 template <typename K, typename V>
@@ -29,13 +24,13 @@ SIMULATOR_UNCHECKED void radix_sort(K* keys, V* values, K* other_keys, V* other_
         int front = 0, back = 0;
         for (int i = 0; i < n; ++i) {
             const bool waits = simulator::key_bit(keys[i], bit) != descending;
-            simulator::move(waits ? other_keys + back : keys + front, keys + i);
-            if (values) simulator::move(waits ? other_values + back : values + front, values + i);
+            simulator::copy_bytes<K>(waits ? other_keys + back : keys + front, keys + i);
+            if (values) simulator::copy_bytes<V>(waits ? other_values + back : values + front, values + i);
             ++(waits ? back : front);
         }
         for (int i = 0; i < back; ++i) {
-            simulator::move(keys + front + i, other_keys + i);
-            if (values) simulator::move(values + front + i, other_values + i);
+            simulator::copy_bytes<K>(keys + front + i, other_keys + i);
+            if (values) simulator::copy_bytes<V>(values + front + i, other_values + i);
         }
     }
 }

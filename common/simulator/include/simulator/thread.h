@@ -100,6 +100,9 @@ struct Block {
     uint64_t interval;  // counts the barriers that this block has passed
     char* dynamic_end;  // dynamic shared memory is just below, and above it comes a page that traps
     size_t dynamic_bytes;
+    // What a shuffle reads from a lane that takes no part in it: zeros if it has returned (or never existed), else NaN
+    // bytes. No name leads there, which a student could define.
+    void (*fill_absent)(void* result, size_t bytes, unsigned lane, unsigned reader);
     SharedSlot shared[MAX_SHARED_VARIABLES];
     Thread threads[MAX_THREADS];
 };
@@ -125,8 +128,14 @@ unsigned lanes_here(Position position);
 void grid_barrier(Position position);
 bool is_cooperative();
 bool on_device();  // whether a CUDA thread runs this, and not host code
-// Whether a lane that a shuffle wants to read from, and that takes no part in it, has returned (or never existed).
-bool is_gone(unsigned lane, unsigned reader);
+// A copy without T's operator=, and without a function of the C library, of which a student may have another.
+template <typename T>
+SIMULATOR_INLINE void copy_bytes(void* to, const void* from) {
+    struct Bytes {
+        char bytes[sizeof(T)];
+    };
+    *static_cast<Bytes*>(to) = *static_cast<const Bytes*>(from);
+}
 
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
 [[noreturn]] void not_implemented(const char* file, int line);

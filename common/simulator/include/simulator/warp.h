@@ -29,11 +29,10 @@ T exchange(unsigned mask, T value, int source, const char* operation, Position a
         for (unsigned lane = 0; lane < 32; ++lane) {
             if (!(mask >> lane & 1)) continue;
             auto* reader = static_cast<Exchange<T>*>(lanes[lane]);
-            auto* result = reinterpret_cast<char*>(&reader->result);  // bytes: T may have an operator= of its own
             if (mask >> reader->source & 1)
-                memcpy(result, reinterpret_cast<char*>(&static_cast<Exchange<T>*>(lanes[reader->source])->value), sizeof(T));
+                simulator::copy_bytes<T>(&reader->result, &static_cast<Exchange<T>*>(lanes[reader->source])->value);
             else
-                memset(result, is_gone(reader->source, lane) ? 0 : 0xff, sizeof(T));
+                current_block()->fill_absent(&reader->result, sizeof(T), reader->source, lane);
         }
     };
     collective(mask, &mine, combine, operation, at);
