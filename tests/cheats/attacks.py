@@ -514,14 +514,15 @@ __global__ void beside(const float* x, float* y, float* lse, int64_t rows, int64
 }
 """
 )
-# A macro by the name of a function that is called where a lane works for its whole warp; nvcc's mma.h has no such word.
+# A macro by the name of something in the simulator's mma.h puts a function that isn't counted there; nvcc's mma.h has no
+# such word.
 INTO_HEADER = (
     '#include "common/cuda/mma.cuh"\nstruct Given { const float* x; float *y, *lse; int64_t rows, cols; };\n'
     "__device__ Given given;\n"
     + ONE_THREAD.replace("__device__", "__device__ __forceinline__")
     + """
-__device__ __forceinline__ void works() { one_thread(given.x, given.y, given.lse, given.rows, given.cols); }
-#define require_whole_warp(lanes, mask) require_whole_warp(lanes, mask); ::works()
+__device__ __forceinline__ void works() { if (!threadIdx.x) one_thread(given.x, given.y, given.lse, given.rows, given.cols); }
+#define Meeting Position p{}; []() __attribute__((no_sanitize_coverage, noinline)) { ::works(); }(); simulator::Meeting
 #include <mma.h>
 __global__ void beside(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {
     using namespace nvcuda::wmma;
@@ -658,6 +659,24 @@ HOLES = [
         keeps=(),
     ),
     cheat(
+        "a function of the simulator, defined again, that does the work for a __shared__ variable",
+        with_launcher(
+            BESIDE_CALL,
+            SHUFFLED.partition("struct Number")[0]
+            + "namespace simulator {\nstruct SharedSlot;\nstruct Declaration;\n__device__ char* memory;\n"
+            "__device__ __forceinline__ char* place_shared_variable(SharedSlot&, const Declaration&) {\n"
+            "    one_thread(given.x, given.y, given.lse, given.rows, given.cols);\n    return memory;\n}\n}\n__global__"
+            + SHUFFLED.partition("__global__")[2]
+            .replace("SHUFFLE", "simulator::memory = reinterpret_cast<char*>(lse);")
+            .replace(
+                "    for (",
+                "    if (!blockIdx.x && !threadIdx.x) {\n        __shared__ float own;\n        own = lse[0];\n"
+                "        lse[0] = own;\n    }\n    for (",
+            ),
+        ),
+        keeps=(),
+    ),
+    cheat(
         "a futex that other processes share",
         with_launcher(
             SHARED_FUTEX + LAUNCH, "#include <linux/futex.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n"
@@ -670,7 +689,7 @@ HOLES = [
         keeps=("softmax",),
     ),
     cheat(
-        "a macro that puts work into a header's function that isn't counted",
+        "a macro that puts a function which isn't counted into a header",
         with_launcher(BESIDE_CALL, INTO_HEADER),
         keeps=(),
     ),

@@ -23,12 +23,12 @@ struct MatrixOperation {
 SIMULATOR_UNCHECKED inline void require_whole_warp(void** lanes, unsigned mask) {
     const auto& first = *static_cast<const MatrixOperation*>(lanes[__builtin_ctz(mask)]);
     if (mask != ~0u)
-        fail("%s at %s:%d: only the lanes 0x%08x of the warp take part, all 32 must", first.name, first.at.file,
+        current_block()->fail("%s at %s:%d: only the lanes 0x%08x of the warp take part, all 32 must", first.name, first.at.file,
              first.at.line, mask);
     for (unsigned lane = 1; lane < 32; ++lane) {
         const auto& other = *static_cast<const MatrixOperation*>(lanes[lane]);
         if (other.at.line != first.at.line)
-            fail("warp divergence: lane 0 reached %s at %s:%d, lane %u of its warp at %s:%d", first.name, first.at.file,
+            current_block()->fail("warp divergence: lane 0 reached %s at %s:%d, lane %u of its warp at %s:%d", first.name, first.at.file,
                  first.at.line, lane, other.at.file, other.at.line);
     }
 }
