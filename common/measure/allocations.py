@@ -9,6 +9,7 @@ python -m task3.memory [--solution]             flash_attention compared with at
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,12 +45,15 @@ class AllocationRecorder(TorchDispatchMode):
         line: tells which line runs, "file.py:57"; None: the stack does.
         inputs: whose memory doesn't count, as long as nothing is written to it.
         source: one of these.
+        partner: another, whose numbers `source` meets.
 
     Attributes:
         largest: the largest tensor; None if there was none.
         peak_bytes: the most bytes that were alive at once, of all that was seen since entering.
         peak_from_source: the same of what was computed from `source`, or written to in such a computation. Shorter
             numbers than those of `source` count as long as these: a row in float16 is a row.
+        read: the line in which Python first read a number, and not just a bool, out of such a tensor; "" if none did.
+        met: numbers of `partner`, or computed from it alone, that operators took together with such tensors.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class AllocationRecorder(TorchDispatchMode):
         line: Callable[[], str] | None = None,
         inputs: Sequence[Tensor] = (),
         source: Tensor | None = None,
+        partner: Tensor | None = None,
     ) -> None:
         super().__init__()
         self._line = line or _calling_line
@@ -65,6 +70,8 @@ class AllocationRecorder(TorchDispatchMode):
         self._known = set(self._inputs)
         self._from_source = {_memory_of(source): 0} if source is not None else {}  # memory -> bytes
         self._source_bytes = source.element_size() if source is not None else 0
+        self._from_partner = {_memory_of(partner)} if partner is not None else set()
+        self.met, self.read = 0, ""
         self.largest: MadeTensor | None = None
         self.peak_bytes = self.peak_from_source = 0
         self._operators: set = set()
@@ -97,7 +104,10 @@ class AllocationRecorder(TorchDispatchMode):
         kwargs = kwargs or {}
         given = list(_tensors((*args, *kwargs.values())))
         derived = any(_memory_of(x) in self._from_source for x in given)
+        partners = [x for x in given if _memory_of(x) in self._from_partner]
         result = operator(*args, **kwargs)
+        if derived and isinstance(result, int | float) and not isinstance(result, bool):
+            self.read = self.read or self._line()
         self._operators.add(operator)
         written = list(_written(operator, args, kwargs))
         for x in written:
@@ -108,11 +118,15 @@ class AllocationRecorder(TorchDispatchMode):
             if _memory_of(x) not in self._known:
                 self._record(x, str(operator))
         if derived:
+            for x in partners:  # what is expanded counts once
+                self.met += math.prod(size for size, step in zip(x.shape, x.stride(), strict=True) if step)
             for x in results:
                 if (memory := _memory_of(x)) not in self._inputs:
                     size = max(_bytes_of(x), _bytes_of(x) // x.element_size() * self._source_bytes)
                     self._from_source[memory] = max(self._from_source.get(memory, 0), size)
             self.peak_from_source = max(self.peak_from_source, sum(self._from_source.values()))
+        elif partners:
+            self._from_partner |= {_memory_of(x) for x in results}
         return result
 
     def _record(self, x: Tensor, operator: str) -> None:
@@ -129,6 +143,7 @@ class AllocationRecorder(TorchDispatchMode):
         self._alive_bytes -= size
         self._known.discard(memory)
         self._from_source.pop(memory, None)
+        self._from_partner.discard(memory)
 
 
 def _written(operator, args: tuple, kwargs: Mapping) -> Iterator[Tensor]:

@@ -90,7 +90,7 @@ def measured(case: Case, B_r: int, B_c: int) -> Case:
         if query.is_cuda:
             case.call(ops, query, key, value)  # its libraries take memory of their own on the first call
         line = getattr(python_side(ops), "calling_line", None)  # of code that runs in another process
-        with AllocationRecorder(query.device, line, (query, key, value), query) as made:
+        with AllocationRecorder(query.device, line, (query, key, value), query, key) as made:
             out = case.call(ops, query, key, value)
         if too_much := complaint(made, query, key, B_r, B_c):
             raise RuntimeError(too_much)

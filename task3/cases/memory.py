@@ -10,10 +10,12 @@ def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_
 
     One tensor may be twice as large as the largest of query, key and value. All tensors that are alive at the same time
     may be twice as large as these and the output together, and 16 tiles of scores; those of them that are computed from
-    the queries may not grow with the number of keys.
+    the queries may not grow with the number of keys, and none of their numbers may be read into Python. A tile of
+    queries meets the keys once.
 
     Args:
-        made: recorded during one call, and nothing else; `inputs` are query, key and value, `source` is query.
+        made: recorded during one call, and nothing else; `inputs` are query, key and value, `source` is query,
+            `partner` key.
         query: [batch, heads, S_q, head_dim]; key: [batch, heads, S_k, head_dim].
         B_r, B_c: the tile sizes of the call.
     """
@@ -47,5 +49,16 @@ def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_
             f"What is computed from the queries took up to {made.peak_from_source // 1024} KiB at once; "
             f"{for_rows // 1024} KiB are enough for any number of keys. A query meets {B_c} keys at a time, and all "
             "that is kept of them is m, l and O."
+        )
+    if made.read:
+        return (
+            f"A number that is computed from the queries is read into Python in line {made.read}, where it takes "
+            "memory that is no tensor's. Leave it in a tensor."
+        )
+    once = key.numel() * -(-seq_q // B_r)
+    if made.met > 1.5 * once:
+        return (
+            f"A tile of {B_r} queries meets every key {made.met / once:.1f} times on average. Once is enough: compute "
+            "the scores of a tile once, and carry m, l and O from tile to tile."
         )
     return ""

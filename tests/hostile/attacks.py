@@ -34,7 +34,7 @@ def flash_attention(*given, **named):  # right, unless it can read or change som
     found = []
     for pattern in ('/etc/shadow', '/root/*', '/home/*/*', '/tmp/grading-*/*', '/tmp/rehearsal-*/*', '/*/salt',
                     '{ROOT}/task*/solution/*', '{ROOT}/task*/cases/hidden.py', '/course/*', '/course/common/*',
-                    '/usr/bin/g*', os.__file__):
+                    '/usr/bin/g*', '/proc/loadavg', os.__file__):
         for name in filter(os.path.isfile, glob.glob(pattern)):
             for how in ('ab',) if name.startswith(('/course/', '/usr/', os.__file__)) else ('rb', 'ab'):
                 try:

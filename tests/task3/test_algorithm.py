@@ -230,6 +230,20 @@ def test_what_is_computed_from_one_input_is_counted_apart() -> None:
     assert made.peak_from_source == (64 + 256 + 4) * 4
 
 
+def test_what_one_input_meets_of_another_is_counted() -> None:
+    query, key = torch.ones(2, 3), torch.ones(5, 3)
+    with AllocationRecorder(inputs=(query, key), source=query, partner=key) as made:
+        query @ key[:4].T
+        (key * 2).sum(), query.exp()
+        assert made.met == 12
+        (query[:, None] * (key + 1).expand(2, 5, 3)).sum(-1)  # a copy, each number once
+        assert made.met == 12 + 15
+        key.sum().item(), (query > 0).any().item()
+        assert made.read == ""
+        query.sum().item()
+    assert made.read.startswith("tests/task3/test_algorithm.py:")
+
+
 def test_memory_grows_with_the_tokens_and_not_with_their_square() -> None:
     peaks = []
     for tokens in (128, 256, 512):

@@ -19,7 +19,7 @@ import shutil
 import subprocess
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -66,6 +66,7 @@ _PACKED = re.compile(
 )
 _INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
 _MARK = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*("[^"\n]+"|<[^>\n]+>)', re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SPLICE = re.compile(r"\\[ \t\f\v]*\n")  # as gcc has it
 # The tokens of what the preprocessor leaves; strings, raw ones among them, and characters are one each
@@ -188,12 +189,20 @@ def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tup
 
     Raises:
         BuildError: assembly is left (all PTX has become C++ by then), what gets text into the compiler's assembly, what
-            gives a function another name, or keeps it from being counted.
+            gives a function another name, or keeps it from being counted; a macro has changed a line of a header, where
+            nothing of that is looked for.
     """
     made = []
     for source, (translated, flags) in zip(plan.place.kernels, jobs, strict=True):
-        text = _run([toolchain.host_compiler(), "-E", f"-fmacro-prefix-map={ROOT}/=", *flags, translated])
-        lines = _lines_of(text, _files(source))
+        expand = [toolchain.host_compiler(), "-E", f"-fmacro-prefix-map={ROOT}/=", *flags]
+        text, files, alone = _run([*expand, translated]), _files(source), plan.folder / f"headers-{SECRET}.cpp"
+        alone.write_text("\n".join(_includes(translated, plan.folder / "translated", files, set())))
+        known = set(_lines_of(_run([*expand, alone]), files, theirs=False))
+        for place, line in _lines_of(text, files, theirs=False):
+            if (place, line) not in known:
+                words = "a header has this line only because of macros before it, which can't be graded"
+                raise BuildError(f"{place}: {words}: {line.strip()[:80]}")
+        lines = _lines_of(text, files)
         code = "\n".join(line for _, line in lines)
         depth = None  # of brackets within an attribute
         for match in _TOKEN.finditer(code):
@@ -330,8 +339,20 @@ def _files(source: Path) -> set[Path]:
     return {source, *(one.folder / name for one in map(read_manifest, tasks()) for name in one.files)}
 
 
-def _lines_of(text: str, files: set[Path]) -> list[tuple[str, str]]:
-    """(place, line) of those that come from these files, but for blank ones. BuildError: one of the files is Python."""
+def _includes(source: Path, mirror: Path, files: set[Path], seen: set[Path]) -> Iterator[str]:
+    """The directives that include headers in a translated source, and in those of these files that it includes."""
+    seen.add(source)
+    for line in _INCLUDE.findall(source.read_text(errors="surrogateescape")):
+        path = Path(line.partition('"')[2].rstrip('"'))
+        if not (path.is_relative_to(mirror) and ROOT / path.relative_to(mirror) in files):
+            yield f"#if __has_include({line})\n#include {line}\n#endif"
+        elif path not in seen:
+            yield from _includes(path, mirror, files, seen)
+
+
+def _lines_of(text: str, files: set[Path], theirs: bool = True) -> list[tuple[str, str]]:
+    """(place, line) of those that come from these files, or only of others, but for blank ones. BuildError: one of the
+    files is Python."""
     found, file, number = [], "", 0
     names: dict[str, bool] = {}
     for line in text.split("\n"):
@@ -343,7 +364,7 @@ def _lines_of(text: str, files: set[Path]) -> list[tuple[str, str]]:
                 if names[file] and path.suffix == ".py":
                     raise BuildError(f"{path.name} is Python, and a .cu file includes it.")
             continue
-        if names.get(file) and line.strip():
+        if names.get(file) is theirs and line.strip():
             found.append((f"{Path(file).name}:{number}", line))
         number += 1
     return found

@@ -74,6 +74,7 @@ def _but_grading(skip):
         "elf.py",
         "handle_server.py",
         "inside.py",
+        "system_calls.py",
         "timed.py",
         "torch_handles.py",
     }

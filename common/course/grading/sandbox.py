@@ -406,8 +406,8 @@ class Sandbox:
         return [
             *self._namespaces(),
             *("--size", str(limits.temporary), "--tmpfs", "/tmp", "--dev", "/dev"),
-            # through /proc a source could find out which compiler reads it
-            *(() if serve == "build.serve" else ("--proc", "/proc")),
+            # through /proc a source could find out which compiler reads it, and Python what else runs on the machine
+            *(("--proc", "/proc") if self._gpu else ("--ro-bind", "/proc/cpuinfo", "/proc/cpuinfo")),  # for PyTorch
             *("--size", str(limits.temporary), "--tmpfs", "/dev/shm"),
             *bound,
             *("--ro-bind", str(tree), COURSE),

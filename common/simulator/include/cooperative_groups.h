@@ -105,6 +105,8 @@ class coalesced_group {
 
     template <typename T>
     T shfl(T value, unsigned rank, Position at = simulator::here()) const {
+        static_assert(__is_trivially_copyable(T) || simulator::is_float16<T>, "CUDA shuffles trivially copyable types");
+        static_assert(sizeof(T) <= 32, "CUDA shuffles types of at most 32 bytes");
         return simulator::exchange(mask_, value, details::lane_of_rank(mask_, rank % size()), "shfl", at);
     }
     template <typename T>

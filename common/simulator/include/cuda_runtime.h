@@ -23,6 +23,8 @@ constexpr double lerp(double a, double b, double t) noexcept { return simulator_
 #include "simulator/heap.h"
 #include "simulator/warp.h"
 #include "simulator/atomics.h"
+#include "simulator/matrix.h"
+#include "simulator/sorting.h"
 #include "simulator/math.h"
 #include "simulator/small_names.h"
 #include "simulator/rounding.h"

@@ -79,22 +79,10 @@ void fill_fragment(fragment<Use, M, N, K, T, Layout>& f, V value) {
 
 namespace details {
 
-// What every lane brings: at which place, and its elements.
-struct Meeting : simulator::MatrixOperation {
-    void* d;
-    const void *a, *b, *c;
-};
 inline void all_lanes(const char* name, simulator::Position at) {
     simulator::MatrixOperation mine{name, at};
     simulator::collective(~0u, &mine, simulator::require_whole_warp, name, at);
 }
-// Element e of lane l is number l * num_elements + e, counted along the rows.
-template <typename F>
-SIMULATOR_INLINE auto element_at(const F* const* fragments, int row, int col) {
-    const int i = row * F::cols + col;
-    return fragments[i / F::num_elements]->x[i % F::num_elements];
-}
-
 template <typename T, typename F, typename Element>
 void load(F& f, const Element* memory, unsigned stride, bool by_rows, simulator::Position at) {
     all_lanes("load_matrix_sync", at);
@@ -139,34 +127,9 @@ void mma_sync(fragment<accumulator, M, N, K, D>& d, const fragment<matrix_a, M, 
     using FB = fragment<matrix_b, M, N, K, B, LayoutB>;
     using FC = fragment<accumulator, M, N, K, C>;
     using FD = fragment<accumulator, M, N, K, D>;
-    details::Meeting mine{{"mma_sync", at}, &d, &a, &b, &c};
-    simulator::Combine multiply = [](void** lanes, unsigned mask) SIMULATOR_UNCHECKED __attribute__((noinline)) {
-        simulator::require_whole_warp(lanes, mask);
-#ifdef SIMULATOR_CHECKED
-        simulator::check_tensor_work(2 * M * N * K);
-#endif
-        const FA* as[32];
-        const FB* bs[32];
-        const FC* cs[32];
-        for (int lane = 0; lane < 32; ++lane) {
-            const auto& one = *static_cast<details::Meeting*>(lanes[lane]);
-            as[lane] = static_cast<const FA*>(one.a), bs[lane] = static_cast<const FB*>(one.b);
-            cs[lane] = static_cast<const FC*>(one.c);
-        }
-        using Exact = typename details::SumOf<typename FC::element_type>::Type;
-        Exact sums[M][N];
-        for (int row = 0; row < M; ++row)
-            for (int col = 0; col < N; ++col) {
-                Exact sum = details::element_at(cs, row, col);
-                for (int k = 0; k < K; ++k)
-                    sum += static_cast<Exact>(details::element_at(as, row, k)) * static_cast<Exact>(details::element_at(bs, k, col));
-                sums[row][col] = sum;
-            }
-        for (int i = 0; i < M * N; ++i)
-            static_cast<FD*>(static_cast<details::Meeting*>(lanes[i / FD::num_elements])->d)->x[i % FD::num_elements] =
-                sums[i / N][i % N];
-    };
-    simulator::collective(~0u, &mine, multiply, "mma_sync", at);
+    simulator::Meeting mine{{"mma_sync", at}, &d, &a, &b, &c};
+    using Exact = typename details::SumOf<typename FC::element_type>::Type;
+    simulator::collective(~0u, &mine, simulator::multiply_fragments<M, N, K, Exact, FA, FB, FC, FD>, "mma_sync", at);
 }
 
 }  // namespace nvcuda::wmma

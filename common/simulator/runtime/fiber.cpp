@@ -113,6 +113,8 @@ Worker* new_worker() {
 #endif
     mprotect(arena + SHARED_ARENA, STACK_BYTES, PROT_NONE);
     Worker* worker = new (reinterpret_cast<void*>(aligned)) Worker();
+    worker->fill_absent = fill_absent, worker->fail = fail;
+    worker->new_shared_slot = new_shared_slot, worker->place_shared_variable = place_shared_variable;
     worker->arena = arena;
 #ifdef SIMULATOR_UCONTEXT
     worker->scheduler_stack = new ucontext_t;

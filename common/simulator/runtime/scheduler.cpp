@@ -302,13 +302,13 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
 #endif
 }
 
-bool is_gone(unsigned lane, [[maybe_unused]] unsigned reader) {
+void fill_absent(void* result, size_t bytes, unsigned lane, [[maybe_unused]] unsigned reader) {
     const Worker& worker = current_worker();
     const bool gone = !(worker.warps[worker.running->warp].alive >> lane & 1);
 #ifdef SIMULATOR_CHECKED
     check_absent_lane(worker.threads[worker.running->warp * 32 + reader], lane, gone);
 #endif
-    return gone;
+    memset(result, gone ? 0 : 0xff, bytes);
 }
 
 // ---- shared memory

@@ -103,6 +103,7 @@ struct Worker : Block {
 };
 static_assert(sizeof(Worker) < STACK_BYTES);
 
+void fill_absent(void* result, size_t bytes, unsigned lane, unsigned reader);
 SIMULATOR_INLINE Worker& current_worker() { return *static_cast<Worker*>(current_block()); }
 
 // fiber.cpp

@@ -141,7 +141,7 @@ class ApartProcess(RunnerProcess):
             return os.posix_spawn(
                 self._program,
                 [*map(str, (self._program, self._built.library, *files, self.cpu_seconds))],
-                os.environ,
+                {**os.environ, "LD_LIBRARY_PATH": str(self._program.parent)},  # it finds them by itself only by /proc
                 file_actions=[(os.POSIX_SPAWN_DUP2, self._printed.fileno(), 2)],
                 setsid=True,
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],

@@ -301,35 +301,6 @@ struct DoubleBuffer {
     T* Alternate() { return d_buffers[selector ^ 1]; }
 };
 struct NullType {};
-namespace details {
-// The bit of the key in an order in which negative numbers come first.
-template <typename K>
-SIMULATOR_UNCHECKED bool key_bit(K key, int bit) {
-    constexpr int top = sizeof(K) * 8 - 1;
-    typename simulator::Bits<sizeof(K) == 1 ? 2 : sizeof(K)>::Type bits = 0;
-    __builtin_memcpy(&bits, &key, sizeof(K));
-    const bool sign = bits >> top & 1, is_float = !std::is_integral_v<K>, flips = is_float || std::is_signed_v<K>;
-    if (bit == top) return sign != flips;
-    return (bits >> bit & 1) != (is_float && sign);
-}
-// Bit by bit: those without it stay in front, those with it wait in the other arrays.
-template <typename K, typename V>
-SIMULATOR_UNCHECKED void radix_sort(K* keys, V* values, K* other_keys, V* other_values, int n, bool descending, int begin, int end) {
-    for (int bit = begin; bit < end; ++bit) {
-        int front = 0, back = 0;
-        for (int i = 0; i < n; ++i) {
-            const bool waits = key_bit(keys[i], bit) != descending;
-            (waits ? other_keys[back] : keys[front]) = keys[i];
-            if (values) (waits ? other_values[back] : values[front]) = values[i];
-            ++(waits ? back : front);
-        }
-        for (int i = 0; i < back; ++i) {
-            keys[front + i] = other_keys[i];
-            if (values) values[front + i] = other_values[i];
-        }
-    }
-}
-}  // namespace details
 
 template <typename K, int X, int N, typename V = NullType, int BITS = 4, bool MEMOIZE = true, int SCAN = 0, int CONFIG = 0, int Y = 1, int Z = 1>
 class BlockRadixSort {
@@ -364,7 +335,7 @@ class BlockRadixSort {
         }
         __syncthreads();
         if (details::thread_rank() == 0)
-            details::radix_sort(storage_.keys[0], values ? storage_.values[0] : nullptr, storage_.keys[1], storage_.values[1], ALL,
+            simulator::radix_sort(storage_.keys[0], values ? storage_.values[0] : nullptr, storage_.keys[1], storage_.values[1], ALL,
                                 DESCENDING, begin, end);
         __syncthreads();
         for (int i = 0; i < N; ++i) {
@@ -418,7 +389,7 @@ struct DeviceRadixSort {
                 if (values_in) values_out[i] = values_in[i];
             }
             V* const other = reinterpret_cast<V*>((reinterpret_cast<uintptr_t>(static_cast<K*>(storage) + n) + alignof(V) - 1) & ~(alignof(V) - 1));
-            details::radix_sort(out, values_out, static_cast<K*>(storage), other, n, descending, begin, end);
+            simulator::radix_sort(out, values_out, static_cast<K*>(storage), other, n, descending, begin, end);
         }, at);
     }
 };

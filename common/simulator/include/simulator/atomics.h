@@ -56,6 +56,13 @@ struct Exactly {
 template <typename T, typename... Types>
 constexpr bool one_of = (__is_same(T, Types) || ...);
 
+// half, half2 and their bf16 kin
+template <typename Format> struct Float16;
+template <typename Format> struct Float16Pair;
+template <typename T> constexpr bool is_float16 = false;
+template <typename Format> constexpr bool is_float16<Float16<Format>> = true;
+template <typename Format> constexpr bool is_float16<Float16Pair<Format>> = true;
+
 }  // namespace simulator
 
 #define SIMULATOR_ATOMIC_NAMED(name, expression, condition)                                    \
@@ -71,8 +78,7 @@ constexpr bool one_of = (__is_same(T, Types) || ...);
     SIMULATOR_ATOMIC_NAMED(name##_system, expression, (__VA_ARGS__))
 #define SIMULATOR_ONE_OF(...) simulator::one_of<T, __VA_ARGS__>
 #define SIMULATOR_WORDS int, unsigned int, unsigned long long
-// __is_class: half, half2 and their bf16 kin
-SIMULATOR_ATOMIC(atomicAdd, old + value, SIMULATOR_ONE_OF(SIMULATOR_WORDS, float, double) || __is_class(T))
+SIMULATOR_ATOMIC(atomicAdd, old + value, SIMULATOR_ONE_OF(SIMULATOR_WORDS, float, double) || simulator::is_float16<T>)
 SIMULATOR_ATOMIC(atomicSub, old - value, SIMULATOR_ONE_OF(int, unsigned int))
 SIMULATOR_ATOMIC(atomicMin, value < old ? value : old, SIMULATOR_ONE_OF(SIMULATOR_WORDS, long long))
 SIMULATOR_ATOMIC(atomicMax, old < value ? value : old, SIMULATOR_ONE_OF(SIMULATOR_WORDS, long long))

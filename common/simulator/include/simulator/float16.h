@@ -9,6 +9,7 @@
 #include "rounding.h"
 #include "thread.h"
 #include "vector_types.h"
+#include "warp.h"
 
 namespace simulator {
 
@@ -167,6 +168,9 @@ struct alignas(4) Float16Pair {
 #define f simulator::Float16<Format>
 #define f2 simulator::Float16Pair<Format>
 
+SIMULATOR_SHUFFLES(template <typename Format>, f)
+SIMULATOR_SHUFFLES(template <typename Format>, f2)
+
 SIMULATOR_F __hadd(f a, f b) { return a + b; }
 SIMULATOR_F __hsub(f a, f b) { return a - b; }
 SIMULATOR_F __hmul(f a, f b) { return a * b; }
@@ -277,6 +281,8 @@ float __high2float(f2 a) {
 
 #undef f
 #undef f2
+#undef SIMULATOR_SHUFFLES
+#undef SIMULATOR_SHUFFLE
 #undef SIMULATOR_F
 #undef SIMULATOR_F2
 #undef SIMULATOR_TEST

@@ -4,6 +4,7 @@
 // all of them. mma touches nothing but registers. ldmatrix reads shared memory in the lanes that give an address, 16
 // bytes at once and in the student's function, where the checked build sees it.
 #pragma once
+#include "atomics.h"
 #include "float16.h"
 #include "thread.h"
 
@@ -22,12 +23,12 @@ struct MatrixOperation {
 SIMULATOR_UNCHECKED inline void require_whole_warp(void** lanes, unsigned mask) {
     const auto& first = *static_cast<const MatrixOperation*>(lanes[__builtin_ctz(mask)]);
     if (mask != ~0u)
-        fail("%s at %s:%d: only the lanes 0x%08x of the warp take part, all 32 must", first.name, first.at.file,
+        current_block()->fail("%s at %s:%d: only the lanes 0x%08x of the warp take part, all 32 must", first.name, first.at.file,
              first.at.line, mask);
     for (unsigned lane = 1; lane < 32; ++lane) {
         const auto& other = *static_cast<const MatrixOperation*>(lanes[lane]);
         if (other.at.line != first.at.line)
-            fail("warp divergence: lane 0 reached %s at %s:%d, lane %u of its warp at %s:%d", first.name, first.at.file,
+            current_block()->fail("warp divergence: lane 0 reached %s at %s:%d, lane %u of its warp at %s:%d", first.name, first.at.file,
                  first.at.line, lane, other.at.file, other.at.line);
     }
 }
@@ -113,6 +114,50 @@ SIMULATOR_UNCHECKED void multiply(void** lanes, unsigned mask) {
     }
 }
 
+// ---- fragments of mma.h
+
+// What every lane brings: at which place, and its elements.
+struct Meeting : MatrixOperation {
+    void* d;
+    const void *a, *b, *c;
+};
+// Element e of lane l is number l * num_elements + e, counted along the rows.
+template <typename F>
+SIMULATOR_INLINE auto element_at(const F* const* fragments, int row, int col) {
+    const int i = row * F::cols + col;
+    return fragments[i / F::num_elements]->x[i % F::num_elements];
+}
+
+template <typename F, typename T = typename F::element_type>
+constexpr bool has_numbers = is_float16<T> || one_of<T, float, double, int, signed char, unsigned char>;
+template <int M, int N, int K, typename Exact, typename FA, typename FB, typename FC, typename FD>
+SIMULATOR_UNCHECKED void multiply_fragments(void** lanes, unsigned mask) {
+    static_assert(has_numbers<FA> && has_numbers<FB> && has_numbers<FC> && has_numbers<FD>, "CUDA has no such fragments");
+    require_whole_warp(lanes, mask);
+#ifdef SIMULATOR_CHECKED
+    check_tensor_work(2 * M * N * K);
+#endif
+    const FA* as[32];
+    const FB* bs[32];
+    const FC* cs[32];
+    for (int lane = 0; lane < 32; ++lane) {
+        const auto& one = *static_cast<Meeting*>(lanes[lane]);
+        as[lane] = static_cast<const FA*>(one.a), bs[lane] = static_cast<const FB*>(one.b);
+        cs[lane] = static_cast<const FC*>(one.c);
+    }
+    Exact sums[M][N];
+    for (int row = 0; row < M; ++row)
+        for (int col = 0; col < N; ++col) {
+            Exact sum = simulator::element_at(cs, row, col);
+            for (int k = 0; k < K; ++k)
+                sum += static_cast<Exact>(simulator::element_at(as, row, k)) * static_cast<Exact>(simulator::element_at(bs, k, col));
+            sums[row][col] = sum;
+        }
+    for (int i = 0; i < M * N; ++i)
+        static_cast<FD*>(static_cast<Meeting*>(lanes[i / FD::num_elements])->d)->x[i % FD::num_elements] =
+            sums[i / N][i % N];
+}
+
 // ---- ldmatrix
 
 struct MatrixLoad : MatrixOperation {
@@ -162,13 +207,13 @@ SIMULATOR_UNCHECKED void collect(void** lanes, unsigned mask) {
     require_whole_warp(lanes, mask);
     for (unsigned lane = 0; lane < 32; ++lane) {
         auto& mine = *static_cast<MatrixStore*>(lanes[lane]);
-        uint16_t elements[8];
+        alignas(16) uint16_t elements[8];
         for (unsigned column = 0; column < 8; ++column) {
             const unsigned i = TRANSPOSED ? column : lane % 8, j = TRANSPOSED ? lane % 8 : column;
             const unsigned word = static_cast<const MatrixStore*>(lanes[i * 4 + j / 2])->registers[lane / 8];
             elements[column] = static_cast<uint16_t>(word >> j % 2 * 16);
         }
-        memcpy(&mine.row, elements, sizeof elements);
+        mine.row = *reinterpret_cast<const Bits4*>(elements);
     }
 }
 

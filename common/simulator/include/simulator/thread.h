@@ -93,6 +93,7 @@ struct SharedSlot {
     char* address;
 };
 
+struct Declaration;
 struct Block {
     uint3 index;
     dim3 size, grid;
@@ -100,6 +101,12 @@ struct Block {
     uint64_t interval;  // counts the barriers that this block has passed
     char* dynamic_end;  // dynamic shared memory is just below, and above it comes a page that traps
     size_t dynamic_bytes;
+    // What isn't counted may call only what no student can define by its name: what a shuffle reads from a lane that takes
+    // no part in it (zeros if it has returned or never existed, else NaN bytes), and functions below.
+    void (*fill_absent)(void* result, size_t bytes, unsigned lane, unsigned reader);
+    void (*fail)(const char* format, ...);
+    int (*new_shared_slot)(int* number);
+    char* (*place_shared_variable)(SharedSlot& slot, const Declaration& declaration);
     SharedSlot shared[MAX_SHARED_VARIABLES];
     Thread threads[MAX_THREADS];
 };
@@ -125,8 +132,14 @@ unsigned lanes_here(Position position);
 void grid_barrier(Position position);
 bool is_cooperative();
 bool on_device();  // whether a CUDA thread runs this, and not host code
-// Whether a lane that a shuffle wants to read from, and that takes no part in it, has returned (or never existed).
-bool is_gone(unsigned lane, unsigned reader);
+// A copy without T's operator=, and without a function of the C library, of which a student may have another.
+template <typename T>
+SIMULATOR_INLINE void copy_bytes(void* to, const void* from) {
+    struct Bytes {
+        char bytes[sizeof(T)];
+    };
+    *static_cast<Bytes*>(to) = *static_cast<const Bytes*>(from);
+}
 
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
 [[noreturn]] void not_implemented(const char* file, int line);
@@ -152,10 +165,10 @@ template <typename S, size_t Count>
 SIMULATOR_UNCHECKED SIMULATOR_APART S& shared_variable(const Variable (&variables)[Count]) {
     Block* block = current_block();
     const int number = __atomic_load_n(&shared_slot<S>, __ATOMIC_RELAXED);
-    SharedSlot& slot = block->shared[(number ? number : new_shared_slot(&shared_slot<S>)) - 1];
+    SharedSlot& slot = block->shared[(number ? number : block->new_shared_slot(&shared_slot<S>)) - 1];
     char* address = slot.block == block->number
                         ? slot.address
-                        : place_shared_variable(slot, {variables, static_cast<int>(Count), sizeof(S), alignof(S)});
+                        : block->place_shared_variable(slot, {variables, static_cast<int>(Count), sizeof(S), alignof(S)});
     return *reinterpret_cast<S*>(address);
 }
 

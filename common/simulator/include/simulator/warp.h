@@ -3,6 +3,9 @@
 // All are built on collective(): every lane brings a struct with its operands and a place for its result, and
 // the last lane to arrive computes all results. What is read from a lane that takes no part is undefined: zeros from one
 // that has returned, as on a GPU, else NaN bytes.
+//
+// Shuffles, matches and reductions take the types that CUDA's take, and convert as CUDA does: what computes for a whole
+// warp is not counted as a thread's work (runtime/work.cpp), so nothing of a student's type may run there.
 #pragma once
 #include "thread.h"
 
@@ -27,9 +30,9 @@ T exchange(unsigned mask, T value, int source, const char* operation, Position a
             if (!(mask >> lane & 1)) continue;
             auto* reader = static_cast<Exchange<T>*>(lanes[lane]);
             if (mask >> reader->source & 1)
-                reader->result = static_cast<Exchange<T>*>(lanes[reader->source])->value;
+                simulator::copy_bytes<T>(&reader->result, &static_cast<Exchange<T>*>(lanes[reader->source])->value);
             else
-                memset(static_cast<void*>(&reader->result), is_gone(reader->source, lane) ? 0 : 0xff, sizeof(T));
+                current_block()->fill_absent(&reader->result, sizeof(T), reader->source, lane);
         }
     };
     collective(mask, &mine, combine, operation, at);
@@ -84,35 +87,39 @@ unsigned match(unsigned mask, T value, const char* operation, Position at) {
 
 }  // namespace simulator
 
-template <typename T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32,
-              simulator::Position at = simulator::here()) {
-    const int start = simulator::group_start(width);
-    return simulator::exchange(mask, value, start | (source & (width - 1)), "__shfl_sync", at);
-}
-template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32,
-                  simulator::Position at = simulator::here()) {
-    const int start = simulator::group_start(width), lane = simulator::current_thread()->lane;
-    const int source = lane ^ (bits & 31);
-    return simulator::exchange(mask, value, source < start + width ? source : lane, "__shfl_xor_sync", at);
-}
-template <typename T>
-T __shfl_down_sync(unsigned mask, T value, unsigned distance, int width = 32,
-                   simulator::Position at = simulator::here()) {
-    const int start = simulator::group_start(width), lane = simulator::current_thread()->lane;
-    const bool inside = distance < 32 && lane + static_cast<int>(distance) < start + width;
-    return simulator::exchange(mask, value, inside ? lane + static_cast<int>(distance) : lane,
-                               "__shfl_down_sync", at);
-}
-template <typename T>
-T __shfl_up_sync(unsigned mask, T value, unsigned distance, int width = 32,
-                 simulator::Position at = simulator::here()) {
-    const int start = simulator::group_start(width), lane = simulator::current_thread()->lane;
-    const bool inside = distance < 32 && lane - static_cast<int>(distance) >= start;
-    return simulator::exchange(mask, value, inside ? lane - static_cast<int>(distance) : lane,
-                               "__shfl_up_sync", at);
-}
+#define SIMULATOR_SHUFFLE(TEMPLATE, name, Number, source, ...)                                                        \
+    TEMPLATE inline __VA_ARGS__ name(unsigned mask, __VA_ARGS__ value, Number by, int width = 32,                     \
+                                     simulator::Position at = simulator::here()) {                                    \
+        const int start = simulator::group_start(width), given = static_cast<int>(by);                                \
+        [[maybe_unused]] const int lane = static_cast<int>(simulator::current_thread()->lane), end = start + width;   \
+        return simulator::exchange(mask, value, source, #name, at);                                                   \
+    }
+// Also for 16-bit types, see float16.h.
+#define SIMULATOR_SHUFFLES(TEMPLATE, ...)                                                                                 \
+    SIMULATOR_SHUFFLE(TEMPLATE, __shfl_sync, int, start | (given & (width - 1)), __VA_ARGS__)                             \
+    SIMULATOR_SHUFFLE(TEMPLATE, __shfl_xor_sync, int, (lane ^ (given & 31)) < end ? lane ^ (given & 31) : lane, __VA_ARGS__) \
+    SIMULATOR_SHUFFLE(TEMPLATE, __shfl_down_sync, unsigned, by < 32 && lane + given < end ? lane + given : lane, __VA_ARGS__) \
+    SIMULATOR_SHUFFLE(TEMPLATE, __shfl_up_sync, unsigned, by < 32 && lane - given >= start ? lane - given : lane, __VA_ARGS__)
+#define SIMULATOR_MATCHES(T)                                                                                              \
+    inline unsigned __match_any_sync(unsigned mask, T value, simulator::Position at = simulator::here()) {                \
+        return simulator::match(mask, value, "__match_any_sync", at);                                                     \
+    }                                                                                                                     \
+    inline unsigned __match_all_sync(unsigned mask, T value, int* predicate, simulator::Position at = simulator::here()) { \
+        const unsigned equal = simulator::match(mask, value, "__match_all_sync", at);                                     \
+        *predicate = equal == mask;                                                                                       \
+        return *predicate ? mask : 0;                                                                                     \
+    }
+#define SIMULATOR_NUMBERS(T) SIMULATOR_SHUFFLES(, T) SIMULATOR_MATCHES(T)
+SIMULATOR_NUMBERS(int)
+SIMULATOR_NUMBERS(unsigned)
+SIMULATOR_NUMBERS(long)
+SIMULATOR_NUMBERS(unsigned long)
+SIMULATOR_NUMBERS(long long)
+SIMULATOR_NUMBERS(unsigned long long)
+SIMULATOR_NUMBERS(float)
+SIMULATOR_NUMBERS(double)
+#undef SIMULATOR_NUMBERS
+#undef SIMULATOR_MATCHES
 
 inline unsigned __ballot_sync(unsigned mask, int predicate, simulator::Position at = simulator::here()) {
     return simulator::ballot(mask, predicate != 0, "__ballot_sync", at);
@@ -123,21 +130,8 @@ inline int __any_sync(unsigned mask, int predicate, simulator::Position at = sim
 inline int __all_sync(unsigned mask, int predicate, simulator::Position at = simulator::here()) {
     return simulator::ballot(mask, predicate == 0, "__all_sync", at) == 0;
 }
-template <typename T>
-unsigned __match_any_sync(unsigned mask, T value, simulator::Position at = simulator::here()) {
-    return simulator::match(mask, value, "__match_any_sync", at);
-}
-template <typename T>
-unsigned __match_all_sync(unsigned mask, T value, int* predicate,
-                          simulator::Position at = simulator::here()) {
-    const unsigned equal = simulator::match(mask, value, "__match_all_sync", at);
-    *predicate = equal == mask;
-    return *predicate ? mask : 0;
-}
-
-#define SIMULATOR_REDUCE(name, expression)                                       \
-    template <typename T>                                                        \
-    T name(unsigned mask, T value, simulator::Position at = simulator::here()) { \
+#define SIMULATOR_REDUCE(T, name, expression)                                    \
+    inline T name(unsigned mask, T value, simulator::Position at = simulator::here()) { \
         auto reduce = [](const T* values, unsigned mask, unsigned me) SIMULATOR_UNCHECKED { \
             T a = values[me];                                                    \
             for (unsigned lane = 0; lane < 32; ++lane) {                         \
@@ -148,10 +142,13 @@ unsigned __match_all_sync(unsigned mask, T value, int* predicate,
         };                                                                       \
         return simulator::gather<T>(mask, value, reduce, #name, at);             \
     }
-SIMULATOR_REDUCE(__reduce_add_sync, a + b)
-SIMULATOR_REDUCE(__reduce_min_sync, b < a ? b : a)
-SIMULATOR_REDUCE(__reduce_max_sync, a < b ? b : a)
-SIMULATOR_REDUCE(__reduce_and_sync, a& b)
-SIMULATOR_REDUCE(__reduce_or_sync, a | b)
-SIMULATOR_REDUCE(__reduce_xor_sync, a ^ b)
+SIMULATOR_REDUCE(int, __reduce_add_sync, a + b)
+SIMULATOR_REDUCE(int, __reduce_min_sync, b < a ? b : a)
+SIMULATOR_REDUCE(int, __reduce_max_sync, a < b ? b : a)
+SIMULATOR_REDUCE(unsigned, __reduce_add_sync, a + b)
+SIMULATOR_REDUCE(unsigned, __reduce_min_sync, b < a ? b : a)
+SIMULATOR_REDUCE(unsigned, __reduce_max_sync, a < b ? b : a)
+SIMULATOR_REDUCE(unsigned, __reduce_and_sync, a& b)
+SIMULATOR_REDUCE(unsigned, __reduce_or_sync, a | b)
+SIMULATOR_REDUCE(unsigned, __reduce_xor_sync, a ^ b)
 #undef SIMULATOR_REDUCE

@@ -1,0 +1,38 @@
+// sorting.h - the radix sort of cub.cuh, by one thread for all. It isn't counted as that one's work (runtime/work.cpp), so
+// cuda_runtime.h includes it, as all such code, before anything of a student's.
+#pragma once
+#include <type_traits>
+
+#include "atomics.h"
+
+namespace simulator {
+
+// The bit of the key in an order in which negative numbers come first.
+template <typename K>
+SIMULATOR_UNCHECKED bool key_bit(const K& key, int bit) {
+    constexpr int top = sizeof(K) * 8 - 1;
+    typename Bits<sizeof(K) == 1 ? 2 : sizeof(K)>::Type bits = 0;
+    simulator::copy_bytes<K>(&bits, &key);
+    const bool sign = bits >> top & 1, is_float = !std::is_integral_v<K>, flips = is_float || std::is_signed_v<K>;
+    if (bit == top) return sign != flips;
+    return (bits >> bit & 1) != (is_float && sign);
+}
+// Bit by bit: those without it stay in front, those with it wait in the other arrays.
+template <typename K, typename V>
+SIMULATOR_UNCHECKED void radix_sort(K* keys, V* values, K* other_keys, V* other_values, int n, bool descending, int begin, int end) {
+    for (int bit = begin; bit < end; ++bit) {
+        int front = 0, back = 0;
+        for (int i = 0; i < n; ++i) {
+            const bool waits = simulator::key_bit(keys[i], bit) != descending;
+            simulator::copy_bytes<K>(waits ? other_keys + back : keys + front, keys + i);
+            if (values) simulator::copy_bytes<V>(waits ? other_values + back : values + front, values + i);
+            ++(waits ? back : front);
+        }
+        for (int i = 0; i < back; ++i) {
+            simulator::copy_bytes<K>(keys + front + i, other_keys + i);
+            if (values) simulator::copy_bytes<V>(values + front + i, other_values + i);
+        }
+    }
+}
+
+}  // namespace simulator
