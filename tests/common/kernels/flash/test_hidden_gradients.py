@@ -26,10 +26,10 @@ def ops(backend: str):
     return flash.load(backend)
 
 
-@pytest.fixture
-def hopper(dtype):
+@pytest.fixture(scope="module")
+def hopper():
     """The kernels for Hopper GPUs, in the simulator."""
-    return load(flash_build(dtype))
+    return load(flash_build())
 
 
 def spoil(x: Tensor, where: Tensor, bad: float) -> Tensor:
