@@ -675,7 +675,13 @@ def test_the_mean_over_many_seeds_is_attention_without_dropout(ops):
 
 @pytest.mark.parametrize(
     ("names", "dynamic"),
-    [("causal", False), ("causal", True), ("softcap sinks causal", True), ("dropout", None), ("window", None)],
+    [
+        pytest.param("causal", False, marks=pytest.mark.slow),
+        ("causal", True),
+        ("softcap sinks causal", True),
+        ("dropout", None),
+        ("window", None),
+    ],
 )
 def test_a_compiled_graph_without_breaks(ops, names, dynamic):
     """Inside a function that does more, with a mask in 16 bits without an option; other heads afterward."""
