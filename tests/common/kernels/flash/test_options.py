@@ -11,7 +11,7 @@ import pytest
 import torch
 from attention_oracle import seen_of
 from checked_findings import nothing_found
-from flash_inputs import LAYOUTS, gaps
+from flash_inputs import LAYOUTS, gaps, spoil
 from torch import Tensor
 
 from common.compiling.load import load
@@ -414,14 +414,6 @@ def test_rows_of_no_sequence_are_zeros():
 
 
 # ---- what lies at hidden keys
-
-
-def spoil(x: Tensor, where, bad: float) -> Tensor:
-    """A copy with `bad` in two columns of the rows `where`, the last but one dimension. Two infinities make scores that
-    are infinite and others that are NaN."""
-    x = x.clone()
-    x[..., where, 3:5] = bad
-    return x
 
 
 @pytest.mark.parametrize("bad", BAD)
