@@ -140,7 +140,8 @@ def _precompiled(header: Path, flags: Sequence[str]) -> Made | None:
     compiler = toolchain.host_compiler()
     if "clang" in str(compiler):
         return None
-    flags = [flag for flag in flags if not flag.startswith(("-I", "-W", "-O"))]  # it is valid for any of these
+    level = [flag for flag in flags if flag.startswith("-O")][-1:]  # it holds for one: headers ask for __OPTIMIZE__
+    flags = [*(flag for flag in flags if not flag.startswith(("-I", "-W", "-O"))), *level]  # and for any -I and -W
     key = _digest(_mark_of_tool(compiler), "precompiled", header.name, *map(_portable, flags))
     entry = cache_root() / key[:2] / f"{key}.json"
     if known := _known(entry, whole=False):

@@ -115,7 +115,7 @@ class Plan:
         translated = [self._translated(kernel, mirror, include_dirs) for kernel in self.place.kernels]
         further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else []
         if not further and self.place.kernels[0].is_relative_to(ROOT / "common" / "kernels"):
-            further = ["-O1"]  # hundreds of kernels: compiling them takes longer than most of what is done with them
+            further = ["-Og"]  # hundreds of kernels: compiling them takes longer than most of what is done with them
         flags = [*rewriter.CXX_FLAGS, *further, *(["-Wno-unused"] if self.gaps else []), *self._defines]
         flags += [f"-I{folder}" for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)]
         namespace = self.folder / "namespace.cpp"

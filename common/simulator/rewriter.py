@@ -51,7 +51,7 @@ _CLANG = "clang" in os.environ.get("CXX", "")
 RUNTIME_FLAGS = [
     "-std=c++20",
     "-O2",
-    "-g",
+    "-g1",  # lines and calls, of inlined functions too; types and variables would take a tenth of the time
     "-fno-strict-aliasing",
     "-fvisibility=hidden",
     "-pthread",

@@ -50,6 +50,13 @@ def tensors(
     return [x.to(ops.device, dtype) for x in (query, key, value, grad_out)]
 
 
+def spoil(x: Tensor, where, bad: float) -> Tensor:
+    """A copy with `bad` in two columns of the rows `where`. Two infinities make scores that are infinite and NaN."""
+    x = x.clone()
+    x[..., where, 3:5] = bad
+    return x
+
+
 # (S_q, S_k, key_step, key_offset): keys that are apart, for a causal mask. The first key at the first query, later or
 # before; sizes on both sides of a tile's edge; queries that see no key, keys that no query sees
 POSITIONS = [(70, 35, 2, 0), (200, 67, 3, 2), (133, 17, 8, 5), (40, 90, 2, -31), (150, 150, 3, 100), (65, 65, 8, 0)]

@@ -67,7 +67,14 @@ become(call)
 def _server() -> subprocess.Popen[bytes] | None:
     if not hasattr(os, "fork"):
         return None
-    server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")
+    path_of_calls_alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd="/",
+        env=path_of_calls_alone,
+    )
     atexit.register(server.kill)
     return server
 

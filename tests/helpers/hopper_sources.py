@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from common.compiling.request import BuildRequest
 from common.console.paths import ROOT
 
@@ -28,14 +26,14 @@ FLASH = _of(
     "flash_sinks.cu",
     "flash_dropout_mask.cu",
 )
-# Without the kernels of float16, which take as long to compile as those of bfloat16 and are made of the same text
-FLASH_BF16 = [one for one in FLASH if not one.name.endswith("fp16.cu") or "3xfp16" in one.name]
-FLASH_BF16.append(ROOT / "tests/common/kernels/flash/only_bf16.cu")
+# The dense kernels of bfloat16 and those of float32: the others are made of the same text and take most of the time
+FLASH_DENSE = [one for one in FLASH if not one.stem.endswith(("wgmma_fp16", "wgmma_bf16"))]
+FLASH_DENSE.append(ROOT / "tests/common/kernels/flash/only_dense.cu")
 
 
-def flash_build(dtype: torch.dtype) -> BuildRequest:
-    """The simulator's build of FLASH for tensors of this dtype: with the kernels of float16 only for float16."""
-    sources, label = (FLASH, "hopper") if dtype == torch.float16 else (FLASH_BF16, "hopper_bf16")
+def flash_build(dense: bool = False) -> BuildRequest:
+    """The simulator's build of FLASH, or of FLASH_DENSE: for calls without options, not of float16."""
+    sources, label = (FLASH_DENSE, "hopper_dense") if dense else (FLASH, "hopper")
     return BuildRequest("flash", backend="simulator", arch="sm_90a", sources=sources, label=label)
 
 

@@ -7,13 +7,12 @@ only the Python around them is tested, and carries the planted mistakes.
 import copy
 import os
 import re
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch
+from forked_python import run_python
 from torch_operators import TorchOps, attached, tiny_model, torch_kernels
 from transformers import DynamicCache, GPT2Config
 
@@ -414,14 +413,7 @@ def test_a_hub_out_of_reach_is_said_so_with_the_choices(tmp_path, root):
         "HF_HOME": str(tmp_path),
         "COLUMNS": "500",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "task7.inference_ref", "--model", "gpt2"],
-        cwd=root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_python(["-m", "task7.inference_ref", "--model", "gpt2"], cwd=root, env=environment, timeout=60)
     assert done.returncode == 2
     assert "cannot be reached" in done.stdout and "storyteller" in done.stdout and "FOLDER" in done.stdout
     assert not done.stderr

@@ -82,7 +82,7 @@ bool launch_by_wgmma(const FlashGradients& g, bool dry) {
     return true;
 }
 
-template <typename T>
+template <typename T, bool OPTIONS = true>  // without: its dense instances alone
 bool backward_by_wgmma(const FlashGradients& g, bool dry) {
     const FlashArguments& a = g.forward;
     const bool capped = a.softcap > 0, dropped = a.dropout.seed != nullptr;
@@ -95,10 +95,14 @@ bool backward_by_wgmma(const FlashGradients& g, bool dry) {
     if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
     const auto with_shape = [&]<class Shape, class Capped>() {
         if (a.is_dense()) return launch_by_wgmma<Instance<Shape, DenseKeys, Scores::PLAIN>>(g, dry);
-        if (a.causal && !a.lower_right && a.diagonal != 0) return false;
-        return capped    ? launch_by_wgmma<Instance<Capped, SequenceKeys, Scores::CAPPED>>(g, dry)
-               : dropped ? launch_by_wgmma<Instance<Shape, SequenceKeys, Scores::DROPPED>>(g, dry)
-                         : launch_by_wgmma<Instance<Shape, SequenceKeys, Scores::PLAIN>>(g, dry);
+        if constexpr (!OPTIONS) {
+            return false;
+        } else {
+            if (a.causal && !a.lower_right && a.diagonal != 0) return false;
+            return capped    ? launch_by_wgmma<Instance<Capped, SequenceKeys, Scores::CAPPED>>(g, dry)
+                   : dropped ? launch_by_wgmma<Instance<Shape, SequenceKeys, Scores::DROPPED>>(g, dry)
+                             : launch_by_wgmma<Instance<Shape, SequenceKeys, Scores::PLAIN>>(g, dry);
+        }
     };
     return a.head_dim <= 64 ? with_shape.template operator()<D64<T>, D64Capped<T>>()
                             : with_shape.template operator()<D128<T>, D128<T>>();

@@ -225,7 +225,8 @@ std::string source_lines(const Worker& worker) {
         if (function.find("::_FUN(") != std::string::npos || function.find("lambda(auto:1...)") != std::string::npos)
             continue;  // the launch itself, which is reported anyway
         if (inlined != std::string::npos) function = function.substr(inlined + 13);
-        result += "\n  at " + text.substr(at + 4, text.find_last_not_of('\n') - at - 3) + " in " + function;
+        const size_t end = std::min(text.find(" (discriminator"), text.find_last_not_of('\n') + 1);
+        result += "\n  at " + text.substr(at + 4, end - at - 4) + " in " + function;
         ++count;
     }
     pclose(lines);

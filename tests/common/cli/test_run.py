@@ -1,10 +1,11 @@
 """python -m common.run: any program with a main(), and what is said where there is none."""
 
+import os
 import shutil
 import subprocess
-import sys
 
 import pytest
+from forked_python import run_python
 
 from common.cli.run import run_main
 
@@ -26,7 +27,7 @@ int main(int argc, char** argv) {
     saxpy<<<(n + 31) / 32, 32>>>(n, 2.0f, x, y);
     cudaMemcpy(h, y, n * sizeof(float), cudaMemcpyDeviceToHost);
     printf("last %g of %d arguments\\n", h[n - 1], argc);
-    // PLACE
+    if (const char* number = getenv("LINE")) switch (atoi(number)) { /* PLACE */ }
     cudaFree(x), cudaFree(y);
     free(h);
     return argc > 2 ? 7 : 0;
@@ -52,16 +53,14 @@ def run(capfd, *arguments, backend="simulator"):
 
 
 @pytest.mark.parametrize("backend", ["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_program_gets_its_arguments_and_gives_its_status(tmp_path, capfd, backend):
-    file = write(tmp_path)
-    assert run(capfd, file, backend=backend)[:2] == (0, "last 297 of 1 arguments\n")
-    assert run(capfd, file, "50", "--check", "x", backend=backend)[:2] == (7, "last 147 of 4 arguments\n")
-    assert run(capfd, file, "--", "64", backend=backend)[:2] == (0, "last 189 of 2 arguments\n")
+def test_a_program_gets_its_arguments_and_gives_its_status(saxpy, capfd, backend):
+    assert run(capfd, saxpy, backend=backend)[:2] == (0, "last 297 of 1 arguments\n")
+    assert run(capfd, saxpy, "50", "--check", "x", backend=backend)[:2] == (7, "last 147 of 4 arguments\n")
+    assert run(capfd, saxpy, "--", "64", backend=backend)[:2] == (0, "last 189 of 2 arguments\n")
 
 
-def test_as_a_command(tmp_path):
-    command = [sys.executable, "-m", "common.run", write(tmp_path), "10"]
-    done = subprocess.run(command, capture_output=True, text=True)
+def test_as_a_command(tmp_path, root):
+    done = run_python(["-m", "common.run", write(tmp_path), "10"], cwd=root, env=os.environ, timeout=120)
     assert (done.returncode, done.stdout) == (0, "last 27 of 2 arguments\n")
 
 
@@ -130,55 +129,54 @@ def test_what_cannot_be_run(tmp_path, capfd, monkeypatch):
     assert status == 2 and "CXX=no-such-compiler: no such compiler on PATH" in err
 
 
-def with_line(line: str) -> str:
-    return SAXPY.replace("// PLACE", line)
+ENDINGS = [
+    ('printf("%g\\n", y[3]);', "host code uses device memory, byte 12 of the 400 bytes of cudaMalloc at {file}:13"),
+    ("y[3] = 1;", "host code uses device memory, byte 12 of the 400 bytes"),
+    ("saxpy<<<1, 1>>>(1, 2.0f, x, h);", "{file}:19: argument 4 of saxpy is a pointer to host memory"),
+    ("saxpy<<<1, 2000>>>(1, 2.0f, x, y); throw cudaGetLastError();", "error: the program ended itself"),
+    ("*(volatile int*)8 = 1;", "host code failed: Segmentation fault\n  at {file}:19 in main"),
+]
+CODES = [
+    ("cudaMemcpy(h, y, 404, cudaMemcpyDeviceToHost)", 1, "404 bytes come from byte 0 of the 400 bytes that were"),
+    ("cudaMemcpy(y + 50, h, 204, cudaMemcpyHostToDevice)", 1, "204 bytes go to byte 200 of the 400 bytes"),
+    ("cudaMemcpy(y, h, 4, cudaMemcpyDeviceToHost)", 1, "but the address is that of device memory"),
+    ("cudaMemcpy(y, h, 4, cudaMemcpyDeviceToDevice)", 1, "goes from device memory, says its kind, but the address is"),
+    ("cudaMemset(y + 99, 0, 8)", 1, "8 bytes are set from byte 396"),
+    ("(saxpy<<<1, 2000>>>(1, 2.0f, x, y), cudaGetLastError())", 1, "a block has at most 1024 threads"),
+    ("cudaMemcpy(y + 99, h, 4, cudaMemcpyHostToDevice)", 0, ""),
+    ("cudaMemcpy(y, x, 400, cudaMemcpyDefault)", 0, ""),
+]
+REFUSED_BY_A_GPU = ["cudaMemcpy(h, y, 400 << 20, cudaMemcpyDeviceToHost)", "cudaMemset(y, 0, 400 << 20)"]
+CALLS = [call for call, *_ in CODES] + REFUSED_BY_A_GPU
+LINES = [f'printf("code %d\\n", (int){call});' for call in CALLS] + [line for line, _ in ENDINGS]
 
 
-@pytest.mark.parametrize(
-    "line, said",
-    [
-        ('printf("%g\\n", y[3]);', "host code uses device memory, byte 12 of the 400 bytes of cudaMalloc at {file}:13"),
-        ("y[3] = 1;", "host code uses device memory, byte 12 of the 400 bytes"),
-        ("saxpy<<<1, 1>>>(1, 2.0f, x, h);", "{file}:19: argument 4 of saxpy is a pointer to host memory"),
-        ("saxpy<<<1, 2000>>>(1, 2.0f, x, y); throw cudaGetLastError();", "error: the program ended itself"),
-        ("*(volatile int*)8 = 1;", "host code failed: Segmentation fault\n  at {file}:19 in main"),
-    ],
-)
-def test_what_ends_a_program(tmp_path, capfd, line, said):
-    file = write(tmp_path, with_line(line))
-    status, out, err = run(capfd, file)
-    assert status == 1 and said.format(file=file) in err and out == "last 297 of 1 arguments\n"
+@pytest.fixture(scope="module")
+def saxpy(tmp_path_factory) -> str:
+    """One program for all tests of what it does: $LINE says which of LINES it runs, all of them in line 19."""
+    cases = " ".join(f"case {number}: {{ {line} }} break;" for number, line in enumerate(LINES))
+    return write(tmp_path_factory.mktemp("saxpy"), SAXPY.replace("/* PLACE */", cases))
 
 
-@pytest.mark.parametrize(
-    "line, code, said",
-    [
-        ("cudaMemcpy(h, y, 404, cudaMemcpyDeviceToHost)", 1, "404 bytes come from byte 0 of the 400 bytes that were"),
-        ("cudaMemcpy(y + 50, h, 204, cudaMemcpyHostToDevice)", 1, "204 bytes go to byte 200 of the 400 bytes"),
-        ("cudaMemcpy(y, h, 4, cudaMemcpyDeviceToHost)", 1, "but the address is that of device memory"),
-        (
-            "cudaMemcpy(y, h, 4, cudaMemcpyDeviceToDevice)",
-            1,
-            "goes from device memory, says its kind, but the address is",
-        ),
-        ("cudaMemset(y + 99, 0, 8)", 1, "8 bytes are set from byte 396"),
-        ("(saxpy<<<1, 2000>>>(1, 2.0f, x, y), cudaGetLastError())", 1, "a block has at most 1024 threads"),
-        ("cudaMemcpy(y + 99, h, 4, cudaMemcpyHostToDevice)", 0, ""),
-        ("cudaMemcpy(y, x, 400, cudaMemcpyDefault)", 0, ""),
-    ],
-)
-def test_what_an_error_code_is_about_is_said(tmp_path, capfd, line, code, said):
-    file = write(tmp_path, with_line(f'printf("code %d\\n", (int){line});'))
-    status, out, err = run(capfd, file)
+@pytest.mark.parametrize("line, said", ENDINGS)
+def test_what_ends_a_program(saxpy, capfd, monkeypatch, line, said):
+    monkeypatch.setenv("LINE", str(LINES.index(line)))
+    status, out, err = run(capfd, saxpy)
+    assert status == 1 and said.format(file=saxpy) in err and out == "last 297 of 1 arguments\n"
+
+
+@pytest.mark.parametrize("call, code, said", CODES)
+def test_what_an_error_code_is_about_is_said(saxpy, capfd, monkeypatch, call, code, said):
+    monkeypatch.setenv("LINE", str(CALLS.index(call)))
+    status, out, err = run(capfd, saxpy)
     assert status == 0 and f"code {code}\n" in out and said in err and ("simulator:" in err) == bool(code)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("line", ["cudaMemcpy(h, y, 400 << 20, cudaMemcpyDeviceToHost)", "cudaMemset(y, 0, 400 << 20)"])
-def test_a_gpu_refuses_them_too(tmp_path, capfd, line):
-    file = write(tmp_path, with_line(f'printf("code %d\\n", (int){line});'))
-    _, out, _ = run(capfd, file, backend="cuda")
-    assert "code 1\n" in out
+@pytest.mark.parametrize("call", REFUSED_BY_A_GPU)
+def test_a_gpu_refuses_them_too(saxpy, capfd, monkeypatch, call):
+    monkeypatch.setenv("LINE", str(CALLS.index(call)))
+    assert "code 1\n" in run(capfd, saxpy, backend="cuda")[1]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 
 from common.compiling.manifest import read_manifest, tasks
 from common.compiling.skeletons import fill_gaps
@@ -34,9 +34,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, env={**environment, "COLUMNS": "120"}
-    )
+    return run_python(arguments, cwd=folder, env={**environment, "COLUMNS": "120"}, timeout=600)
 
 
 def documents(release: Path) -> list[Path]:

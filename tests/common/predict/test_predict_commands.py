@@ -1,11 +1,11 @@
 """--predict from the command line: programs, benchmarks, bad input; planted slow variants come out slower."""
 
 import json
-import subprocess
-import sys
+import os
 
 import pytest
 import torch
+from forked_python import run_python
 
 from common.cli import machine
 from common.cli.benchmark import benchmark_main
@@ -30,7 +30,7 @@ PAIRS = [
 
 
 def run(*arguments, root):
-    return subprocess.run([sys.executable, "-m", *arguments], cwd=root, capture_output=True, text=True)
+    return run_python(["-m", *arguments], cwd=root, env=os.environ, timeout=300)
 
 
 @pytest.fixture(scope="module")

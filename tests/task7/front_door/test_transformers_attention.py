@@ -481,7 +481,7 @@ def t5_pair(model: T5ForConditionalGeneration) -> tuple:
     return model, theirs
 
 
-@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("kind", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("left", "right")), "with holes"])
 def test_t5(tuned, kind):
     """Its position bias goes through the kernels as an added mask: encoder, decoder and cross attention, and generate()
     over a cache."""

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 
 from common.console.paths import ROOT
 from common.course import __main__ as course
@@ -95,9 +96,7 @@ def test_nobody_looks_for_a_gpu_before_the_workers_that_use_it_are_forked(gpu: b
         "torch.cuda.is_available = lambda: bool(asked.append(1))\n"
         f"import_torch({gpu}); print('asked', bool(asked))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=dict(os.environ, CUDA_HOME="/usr")
-    )
+    done = run_python(["-c", code], cwd=ROOT, env=dict(os.environ, CUDA_HOME="/usr"), timeout=60)
     assert done.returncode == 0 and f"asked {not gpu}" in done.stdout, done.stderr + done.stdout
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from checked_findings import nothing_found
 from flash_gradients import attention, gradients
-from flash_inputs import operators_of, tensors
+from flash_inputs import operators_of, spoil, tensors
 from hopper_sources import flash_build
 from torch import Tensor
 
@@ -26,17 +26,10 @@ def ops(backend: str):
     return flash.load(backend)
 
 
-@pytest.fixture
-def hopper(dtype):
+@pytest.fixture(scope="module")
+def hopper():
     """The kernels for Hopper GPUs, in the simulator."""
-    return load(flash_build(dtype))
-
-
-def spoil(x: Tensor, where: Tensor, bad: float) -> Tensor:
-    """A copy with `bad` in two columns of the rows `where`. Two infinities make scores that are infinite and NaN."""
-    x = x.clone()
-    x[..., where, 3:5] = bad
-    return x
+    return load(flash_build())
 
 
 def run(ops, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, **options) -> tuple[Tensor, ...]:

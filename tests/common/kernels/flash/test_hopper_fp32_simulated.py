@@ -19,7 +19,7 @@ from common.reference.bounds import max_error_of
 
 @pytest.fixture(scope="module")
 def ops():
-    return load(flash_build(torch.float32))
+    return load(flash_build(dense=True))
 
 
 @pytest.mark.parametrize("head_dim", [40, 64, 128])

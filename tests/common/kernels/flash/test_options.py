@@ -11,7 +11,7 @@ import pytest
 import torch
 from attention_oracle import seen_of
 from checked_findings import nothing_found
-from flash_inputs import LAYOUTS, gaps
+from flash_inputs import LAYOUTS, gaps, spoil
 from torch import Tensor
 
 from common.compiling.load import load
@@ -416,14 +416,6 @@ def test_rows_of_no_sequence_are_zeros():
 # ---- what lies at hidden keys
 
 
-def spoil(x: Tensor, where, bad: float) -> Tensor:
-    """A copy with `bad` in two columns of the rows `where`, the last but one dimension. Two infinities make scores that
-    are infinite and others that are NaN."""
-    x = x.clone()
-    x[..., where, 3:5] = bad
-    return x
-
-
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("names", ["softcap", "sinks", "dropout", "softcap sinks dropout", "broad"])
 @pytest.mark.parametrize("way", ["bool mask", "float mask", "future"])
@@ -675,7 +667,13 @@ def test_the_mean_over_many_seeds_is_attention_without_dropout(ops):
 
 @pytest.mark.parametrize(
     ("names", "dynamic"),
-    [("causal", False), ("causal", True), ("softcap sinks causal", True), ("dropout", None), ("window", None)],
+    [
+        pytest.param("causal", False, marks=pytest.mark.slow),
+        ("causal", True),
+        ("softcap sinks causal", True),
+        ("dropout", None),
+        ("window", None),
+    ],
 )
 def test_a_compiled_graph_without_breaks(ops, names, dynamic):
     """Inside a function that does more, with a mask in 16 bits without an option; other heads afterward."""

@@ -142,8 +142,9 @@ def sums_in_threads(ops, request) -> dict:
     return {"errors": errors}
 
 
-def test_threads_may_be_the_first_to_use_pytorch():
-    torch.set_num_threads(torch.get_num_threads())  # PyTorch has a pool of threads, which a fork breaks
+def test_threads_may_be_the_first_to_use_pytorch(one_thread_without_gradients):
+    """In one thread each, as taskN.test computes. With more the worker would wait forever for OpenMP's threads wherever
+    an earlier test of this process has used them: a fork has none of them and takes them for its own."""
     with Worker(Served(operators, list, answer=sums_in_threads)) as worker:
         for _ in range(20):  # without a new pool, about one process in three fails
             assert worker.answer({"do": "sum"})["errors"] == []
