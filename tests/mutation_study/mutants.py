@@ -35,7 +35,10 @@ class Mutant:
     Attributes:
         task, file, function: "task2", "attention_kernel.cu", where it is.
         first_line, last_line: of the gap's code.
-        kind: of the mistake, see rules.Mutation, and so old, new, line and statement.
+        kind: of the mistake, a key of judge.OF_KIND.
+        old, new: what is there, and what will be.
+        line: its number in the file.
+        statement: the whole statement, or head of a statement, that it is in, on one line.
         edits: all that changes.
         gap: its number in the file; 0 if it is planted by hand.
         name: if it is, in the table of its test.
@@ -96,9 +99,11 @@ def _mutants_of_file(task: str, file: Path) -> list[Mutant]:
     for number, (start, end) in enumerate(gaps_of(text), 1):
         where = (task, file.name, _function_at(plain, start, in_python))
         lines = text.count("\n", 0, start) + 1, text.count("\n", 0, end)
-        for one in mutations(plain, start, end, in_python):
-            edits = ((file.name, one.start, one.end, one.new),)
-            found.append(Mutant(*where, *lines, one.kind, one.old, one.new, one.line, one.statement, edits, number))
+        for begin, stop, kind, new, statement in mutations(plain, start, end, in_python):
+            old = plain[begin:stop]
+            line = text.count("\n", 0, begin + re.match(r"(?:\s*#[^\n]*\n)*\s*", old).end()) + 1  # behind pragmas
+            edits = ((file.name, begin, stop, new),)
+            found.append(Mutant(*where, *lines, kind, old.strip(), new, line, statement, edits, number))
     chosen = []
     for one in sorted(found, key=lambda one: one.share(0)):
         _, start, end, new = one.edits[0]

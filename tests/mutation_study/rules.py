@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 from code_tree import Node, gap_of
 
 Found = tuple[str, tuple[int, int], str]
+Mutation = tuple[int, int, str, str, str]  # start, end, kind, new text; the statement, or its head, on one line
 Templates = dict[str, list[tuple[str, str]]]
 _FACTORS = re.compile(r"rescale|weight|exp|inverse|factor|scale|log2_e", re.IGNORECASE)
 _HEADS = re.compile(r"\b(batch\w*|\w*head|\w*heads|sequence\w*|group|matrix)\b(?!_dim)")
@@ -110,38 +110,15 @@ _THREADS = {
 _MEMBERS = {"m": "l", "l": "m", "mean": "inverse_std", "inverse_std": "mean", "begin": "end", "end": "begin"}
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """text[start:end] of a solution's file becomes another text.
-
-    Attributes:
-        kind: of the mistake, a key of mutants.KINDS.
-        start, end: the place.
-        old, new: what is there, and what will be.
-        line: its number in the file.
-        statement: the whole statement, or head of a statement, that it is in, on one line.
-    """
-
-    kind: str
-    start: int
-    end: int
-    old: str
-    new: str
-    line: int
-    statement: str
-
-
 def mutations(text: str, start: int, end: int, in_python: bool = False) -> list[Mutation]:
     """What the rules make of the gap text[start:end], in the order of the text; C++ has no comments."""
     found = set()
     for node in gap_of(text, start, end, in_python).walk():
         for rule in RULES if node.kind and node.parent else ():
             for kind, (begin, stop), new in rule(node):
-                old = text[begin:stop]
-                if "".join(old.split()) != "".join(new.split()):
-                    line = text.count("\n", 0, begin + re.match(r"(?:\s*#[^\n]*\n)*\s*", old).end()) + 1
-                    found.add(Mutation(kind, begin, stop, old.strip(), new, line, node.words))
-    return sorted(found, key=lambda one: (one.start, one.end, one.kind, one.new))
+                if "".join(text[begin:stop].split()) != "".join(new.split()):
+                    found.add((begin, stop, kind, new, node.words))
+    return sorted(found)
 
 
 # ---- expressions

@@ -111,7 +111,8 @@ IN_PYTHON = [
 def made(code: str, in_python: bool = False) -> list[tuple[str, str, str]]:
     head = DEF if in_python else HEAD
     text = f"{head}    {code}\n" + "}\n" * (not in_python)
-    return [(one.kind, one.old, one.new) for one in mutations(text, len(head), len(head) + len(code) + 5, in_python)]
+    found = mutations(text, len(head), len(head) + len(code) + 5, in_python)
+    return [(kind, text[start:end].strip(), new) for start, end, kind, new, _ in found]
 
 
 @pytest.mark.parametrize("rows", [IN_C, IN_PYTHON], ids=["cuda", "python"])
