@@ -18,6 +18,7 @@ from rich.console import Console
 from rules_told import rule_of
 
 from common.cli import failing_cases
+from common.cli.failing_cases import OF_NUMBERS
 from common.inspect.findings.model import Group
 from common.inspect.findings.report import OR_AN_INDEX, made_in, may_be_the_index
 from common.inspect.findings.words import explained
@@ -98,39 +99,50 @@ def _verdicts(planted: TaskMutants, console: Console) -> list[Verdict]:
 
 
 def _claims(verdicts: Sequence[Verdict], inside: Mapping[str, Sequence[Group]], built_of: Mapping) -> Iterator[Claim]:
+    """In the order of failing_cases.print_diagnosis: of a number the lines come after what was concluded from it."""
+    parts: dict[str, list[Verdict]] = {}
+    for one in filter(failed, verdicts):
+        parts.setdefault(one.case.part, []).append(one)
+    told = failing_cases.told_of(verdicts, inside, built_of)
+    numbers = [(part, one) for part, every in told.items() for one in every if one.kind == OF_NUMBERS][:1]
+    after_causes = [one for part, one in numbers if part in parts and causes_of(parts[part])[0].says]
+    leading = {part: [one for one in every if one.kind != OF_NUMBERS] for part, every in told.items()}
+    yield from _findings(one for every in leading.values() for one in every)
+    yield from _findings(one for _, one in numbers if one not in after_causes)
+    for part, every in parts.items():
+        if failed_stages(part, parts, built_of):
+            continue
+        failures = of_first_step(every)
+        causes = causes_of(failures)
+        if only := only_these(failures, verdicts):
+            yield Claim("cause", *only, rule=f"common/testing/only_these.py  {only[0]}")
+        for cause in causes[:4]:
+            yield from _of_cause(cause, of_finding=bool(leading.get(part)))
+        first = causes[0].verdicts[0]
+        if first.found.python and first.python_lines and not any(told.values()):
+            rule = "common/testing/python_values.py  python_value"
+            yield Claim("finding", "python_value", first.found.python[0], tuple(first.python_lines), rule)
+    yield from _findings(after_causes)
+    hidden = (one for part, every in inside.items() for one in every if one not in told[part])
+    yield from _findings(one for one in hidden if one.kind in failing_cases.LEADS)
     for name, says, places in (
         ("endless", "What decides how often the loops run", failing_cases.loops_of(verdicts)),
         ("outside", "What that index is made of", failing_cases.index_of(verdicts)),
     ):
         if places:
             yield _ended(name, says, _lines_of(places))
-    groups = sorted((one for every in inside.values() for one in every), key=failing_cases.lead_of)
-    for number, group in enumerate(groups[: failing_cases.MOST_FINDINGS]):
+
+
+def _findings(groups: Iterable[Group]) -> Iterator[Claim]:
+    for number, group in enumerate(sorted(groups, key=failing_cases.lead_of)[: failing_cases.MOST_FINDINGS]):
         accessed = [access.place for finding in group.findings for access in finding.accesses if access.place]
         places = [one for place in accessed for one in (place, *place.callers)]
         if group.first.launch and not places:
             places = [group.first.launch]
-        if number == 0 or group.kind == failing_cases.OF_NUMBERS:
+        if number == 0:
             places += [place for _, made in made_in(group.first) for place, _ in made]
         says = explained(group.first) + f" {OR_AN_INDEX}" * may_be_the_index(group.first)
         yield Claim("finding", group.kind, says, _lines_of(places), str(rule_of(group.kind)))
-    parts: dict[str, list[Verdict]] = {}
-    for one in filter(failed, verdicts):
-        parts.setdefault(one.case.part, []).append(one)
-    leading = failing_cases.told_of(verdicts, inside, built_of)
-    for part, every in parts.items():
-        if failed_stages(part, parts, built_of):
-            continue
-        failures = of_first_step(every)
-        causes = causes_of(failures)
-        if told := only_these(failures, verdicts):
-            yield Claim("cause", *told, rule=f"common/testing/only_these.py  {told[0]}")
-        for cause in causes[:4]:
-            yield from _of_cause(cause, of_finding=bool(leading.get(part)))
-        first = causes[0].verdicts[0]
-        if first.found.python and first.python_lines and not any(leading.values()):
-            rule = "common/testing/python_values.py  python_value"
-            yield Claim("finding", "python_value", first.found.python[0], tuple(first.python_lines), rule)
 
 
 def _lines_of(places: Iterable[Place]) -> Lines:

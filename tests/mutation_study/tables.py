@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from judge import CAUGHT, EQUIVALENT, MISLED, MISSED, NAMED, NEAR, VERDICTS, Decision, mark
 from mutants import Mutant
-from observing import Claim, Observation
+from observing import Observation
 from rules_told import rules
 
 from common.compiling.skeletons import solution_files
@@ -63,24 +63,13 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence]) -> list[str]:
     return lines + [f"| {' | '.join(str(one or '').replace('|', '/') for one in row)} |" for row in rows]
 
 
-def printed_order(claims: Sequence[Claim]) -> list[Claim]:
-    """What the checked build found comes first, the lines of a loop or of an index last."""
-
-    def rank(one: Claim) -> int:
-        if one.kind == "finding" and one.name != "python_value":
-            return 0
-        return 2 if one.kind == "ended" and one.says.startswith("What ") else 1
-
-    return sorted(claims, key=rank)
-
-
 def hits_of(seen: Iterable[tuple[Mutant, Observation]]) -> Hits:
     """Of each rule that is known the reports in which it holds, which tell of it, which it leads (and how that is
     marked), and in which it alone is right."""
     found: Hits = defaultdict(Counter) | {str(one): Counter() for one in rules()}
     lines = {(one.parent.parent.name, one.name): one.read_text().split("\n") for one in solution_files()}
     for mutant, report in seen:
-        marks = [(one.rule, mark(mutant, one, lines[mutant.task, mutant.file])) for one in printed_order(report.claims)]
+        marks = [(one.rule, mark(mutant, one, lines[mutant.task, mutant.file])) for one in report.claims]
         told = {rule for rule, _ in marks}
         for rule in told | report.matched:
             found[rule].update(["holds", "told"] if rule in told else ["holds"])

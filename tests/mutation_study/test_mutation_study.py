@@ -290,7 +290,7 @@ def test_hits_are_counted_by_what_leads() -> None:
     solution = next(one for one in mutants_of("task2") if one.kind == "barrier")
     race = Claim("finding", "race", BARRIER, ((solution.file, solution.line),), str(rule_of("race")))
     told = Claim("cause", "all zeros", "Every output is 0.", rule="known.py:1  all zeros")
-    found = hits_of([(solution, Observation(["gemm"], [told, race], {"known.py:1  all zeros"}))])
+    found = hits_of([(solution, Observation(["gemm"], [race, told], {"known.py:1  all zeros"}))])
     assert found["the checked build  race"] == Counter(COLUMNS) - Counter([NEAR, MISLED])  # it is printed first
     assert found["known.py:1  all zeros"] == Counter(["holds", "told"])
     assert "| the checked build  race | 1 | 1 | 1 | 1 |  |  | 1 |" in of_hits(found)
