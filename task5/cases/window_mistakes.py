@@ -70,10 +70,8 @@ def _edge_mistakes(band: _Band) -> list[Mistake]:
     from_first = band.key - band.row // WARP_ROWS * WARP_ROWS
     behind, wrong_side = band.ahead > -window, (band.ahead >= 0) & (band.ahead < window) & band.exists
     whole = torch.full_like(band.row, band.seq_k)
-    hidden = [("window ignored (causal)", band.exists & (band.ahead <= 0))] if band.causal else []
-    found = [
-        known(key, band.answer(seen, 0 * whole, whole)) for key, seen in (*hidden, ("window ignored", band.exists))
-    ]
+    seen = band.exists & (band.ahead <= 0)
+    found = [known("window ignored", band.answer(seen, 0 * whole, whole))] if band.causal else []
     found += [
         *band.each(
             "window off by one (too large)",
@@ -107,7 +105,6 @@ def _range_mistakes(band: _Band) -> list[Mistake]:
         known("first tile left out", band.answer(begin=(band.first + B_C - 1) // B_C * B_C)),
         known("first tile left out (from the last row)", band.answer(begin=last_rows.clamp(min=0) // B_C * B_C)),
         known("first tile left out (from q_start)", band.answer(begin=band.q_start // B_C * B_C)),
-        known("last tile dropped", band.answer(end=band.begin + (band.end - band.begin).clamp(min=0) // B_C * B_C)),
     ]
     if band.causal:
         found += [
