@@ -169,6 +169,7 @@ def _causal_mistakes(listed: _Listed) -> list[Mistake]:
     visited = blocks & (key // B_C <= row // ROWS)  # with tiles of 32 x 32
     zeros = listed.scores.masked_fill(key > row, 0.0).masked_fill(~visited, -math.inf)
     return [
+        known("causal mask missing", listed.answer(blocks)),
         known("causal ignored inside diagonal blocks", listed.answer(visited)),
         known("diagonal left out", listed.answer(blocks & (key // B_C < row // ROWS))),
         known("mask counted within the tile", listed.answer(visited & (key % B_C <= row % ROWS))),

@@ -70,8 +70,10 @@ def _edge_mistakes(band: _Band) -> list[Mistake]:
     from_first = band.key - band.row // WARP_ROWS * WARP_ROWS
     behind, wrong_side = band.ahead > -window, (band.ahead >= 0) & (band.ahead < window) & band.exists
     whole = torch.full_like(band.row, band.seq_k)
-    seen = band.exists & (band.ahead <= 0)
-    found = [known("window ignored", band.answer(seen, 0 * whole, whole))] if band.causal else []
+    hidden = [("window ignored (causal)", band.exists & (band.ahead <= 0))] if band.causal else []
+    found = [
+        known(key, band.answer(seen, 0 * whole, whole)) for key, seen in (*hidden, ("window ignored", band.exists))
+    ]
     found += [
         *band.each(
             "window off by one (too large)",

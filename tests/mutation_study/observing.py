@@ -19,6 +19,7 @@ from rules_told import rule_of
 
 from common.cli import failing_cases
 from common.cli.failing_cases import OF_NUMBERS
+from common.cli.test import TaskTest
 from common.inspect.findings.model import Group
 from common.inspect.findings.report import OR_AN_INDEX, made_in, may_be_the_index
 from common.inspect.findings.words import explained
@@ -83,8 +84,8 @@ def observed(planted: TaskMutants, mutant: Mutant | None) -> Observation:
         in_kernels = [one for one in verdicts if one.ok and one.case.part not in test.in_python]
         inside = failing_cases.at_passes(quiet, in_kernels, planted.checked, SEED)
         parts = [part for part, groups in inside.items() if groups]
-    claims = list(_claims(verdicts, inside, test.built_of)) if parts else []
-    matched = {str(rule_of(*pair)) for one in verdicts for pair in one.found.possible.items()}
+    claims = list(_claims(verdicts, inside, test)) if parts else []
+    matched = {str(rule_of(*pair, test.task)) for one in verdicts for pair in one.found.possible.items()}
     return Observation(parts, claims, matched)
 
 
@@ -98,26 +99,26 @@ def _verdicts(planted: TaskMutants, console: Console) -> list[Verdict]:
     return verdicts
 
 
-def _claims(verdicts: Sequence[Verdict], inside: Mapping[str, Sequence[Group]], built_of: Mapping) -> Iterator[Claim]:
+def _claims(verdicts: Sequence[Verdict], inside: Mapping[str, Sequence[Group]], test: TaskTest) -> Iterator[Claim]:
     """In the order of failing_cases.print_diagnosis: of a number the lines come after what was concluded from it."""
     parts: dict[str, list[Verdict]] = {}
     for one in filter(failed, verdicts):
         parts.setdefault(one.case.part, []).append(one)
-    told = failing_cases.told_of(verdicts, inside, built_of)
+    told = failing_cases.told_of(verdicts, inside, test.built_of)
     numbers = [(part, one) for part, every in told.items() for one in every if one.kind == OF_NUMBERS][:1]
     after_causes = [one for part, one in numbers if part in parts and causes_of(parts[part])[0].says]
     leading = {part: [one for one in every if one.kind != OF_NUMBERS] for part, every in told.items()}
     yield from _findings(one for every in leading.values() for one in every)
     yield from _findings(one for _, one in numbers if one not in after_causes)
     for part, every in parts.items():
-        if failed_stages(part, parts, built_of):
+        if failed_stages(part, parts, test.built_of):
             continue
         failures = of_first_step(every)
         causes = causes_of(failures)
         if only := only_these(failures, verdicts):
             yield Claim("cause", *only, rule=f"common/testing/only_these.py  {only[0]}")
         for cause in causes[:4]:
-            yield from _of_cause(cause, of_finding=bool(leading.get(part)))
+            yield from _of_cause(cause, test.task, of_finding=bool(leading.get(part)))
         first = causes[0].verdicts[0]
         if first.found.python and first.python_lines and not any(told.values()):
             rule = "common/testing/python_values.py  python_value"
@@ -153,20 +154,20 @@ def _ended(name: str, says: str, lines: Lines) -> Claim:
     return Claim("ended", name, says, lines, f"a call that fails or does not end  {name}")
 
 
-def _of_cause(cause: Cause, of_finding: bool) -> Iterator[Claim]:
+def _of_cause(cause: Cause, task: str, of_finding: bool) -> Iterator[Claim]:
     """What is said of a cause; where a finding leads, nothing of what is only concluded, or of a place."""
     first = cause.verdicts[0]
     says, words = cause.says, " ".join(first.diagnosis)
     if says and not (of_finding and first.found.concluded):
         name = next((name for name, one in first.found.possible.items() if one == says), "")
-        yield Claim("cause", name, says, rule=str(rule_of(name, says)))
+        yield Claim("cause", name, says, rule=str(rule_of(name, says, task)))
     elif first.status == ERROR or first.ended:
         lines = tuple((match[1], int(match[2])) for match in re.finditer(r"([\w.]+\.(?:cuh?|py)):(\d+)", words))
         more = re.findall(r"\bline (\d+) in\b|^\s{2,}(\d+)  \S", "\n".join(first.diagnosis), re.MULTILINE)
         lines += tuple((lines[0][0], int(one or other)) for one, other in more if lines)
         yield _ended("endless" if first.is_endless else "ended", words[:600], lines)
     elif not of_finding and first.status == FAIL and first.mistakes and not first.found.possible:
-        yield Claim("sign", first.mistakes[0], words[:900], rule=str(rule_of(first.mistakes[0])))
+        yield Claim("sign", first.mistakes[0], words[:900], rule=str(rule_of(first.mistakes[0], task=task)))
     elif not of_finding:
         rules = {
             OF_ANY_SCORES[:80]: "common/testing/nan_origin.py  where NaN comes from",

@@ -57,9 +57,12 @@ def _pattern(text: str) -> str:
 
 
 @functools.cache
-def rule_of(name: str, says: str = "") -> Rule:
-    """The rule of this name that told this sentence; without one the first of the name."""
+def rule_of(name: str, says: str = "", task: str = "") -> Rule:
+    """The rule of this name that told this sentence in a task's report, one of its own before one of all tasks; without
+    one the first of the name."""
     says = re.sub(r"^In [^:]*: ", "", says)
     named = [one for one in rules() if re.fullmatch(one.names, name)]
+    named = [one for one in named if not task or one.place[:4] != "task" or one.place.startswith(task)]
+    named.sort(key=lambda one: not task or not one.place.startswith(task))
     told = [one for one in named if one.says and re.fullmatch(one.says, says)]
     return (told or [one for one in named if one.names != ".*"] or [Rule("", name)])[0]

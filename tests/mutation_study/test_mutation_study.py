@@ -280,6 +280,9 @@ def test_every_known_mistake_is_a_rule_and_is_found_again_where_it_was_made() ->
     assert made["all zeros"].place == "common/diagnosis/mistakes/known.py"
     assert made["A read as [K, N]"].name == "{operand} read as [{rows}, {cols}]"
     assert made["A: row = r"].name == "{operand}: {wrong}" and made["last tile dropped"].place.endswith("gemm.py")
+    missing = "The causal mask is missing: queries see keys of the future (j > i)."  # two modules say the same
+    assert rule_of("causal mask missing", missing, "task5").place == "task5/cases/block_mistakes.py"
+    assert rule_of("causal mask missing", missing, "task2").place.startswith("common/diagnosis/mistakes/")
     assert rule_of("slices never computed").place == "common/diagnosis/slices.py"
     assert (
         rule_of("y = x", "In row 3 only: The output matches `y = x`; it should be `y = 2 * x`.").name == "a wrong line"
