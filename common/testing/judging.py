@@ -221,7 +221,7 @@ def _explain(
     found = diagnose(
         out, ref, verdict.bound, case.axes, mistakes, repeated, case.is_softmax, nan_from, bool(case.values)
     )
-    if not found.names and (equal := matching(out, ref, verdict.bound, layout_mistakes(doubles, ref, case.reference))):
+    if not found.names and (equal := matching(out, ref, verdict.bound, layout_mistakes(doubles, case.reference))):
         found.names, found.exact = [equal[0].name], [equal[0].says]
         found.possible = {one.name: one.says for one in equal}
     if case.stages:

@@ -37,9 +37,7 @@ def lists(block_mask: Tensor) -> Tensor:
 def list_mistakes(block_mask: Tensor) -> list[Mistake]:
     """Wrong lists, as `lists` gives them; block_mask [heads, q_blocks, k_blocks]."""
     mask = block_mask.bool()
-    found = [
-        known("mask inverted (in the lists)", lambda: lists(~mask)),
-    ]
+    found = [known("mask inverted", lambda: lists(~mask))]
     if mask.size(-1) > LANES:
         found += [
             known(
@@ -118,7 +116,6 @@ def _list_reading_mistakes(listed: _Listed, batch: int) -> list[Mistake]:
     place = mask.cumsum(-1)  # 1 for the first true block of a row, 2 for the second, ...
     found = [
         known("mask ignored", listed.listing(torch.ones_like(mask))),
-        known("mask inverted", listed.listing(~mask)),
         known("last block dropped", listed.listing(mask & (place < counts))),
         known("only the first block", listed.listing(mask & (place == 1))),
         known("n taken for the block", listed.listing(torch.arange(k_blocks, device=mask.device) < counts)),

@@ -107,7 +107,6 @@ def _range_mistakes(band: _Band) -> list[Mistake]:
         known("first tile left out", band.answer(begin=(band.first + B_C - 1) // B_C * B_C)),
         known("first tile left out (from the last row)", band.answer(begin=last_rows.clamp(min=0) // B_C * B_C)),
         known("first tile left out (from q_start)", band.answer(begin=band.q_start // B_C * B_C)),
-        known("last tile dropped", band.answer(end=band.begin + (band.end - band.begin).clamp(min=0) // B_C * B_C)),
     ]
     if band.causal:
         found += [

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention_output import TAKEN, attention_mistakes
+from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.attention_output import known as of_attention
 from common.diagnosis.mistakes.formulas import computed, misread, varied_by, without
 from common.diagnosis.mistakes.known import Mistake, Words
@@ -52,7 +52,6 @@ def update_mistakes(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor
 
     found = [
         known("nothing written", lambda: torch.stack((k_cache, v_cache))),
-        known("one slot early", lambda: written(lambda b, h, t: right_slot(b, h, t) - 1)),
         known("one slot late", lambda: written(lambda b, h, t: right_slot(b, h, t) + 1)),
         known("key and value exchanged", lambda: written(right_slot, (value, key))),
         known("row number taken for the slot", lambda: written(lambda b, h, t: (b * kv_heads + h) * new_tokens + t)),
@@ -216,12 +215,7 @@ def decode_mistakes(
         )
     )
     found += block_mistakes(*seen(query, k_cache, v_cache, lengths, scale))
-    caches = {"K": k_cache, "V": v_cache}
-    for letters in ("QVK", "QKK", "QVV"):
-        key, value = (caches[letter] for letter in letters[1:])
-        found.append(
-            of_attention(TAKEN[letters], lambda key=key, value=value: decoded(query, key, value, lengths, scale))
-        )
+    found.append(of_attention("K and V swapped", lambda: decoded(query, v_cache, k_cache, lengths, scale)))
     found += _misread(k_cache, v_cache, lambda k, v: decoded(query, k, v, lengths, scale))
     length = int(lengths[0].clamp(0, capacity))
     if kv_heads == heads and bool((lengths == lengths[0]).all()) and length:

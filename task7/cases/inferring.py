@@ -1,12 +1,11 @@
-"""What a wrong layernorm or GELU tells that equals no known wrong answer: which number it was made with.
+"""What a wrong layernorm tells that equals no known wrong answer: which moments it was made with.
 
-Both are invertible where the inputs are known. A row of layernorm is a straight line over x + residual: its slope is
-1 / standard deviation, its zero the mean. GELU by tanh reveals the polynomial inside tanh.
+Where the inputs are known a row is a straight line over x + residual: its slope is 1 / standard deviation, its zero the
+mean.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.known import Words
@@ -14,8 +13,7 @@ from common.diagnosis.mistakes.known import Words
 known = Words(__file__)
 
 SAME = 2e-3  # relative
-LEAST = 4  # columns, or elements
-SMALL = 1.5  # where tanh in GELU is not yet 1
+LEAST = 4  # columns
 Told = tuple[str, str] | None
 
 
@@ -86,40 +84,3 @@ def _relation(got: Tensor, right: Tensor, width: int, what: str) -> str:
         is_width = " (the width)" if abs(float(ratio[0]) - width) < 0.01 * width else ""
         return f" In every row it is {float(ratio[0]):.4g} times the right one{is_width}."
     return ""
-
-
-def bias_gelu_told(out: Tensor, x: Tensor, bias: Tensor) -> Told:
-    """(a name, what to tell), or None. out, x [rows, width], bias [width]; float64."""
-    found = _polynomial_of(out, x + bias)
-    return _polynomial_told(*found) if found else None
-
-
-def _polynomial_of(out: Tensor, u: Tensor) -> tuple[float, float, float] | None:
-    """(h, a, b) with out = h u (1 + tanh(a u + b u^3)), if there are such; h is 0.5, 1 or 0.25."""
-    for half in (0.5, 1.0, 0.25):
-        inner = out / (half * u) - 1
-        used = (u.abs() > 0.05) & (inner.abs() < 0.98)
-        if int(used.sum()) < max(2 * LEAST, int((u.abs() < SMALL).sum()) // 2):  # of GELU all small ones are
-            continue
-        v, y = u[used], torch.atanh(inner[used])
-        powers = torch.stack([v, v**3], 1)
-        found = torch.linalg.lstsq(powers, y[:, None]).solution
-        error = (powers @ found - y[:, None]).abs().max()
-        if float(error) <= 1e-2 * (1 + float(y.abs().max())):
-            return half, float(found[0]), float(found[1])
-    return None
-
-
-def _polynomial_told(half: float, a: float, b: float) -> Told:
-    factor, cubic = 0.7978845608, 0.044715
-    if half == 0.5 and abs(a - factor) < 0.01 and abs(b - factor * cubic) < 0.002:
-        return None
-    return known.says(
-        "other numbers in the GELU formula",
-        half=half,
-        a=a,
-        sign="-" if b < 0 else "+",
-        cubed=abs(b),
-        factor=factor,
-        cubic=factor * cubic,
-    )

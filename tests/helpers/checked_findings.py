@@ -1,4 +1,5 @@
-"""What the checked build finds in a case, and what it counts: findings_of(ops, case), kernels_in_case(ops, case).
+"""What the checked build finds in a case, and what it counts: findings_of(ops, case), kernels_in_case(ops, case),
+and what flowed wrong: followed_in(ops, case).
 
 with nothing_found(ops): ops.softmax(x)         # or in any calls
 """
@@ -10,6 +11,7 @@ from common.compiling.operators import Operators
 from common.inspect.checked_library import CHECK, PROFILE, CheckedCaller, CheckedLibrary, Collected
 from common.inspect.checked_run import checked
 from common.inspect.findings.model import Finding
+from common.inspect.flow.looked import followed
 from common.inspect.profile.model import KernelProfile
 from common.testing.judging import make_inputs
 
@@ -18,6 +20,12 @@ def findings_of(ops: Operators, case) -> list[Finding]:
     """What the checked build finds in one draw of the case."""
     caller = CheckedCaller(ops, CHECK)
     return checked(case, caller, Collected(caller), 0)[1]
+
+
+def followed_in(ops: Operators, case) -> list[Finding]:
+    """What flowed wrong in the case; at most one."""
+    caller = CheckedCaller(ops, CHECK)
+    return followed(case, caller, Collected(caller), 0)
 
 
 def kernels_in_case(ops: Operators, case) -> list[KernelProfile]:

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from c_tree import without_comments
+from code_tree import without_comments
 from mutants import Mutant
 from torch import Tensor
 
@@ -167,29 +167,29 @@ def mutated(text: str, mutant: Mutant | None, file: str) -> str:
 
 
 def with_kept_answers(case: Case) -> Case:
-    """The case; what its reference, its mistakes and its stages gave is given again for equal inputs: thousands of
-    outputs are compared with the same answers, since a mutant changes the output alone."""
+    """The case; what its reference, its mistakes and its stages gave is given again for equal inputs: every mutant's
+    output is compared with the same answers."""
     return replace(
         case,
-        reference=_Kept(case.reference),
-        mistakes=_Kept(lambda **x: [one.remembered() for one in case.mistakes(**x)]) if case.mistakes else None,
-        stages=_Kept(case.stages) if case.stages else None,
+        reference=_kept(case.reference),
+        mistakes=_kept(lambda **x: [one.remembered() for one in case.mistakes(**x)]) if case.mistakes else None,
+        stages=_kept(case.stages) if case.stages else None,
     )
 
 
-class _Kept:
+def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of tensors by name that gives what it gave for the same ones."""
+    given = {}
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function, self._given = function, {}
+    def kept(**inputs: Tensor) -> Any:
+        every = inputs.values()
+        if any(x.requires_grad for x in every) or sum(x.numel() for x in every) > MOST_KEPT:
+            return function(**inputs)
+        whole = hashlib.sha256(repr([(name, x.dtype, x.shape) for name, x in inputs.items()]).encode())
+        for x in every:
+            whole.update(x.contiguous().numpy())
+        if whole.digest() not in given:
+            given[whole.digest()] = function(**inputs)
+        return given[whole.digest()]
 
-    def __call__(self, **inputs: Tensor) -> Any:
-        differentiated = any(x.requires_grad for x in inputs.values())  # the answer is asked for its derivative
-        if differentiated or sum(x.numel() for x in inputs.values()) > MOST_KEPT:
-            return self._function(**inputs)
-        whole = hashlib.sha256()
-        for name, x in inputs.items():
-            whole.update(f"{name} {x.dtype} {tuple(x.shape)}".encode() + x.contiguous().numpy().tobytes())
-        if whole.digest() not in self._given:
-            self._given[whole.digest()] = self._function(**inputs)
-        return self._given[whole.digest()]
+    return kept

@@ -8,9 +8,10 @@ the two have a topic in common, and a line is right if it is the mutated one or 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mutants import Mutant
+from mutants import PLANTED, Mutant
 from observing import Claim, Observation
 
 from common.inspect.findings.model import OF_FLOW
@@ -21,45 +22,42 @@ NAMED, NEAR, CAUGHT, MISLED, MISSED, EQUIVALENT = "named", "near", "caught", "mi
 VERDICTS = (NAMED, NEAR, CAUGHT, MISLED, MISSED, EQUIVALENT)
 _OFFERS_AN_INDEX = re.compile(r"[Cc]heck (?:the index|how blockIdx)|index is wrong")
 
-# The topics that a kind has whatever it is applied to
+# The kinds of mistakes (see rules.py), and the topics that each has whatever it is applied to
 OF_KIND = {
     "barrier": {"barrier"}, "loop": {"bound", "loop"}, "bound": {"bound"}, "guard": {"bound"},
     "index": {"index", "offset"}, "offset": {"index", "offset"}, "head": {"offset", "head"}, "operands": {"index"},
     "thread": {"threads", "index"}, "launch": {"grid", "bound"}, "adding": {"adding"}, "sign": set(),
     "extremum": {"maximum"}, "initial": set(), "constant": set(), "rescale": {"scale"}, "function": set(),
     "cast": {"type"}, "store": {"store"}, "order": {"store"}, "call": {"store"},
-    "leaving": {"bound", "store", "barrier", "loop"}, "planted": set(),
+    "leaving": {"bound", "store", "barrier", "loop"}, PLANTED: set(),
 }  # fmt: skip
 # Kinds that leave the words of a statement as they are, or few of them: all of its words count
 _BY_STATEMENT = (
-    "store", "adding", "guard", "sign", "extremum", "initial", "bound", "constant", "leaving", "loop", "planted",
+    "store", "adding", "guard", "sign", "extremum", "initial", "bound", "constant", "leaving", "loop", PLANTED,
 )  # fmt: skip
 # words of the mutated code, where it was computed wrong -> topics
 OF_WORDS = (
     (r"__sync", "barrier"),
-    (r"\bscale\b|scale_log2|sqrt|\* ?\* ?0\.5|factor\b|LOG2_E", "scale"),
+    (r"\bscale\b|scale_log2|sqrt|\* ?\* ?0\.5|factor\b|LOG2_E|^\d\.\d+f", "scale"),
     (r"causal|future|diagonal|triu|queries|ahead|hidden|\bright\b|seen|keys_left|masked_fill", "mask"),
-    (r"window", "window"),
     (r"flash_attention\(.*(?:True|False)", "mask"),
-    (r"^\d\.\d+f", "scale"),
+    (r"window", "window"),
     (r"rescale|state\.m|m_new|m_all|weight\b|exp2?f?\(|shift|\bold\b|\bnew\b", "rescale"),
     (r"max|shift|m_new|m_all|largest|\bm\b|state\.m|INFINITY", "maximum"),
     (r"sum|\bl\b|l_all|state\.l|inverse|count\b|squares|total|divided", "sum"),
     (r"sum|\bs\[|state\.o|o_all|add_dot|\+=|\bO\b|@", "adding"),
-    (r"INFINITY|== 0\.0f|torch\.inf|== 0\b|-torch\.inf", "empty row"),
+    # clamp keeps the sum of a row without keys from being divided by; shift is subtracted of a row that sees nothing
+    (r"INFINITY|== 0\.0f|torch\.inf|== 0\b|-torch\.inf|\bclamp|\bshift\b", "empty row"),
     (r"INFINITY|torch\.inf|0\.0f", "mask"),
-    (r"\b(?:batch\w*|heads?|kv_heads?|sequence\w*|group|matrix)\b", "head"),
+    (r"\b(?:batch\w*|heads?|kv_heads?|sequence\w*|group|matrix)\b|repeat", "head"),
     (r"stride|row_step|LENGTH|K_STRIDE|head_dim \+|\* cols|\* K\b", "index"),
     (r"transpose|view|dim=|_transposed|\bindex\b", "index"),
-    (r"repeat", "head"),
     (r"\b(?:query|key|value)\b", "operand"),
-    (r"\bclamp", "empty row"),  # what keeps the sum of a row without keys from being divided by
-    (r"\bshift\b", "empty row"),  # what is subtracted of a row that sees nothing
     (r"\branks?\b", "ranks"),
     (r"\bouts?\b|part_out", "outs"),
     (r"mean|squares|inverse_std|eps|width|residual|bias|weight\[", "moments"),
     (r"tanh|0\.0447|0\.5|SQRT|cube", "formula"),
-    (r"expf|exp2f?|logf|log2f|LOG2_E|\bexp\b|\blog\b|torch\.(?:exp|log)", "exponential"),
+    (r"expf|exp2?f|logf|log2f|LOG2_E|\bexp\b|\blog\b|torch\.(?:exp|log)", "exponential"),
     (r"cache|slot|position|token", "cache"),
     (r"\blength\b|first_key|\binside\b", "length"),
     (r"\binside\b", "bound"),
@@ -75,42 +73,32 @@ OF_CAUSE = (
     (r"mask|future|diagonal|causal|hidden|hides|aligned|-inf|must not see", "mask"),
     (r"window|band", "window"),
     (r"weights?\b|shares", "rescale"),
-    (r"equal weights|all weights are equal", "index"),
-    (r"\w in place of \w|swapped", "index"),
-    (r"\w in place of \w|swapped", "operand"),
-    (r"equal weights|all weights are equal|times a factor|times one factor|sign of the exponent", "scale"),
-    (r"equal weights|all weights are equal", "adding"),
-    (r"sign of the exponent", "exponential"),
-    (r"smaller than the row's", "loop"),
-    (r"smaller than the row's", "threads"),
-    (r"smaller than the row's", "adding"),
-    (r"do not count once|take no part|other elements", "bound"),
-    (r"other elements|do not count once", "offset"),
-    (r"other elements", "head"),
+    (r"\w in place of \w|swapped", "index", "operand"),
+    (r"equal weights|all weights are equal", "index", "scale", "adding"),
+    (r"times a factor|times one factor", "scale"),
+    (r"sign of the exponent", "scale", "exponential"),
+    (r"smaller than the row's", "loop", "threads", "adding"),
+    (r"do not count once", "bound", "offset"),
+    (r"take no part", "bound"),
+    (r"other elements", "bound", "offset", "head"),
     (r"rescal|exp\(m_old|old terms|exp\(m_w|relative to|merged without", "rescale"),
     (r"maximum|max subtraction|no max|overflows", "maximum"),
     (r"sum\b|sums|normaliz|average|divided?\b|denominator|logarithm|lse", "sum"),
     (r"added up|\+=|overwritten|summed|last product|assigned|last part|only the last|first tile", "adding"),
     (r"-inf|empty|NaN|no key|sees no|nothing", "empty row"),
-    (r"\bheads?\b|batch|first matrix|\bgroup|sequence", "head"),
-    (r"transposed|read as|row length|swapped|exchanged|wrong axis|stride|index", "index"),
-    (r"holds what belongs|offset|other elements|where row .* belongs|are exchanged", "index"),
-    (r"first matrix|offset|pointers|holds what belongs|where row .* belongs|have a part in every index", "offset"),
-    (r"slices never computed", "loop"),
-    (r"slices never computed", "bound"),
-    (r"slices never computed", "store"),
+    (r"\bheads?\b|batch|first matrix|\bgroup|sequence|slices moved", "head"),
+    (r"transposed|read as|row length|swapped|exchanged|wrong axis|stride|index|are exchanged", "index"),
+    (r"holds what belongs|offset|other elements|where row .* belongs", "index", "offset"),
+    (r"first matrix|pointers|have a part in every index", "offset"),
+    (r"slices never computed", "loop", "bound", "store"),
     (r"\branks?\b", "ranks"),
-    (r"nothing (?:is )?added", "adding"),
-    (r"nothing (?:is )?added", "store"),
+    (r"nothing (?:is )?added", "adding", "store"),
     (r": In (?:\d+ of \d+ values|\w+ \d+ to \d+ \(of|\w+ \d+ only)", "loop"),  # a wrong answer in these alone
     (r"is called with \w+ where", "index"),  # the argument itself
     (r"that of the first part", "offset"),  # every part is read where the first one lies
-    (r"slices moved", "head"),
-    (r"counted by several", "loop"),
     (r"mean|variance|residual|bias|weight", "moments"),
     (r"gelu|GELU|tanh|erf|formula|activation", "formula"),
     (r"exp2|powers of 2|base 2|logarithm|exp\(", "exponential"),
-    (r"relative to the largest", "rescale"),
     (r"token|slot|position|cache", "cache"),
     (r"length|unused slots", "length"),
     (r"\bparts?\b", "split"),
@@ -120,9 +108,8 @@ OF_CAUSE = (
     (r"never written|unwritten|every thread store|not written|nothing was written|[Ss]oftmax is missing", "store"),
     (r"never written|unwritten|grid cover|blocks of threads|launch", "grid"),
     (r"last (?:tile|key|column|row|part|product)|partial|off by one|left out|leaves out|loop|rounded up", "bound"),
-    (r"what you get without", "bound"),
-    (r"stops before|step of the tree", "loop"),
-    (r"behind the end|one too (?:far|many|few)|ends too early", "bound"),
+    (r"what you get without|behind the end|one too (?:far|many|few)|ends too early", "bound"),
+    (r"stops before|step of the tree|counted by several", "loop"),
     (r"first_row|first row of|rows of warp|first warp", "offset"),
     (r"runs while|padding|past the end|never written|only the first|first \d+|first tile", "bound"),
     (r"loop|first columns only|each thread adds one|steps of", "loop"),
@@ -137,12 +124,12 @@ MEASURED = (
 )  # fmt: skip
 # What a function is about, by its name: a claim with that topic leads to the function, so it is near.
 OF_FUNCTION = (
-    (r"mask|hidden|outside|pieces", "mask"),
-    (r"window|outside", "window"),
-    (r"softmax|accumulate|merge", "rescale"),
-    (r"softmax|merge", "sum"),
-    (r"softmax|merge", "maximum"),
+    (r"mask|hidden|pieces", "mask"),
+    (r"outside", "mask", "window"),
+    (r"window", "window"),
+    (r"softmax|merge", "rescale", "sum", "maximum"),
     (r"softmax", "exponential"),
+    (r"accumulate", "rescale"),
     (r"scores", "scale"),
     (r"update_cache|position", "cache"),
     (r"block|list|compress", "blocks"),
@@ -171,40 +158,35 @@ STAGES = {
 }
 
 
+def _topics(words: str, table: Sequence[tuple[str, ...]]) -> set[str]:
+    return {topic for pattern, *topics in table if re.search(pattern, words) for topic in topics}
+
+
 def topics_of(mutant: Mutant) -> set[str]:
     """What the mutant is about."""
-    one = mutant.mutation
-    if one.kind == "barrier":  # the words beside the barrier have nothing to do with it
-        return set(OF_KIND[one.kind])
-    words = _changed(one.old, one.new)
+    if mutant.kind == "barrier":  # the words beside the barrier have nothing to do with it
+        return set(OF_KIND[mutant.kind])
+    words = _changed(mutant.old, mutant.new)
     if not re.search(r"[A-Za-z_]\w", words):  # an operator: what it is applied to
-        words = f"{words} {one.old}"
-    if one.kind in _BY_STATEMENT:
-        words += f" {one.old if len(one.old) > 12 else one.statement}"
-    found = set(OF_KIND[one.kind])
-    if re.search(r"mask|hidden|future|diagonal|causal", one.statement):
+        words = f"{words} {mutant.old}"
+    if mutant.kind in _BY_STATEMENT:
+        words += f" {mutant.old if len(mutant.old) > 12 else mutant.statement}"
+    found = set(OF_KIND[mutant.kind])
+    if re.search(r"mask|hidden|future|diagonal|causal", mutant.statement):
         found.add("mask")
-    if re.match(r"for\b|while\b", one.statement):
+    if re.match(r"for\b|while\b", mutant.statement):
         found |= {"loop", "bound"}
-    if re.match(r"if\b", one.statement):
+    if re.match(r"if\b", mutant.statement):
         found.add("bound")
-    outside, number = re.sub(r"\[[^\[\]]*\]", "", one.statement), rf"\b{re.escape(one.old)}\b"
-    if one.kind == "constant" and re.search(number, one.statement) and not re.search(number, outside):
+    outside, number = re.sub(r"\[[^\[\]]*\]", "", mutant.statement), rf"\b{re.escape(mutant.old)}\b"
+    if mutant.kind == "constant" and re.search(number, mutant.statement) and not re.search(number, outside):
         found.add("index")  # it stands within an index, and nowhere else
-    target = re.match(r"(?:const )?(?:\w+ )?(\w+(?:\.\w+)?) =(?!=)", one.statement)
+    target = re.match(r"(?:const )?(?:\w+ )?(\w+(?:\.\w+)?) =(?!=)", mutant.statement)
     if target and re.search(r"end\b|left\b|seen|count|tiles\b", target[1]):  # the bound of a loop
         found |= {"bound", "loop"}
     if target:  # what is computed there
         words += f" {target[1]}"
-    for pattern, topic in OF_WORDS:
-        if re.search(pattern, words):
-            found.add(topic)
-    return found
-
-
-def topics_of_function(mutant: Mutant) -> set[str]:
-    """What the function is about that the mutant is in."""
-    return {topic for pattern, topic in OF_FUNCTION if re.search(pattern, mutant.function)}
+    return found | _topics(words, OF_WORDS)
 
 
 def _changed(old: str, new: str) -> str:
@@ -224,16 +206,15 @@ def topics_of_claim(claim: Claim) -> set[str]:
     """What a claimed cause is about."""
     if index := _INDEX.search(claim.says):
         words = f"{_changed(index[2], index[1])} {index[2]}"
-        return {"index", "offset"} | {topic for pattern, topic in OF_WORDS if re.search(pattern, words)}
+        return {"index", "offset"} | _topics(words, OF_WORDS)
     if formula := _FORMULA.search(claim.says):
         wrong, right = formula[1] or "", formula[2] or formula[3]
         words = _changed(right, wrong)
         if not re.search(r"[A-Za-z_]\w*", words):
             words = right
         words += f" {right.split(' = ')[0]}"
-        return {topic for pattern, topic in OF_WORDS if re.search(pattern, words)}
-    words = f"{claim.name}: {claim.says}"
-    return {topic for pattern, topic in OF_CAUSE if re.search(pattern, words)}
+        return _topics(words, OF_WORDS)
+    return _topics(f"{claim.name}: {claim.says}", OF_CAUSE)
 
 
 def targets(mutant: Mutant, lines: list[str]) -> set[int]:
@@ -243,26 +224,25 @@ def targets(mutant: Mutant, lines: list[str]) -> set[int]:
         mutant: the mutant.
         lines: of its file.
     """
-    one = mutant.mutation
-    here = set(range(one.line, one.line + one.old.count("\n") + 1))
-    begin = one.line  # of a call on several lines: it is told as a whole, under its first
-    while begin > 1 and one.line - begin < 4 and re.search(r"[(,=]\s*$", lines[begin - 2]):
+    here = set(range(mutant.line, mutant.line + mutant.old.count("\n") + 1))
+    begin = mutant.line  # of a call on several lines: it is told as a whole, under its first
+    while begin > 1 and mutant.line - begin < 4 and re.search(r"[(,=]\s*$", lines[begin - 2]):
         begin -= 1
     here.add(begin)  # so is an assignment whose right-hand side has a line of its own
-    head = lines[one.line - 1]
+    head = lines[mutant.line - 1]
     assigned = re.search(r"([A-Za-z_]\w*)(?:\.\w+)?(?:\[[^=]*\])*\s*(?:[-+*|/]?=(?!=)|\{)", head)
     names = {assigned[1]} if assigned else set()
     if looped := re.search(r"for \(\w+ (\w+) = ", head):
         names = {looped[1]}
     if stored := re.match(r"\s*(\w+)\[", head):  # whoever reads the array
         here |= {number for number, line in enumerate(lines, 1) if re.search(rf"\b{stored[1]}\[", line)}
-    last = min(len(lines), max(mutant.last_line, one.line) + 12)
-    for number in range(one.line + 1, last + 1):
+    last = min(len(lines), max(mutant.last_line, mutant.line) + 12)
+    for number in range(mutant.line + 1, last + 1):
         if any(re.search(rf"\b{name}\b", lines[number - 1]) for name in names):
             here.add(number)
-    if one.kind in ("guard", "bound") and re.match(r"\s*(if|for)\b", head):
+    if mutant.kind in ("guard", "bound") and re.match(r"\s*(if|for)\b", head):
         indent = len(head) - len(head.lstrip())
-        for number in range(one.line + 1, last + 1):
+        for number in range(mutant.line + 1, last + 1):
             text = lines[number - 1]
             if text.strip() and len(text) - len(text.lstrip()) <= indent:
                 break
@@ -302,49 +282,48 @@ def decided(mutant: Mutant, seen: Observation, lines: list[str]) -> Decision:
 
 def mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
     """What one claim is about this mutant: NAMED, NEAR, MISLED, or "" where it claims nothing."""
-    right = targets(mutant, lines)
-    own = {line for file, line in claim.lines if file.split("/")[-1] == mutant.file}
-    in_gap = any(mutant.first_line - 25 <= line <= mutant.last_line + 25 for line in own)
+    for name, words in mutant.told:
+        if (name and re.fullmatch(name, claim.name)) or (len(words) > 3 and re.search(words, claim.says)):
+            return NAMED
+    topics = topics_of(mutant)
     if claim.kind in ("finding", "ended"):
-        if claim.name == "race" and _asks_for_a_barrier(claim) and "barrier" not in topics_of(mutant):
-            offers_the_order = mutant.mutation.kind == "order" and OR_THE_ORDER in claim.says
-            return NAMED if offers_the_order and own & right else MISLED  # whatever its lines are
-        if own & right or _names_the_call(mutant, claim):
-            return NAMED
-        if claim.kind == "ended":
-            topics = {"loop", "bound"} if claim.name == "endless" else set()
-            return NEAR if in_gap or topics & topics_of(mutant) else ""
-        if mutant.mutation.kind == "barrier" and claim.name in ("race", "uninitialized", "barrier"):
-            return NAMED
-        if in_gap or OF_FINDING.get(claim.name, set()) & topics_of(mutant):
-            return NEAR
-        if _OFFERS_AN_INDEX.search(claim.says):
-            return NEAR if {"index", "offset", "grid", "head"} & topics_of(mutant) else ""
-        return MISLED if claim.name in ("race", "python_value", *OF_FLOW) else ""
+        return _mark_of_lines(mutant, claim, targets(mutant, lines))
     if claim.kind == "where" and "holds what belongs" in claim.says:  # a row that another one's index was used for
-        return NAMED if {"index", "offset", "head"} & topics_of(mutant) else ""
+        return NAMED if {"index", "offset", "head"} & topics else ""
     if claim.kind == "where" and OF_ANY_SCORES[:80] in claim.says:  # NaN, and where they may come from
-        return NEAR if {"maximum", "rescale", "empty row"} & topics_of(mutant) else ""
+        return NEAR if {"maximum", "rescale", "empty row"} & topics else ""
     if claim.kind == "where":  # which rows or columns: those that one turn of a loop, or one tile, is about
         pattern = re.search(r"Only \w+ (?:%|even|odd|>=|<) ?", claim.says)
-        return NEAR if pattern and {"loop", "bound", "tile", "offset"} & topics_of(mutant) else ""
+        return NEAR if pattern and {"loop", "bound", "tile", "offset"} & topics else ""
     if claim.name == "no key counts":
-        return NEAR if {"loop", "store", "adding", "mask", "sum"} & topics_of(mutant) else ""
-    if claim.kind in ("cause", "sign"):
-        if claim.name != "all zeros" and topics_of_claim(claim) & topics_of(mutant):
-            return NAMED
-        if topics_of_claim(claim) & topics_of_function(mutant):
-            return NEAR
-        return "" if claim.name in MEASURED or claim.name.startswith(("other elements", "elements of")) else MISLED
-    return ""
+        return NEAR if {"loop", "store", "adding", "mask", "sum"} & topics else ""
+    about = topics_of_claim(claim)
+    if claim.name != "all zeros" and about & topics:
+        return NAMED
+    if about & _topics(mutant.function, OF_FUNCTION):
+        return NEAR
+    return "" if claim.name in MEASURED or claim.name.startswith(("other elements", "elements of")) else MISLED
 
 
-def _names_the_call(mutant: Mutant, claim: Claim) -> bool:
-    """Whether a claim says of the very function whose call is left out that nobody calls it."""
-    name = re.match(r"\w+", mutant.mutation.old)
-    return mutant.mutation.kind == "call" and bool(name and re.search(rf"\b{name[0]}\b[^.]* nowhere", claim.says))
-
-
-def _asks_for_a_barrier(claim: Claim) -> bool:
-    """Whether a race is said to need a barrier, and no index is offered."""
-    return "__sync" in claim.says and not _OFFERS_AN_INDEX.search(claim.says)
+def _mark_of_lines(mutant: Mutant, claim: Claim, right: set[int]) -> str:
+    """The same of a claim that names lines."""
+    topics, offers_an_index = topics_of(mutant), _OFFERS_AN_INDEX.search(claim.says)
+    own = {line for file, line in claim.lines if file.split("/")[-1] == mutant.file}
+    in_gap = any(mutant.first_line - 25 <= line <= mutant.last_line + 25 for line in own)
+    if claim.name == "race" and "__sync" in claim.says and not offers_an_index and "barrier" not in topics:
+        offers_the_order = mutant.kind == "order" and OR_THE_ORDER in claim.says
+        return NAMED if offers_the_order and own & right else MISLED  # whatever its lines are
+    called = re.match(r"\w+", mutant.old)
+    if mutant.kind == "call" and called and re.search(rf"\b{called[0]}\b[^.]* nowhere", claim.says):
+        return NAMED  # it says that nobody calls the function whose call is left out
+    if own & right or (mutant.kind == "barrier" and claim.name in ("race", "uninitialized", "barrier")):
+        return NAMED
+    if in_gap:
+        return NEAR
+    if claim.kind == "ended":
+        return NEAR if claim.name == "endless" and {"loop", "bound"} & topics else ""
+    if OF_FINDING.get(claim.name, set()) & topics:
+        return NEAR
+    if offers_an_index:
+        return NEAR if {"index", "offset", "grid", "head"} & topics else ""
+    return MISLED if claim.name in ("race", "python_value", *OF_FLOW) else ""

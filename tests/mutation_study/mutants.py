@@ -1,107 +1,81 @@
-"""Mistakes made by rule in the gaps of the solutions: mutants_of("task2")."""
+"""The mistakes of the study: by rule in the gaps of the solutions, and those that tests/taskN plants by hand."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.util
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from c_tree import without_comments
+from code_tree import without_comments
+from planted import FILE_MARK, Planted, places
+from rules import mutations
 
-from common.compiling.manifest import tasks
+from common.compiling.gaps import with_own_headers
+from common.compiling.places import places_of
 from common.compiling.skeletons import solution_files
+from common.compiling.variant import Variant
+from common.console.paths import ROOT
 
-# What the rules do, in the order of the table
-KINDS = {
-    "barrier": "a barrier dropped, moved, or not for all threads",
-    "loop": "a loop's beginning, bound or step",
-    "bound": "a comparison or a condition",
-    "guard": "a guard dropped",
-    "index": "another index",
-    "offset": "a stride or offset dropped",
-    "head": "a wrong head or batch entry",
-    "operands": "another variable, array or size",
-    "thread": "another thread's number or value",
-    "launch": "a launch dimension",
-    "adding": "= for +=, += for =, added twice, reset",
-    "sign": "a sign",
-    "extremum": "min for max, one side alone, another reduction",
-    "initial": "an initial value or constant",
-    "constant": "1 for 0 and the like",
-    "rescale": "a factor dropped, twice, or divided by",
-    "function": "another function, or none",
-    "cast": "a cast dropped",
-    "store": "a result not kept",
-    "order": "statements in the wrong order",
-    "call": "a call left out",
-    "leaving": "a return, break or continue in the wrong place",
-    "planted": "planted by hand",
-}
+PLANTED = "planted"  # the kind of those that are planted by hand
 MOST_ALIKE = 6  # of one kind in one gap
 _BEGIN, _END = re.compile(r"^\s*(?://|#) BEGIN SOLUTION"), re.compile(r"^\s*(?://|#) END SOLUTION")
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """text[start:end] of a solution's file becomes another text.
-
-    Attributes:
-        kind: a key of KINDS.
-        start, end: the place.
-        old, new: what is there, and what will be.
-        line: its number in the file.
-        statement: the whole statement, or head of a statement, that it is in, on one line.
-    """
-
-    kind: str
-    start: int
-    end: int
-    old: str
-    new: str
-    line: int
-    statement: str
+Edit = tuple[str, int, int, str]  # file, start, end, new text
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutation in a gap.
+    """A mistake in a solution.
 
     Attributes:
-        task, file: "task2", "attention_kernel.cu".
-        gap: its number in the file.
-        function: that the gap is in.
+        task, file, function: "task2", "attention_kernel.cu", where it is.
         first_line, last_line: of the gap's code.
-        mutation: what changes.
+        kind: of the mistake, a key of judge.OF_KIND.
+        old, new: what is there, and what will be.
+        line: its number in the file.
+        statement: the whole statement, or head of a statement, that it is in, on one line.
+        edits: all that changes.
+        gap: its number in the file; 0 if it is planted by hand.
+        name: if it is, in the table of its test.
+        told: (the name of the known mistake or None, words of the report) of each row of the tables about it.
     """
 
     task: str
     file: str
-    gap: int
     function: str
     first_line: int
     last_line: int
-    mutation: Mutation
-
-    @property
-    def edits(self) -> tuple[tuple[str, int, int, str], ...]:
-        """(file, start, end, new text) of all that changes."""
-        return ((self.file, self.mutation.start, self.mutation.end, self.mutation.new),)
+    kind: str
+    old: str
+    new: str
+    line: int
+    statement: str
+    edits: tuple[Edit, ...]
+    gap: int = 0
+    name: str = ""
+    told: tuple[tuple[str | None, str], ...] = ()
 
     @property
     def key(self) -> str:
         """Names it by its text alone, so that it survives edits elsewhere in the file."""
-        one = self.mutation
-        old, new = (" ".join(text.split()) for text in (one.old, one.new))
-        return f"{self.task}/{self.file} | {self.function} | {one.statement} | {old} -> {new or 'nothing'}"
+        if self.kind == PLANTED:
+            return f"{self.task}/{self.file} | planted: {self.name}"
+        old, new = (" ".join(text.split()) for text in (self.old, self.new))
+        return f"{self.task}/{self.file} | {self.function} | {self.statement} | {old} -> {new or 'nothing'}"
 
     def share(self, seed: int) -> float:
         """A number in 0 ... 1 that its text and the seed decide: what samples are chosen by."""
         return int(hashlib.sha256(f"{seed} {self.key}".encode()).hexdigest()[:12], 16) / 16**12
+
+
+def mutants_of(task: str) -> list[Mutant]:
+    """All that the rules make in a task, in the order of the texts."""
+    return [one for file in sorted(solution_files(task)) for one in _mutants_of_file(task, file)]
 
 
 def gaps_of(text: str) -> list[tuple[int, int]]:
@@ -117,28 +91,31 @@ def gaps_of(text: str) -> list[tuple[int, int]]:
 
 
 @cache
-def mutants_of_file(task: str, file: Path) -> tuple[Mutant, ...]:
-    """The mutants of a solution's file: of one kind in one gap MOST_ALIKE, each changed text once."""
+def _mutants_of_file(task: str, file: Path) -> list[Mutant]:
+    """Of one kind in one gap MOST_ALIKE, each changed text once."""
     text, found, counts, seen = file.read_text(), [], Counter(), set()
     in_python = file.suffix == ".py"
     plain = text if in_python else without_comments(text)
-    rules = importlib.import_module("python_rules" if in_python else "c_rules")
     for number, (start, end) in enumerate(gaps_of(text), 1):
-        name = function_at(plain, start, in_python)
-        around = (text.count("\n", 0, start) + 1, text.count("\n", 0, end))
-        found += [Mutant(task, file.name, number, name, *around, one) for one in rules.mutations(plain, start, end)]
+        where = (task, file.name, _function_at(plain, start, in_python))
+        lines = text.count("\n", 0, start) + 1, text.count("\n", 0, end)
+        for begin, stop, kind, new, statement in mutations(plain, start, end, in_python):
+            old = plain[begin:stop]
+            line = text.count("\n", 0, begin + re.match(r"(?:\s*#[^\n]*\n)*\s*", old).end()) + 1  # behind pragmas
+            edits = ((file.name, begin, stop, new),)
+            found.append(Mutant(*where, *lines, kind, old.strip(), new, line, statement, edits, number))
     chosen = []
     for one in sorted(found, key=lambda one: one.share(0)):
         _, start, end, new = one.edits[0]
-        changed, place = "".join((plain[:start] + new + plain[end:]).split()), (one.gap, one.mutation.kind)
+        changed, place = "".join((plain[:start] + new + plain[end:]).split()), (one.gap, one.kind)
         if not {changed, one.key} & seen and counts[place] < MOST_ALIKE:
             counts[place] += 1
             seen |= {changed, one.key}
             chosen.append(one)
-    return tuple(sorted(chosen, key=lambda one: (one.mutation.start, one.mutation.end, one.key)))
+    return sorted(chosen, key=lambda one: (*one.edits[0][1:3], one.key))
 
 
-def function_at(text: str, at: int, in_python: bool) -> str:
+def _function_at(text: str, at: int, in_python: bool = False) -> str:
     """The name of the function around a place, "" if there is none."""
     head = r"^\s*def (\w+)" if in_python else (
         r"^(?![ #/}\n])[^;{}]*?\b(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*\{"
@@ -147,12 +124,44 @@ def function_at(text: str, at: int, in_python: bool) -> str:
     return names[-1] if names else ""
 
 
-def mutants_of(task: str | None = None) -> list[Mutant]:
-    """All of a task, or of all tasks, in the order of their texts."""
-    names = [task] if task else tasks()
-    return [one for name in names for file in sorted(solution_files(name)) for one in mutants_of_file(name, file)]
-
-
 def equivalent() -> dict[str, str]:
     """Mutant.key -> why no input can tell it from the solution, or why the contract allows it, reviewed by hand."""
     return json.loads(Path(__file__).with_name("equivalent.json").read_text(encoding="utf-8"))
+
+
+# ---- planted by hand
+
+
+def planted_of(task: str) -> list[Mutant]:
+    """All that are planted in a task's kernels."""
+    found: dict[str, Mutant] = {}
+    for file in sorted((ROOT / "tests" / task).glob("test_planted*.py")):
+        spec = importlib.util.spec_from_file_location(f"planted_{task}_{file.stem}", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        tables = [table for table in vars(module).values() if isinstance(table, list)]
+        rows = [row for table in tables for row in table if isinstance(row, tuple) and len(row) > 2]
+        for planted in vars(module).values():
+            found |= {one.key: one for one in _planted(planted, rows)} if isinstance(planted, Planted) else {}
+    return list(found.values())
+
+
+def _planted(planted: Planted, rows: list[tuple]) -> Iterator[Mutant]:
+    kernels = places_of(planted.task, Variant.SOLUTION)[0].kernels
+    files = with_own_headers([next(one for one in kernels if planted.file in one.name)])
+    whole = FILE_MARK.join(file.read_text() for file in files)
+    for name, replacements in planted.mistakes.items():
+        edits = []
+        for replacement in replacements:
+            for start, end in places(whole, replacement):
+                begin = whole.rfind(FILE_MARK, 0, start) + 1
+                file = files[whole.count(FILE_MARK, 0, start)].name
+                edits.append((file, start - begin, end - begin, replacement[1]))
+        file, start, end, new = edits[0]
+        text = next(one for one in files if one.name == file).read_text()
+        line = text.count("\n", 0, start) + 1
+        statement = " ".join(text[text.rfind("\n", 0, start) + 1 : text.find("\n", end)].split())
+        told = tuple((row[2], str(row[3]) if len(row) > 3 else "") for row in rows if row[0] == name)
+        where = (planted.task, file, _function_at(text, start), line - 5, line + 5)
+        old = text[start:end].strip()
+        yield Mutant(*where, PLANTED, old, new, line, statement, tuple(edits), name=name, told=told)

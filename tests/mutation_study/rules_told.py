@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from common.console.paths import ROOT
 from common.inspect.findings.model import OF_FLOW
 from common.inspect.findings.words import TITLES
 
 _VALUE = re.compile(r"\\\{[^{}]*\\\}")  # in a pattern
-FORMULAS = {
+_FORMULAS = {
     "a wrong index": r"The output matches what you get if .* is read at .*",
     "a wrong line": r"The output matches (?:`|what you get without).*",
 }
@@ -24,13 +24,13 @@ FORMULAS = {
 
 @dataclass(frozen=True)
 class Rule:
-    """Where it is, "task5/cases/block_mistakes.py" or "the checked build", and what it is called; patterns of its name
-    and of its sentence."""
+    """Where it is, "task5/cases/block_mistakes.py" or "the checked build", and what it is called; patterns of the names
+    that its claims have, and of its sentence."""
 
     place: str
     name: str
-    names: str = field(default="", compare=False)
-    says: str = field(default="", compare=False)
+    names: str = ".*"
+    says: str = ""
 
     def __str__(self) -> str:
         return f"{self.place}  {self.name}"
@@ -39,14 +39,16 @@ class Rule:
 @functools.cache
 def rules() -> tuple[Rule, ...]:
     """All of them."""
-    found = []
+    found = [Rule("common/inspect/flow", kind, kind) for kind in OF_FLOW]
+    found += [Rule("the checked build", kind, kind) for kind in TITLES if kind not in OF_FLOW]
     for file in (*sorted(ROOT.glob("common/**/words.json")), *sorted(ROOT.glob("task?/cases/words.json"))):
         for module, says in json.loads(file.read_text()).items() if "inspect" not in file.parts else ():
             place = f"{file.parent.relative_to(ROOT)}/{module}.py"
             found += [Rule(place, key, _pattern(key.split(" (")[0]), _pattern(one)) for key, one in says.items()]
-    found += [Rule("common/diagnosis/mistakes/formulas.py", name, "", says) for name, says in FORMULAS.items()]
-    found += [Rule("common/inspect/flow", kind) for kind in OF_FLOW]
-    return (*found, *(Rule("the checked build", kind) for kind in TITLES if kind not in OF_FLOW))
+    return (
+        *found,
+        *(Rule("common/diagnosis/mistakes/formulas.py", name, says=says) for name, says in _FORMULAS.items()),
+    )
 
 
 def _pattern(text: str) -> str:
@@ -55,9 +57,12 @@ def _pattern(text: str) -> str:
 
 
 @functools.cache
-def rule_of(name: str, says: str = "") -> Rule:
-    """The rule of this name that told this sentence; without one the first of the name."""
+def rule_of(name: str, says: str = "", task: str = "") -> Rule:
+    """The rule of this name that told this sentence in a task's report, one of its own before one of all tasks; without
+    one the first of the name."""
     says = re.sub(r"^In [^:]*: ", "", says)
-    named = [one for one in rules() if not one.names or re.fullmatch(one.names, name)]
-    of_it = [one for one in named if one.says and re.fullmatch(one.says, says)] or [one for one in named if one.names]
-    return (of_it or [Rule("", name)])[0]
+    named = [one for one in rules() if re.fullmatch(one.names, name)]
+    named = [one for one in named if not task or one.place[:4] != "task" or one.place.startswith(task)]
+    named.sort(key=lambda one: not task or not one.place.startswith(task))
+    told = [one for one in named if one.says and re.fullmatch(one.says, says)]
+    return (told or [one for one in named if one.names != ".*"] or [Rule("", name)])[0]

@@ -1,23 +1,17 @@
-"""Is the diagnosis any good? Mistakes made by rule in every gap of every solution, and what the test says of each.
-
-python tests/mutation_study --task task2,task3 --sample 20 --seed 1
-python tests/mutation_study --sample 10 --planted --hits
-"""
+"""The command: which mutants run, and what is printed."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import tables
 import torch
 from building import TaskMutants
 from judge import CAUGHT, EQUIVALENT, MISLED, MISSED, Decision, decided
-from mutants import Mutant, equivalent, mutants_of
-from observing import Observation, Remembered, observed
-from planted_mistakes import planted_of
+from mutants import Mutant, equivalent, mutants_of, planted_of
+from observing import Observation, observed
 from rich.console import Console
-from rich.markup import escape
 
 from common.compiling.manifest import tasks
 from common.compiling.skeletons import solution_files
@@ -25,37 +19,59 @@ from common.console.terminal import say
 from common.testing.worker.worker import NotLoaded
 
 
-def chosen(options: argparse.Namespace) -> list[list[Mutant]]:
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; 0 if it ran, whatever came of it, 2 if nothing did."""
+    options = parser_of().parse_args(argv)
+    torch.set_num_threads(1)  # tensors are small: threads that wait for each other cost more than they gain
+    console = Console()
+    groups = list(chosen(options))
+    if options.list or not groups:
+        for one in (one for group in groups for one in group):
+            say(console, one.key)
+        return 0 if groups else 2
+    seen: list[tuple[Mutant, Observation]] = []
+    try:
+        for group in groups:
+            seen += run(group, console)
+    except NotLoaded as error:
+        say(console, error, "red")
+        return 2
+    every = decisions(seen)
+    for one, decision in every:
+        if decision.verdict in (MISSED, MISLED, CAUGHT) or options.all:
+            say(console, f"{decision.verdict} {one.key}\n    {decision.why}")
+    lines = [f"{tables.machine()}:", "", *tables.of_verdicts(every)]
+    if options.hits:
+        hits = tables.hits_of(seen)
+        lines = [*tables.of_hits(hits), "", "Never decide:", "", *(f"- {one}" for one in tables.never_decide(hits)), ""]
+        lines += [f"{len(seen)} mistakes, {tables.machine()}:", "", *tables.by_family(hits), ""]
+        lines += tables.of_verdicts(every)
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def chosen(options: argparse.Namespace) -> Iterator[list[Mutant]]:
     """The mutants that the options ask for; those of a list share a library."""
-    found = []
-    for task in options.tasks:
+    for task in sorted(options.tasks or tasks()):
         for every in (mutants_of(task), planted_of(task) if options.planted else []):
             asked = [one for one in every if (options.key or "") in one.key]
-            if options.sample is not None:
-                asked = sorted(asked, key=lambda one: one.share(options.seed))[: options.sample]
-            found += [asked] if asked else []
-    return found
+            asked = sorted(asked, key=lambda one: one.share(options.seed))[: options.sample]
+            if asked:
+                yield asked
 
 
-def run(mutants: Sequence[Mutant], console: Console) -> dict[str, Observation]:
-    """What the test says of each of a task's mutants: key -> observation. What is remembered does not run again."""
-    memory = Remembered(mutants[0].task)
-    found = {one.key: known for one in mutants if (known := memory.get(one))}
-    todo = [one for one in mutants if one.key not in found]
-    if not todo:
-        return found
+def run(mutants: Sequence[Mutant], console: Console) -> Iterator[tuple[Mutant, Observation]]:
+    """What the test says of each of these, which are of one task."""
     with TaskMutants(mutants[0].task, mutants) as planted:
         planted.plain.load()
-        for number, one in enumerate(todo, 1):
-            found[one.key] = observed(planted, one)
-            memory.keep(one, found[one.key])
+        for number, one in enumerate(mutants, 1):
+            yield one, observed(planted, one)
             planted.plain.end_process()  # what a mutant damaged in it must not reach the next
-            if console.is_terminal or number == len(todo):
-                say(console, f"{one.task}: {number} of {len(todo)}", "dim")
-    return found
+            if console.is_terminal or number == len(mutants):
+                say(console, f"{one.task}: {number} of {len(mutants)}", "dim")
 
 
-def decisions(seen: Sequence[tuple[Mutant, Observation]]) -> list[tuple[Mutant, Decision]]:
+def decisions(seen: Iterable[tuple[Mutant, Observation]]) -> list[tuple[Mutant, Decision]]:
     """The verdict on each; those that were reviewed as equivalent are that."""
     lines = {(file.parent.parent.name, file.name): file.read_text().split("\n") for file in solution_files()}
     reasons, result = equivalent(), []
@@ -65,44 +81,6 @@ def decisions(seen: Sequence[tuple[Mutant, Observation]]) -> list[tuple[Mutant, 
             decision = Decision(EQUIVALENT, reasons[one.key])
         result.append((one, decision))
     return result
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; 0 if it ran, whatever came of it, 2 if nothing did."""
-    options = parser_of().parse_args(argv)
-    options.tasks = [task for task in tasks() if task in (options.tasks or tasks())]
-    torch.set_num_threads(1)  # tensors are small: threads that wait for each other cost more than they gain
-    console = Console()
-    groups = chosen(options)
-    if not groups:
-        say(console, "no mutant is chosen", "red")
-        return 2
-    if options.list:
-        for one in (one for group in groups for one in group):
-            say(console, one.key)
-        return 0
-    seen: list[tuple[Mutant, Observation]] = []
-    try:
-        for group in groups:
-            found = run(group, console)
-            seen += [(one, found[one.key]) for one in group]
-    except NotLoaded as error:
-        say(console, error, "red")
-        return 2
-    if options.hits:
-        hits = tables.hits_of(seen)
-        lines = [f"{len(seen)} mistakes, {tables.machine()}:", "", *tables.by_family(hits), ""]
-        lines += [*tables.of_hits(hits), "", "Never decide:", ""]
-        lines += [f"- {one}" for one in tables.never_decide(hits)]
-    else:
-        every = decisions(seen)
-        for one, decision in every:
-            if decision.verdict in (MISSED, MISLED, CAUGHT) or options.all:
-                console.print(f"[bold]{decision.verdict}[/] {escape(one.key)}", highlight=False, soft_wrap=True)
-                console.print(f"    {escape(decision.why)}", highlight=False, soft_wrap=True)
-        lines = [f"{tables.machine()}:", "", *tables.of_verdicts(every)]
-    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-    return 0
 
 
 def tasks_named(words: str) -> list[str]:
@@ -119,14 +97,14 @@ def tasks_named(words: str) -> list[str]:
 
 def parser_of() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python tests/mutation_study", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python tests/mutation_study", description="Is the diagnosis any good?")
     add = parser.add_argument
     add("--task", dest="tasks", metavar="TASK[,TASK]", type=tasks_named, help="only these tasks'")
     add("--sample", type=int, metavar="N", help="only N of each task's, chosen by --seed")
     add("--seed", type=int, default=0, help="of the sample (default 0)")
     add("--planted", action="store_true", help="also those that tests/taskN plants by hand")
     add("--key", metavar="TEXT", help="only mutants whose text holds this")
-    add("--hits", action="store_true", help="print how often each rule and each known mistake decides a report")
+    add("--hits", action="store_true", help="print how often each rule and each known mistake decides a report, too")
     add("--all", action="store_true", help="a line for every mutant, not only for those that are missed or misled")
     add("--list", action="store_true", help="list the mutants and run nothing")
     return parser

@@ -4,18 +4,16 @@ import re
 from collections import Counter
 
 import pytest
-import python_rules
 import torch
 from building import mutated
-from c_rules import mutations
-from c_tree import gap_of, without_comments
+from code_tree import gap_of, without_comments
 from judge import CAUGHT, EQUIVALENT, MISLED, MISSED, NAMED, NEAR, OF_KIND, Decision, decided, targets, topics_of
-from mutants import KINDS, MOST_ALIKE, Mutant, Mutation, equivalent, gaps_of, mutants_of
+from mutants import MOST_ALIKE, PLANTED, Mutant, equivalent, gaps_of, mutants_of, planted_of
 from observing import Claim, Observation
-from planted_mistakes import planted_of
+from rules import mutations
 from rules_told import rule_of, rules
 from study import main
-from tables import by_family, hits_of, never_decide, of_hits, of_verdicts, summary
+from tables import COLUMNS, by_family, hits_of, never_decide, of_hits, of_verdicts, summary
 
 from common.compiling.manifest import tasks
 from common.compiling.planting import planted_text, spots_of, widened
@@ -37,109 +35,71 @@ __global__ void __launch_bounds__(TILE) kernel(
     State state = {-INFINITY, 0.0f};
     int q = 0;
 """
+DEF = "def f(query: Tensor, key: Tensor, S: Tensor, O: Tensor, k_start: int, B_c: int, scale: float, causal: bool):\n"
 LINES = ["", "for (int k = 0; k < K; ++k) {", "    sum += a[k] * b[k];", "}", "out[0] = sum;"]
 
 # (code, kind, what is there, what will be)
 IN_C = [
     ("__syncthreads();", "barrier", "__syncthreads();", ""),
-    ("for (int k0 = 0; k0 < K; k0 += TILE) f(k0);", "loop", "k0 < K", "k0 < K - 1"),
-    ("for (int k0 = 0; k0 < K; k0 += TILE) f(k0);", "loop", "k0 < K", "k0 <= K"),
-    ("for (int k0 = 0; k0 < K; k0 += TILE) f(k0);", "loop", "k0 += TILE", "++k0"),
-    ("for (int col = lane; col < width; col += 32) f(col);", "loop", "lane", "0"),
-    ("for (unsigned a = N / 2; a > 0; a /= 2) f(a);", "loop", "a > 0", "a > 0 + 1"),
-    ("const bool inside = row < rows && col < cols;", "bound", "row < rows && col < cols", "row < rows"),
-    ("const bool inside = row < rows && col < cols;", "bound", "col < cols", "col <= cols"),
-    ("if (index >= rows) return;", "guard", "if (index >= rows) return;", ""),
-    ("if (lane == 0) out[row] = sum;", "guard", "if (lane == 0) out[row] = sum;", "out[row] = sum;"),
-    ("const float f = sum == 0.0f ? 0.0f : 1.0f / sum;", "guard", "sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum"),
-    ("sum += tile[row][k];", "index", "tile[row][k]", "tile[k][row]"),
-    ("const int64_t r = index / cols;", "index", "index / cols", "index % cols"),
-    ("x = y[row * cols + col];", "index", "row * cols + col", "col * cols + row"),
-    ("x = y[row * cols + col];", "offset", "row * cols + col", "col"),
-    ("const float* p = query + q * cols;", "offset", "query + q * cols", "query"),
-    ("const int q0 = batch_head * S_q;", "head", "batch_head", "0"),
-    ("sum += a * b;", "adding", "sum += a * b;", "sum = a * b;"),
-    ("out[row] = sum;", "store", "out[row] = sum;", ""),
-    ("state.l[r] *= rescale;", "rescale", "state.l[r] *= rescale;", ""),
-    ("y = expf(x[row]) * inverse_sum;", "rescale", "expf(x[row]) * inverse_sum", "expf(x[row])"),
-    ("out[row] = expf(x[row] - shift);", "sign", "x[row] - shift", "x[row] + shift"),
-    ("out[row] = expf(x[row] - shift);", "operands", "x[row] - shift", "shift - x[row]"),
-    ("m = fmaxf(m, x[row]);", "extremum", "fmaxf(m, x[row])", "fminf(m, x[row])"),
-    ("float m = -INFINITY;", "initial", "-INFINITY", "0.0f"),
-    ("const int64_t at = static_cast<int64_t>(row) * cols;", "cast", "static_cast<int64_t>(row)", "(row)"),
-    ("kernel<<<blocks, THREADS, 0, stream>>>(query, rows);", "launch", "blocks", "THREADS"),
-    ("kernel<<<blocks, THREADS, BYTES, stream>>>(query, rows);", "launch", "BYTES", "BYTES / 2"),
-    ("kernel<<<blocks, THREADS, 0, stream>>>(query, S_q);", "operands", "S_q", "S_k"),
-    ("sum += query[row];", "operands", "query", "key"),
-    ("out[row] = sum;", "operands", "sum", "shift"),
-    ("out[row] = state.m;", "operands", "state.m", "state.l"),
-    ("sum += query[row];", "index", "row", "row + 1"),
-    ("f(rows);", "index", "rows", "rows + 1"),
-    ("if (row < rows) out[row] = sum;", "bound", "rows", "rows - 1"),
-    ("const int tiles = ceil_div(rows - row, cols);", "index", "ceil_div(rows - row, cols)", "(rows - row) / cols"),
-    ("const int first = row / 32 * 32;", "index", "row / 32 * 32", "row"),
-    ("for (int i = lane; i < cols; i += 32) f(i);", "loop", "lane", "lane + 1"),
-    ("for (int i = 0; i < cols; i += 32) f(i);", "loop", "0", "32"),
-    ("for (int i = lane; i < cols; i += 32) f(i);", "loop", "i += 32", "i += 32 * 2"),
-    ("for (int i = 0; i < cols; ++i) f(i);", "loop", "++i", "i += 2"),
-    ("for (int i = lane; i < cols; i += 32) f(i);", "loop", "i < cols", "i != cols"),
-    ("if (lane == 0) out[row] = sum;", "bound", "lane == 0", "lane != 0"),
-    ("if (seen && row < cols) out[row] = sum;", "bound", "seen && row < cols", "!(seen && row < cols)"),
-    ("if (seen && row < cols) out[row] = sum;", "bound", "seen && row < cols", "seen || row < cols"),
-    ("sum = row < rows ? query[row] : 0.0f;", "bound", "row < rows ? query[row] : 0.0f",
-     "row < rows ? 0.0f : query[row]"),
-    ("shift = fmaxf(shift, sum);", "extremum", "fmaxf(shift, sum)", "sum"),
-    ("sum = warp_sum(sum);", "extremum", "warp_sum(sum)", "sum"),
-    ("block_reduce(partial, Max());", "extremum", "block_reduce(partial, Max());", "block_reduce(partial, Sum());"),
-    ("const int i = threadIdx.x;", "thread", "threadIdx.x", "blockIdx.x"),
-    ("load(out, rows, cols);", "operands", "load(out, rows, cols)", "load(out, cols, rows)"),
-    ("kernel<<<rows, TILE, 0, stream>>>(query, key);", "launch", "rows", "rows - 1"),
-    ("kernel<<<rows, TILE, 0, stream>>>(query, key);", "call", "kernel<<<rows, TILE, 0, stream>>>(query, key);", ""),
-    ("sum += expf(shift);", "function", "expf(shift)", "exp2f(shift)"),
-    ("sum = 1.0f / shift;", "constant", "1.0f", "0.0f"),
-    ("sum += shift;", "sign", "sum += shift", "sum -= shift"),
-    ("out[row] = sum * inverse;", "rescale", "sum * inverse", "sum * inverse * inverse"),
-    ("v = make_float4(a[0], a[1], a[2], a[3]);", "operands", "a[2]", "a[1]"),
-    ("hidden |= 1u << lane;", "function", "1u << lane", "1u << (lane + 1)"),
-    ("const int i = row * cols + lane;", "index", "row * cols + lane", "(row + lane) * cols"),
-    ("const int i = row / cols % rows;", "index", "row / cols % rows", "row % rows / cols"),
-    ("f(out); sum += out[row];", "order", "f(out); sum += out[row];", "sum += out[row]; f(out);"),
+    ("__syncthreads();", "barrier", "__syncthreads();", "if (lane == 0) __syncthreads();"),
+    ("__syncthreads();", "leaving", "__syncthreads();", "if (threadIdx.x >= 128) return; __syncthreads();"),
     ("f(out); __syncthreads();", "barrier", "f(out); __syncthreads();", "__syncthreads(); f(out);"),
     ("for (int i = 0; i < 2; ++i) { f(i); __syncthreads(); }", "barrier",
      "for (int i = 0; i < 2; ++i) { f(i); __syncthreads(); }",
      "for (int i = 0; i < 2; ++i) { f(i);  } __syncthreads();"),
-    ("__syncthreads();", "barrier", "__syncthreads();", "if (lane == 0) __syncthreads();"),
-    ("__syncthreads();", "leaving", "__syncthreads();", "if (threadIdx.x >= 128) return; __syncthreads();"),
+    ("for (int k0 = 0; k0 < K; k0 += TILE) f(k0);", "loop", "k0 < K", "k0 < K - 1"),
+    ("for (int k0 = 0; k0 < K; k0 += TILE) f(k0);", "loop", "k0 += TILE", "++k0"),
+    ("for (int col = lane; col < width; col += 32) f(col);", "loop", "lane", "0"),
+    ("for (int i = 0; i < cols; i += 32) f(i);", "loop", "0", "0 + 32"),
+    ("for (int i = 0; i < cols; ++i) f(i);", "loop", "++i", "i += 2"),
     ("for (int i = 0; i < cols; ++i) sum += query[i];", "leaving", "sum += query[i];", "{ sum += query[i]; break; }"),
-    ("out[row] = sum;", "store", "out[row] = sum;", "if (threadIdx.x == 0) out[row] = sum;"),
-    ("out[row] = sum;", "adding", "out[row] = sum;", "out[row] += sum;"),
-    ("sum += query[row];", "adding", "sum += query[row];", "sum += query[row]; sum += query[row];"),
     ("for (int i = 0; i < 2; ++i) { if (i > row) break; f(i); }", "leaving", "break;", "continue;"),
+    ("const bool inside = row < rows && col < cols;", "bound", "row < rows && col < cols", "row < rows"),
+    ("if (seen && row < cols) out[row] = sum;", "bound", "seen", "!seen"),
+    ("if (index >= rows) return;", "guard", "index >= rows", "false"),
+    ("if (lane == 0) out[row] = sum;", "guard", "lane == 0", "true"),
+    ("const float f = sum == 0.0f ? 0.0f : 1.0f / sum;", "guard", "sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum"),
+    ("sum += tile[row][k];", "index", "tile[row][k]", "tile[k][row]"),
+    ("sum += query[row];", "index", "row", "row + 1"),
+    ("f(rows);", "index", "rows", "rows + 1"),
+    ("const int64_t r = index / cols;", "index", "index / cols", "index % cols"),
+    ("const int i = row / cols % rows;", "index", "row / cols % rows", "row % rows / cols"),
+    ("x = y[row * cols + col];", "index", "row * cols + col", "(row + col) * cols"),
+    ("x = y[row * cols + col];", "offset", "row * cols + col", "col"),
+    ("const float* p = query + q * cols;", "offset", "query + q * cols", "query"),
+    ("const int q0 = batch_head * S_q;", "head", "batch_head", "0"),
+    ("sum += a * b;", "adding", "sum += a * b;", "sum = a * b;"),
+    ("out[row] = sum;", "adding", "out[row] = sum;", "out[row] += sum;"),
+    ("out[row] = sum;", "store", "out[row] = sum;", "if (threadIdx.x == 0) out[row] = sum;"),
+    ("state.l[r] *= rescale;", "rescale", "state.l[r] *= rescale;", ""),
+    ("y = expf(x[row]) * inverse_sum;", "rescale", "expf(x[row]) * inverse_sum", "expf(x[row])"),
+    ("out[row] = expf(x[row] - shift);", "sign", "x[row] - shift", "x[row] + shift"),
+    ("m = fmaxf(m, x[row]);", "extremum", "fmaxf(m, x[row])", "fminf(m, x[row])"),
+    ("block_reduce(partial, Max());", "extremum", "block_reduce(partial, Max());", "block_reduce(partial, Sum());"),
+    ("float m = -INFINITY;", "initial", "-INFINITY", "0.0f"),
+    ("sum = 1.0f / shift;", "constant", "1.0f", "0.0f"),
+    ("const int64_t at = static_cast<int64_t>(row) * cols;", "cast", "static_cast<int64_t>(row)", "(row)"),
+    ("kernel<<<blocks, THREADS, BYTES, stream>>>(query, rows);", "launch", "BYTES", "BYTES / 2"),
+    ("kernel<<<rows, TILE, 0, stream>>>(query, key);", "call", "kernel<<<rows, TILE, 0, stream>>>(query, key);", ""),
+    ("sum += query[row];", "operands", "query", "key"),
+    ("out[row] = state.m;", "operands", "state.m", "state.l"),
+    ("load(out, rows, cols);", "operands", "load(out, rows, cols)", "load(out, cols, rows)"),
+    ("const int i = threadIdx.x;", "thread", "threadIdx.x", "blockIdx.x"),
+    ("sum += expf(shift);", "function", "expf(shift)", "exp2f(shift)"),
+    ("f(out); sum += out[row];", "order", "f(out); sum += out[row];", "sum += out[row]; f(out);"),
 ]  # fmt: skip
 IN_PYTHON = [
-    ("future = ones.triu(diagonal=1)", "bound", "1", "0"),
+    ("future = ones.triu(diagonal=1)", "constant", "1", "0"),
     ("S = S.masked_fill(keys > queries, -torch.inf)", "bound", "keys > queries", "keys >= queries"),
     ("S = S.masked_fill(keys > queries, -torch.inf)", "guard", "S.masked_fill(keys > queries, -torch.inf)", "S"),
     ("S = S.masked_fill(keys > queries, -torch.inf)", "initial", "-torch.inf", "0.0"),
-    ("P = torch.softmax(S, dim=-1)", "index", "-1", "-2"),
     ("O = O * rescale", "rescale", "O * rescale", "O"),
-    ("m = torch.maximum(m, S)", "extremum", "torch.maximum(m, S)", "torch.minimum(m, S)"),
     ("S = query @ key", "operands", "query @ key", "key @ query"),
-    ("P = exp(S - shift)", "sign", "S - shift", "S + shift"),
-    ("for i in range(0, n, B_c):\n        f(i)", "loop", "range(0, n, B_c)", "range(0, n - 1, B_c)"),
-    ("x = k_start + B_c", "operands", "B_c", "k_start"),
     ("x = query @ key", "operands", "query", "key"),
-    ("x = slice(k_start, k_start + B_c)", "index", "k_start", "k_start + 1"),
-    ("x = query.transpose(-2, -1)", "constant", "-2", "-1"),
-    ("x = query.masked_fill(key, -torch.inf)", "sign", "-torch.inf", "torch.inf"),
-    ("x = query > key", "bound", "query > key", "query < key"),
-    ("x = k_start if causal else B_c", "bound", "k_start if causal else B_c", "B_c if causal else k_start"),
-    ("x = torch.exp(query)", "function", "torch.exp(query)", "(query)"),
-    ("x = attend(query, key)", "operands", "attend(query, key)", "attend(key, query)"),
-    ("x = query * scale", "rescale", "query * scale", "query * scale * scale"),
     ("x = k_start + B_c", "index", "k_start + B_c", "k_start - B_c"),
-    ("if causal:\n        x = 1", "bound", "causal", "not (causal)"),
-    ("for i in range(0, B_c, k_start):\n        f(i)", "loop", "range(0, B_c, k_start)", "range(1, B_c, k_start)"),
+    ("x = k_start if causal else B_c", "bound", "k_start if causal else B_c", "B_c if causal else k_start"),
+    ("if causal:\n        x = 1", "bound", "causal", "not causal"),
+    ("for i in range(0, B_c, k_start):\n        f(i)", "loop", "range(0, B_c, k_start)", "range(0, B_c - 1, k_start)"),
     ("for i in range(0, B_c, k_start):\n        f(i)", "leaving", "f(i)", "f(i)\n        break"),
     ("cache.append(key)", "adding", "cache.append(key)", "cache.append(key)\n    cache.append(key)"),
     ("query[:] = key", "adding", "query[:] = key", "query[:] += key"),
@@ -148,24 +108,17 @@ IN_PYTHON = [
 ]  # fmt: skip
 
 
-def made(code: str) -> list[tuple[str, str, str]]:
-    text = f"{HEAD}    {code}\n}}\n"
-    return [(one.kind, one.old, one.new) for one in mutations(text, len(HEAD), len(text) - 2)]
+def made(code: str, in_python: bool = False) -> list[tuple[str, str, str]]:
+    head = DEF if in_python else HEAD
+    text = f"{head}    {code}\n" + "}\n" * (not in_python)
+    found = mutations(text, len(head), len(head) + len(code) + 5, in_python)
+    return [(kind, text[start:end].strip(), new) for start, end, kind, new, _ in found]
 
 
-@pytest.mark.parametrize(("code", "kind", "old", "new"), IN_C)
-def test_a_rule_in_cuda(code: str, kind: str, old: str, new: str) -> None:
-    assert (kind, old, new) in made(code)
-
-
-@pytest.mark.parametrize(("code", "kind", "old", "new"), IN_PYTHON)
-def test_a_rule_in_python(code: str, kind: str, old: str, new: str) -> None:
-    head = (
-        "def f(query: Tensor, key: Tensor, S: Tensor, O: Tensor, k_start: int, B_c: int, scale: float, causal: bool):\n"
-    )
-    text = f"{head}    {code}\n"
-    found = python_rules.mutations(text, len(head), len(text))
-    assert (kind, old, new) in [(one.kind, one.old, one.new) for one in found]
+@pytest.mark.parametrize("rows", [IN_C, IN_PYTHON], ids=["cuda", "python"])
+def test_what_the_rules_make_of_code(rows: list[tuple]) -> None:
+    for code, *mutation in rows:
+        assert tuple(mutation) in made(code, in_python=rows is IN_PYTHON), code
 
 
 def test_what_changes_nothing_or_does_not_compile_is_left_out() -> None:
@@ -181,11 +134,9 @@ def test_what_changes_nothing_or_does_not_compile_is_left_out() -> None:
 
 
 def test_a_place_knows_what_is_declared_before_it_and_around_it() -> None:
-    text = (
-        HEAD + "    for (int i = 0; i < 2; ++i) {\n        float inner = 1.0f;\n    }\n    float after;\n    f();\n}\n"
-    )
-    loop, _, call = gap_of(text, len(HEAD), len(text) - 2).body
-    inside, behind = loop.body[0].body[0].known, call.known
+    code = "    for (int i = 0; i < 2; ++i) {\n        float inner = 1.0f;\n    }\n    float after;\n    f();\n"
+    loop, _, call = gap_of(f"{HEAD}{code}}}\n", len(HEAD), len(HEAD) + len(code)).body
+    inside, behind = loop.body[0].body[0].types, call.types
     assert inside["i"] == "int" and "i" not in behind and "inner" not in behind
     assert behind["after"] == "float" and behind["query"] == "const float*" and behind["out"] == "float*"
     assert behind["partial"] == "shared float[TILE]" and behind["row"] == "int" and behind["seen"] == "bool"
@@ -211,7 +162,7 @@ def test_lines_keep_their_numbers_and_places_that_cross_become_one() -> None:
 @pytest.mark.parametrize("task", tasks())
 def test_every_gap_has_mutants_and_no_kind_dominates(task: str) -> None:
     every = mutants_of(task)
-    counts = Counter((one.file, one.gap, one.mutation.kind) for one in every)
+    counts = Counter((one.file, one.gap, one.kind) for one in every)
     assert len(counts) >= 30 and max(counts.values()) <= MOST_ALIKE
     files = {file.name: file for file in solution_files(task)}
     gaps = {(name, number + 1) for name, file in files.items() for number in range(len(gaps_of(file.read_text())))}
@@ -229,8 +180,8 @@ def test_every_gap_has_mutants_and_no_kind_dominates(task: str) -> None:
 
 
 def test_every_kind_is_used_and_what_was_reviewed_is_still_there() -> None:
-    every = mutants_of()
-    assert {one.mutation.kind for one in every} | {"planted"} == set(KINDS) == set(OF_KIND)
+    every = [one for task in tasks() for one in mutants_of(task)]
+    assert {one.kind for one in every} | {PLANTED} == set(OF_KIND)
     assert set(equivalent()) <= {one.key for one in every}
     assert all(len(reason) > 20 for reason in equivalent().values())
 
@@ -247,19 +198,16 @@ def test_samples_of_some_tasks(capsys: pytest.CaptureFixture) -> None:
 # ---- what a verdict rests on
 
 
-def mutant(
-    kind: str = "loop", old: str = "k < K", new: str = "k < K - 1", line: int = 2, function: str = "f"
-) -> Mutant:
-    mutation = Mutation(kind, 0, 5, old, new, line, LINES[line - 1].strip())
-    return Mutant("task2", "a.cu", 1, function, 2, 5, mutation)
+def mutant(kind: str = "loop", old: str = "k < K", new: str = "", line: int = 2, function: str = "f") -> Mutant:
+    return Mutant("task2", "a.cu", function, 2, 5, kind, old, new, line, LINES[line - 1].strip(), ())
 
 
 def seen(*claims: Claim, failed: tuple[str, ...] = ("attention",)) -> Observation:
-    return Observation([*failed], [], [*claims])
+    return Observation([*failed], [*claims])
 
 
-def claim(kind: str, name: str, says: str = "", line: int = 0, part: str = "gemm") -> Claim:
-    return Claim(kind, name, says, part, (("a.cu", line),) if line else ())
+def claim(kind: str, name: str, says: str = "", line: int = 0) -> Claim:
+    return Claim(kind, name, says, (("a.cu", line),) if line else ())
 
 
 BARRIER = "Put a __syncthreads() between line 2 and line 3."
@@ -267,7 +215,7 @@ NOWHERE = "No thread reads key. launch_scores, which launches it, is called nowh
 RIGHT = claim("cause", "last tile dropped", "The loop ends before the last tile.")
 FALSE = claim("cause", "K and V swapped", "K and V are swapped.")
 MASK = claim("cause", "hidden keys count", "Look at the comparison that hides keys.")
-LOOP, CALL = mutant(), mutant("call", "launch_scores(query, key);", "", 3)
+LOOP, CALL = mutant(new="k < K - 1"), mutant("call", "launch_scores(query, key);", "", 3)
 MOVED = mutant("barrier", "sum += a[k] * b[k]; __syncthreads();", "__syncthreads(); sum += a[k] * b[k];", 3)
 ORDER = mutant("order", "use(x); make(x);", "make(x); use(x);", 3)
 
@@ -308,7 +256,7 @@ def test_topics_and_lines_that_count_as_right() -> None:
     assert topics_of(MOVED) == {"barrier"}  # the words beside the barrier have nothing to do with it
 
     def of_a_number(statement: str) -> set[str]:
-        return topics_of(Mutant("task4", "a.cu", 1, "f", 2, 5, Mutation("constant", 0, 5, "2", "1", 2, statement)))
+        return topics_of(Mutant("task4", "a.cu", "f", 2, 5, "constant", "2", "1", 2, statement, ()))
 
     assert "index" in of_a_number("v = make_float4(column[0], column[2 * T::D]);")
     assert "index" not in of_a_number("x = 2 * column[2 * T::D];")
@@ -332,6 +280,9 @@ def test_every_known_mistake_is_a_rule_and_is_found_again_where_it_was_made() ->
     assert made["all zeros"].place == "common/diagnosis/mistakes/known.py"
     assert made["A read as [K, N]"].name == "{operand} read as [{rows}, {cols}]"
     assert made["A: row = r"].name == "{operand}: {wrong}" and made["last tile dropped"].place.endswith("gemm.py")
+    missing = "The causal mask is missing: queries see keys of the future (j > i)."  # two modules say the same
+    assert rule_of("causal mask missing", missing, "task5").place == "task5/cases/block_mistakes.py"
+    assert rule_of("causal mask missing", missing, "task2").place.startswith("common/diagnosis/mistakes/")
     assert rule_of("slices never computed").place == "common/diagnosis/slices.py"
     assert (
         rule_of("y = x", "In row 3 only: The output matches `y = x`; it should be `y = 2 * x`.").name == "a wrong line"
@@ -339,14 +290,13 @@ def test_every_known_mistake_is_a_rule_and_is_found_again_where_it_was_made() ->
 
 
 def test_hits_are_counted_by_what_leads() -> None:
-    solution = next(one for one in mutants_of("task2") if one.mutation.kind == "barrier")
-    race = Claim("finding", "race", BARRIER, "gemm", ((solution.file, solution.mutation.line),))
-    told = Claim("cause", "all zeros", "Every output is 0.", "gemm", rule="known.py:1  all zeros")
-    found = hits_of([(solution, Observation(["gemm"], [], [told, race], matched=["known.py:1  all zeros"]))])
-    assert found["the checked build  race"].leads == found["the checked build  race"].right == 1  # it is printed first
-    zeros = found["known.py:1  all zeros"]
-    assert (zeros.holds, zeros.told, zeros.leads, found["the checked build  race"].alone) == (1, 1, 0, 1)
-    assert "| the checked build  race | 1 | 1 | 1 | 1 |" in "\n".join(of_hits(found))
+    solution = next(one for one in mutants_of("task2") if one.kind == "barrier")
+    race = Claim("finding", "race", BARRIER, ((solution.file, solution.line),), str(rule_of("race")))
+    told = Claim("cause", "all zeros", "Every output is 0.", rule="known.py:1  all zeros")
+    found = hits_of([(solution, Observation(["gemm"], [race, told], {"known.py:1  all zeros"}))])
+    assert found["the checked build  race"] == Counter(COLUMNS) - Counter([NEAR, MISLED])  # it is printed first
+    assert found["known.py:1  all zeros"] == Counter(["holds", "told"])
+    assert "| the checked build  race | 1 | 1 | 1 | 1 |  |  | 1 |" in of_hits(found)
     assert any(one.startswith("known.py:1  all zeros (holds in 1") for one in never_decide(found))
     family = next(row for row in by_family(found) if row.startswith("| the checked build"))
     assert re.fullmatch(r"\| the checked build \| \d+ \| 1 \| 1 \| 1 \| 1 \|  \|  \|", family)

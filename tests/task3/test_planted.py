@@ -3,18 +3,15 @@
 A mistake is an exact replacement in task3/solution/.
 """
 
-import importlib.util
 import os
 import re
-import sys
 from types import SimpleNamespace
 
 import pytest
-import torch
 from forked_python import run_python
-from planted import Planted, assert_all_pass, assert_named, assert_told, named
+from planted import Planted, assert_all_pass, assert_named, assert_told, named, plant_python
 
-from common.console.paths import ROOT, build_root
+from common.console.paths import ROOT
 from common.testing.case import ERROR, FAIL
 from common.testing.judging import judge
 from task3.cases import cases
@@ -122,25 +119,12 @@ ALGORITHM_VERDICTS = [
 ]
 
 
-def planted_algorithm(name: str, device: torch.device) -> SimpleNamespace:
-    """What is in for the operators where only attention.py is called: task 3's with ALGORITHM[name] planted."""
-    text = (ROOT / "task3" / "solution" / "attention.py").read_text()
-    for old, new in ALGORITHM[name]:
-        assert text.count(old) == 1, f"{old!r} occurs {text.count(old)} times in the solution"
-        text = text.replace(old, new)
-    file = build_root() / "planted" / "task3" / name / "attention.py"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
-    task = f"planted_{name}"
-    spec = importlib.util.spec_from_file_location(f"{task}.attention", file)
-    sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[spec.name])
-    return SimpleNamespace(device=device, task=task, variant="student")
-
-
 @pytest.mark.parametrize(("planted", "case", "status", "name", "words"), ALGORITHM_VERDICTS)
-def test_a_mistake_in_the_algorithm_is_caught(solution, planted, case, status, name, words) -> None:
-    verdict = judge(CASES[case], planted_algorithm(planted, solution("task3").device))
+def test_a_mistake_in_the_algorithm_is_caught(monkeypatch, solution, planted, case, status, name, words) -> None:
+    replacements = [(old, new, 1) for old, new in ALGORITHM[planted]]
+    plant_python(monkeypatch, "task3.attention", ROOT / "task3" / "solution" / "attention.py", replacements)
+    ops = SimpleNamespace(device=solution("task3").device, task="task3", variant="student")
+    verdict = judge(CASES[case], ops)
     told = " ".join(verdict.diagnosis)
     assert verdict.status == status, told
     assert verdict.mistakes[:1] == ([name] if name else []), told

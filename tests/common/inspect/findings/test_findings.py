@@ -158,61 +158,54 @@ WITH_IF = """__global__ void kernel(float* out) {
     }
 }
 """
+WITHOUT_BARRIER = WITH_IF.replace("        __syncthreads();", "")
+STENCIL = "__global__ void kernel(float* u) {\n    u[threadIdx.x] = u[threadIdx.x + 1];\n}\n"
+TREE = """__global__ void kernel(float* x) {
+    for (int n = 16; n > 0; n /= 2) {
+        partial[threadIdx.x] += partial[threadIdx.x + 1];
+        __syncthreads();
+    }
+}
+"""
+PARTS = """__global__ void kernel(float* x) {
+    extern __shared__ float shared[];
+    float* k_tile = shared;
+    float* p_tile = shared + 64;
+    x[0] = k_tile[threadIdx.x + 64];
+    p_tile[threadIdx.x] = 1.0f;
+}
+"""
+OF_SHARED, OF_GLOBAL = {"variable": "shared", "shape": [128]}, {"space": "global", "variable": "u"}
+# the text, of each side what it does, its line and its thread, more of the finding, whether it may be an index, and
+# what is said
+IN_A_TEXT = [
+    # a barrier that an #if may leave out is not taken to be there
+    (WITH_IF, ("write", 3, T0), ("read", 7, T1), {}, False,
+     "The barrier in line 5 is inside an #if. If that leaves it out, it is what is missing"),
+    (WITHOUT_BARRIER, ("write", 3, T0), ("read", 7, T1), {}, False,
+     "between line 3 and line 7. Both are inside the if of line 2: all threads"),
+    # a barrier of a warp does not order two warps
+    (WITH_IF, ("read", 7, T0), ("write", 9, T40), {}, True,
+     "The __syncwarp() between lines 7 and 9 waits for one warp, and these threads are in two"),
+    # a line that races with itself, without a loop around it, and in a loop that waits
+    (STENCIL, ("write", 2, T0), ("read", 2, T40), OF_GLOBAL, True,
+     "Both happen in line 2, and no loop of the kernel is around it"),
+    (TREE, ("write", 3, T0), ("read", 3, T40), {}, True, "in a loop with a barrier|the index is wrong"),
+    # parts of one array are told by their names
+    (PARTS, ("read", 5, T0), ("write", 6, T40), OF_SHARED, True,
+     "goes through p_tile, line 5 through k_tile|an index is wrong and leaves its part"),
+]  # fmt: skip
 
 
-def test_a_barrier_that_an_if_of_the_preprocessor_may_leave_out_is_not_taken_to_be_there(tmp_path):
+@pytest.mark.parametrize(("text", "noticed", "earlier", "changes", "index", "says"), IN_A_TEXT)
+def test_what_a_race_needs_in_its_text(tmp_path, text, noticed, earlier, changes, index, says):
     file = tmp_path / "kernel.cu"
-    file.write_text(WITH_IF)
-    place = {line: Place(str(file), line, "kernel") for line in (3, 7, 9)}
-    finding = read({1: place[3], 2: place[7]}, ("write", 1, B0, T0), ("read", 2, B0, T1))
-    assert "The barrier in line 5 is inside an #if. If that leaves it out, it is what is missing" in explained(finding)
-    other = tmp_path / "without.cu"
-    other.write_text(WITH_IF.replace("        __syncthreads();", ""))
-    place = {line: Place(str(other), line, "kernel") for line in (3, 7)}
-    finding = read({1: place[3], 2: place[7]}, ("write", 1, B0, T0), ("read", 2, B0, T1))
-    assert "between line 3 and line 7. Both are inside the if of line 2: all threads" in explained(finding)
-
-
-def test_a_barrier_of_a_warp_does_not_order_two_warps(tmp_path):
-    file = tmp_path / "kernel.cu"
-    file.write_text(WITH_IF)
-    place = {line: Place(str(file), line, "kernel") for line in (7, 9)}
-    finding = read({1: place[7], 2: place[9]}, ("read", 1, B0, T0), ("write", 2, B0, T40))
-    assert "The __syncwarp() between lines 7 and 9 waits for one warp, and these threads are in two" in explained(
-        finding
-    )
-
-
-def test_a_line_that_races_with_itself_and_no_loop_is_around_it(tmp_path):
-    file = tmp_path / "stencil.cu"
-    file.write_text("__global__ void step(float* u) {\n    u[threadIdx.x] = u[threadIdx.x + 1];\n}\n")
-    place = Place(str(file), 2, "step")
-    finding = read({1: place, 2: place}, ("write", 1, B0, T0), ("read", 2, B0, T40), space="global", variable="u")
-    assert "Both happen in line 2, and no loop of the kernel is around it" in explained(finding)
-
-
-def test_a_line_that_races_with_itself_in_a_loop_that_waits_offers_the_index(kernel, tmp_path):
-    file = tmp_path / "tree.cu"
-    file.write_text(
-        "__global__ void tree(float* x) {\n    for (int n = 16; n > 0; n /= 2) {\n"
-        "        partial[threadIdx.x] += partial[threadIdx.x + 1];\n        __syncthreads();\n    }\n}\n"
-    )
-    place = Place(str(file), 3, "tree")
-    finding = read({1: place, 2: place}, ("write", 1, B0, T0), ("read", 2, B0, T40))
-    assert "in a loop with a barrier" in explained(finding) and "the index is wrong" in explained(finding)
-    assert may_be_the_index(finding)
-
-
-def test_parts_of_one_array_that_race_are_told_by_their_names(tmp_path):
-    file = tmp_path / "parts.cu"
-    file.write_text(
-        "__global__ void parts(float* x) {\n    extern __shared__ float shared[];\n    float* k_tile = shared;\n"
-        "    float* p_tile = shared + 64;\n    x[0] = k_tile[threadIdx.x + 64];\n    p_tile[threadIdx.x] = 1.0f;\n}\n"
-    )
-    places = {1: Place(str(file), 5, "parts"), 2: Place(str(file), 6, "parts")}
-    finding = read(places, ("read", 1, B0, T0), ("write", 2, B0, T40), variable="shared", shape=[128])
-    assert "goes through p_tile, line 5 through k_tile" in explained(finding)
-    assert "an index is wrong and leaves its part" in explained(finding)
+    file.write_text(text)
+    places = {line: Place(str(file), line, "kernel") for _, line, _ in (noticed, earlier)}
+    sides = [(action, line, B0, thread) for action, line, thread in (noticed, earlier)]
+    finding = read(places, *sides, **changes)
+    assert all(one in explained(finding) for one in says.split("|"))
+    assert may_be_the_index(finding) == index
 
 
 def test_where_several_threads_write_an_element_no_barrier_is_asked_for(kernel):
@@ -335,18 +328,23 @@ def test_a_misaligned_vector(kernel):
     assert "16 bytes (float4) needs an address that is a multiple of 16 bytes (4 elements)" in explained(finding)
 
 
-def test_uninitialized_memory(kernel):
-    shared = read({1: kernel(5)}, ("read", 1, B0, T0), kind="uninitialized")
-    assert "no thread of this block has written it" in explained(shared) and "ragged tile" in explained(shared)
-    tensor = {"space": "global", "variable": "out", "shape": [4, 32]}
-    out = read({1: kernel(18)}, ("read", 1, B0, T0), kind="uninitialized", **tensor)
-    assert "a new tensor is not cleared" in explained(out) and "with =, not +=" in explained(out)
-    added = read({1: kernel(18)}, ("atomic", 1, B0, T0), kind="uninitialized", **tensor)
-    assert explained(added).startswith("It is updated atomically before any kernel has written it")
-    malloc = {"variable": "the 64 bytes of cudaMalloc at /course/kernel.cu:50", "shape": [], "element_bytes": 1}
-    raw = read({1: kernel(18)}, ("read", 1, B0, T0), kind="uninitialized", space="global", **malloc)
-    assert "cudaMalloc does not clear memory" in explained(raw)
-    assert "byte 464 of the 64 bytes of cudaMalloc at" in happened(raw)
+TENSOR = {"space": "global", "variable": "out", "shape": [4, 32]}
+MALLOC = {"variable": "the 64 bytes of cudaMalloc at /course/kernel.cu:50", "shape": [], "element_bytes": 1}
+
+
+@pytest.mark.parametrize(
+    ("line", "action", "changes", "says"),
+    [
+        (5, "read", {}, "no thread of this block has written it|ragged tile"),
+        (18, "read", TENSOR, "a new tensor is not cleared|with =, not +="),
+        (18, "atomic", TENSOR, "It is updated atomically before any kernel has written it"),
+        (18, "read", MALLOC | {"space": "global"}, "cudaMalloc does not clear memory"),
+    ],
+)
+def test_uninitialized_memory(kernel, line, action, changes, says):
+    finding = read({1: kernel(line)}, (action, 1, B0, T0), kind="uninitialized", **changes)
+    assert all(one in explained(finding) for one in says.split("|"))
+    assert "cudaMalloc" not in says or "byte 464 of the 64 bytes of cudaMalloc at" in happened(finding)
 
 
 def test_freed_memory(kernel):

@@ -1,23 +1,24 @@
-"""Wrong indices, bounds and arguments planted in real kernels: which element is told, and at which line."""
+"""Wrong indices, bounds, arguments and numbers planted in real kernels: what is told, and at which lines."""
 
 import re
 
 import pytest
+from checked_findings import followed_in
 from kernel_mistakes import TASK2, TASK6
 from planted import Planted
 
 import task2.cases
+import task3.cases
 import task5.cases
 import task6.cases
 import task7.cases
-from common.inspect.checked_library import CHECK, CheckedCaller, Collected
 from common.inspect.findings.report import made_in
-from common.inspect.flow.looked import followed
 
 CASES = {
     task: {f"{case.part}: {case.name}": case for case in cases()}
     for task, cases in (
         ("task2", task2.cases.cases),
+        ("task3", task3.cases.cases),
         ("task5", task5.cases.cases),
         ("task6", task6.cases.cases),
         ("task7", task7.cases.cases),
@@ -173,8 +174,8 @@ PLANTED = [
     [pytest.param(*one, marks=[] if one[0] in ("task2", "task6") else pytest.mark.slow) for one in PLANTED],
 )
 def test_what_flowed_wrong_is_told(task, mistake, case, kind, says, line):
-    caller = CheckedCaller(SOLUTIONS[task].operators(mistake, "simulator", checked=True), CHECK)
-    (finding,) = followed(CASES[task.split()[0]][case], caller, Collected(caller), 0)
+    ops = SOLUTIONS[task].operators(mistake, "simulator", checked=True)
+    (finding,) = followed_in(ops, CASES[task.split()[0]][case])
     assert finding.kind == kind
     assert re.search(says, finding.detail), finding.detail
     shown = [access.place.text for access in finding.accesses]
@@ -183,11 +184,72 @@ def test_what_flowed_wrong_is_told(task, mistake, case, kind, says, line):
 
 
 def test_a_case_that_passes_is_not_followed():
-    caller = CheckedCaller(TASK2.operators(None, "simulator", checked=True), CHECK)
-    assert followed(CASES["task2"]["softmax: 7 x 31"], caller, Collected(caller), 0) == []
+    assert followed_in(TASK2.operators(None, "simulator", checked=True), CASES["task2"]["softmax: 7 x 31"]) == []
 
 
 def test_of_keys_that_warps_share_the_loop_is_told_first():
-    caller = CheckedCaller(TASK6.operators("warps_share_keys", "simulator", checked=True), CHECK)
-    (finding,) = followed(CASES["task6"]["decode: a full cache"], caller, Collected(caller), 0)
+    ops = TASK6.operators("warps_share_keys", "simulator", checked=True)
+    (finding,) = followed_in(ops, CASES["task6"]["decode: a full cache"])
     assert finding.lines[0].text.startswith("for (int64_t first_key"), finding.lines
+
+
+# ---- several launches: the first after which the array between them holds none of scores and weights
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kernel", "says"),
+    [
+        ("last_tile_dropped", "gemm_nt_kernel", "Before this launch scores had not been written; after it"),
+        ("no_max", None, ""),  # the weights are right as long as nothing overflows
+        ("softmax_zeros", "softmax_kernel", "Before this launch scores held the scaled and masked scores; after it"),
+    ],
+)
+def test_the_first_launch_with_a_wrong_result_is_told(mistake, kernel, says):
+    ops = TASK2.operators(mistake, "simulator", checked=True)
+    found = followed_in(ops, CASES["task2"]["attention: 40 queries, 23 keys, causal"])
+    assert [one.kernel_name for one in found] == ([kernel] if kernel else [])
+    assert not found or says in found[0].detail, found[0].detail
+
+
+# ---- a softmax whose row is shared out: how far what threads and warps store is right, and which lines that leaves
+
+LARGE = CASES["task3"]["softmax: large offsets"]
+SOFTMAX = Planted(
+    "task3",
+    {
+        "last_score": [("m = «fmaxf(m, scores[i])»;", "scores[i]", 1)],
+        "sum_of_signs": [("«l += expf(scores[i] - shift)»;", "l -= expf(scores[i] - shift)", 1)],
+        "sum_of_the_warps_twice": [("inverse_l = state.l == 0.0f ? 0.0f : «1.0f / state.l»", "2.0f / state.l", 2)],
+        "first_score_left_out": [("for (int i = «0»; i < COUNT; ++i) l +=", "1", 1)],
+        "padding": [("row_x[col] : «-INFINITY»", "INFINITY", 1)],
+    },
+)
+TOLD = [
+    (
+        "last_score",
+        "No number that a warp stores is the largest",
+        r"fmaxf\(m, scores\[i\]\)",
+        r"l \+= expf",
+    ),
+    ("sum_of_signs", "but not the sum of their exponentials", r"l \+= expf|l -= expf", r"m = fmaxf"),
+    # every sum is 0, and every maximum equals an entry: neither is nothing, or a copy of that entry alone
+    ("first_score_left_out", "but not the sum of their exponentials", r"l \+= expf", r"no such line"),
+    ("padding", "No number that a warp stores is the largest", r"scores\[i\] = ", r"l \+= expf"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mistake", "says", "line", "other"), TOLD)
+def test_the_lines_of_what_goes_wrong_first_are_told(mistake, says, line, other):
+    (finding,) = followed_in(SOFTMAX.operators(mistake, "simulator", checked=True), LARGE)
+    assert finding.kind == "wrong_value" and says in finding.detail, finding.detail
+    shown = [one.text for one in finding.lines]
+    assert any(re.search(line, text) for text in shown), shown
+    assert not any(re.search(other, text) for text in shown), shown
+
+
+@pytest.mark.slow
+def test_where_all_that_warps_store_is_right_it_goes_wrong_behind_that():
+    (finding,) = followed_in(SOFTMAX.operators("sum_of_the_warps_twice", "simulator", checked=True), LARGE)
+    assert "What each warp stores of the entries that it reads is right" in finding.detail
+    assert not any("scores[i]" in one.text for one in finding.lines)
