@@ -54,6 +54,7 @@ TITLES = {
     "copy_at_end": "copy under way when the block ends",
     "transaction_count": "wrong transaction count",
     "absent_lane": "shuffle from a lane that takes no part",
+    "absent_vote": "vote of a warp after lanes have returned",
     "not_stored": "never stored",
     "needlessly_stored": "overwritten",
     "not_read": "input not used",
@@ -123,7 +124,7 @@ def happened(finding: Finding) -> str:
         what = "freed twice"
     if finding.kind in ("leak", "double_free"):
         return f"{what}: {plain(finding.variable) or finding.detail}"
-    if finding.kind in ("barrier", "error", "absent_lane") or (not finding.variable and finding.kind in _NO_MEMORY):
+    if finding.kind in ("barrier", "error", "absent_lane", "absent_vote") or (not finding.variable and finding.kind in _NO_MEMORY):
         return what
     return f"{what}: {element_of(finding)}" + (f" ({finding.space} memory)" if finding.variable else "")
 

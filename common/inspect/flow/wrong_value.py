@@ -78,6 +78,12 @@ def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Pla
             of_maximum = min(of_maximum, set(owned(made_of(store, files, member))), key=len)
     if shared.first == MAXIMA:
         return [one for one in every if one in of_maximum]
+    if right := [store for store in shared.right if not members_at(store)]:  # stored at lines of its own
+        of_maximum = {(one.file, one.line) for store in right for one in made_of(store, files)}
+        others = [one for store in shared.stores if store not in right for one in owned(made_of(store, files))]
+        stores = {(one.file, one.line) for one in shared.stores}
+        left = [one for one in dict.fromkeys(others) if (one.file, one.line) not in of_maximum]
+        return sorted(left, key=lambda one: (one.file, one.line) in stores)
     return sorted(every, key=lambda one: one in of_maximum)  # what the maximum, which is right, is made of comes last
 
 
