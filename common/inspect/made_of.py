@@ -59,7 +59,8 @@ def made_of(place: Place, files: Iterable[str], member: str = "") -> list[Place]
     if not stored:
         search.follow(statement, where, 1, member)
     search.run()
-    return [Place(file, line) for file, line in sorted(search.found, key=lambda one: (search.found[one], one))]
+    nearest = sorted(search.found, key=lambda one: (search.found[one], one[0], -one[1]))  # and the last of a loop first
+    return [Place(file, line) for file, line in nearest]
 
 
 def members_at(place: Place) -> list[str]:

@@ -196,9 +196,10 @@ def print_failures(
             if cause.verdicts[0].found.table.lines and not with_table and not cause.is_recognized:
                 say(console, "--all shows the numbers of each stage.", indent=2)
             with_table, whole = False, whole - 1  # a screen holds no more than one table
-        for cause in causes[:MOST_BRIEF]:
+        most = 1 if named or inside.get(part) else MOST_BRIEF
+        for cause in causes[:most]:
             _print_brief(console, cause, bool(inside.get(part)), bool(named))
-        if left := sum(len(cause.verdicts) for cause in causes[MOST_BRIEF:]):
+        if left := sum(len(cause.verdicts) for cause in causes[most:]):
             say(console, f"{part}: {counted(left, 'more case')} failed in other ways; --all reports every one")
         if len(every) > len(failures):
             names = "; ".join(one.case.name for one in every if one not in failures)

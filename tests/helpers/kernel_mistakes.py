@@ -222,6 +222,8 @@ TASK6 = Planted(
             ("= «key[row * head_dim + col]»;", "value[row * head_dim + col]", 1),
             ("= «value[row * head_dim + col]»;", "key[row * head_dim + col]", 1),
         ],
+        # score_keys
+        "hidden_keys_score_0": [("first_key + i < length ? sum : «-INFINITY»", "0.0f", 1)],
         # accumulate_values
         "no_key_yet": NO_KEY_YET,
         "l_not_rescaled": [("state.l *= rescale;", "", 1)],

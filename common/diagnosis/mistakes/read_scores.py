@@ -44,7 +44,7 @@ def explain_scores(got: Tensor, scores: Tensor) -> Told:
 
 
 def explain_sums(got: Tensor, scores: Tensor) -> Told:
-    """(a name, what the report says) where each row is divided by a sum that holds exp(0) some whole times too often."""
+    """(a name, what the report says) where rows are divided by a sum that holds exp(0) some whole times too often."""
     used = torch.isfinite(scores) & ~got.isnan().any(-1, keepdim=True)
     if got.shape != scores.shape or bool(((got > LEAST_WEIGHT) & ~used).any()):
         return None

@@ -20,9 +20,9 @@ from common.inspect.made_of import made_of
 from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_before, leaving, origins, used_in, writers
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
+from common.source.reader import read
 
 PASSED = "Its arguments are passed in:"
-ADDRESS = "Its address is computed in:"
 MOST_QUOTED = 2  # lines of the screen that a quoted access or call takes
 MOST_LINES, MOST_SHOWN = 4, 8  # that are quoted below a sentence, and below all sentences about a finding
 MOST_GROUPS = 12  # printed in full
@@ -68,10 +68,11 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
     if lead:
         say(console, f"-> {lead.shown}", indent=3)
         _quote(console, lead.text, 9, MOST_QUOTED)
+        quoted.add(Place(lead.file, lead.line))
     mine = [one for one in finding.in_order if one.place and owned([one.place])]
-    of_flow = finding.kind in OF_FLOW and (mine or lead)  # these lead to a line of the student
-    for access in sorted(finding.in_order, key=lambda one: bool(of_flow and one not in mine)):
-        mark = "  " if of_flow and (lead or access not in mine) else "->"
+    of_flow = finding.kind in OF_FLOW  # these lead to a line of the student
+    for access in sorted(finding.in_order, key=lambda one: of_flow and one not in mine):
+        mark = "  " if lead or (of_flow and mine and access not in mine) else "->"
         _print_access(console, access, f"{mark} ", who_did(finding, access), quoted)
     if finding.launch and not finding.accesses:
         tell(f"{finding.launch.shown}  {finding.launch.text}")
@@ -85,8 +86,6 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
         if not places:
             continue
         shown = places[: min(MOST_LINES, left)]
-        if what in (PASSED, ADDRESS):
-            shown.sort(key=lambda one: _by_line(one[0]))
         left -= len(shown)
         tell(what if shown else f"{what} {_numbers(places, name)}")
         for place, text in shown:
@@ -116,12 +115,23 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
 def leading_line(finding: Finding) -> Place | None:
     """Of what flowed wrong the line of the student that is singled out: by the evidence, or, where given code makes all
     accesses, because it calls that code."""
-    if finding.singled:
+    places = [one.place for one in finding.accesses if one.place]
+    if finding.kind == "out_of_bounds":
+        return _only_call(places[0]) if places else None
+    if finding.singled or (finding.kind == "wrong_value" and finding.lines and not owned(places)):
         return finding.lines[0]
-    places = [one.place for one in finding.accesses if one.place] if finding.kind in OF_FLOW else []
-    if owned(places):
+    if finding.kind not in OF_FLOW or owned(places):
         return None
     return next(iter(owned(frame for place in places for frame in (*place.callers, *place.outer))), None)
+
+
+def _only_call(place: Place) -> Place | None:
+    """The call of the function that goes outside, where the same function has been called before, and stayed inside."""
+    called = next(iter(owned(place.callers[:1])), None)
+    source = read(place.file) if called else None
+    inner, outer = (source.function_at(one.line) for one in (place, called)) if source else (None, None)
+    calls = [one.line for one in outer.calls if one.name == inner.name] if inner and outer else []
+    return called if calls and min(calls) < called.line else None
 
 
 def may_be_the_index(finding: Finding) -> bool:
@@ -170,6 +180,10 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if finding.lines:
         return [("The stored number is computed in:", _with_text(finding.lines)), *_passed(finding, places)]
     has_guard = NO_GUARD not in explained(finding)
+    if finding.kind == "out_of_bounds" and leading_line(finding):
+        return _passed(finding, places)
+    if finding.kind in OF_FLOW:
+        places = owned(places) or places
     is_decided = finding.kind in _DECIDED and has_guard and READS_OTHERS not in finding.detail
     if is_decided and (lines := _deciding(places[-1])):
         told.append((_DECIDES, _with_text(lines[: MOST_GUARDS if finding.kind == "out_of_bounds" else None])))
@@ -179,7 +193,7 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     lines = [one for at, one in places_at.items() if at not in told_before][:MOST_ORIGINS]
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
-        told.append((f"{race}{ADDRESS}", _with_text(lines)))
+        told.append((f"{race}Its address is computed in:", _with_text(lines)))
     if not owned([*places, *(place for _, several in told for place, _ in several)]):
         told = _handed_to_given(finding, places) or told
     if has_guard:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from common.inspect.findings.model import Finding
 from common.inspect.flow.not_read import misses_nothing
-from common.inspect.flow.partial_rows import AFTER, MAXIMA, SharedOut, shared_out
+from common.inspect.flow.partial_rows import AFTER, MAXIMA, SUMS, SharedOut, shared_out
 from common.inspect.flow.partial_states import SAYS, SHARED, handed_on
 from common.inspect.flow.run import Run, finding_of
 from common.inspect.made_of import function_begin, is_head, made_of, members_at
@@ -41,7 +41,7 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     text = (
         f"{run.out_said(np.array([element]))} is stored here as {got[element]:.6g}; it should be {right[element]:.6g}. "
     )
-    arrives = misses_nothing(run, element)
+    singled, arrives = False, misses_nothing(run, element)
     if arrives:
         text += "All inputs that it depends on reach this thread; what it computes from them is wrong. "
     above, most = [one for one in lines if (one.file, one.line) != (place.file, place.line)], MOST_LINES
@@ -51,10 +51,12 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
         if handed[0] == SHARED:  # the loops come first that say which keys a warp reads
             loops = {(one.file, one.line) for read in handed[1] for one in deciding(read)}
             above.sort(key=lambda one: (one.file, one.line) not in loops)
+            singled = bool(above) and (above[0].file, above[0].line) in loops
     elif len(above) > MOST_LINES and (shared := shared_out(run, case, run.inputs)):
         text += shared.says + " "
         above, most = _beside(shared, above, run.files), MOST_BETWEEN
-    elif arrives:  # the loops bring what is needed: what is computed from it comes first
+        singled = shared.first == SUMS and bool(shared.right) and bool(above)
+    else:  # the loops bring what is needed, or decide it: what is computed comes first
         above.sort(key=is_head)
     if len(above) > TOO_MANY:
         return None
@@ -62,7 +64,7 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     if len(above) > len(told):
         text += f"{len(above)} of your lines contribute to it."
     found = finding_of(run, "wrong_value", access, "write", text.strip())
-    return replace(found, lines=tuple(told))
+    return replace(found, lines=tuple(told), singled=singled)
 
 
 def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Place]:
@@ -79,7 +81,8 @@ def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Pla
     if shared.first == MAXIMA:
         return [one for one in every if one in of_maximum]
     if right := [store for store in shared.right if not members_at(store)]:  # stored at lines of its own
-        of_maximum = {(one.file, one.line) for store in right for one in made_of(store, files)}
+        before = [(one, store) for store in right for one in made_of(store, files) if one.line <= store.line]
+        of_maximum = {(one.file, one.line) for one, store in before if function_begin(one) == function_begin(store)}
         others = [one for store in shared.stores if store not in right for one in owned(made_of(store, files))]
         stores = {(one.file, one.line) for one in shared.stores}
         left = [one for one in dict.fromkeys(others) if (one.file, one.line) not in of_maximum]
