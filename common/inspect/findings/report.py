@@ -16,7 +16,7 @@ from common.console.terminal import say
 from common.console.words import counted
 from common.inspect.findings.model import NOT_LAUNCHED, OF_FLOW, READS_OTHERS, VOTE, Access, Finding, Group
 from common.inspect.findings.words import NO_GUARD, explained, happened, is_named, pieces_of, within_a_turn
-from common.inspect.made_of import made_of
+from common.inspect.made_of import is_head, made_of
 from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_before, leaving, origins, used_in, writers
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
@@ -191,6 +191,7 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     told_before = {(one.file, one.line) for _, several in told for one, _ in several}
     places_at = {(one.file, one.line): one for one in every}
     lines = [one for at, one in places_at.items() if at not in told_before][:MOST_ORIGINS]
+    lines.sort(key=is_head)
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
         told.append((f"{race}Its address is computed in:", _with_text(lines)))

@@ -55,7 +55,7 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     elif len(above) > MOST_LINES and (shared := shared_out(run, case, run.inputs)):
         text += shared.says + " "
         above, most = _beside(shared, above, run.files), MOST_BETWEEN
-        singled = shared.first == SUMS and bool(shared.right) and bool(above)
+        singled = shared.first == SUMS and bool(shared.right and shared.others and above)
     else:  # the loops bring what is needed, or decide it: what is computed comes first
         above.sort(key=is_head)
     if len(above) > TOO_MANY:
@@ -83,7 +83,8 @@ def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Pla
     if right := [store for store in shared.right if not members_at(store)]:  # stored at lines of its own
         before = [(one, store) for store in right for one in made_of(store, files) if one.line <= store.line]
         of_maximum = {(one.file, one.line) for one, store in before if function_begin(one) == function_begin(store)}
-        others = [one for store in shared.stores if store not in right for one in owned(made_of(store, files))]
+        later = sorted(shared.stores, key=lambda one: one not in shared.others)
+        others = [one for store in later if store not in right for one in owned(made_of(store, files))]
         stores = {(one.file, one.line) for one in shared.stores}
         left = [one for one in dict.fromkeys(others) if (one.file, one.line) not in of_maximum]
         return sorted(left, key=lambda one: (one.file, one.line) in stores)

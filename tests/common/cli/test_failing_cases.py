@@ -136,3 +136,20 @@ def test_lines_that_keep_threads_from_a_barrier_follow_the_error() -> None:
     print_diagnosis(Console(file=text, width=120), [Verdict(case, ERROR, said=said)], {})
     out = " ".join(text.getvalue().split())
     assert out.index("barrier divergence") < out.index(f"Which ones do is decided in: {loop} for (unsigned active")
+
+
+def test_of_several_calls_the_one_that_leaves_an_array_leads() -> None:
+    """Those before it stayed inside, so it is what this one passes; where the first one leaves, none is."""
+    file = "task4/solution/flash_attention.cu"
+    lines = Path(file).read_text().split("\n")
+    access, first, last = (
+        next(number for number, line in enumerate(lines, 1) if text in line)
+        for text in ("tile[row * STRIDE + col] =", "load_tile<T, B_r, D>(q_tile", "load_tile<T, B_c, D>(v_tile")
+    )
+
+    def told(call: int) -> str:
+        place = Place(file, access, "load_tile", (Place(file, call, "flash_attention_kernel"),))
+        return printed(of_accesses("out_of_bounds", place, variable="value", shape=(1, 8), byte_offset=32))
+
+    assert f"-> {file}:{last} load_tile<T, B_c, D>(v_tile" in told(last) and told(last).count("->") == 1
+    assert told(first).count("->") == 1 and f"-> {file}:{access}:" in told(first)

@@ -7,6 +7,7 @@ from kernel_mistakes import TASK2, TASK6
 from planted import Planted
 
 import task2.cases
+import task3.cases
 import task5.cases
 import task6.cases
 import task7.cases
@@ -18,6 +19,7 @@ CASES = {
     task: {f"{case.part}: {case.name}": case for case in cases()}
     for task, cases in (
         ("task2", task2.cases.cases),
+        ("task3", task3.cases.cases),
         ("task5", task5.cases.cases),
         ("task6", task6.cases.cases),
         ("task7", task7.cases.cases),
@@ -47,7 +49,8 @@ NORM = Planted(
     },
     "flow",
 )
-SOLUTIONS = {"task7": NORM, "task2": TASK2, "task5": WINDOW, "task6": TASK6, "task6 split": SPLIT}
+MERGE = Planted("task3", {"lse_of_another_row": [("{lse[«part * rows + row»]}", "row * parts + part", 1)]}, "flow")
+SOLUTIONS = {"task3": MERGE, "task7": NORM, "task2": TASK2, "task5": WINDOW, "task6": TASK6, "task6 split": SPLIT}
 
 # task, mistake, case, kind, what the detail says, and what stands in a line among those that are shown
 PLANTED = [
@@ -75,6 +78,14 @@ PLANTED = [
         r"sums\[0\] depends on x\[0, :\]\. Nothing that reaches the thread .* made of 128 elements of x\[0, 1:256\]\. "
         r"Another thread reads x\[0, 1\] and stores it where it is shown\.",
         r"partial\[threadIdx\.x\] \+=|partial\[threadIdx\.x \+ active\]",
+    ),
+    (
+        "task3",
+        "lse_of_another_row",
+        "merge: 8 parts, head_dim 64",
+        "other_element",
+        r"depends on lse\[:, \d+\]; it uses",
+        r"score\[1\] = ",
     ),
     (
         "task6",
@@ -191,3 +202,11 @@ def test_of_keys_that_warps_share_the_loop_is_told_first():
     caller = CheckedCaller(TASK6.operators("warps_share_keys", "simulator", checked=True), CHECK)
     (finding,) = followed(CASES["task6"]["decode: a full cache"], caller, Collected(caller), 0)
     assert finding.lines[0].text.startswith("for (int64_t first_key"), finding.lines
+
+
+def test_of_a_sum_that_lacks_the_tail_its_loop_is_singled_out():
+    """The maxima that threads store are right, and so the lines in which they are found."""
+    caller = CheckedCaller(TASK2.operators("row_sum_without_the_tail", "simulator", checked=True), CHECK)
+    (finding,) = followed(CASES["task2"]["softmax: 1023 columns"], caller, Collected(caller), 0)
+    assert finding.singled and "row_sum +=" in finding.lines[0].text, finding.lines
+    assert not any("row_max = fmaxf" in one.text for one in finding.lines)
