@@ -42,7 +42,7 @@ _VERBS = {
     "write": "writes",
     "atomic": "updates atomically",
     "async copy": "starts a copy to",
-    "wait": "is",
+    "wait": "is here",
 }
 
 
@@ -215,7 +215,8 @@ def _who_comes(place: Place) -> list[tuple[str, list[tuple[Place, str]]]]:
     leaves = list(dict.fromkeys(one for frame in (place, *place.callers) for one in leaving(frame)))
     lines = [one for one in _deciding(place) if one not in leaves]
     told = [("Lines by which threads leave:", _with_text(leaves))] if leaves else []
-    return [*told, (_COMES, _with_text(lines))] if lines else told
+    told += [(_COMES, _with_text(lines))] if lines else []
+    return told[::-1] if lines and is_head(lines[0]) else told  # what is around it is nearer
 
 
 def _passed(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[tuple[Place, str]]]]:
