@@ -216,7 +216,8 @@ def _who_comes(place: Place) -> list[tuple[str, list[tuple[Place, str]]]]:
     lines = [one for one in _deciding(place) if one not in leaves]
     told = [("Lines by which threads leave:", _with_text(leaves))] if leaves else []
     told += [(_COMES, _with_text(lines))] if lines else []
-    return told[::-1] if lines and is_head(lines[0]) else told  # what is around it is nearer
+    is_nearer = leaves and lines and leaves[0].line < lines[0].line < place.line
+    return told[::-1] if is_nearer else told
 
 
 def _passed(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[tuple[Place, str]]]]:

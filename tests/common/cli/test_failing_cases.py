@@ -153,3 +153,15 @@ def test_of_several_calls_the_one_that_leaves_an_array_leads() -> None:
 
     assert f"-> {file}:{last} load_tile<T, B_c, D>(v_tile" in told(last) and told(last).count("->") == 1
     assert told(first).count("->") == 1 and f"-> {file}:{access}:" in told(first)
+
+
+def test_the_loop_around_a_vote_comes_before_a_return_before_it() -> None:
+    file = "task5/solution/sparse_attention.cu"
+    lines = Path(file).read_text().split("\n")
+    vote, loop, leave = (
+        next(number for number, line in enumerate(lines, 1) if text in line)
+        for text in ("__ballot_sync(0xff", "for (int start = 0; start < k_blocks", "if (row >= rows) return;")
+    )
+    out = printed(of_accesses("absent_vote", Place(file, vote, "compress_block_mask_kernel"), detail="3 have returned"))
+    assert "vote of a warp after lanes have returned" in out and "3 have returned: they bring nothing to it" in out
+    assert out.index(f"{loop} for (int start") < out.index(f"{leave} if (row >= rows) return")
