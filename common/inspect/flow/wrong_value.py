@@ -81,14 +81,19 @@ def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Pla
     if shared.first == MAXIMA:
         return [one for one in every if one in of_maximum]
     if right := [store for store in shared.right if not members_at(store)]:  # stored at lines of its own
-        before = [(one, store) for store in right for one in made_of(store, files) if one.line <= store.line]
-        of_maximum = {(one.file, one.line) for one, store in before if function_begin(one) == function_begin(store)}
-        later = sorted(shared.stores, key=lambda one: one not in shared.others)
-        others = [one for store in later if store not in right for one in owned(made_of(store, files))]
+        of_maximum = _above(right, files)
         stores = {(one.file, one.line) for one in shared.stores}
-        left = [one for one in dict.fromkeys(others) if (one.file, one.line) not in of_maximum]
-        return sorted(left, key=lambda one: (one.file, one.line) in stores)
+        first = _above(shared.others, files) - of_maximum - stores
+        nearest = [one for store in shared.others for one in owned(made_of(store, files))]
+        left = [one for one in dict.fromkeys([*nearest, *every]) if (one.file, one.line) not in of_maximum]
+        return sorted(left, key=lambda one: (one.file, one.line) not in first)
     return sorted(every, key=lambda one: one in of_maximum)  # what the maximum, which is right, is made of comes last
+
+
+def _above(stores: Sequence[Place], files: list[str]) -> set[tuple[str, int]]:
+    """The lines that what these lines store is made in, above each in its own function."""
+    found = [(one, store) for store in stores for one in made_of(store, files) if one.line <= store.line]
+    return {(one.file, one.line) for one, store in found if function_begin(one) == function_begin(store)}
 
 
 def _in_functions_of(places: Sequence[Place], lines: list[Place]) -> list[Place]:
