@@ -313,7 +313,7 @@ def print_diagnosis(
     _print_loops(console, verdicts)
     if sound:
         say(console, f"\n{', '.join(sound)}: these pass when tested alone. Look first at the calls and their arguments")
-    _print_nothing_found(console, inside, verdicts)
+    _print_nothing_found(console, inside, verdicts, built_of or {})
 
 
 def _print_loops(console: Console, failures: Sequence[Verdict]) -> None:
@@ -329,11 +329,17 @@ def _print_loops(console: Console, failures: Sequence[Verdict]) -> None:
             say(console, f"{place.line:>5}  {place.text}", "bold", indent=4)
 
 
-def _print_nothing_found(console: Console, inside: Mapping[str, Sequence[Group]], verdicts: Sequence[Verdict]) -> None:
-    """The parts in whose failing cases the checked build found nothing, where that helps."""
+def _print_nothing_found(
+    console: Console,
+    inside: Mapping[str, Sequence[Group]],
+    verdicts: Sequence[Verdict],
+    built_of: Mapping[str, Sequence[str]],
+) -> None:
+    """The parts in whose failing cases nothing was found, in no stage of theirs either: where that is news."""
     of_part = {part: [one for one in verdicts if one.case.part == part] for part in inside}
     known = {part for part, every in of_part.items() if recognized(every) or any(map(_is_outside, every))}
-    empty = [part for part, groups in inside.items() if all(one.kind == OF_NUMBERS for one in groups)]
+    wrong = {one.case.part for one in verdicts if failed(one)}
+    empty = [part for part, groups in inside.items() if not groups and wrong.isdisjoint(built_of.get(part, ()))]
     if nothing := [part for part in empty if part not in known]:
         what = "no race, nothing out of bounds, nothing read before it was written"
         console.print()

@@ -22,7 +22,7 @@ from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 from common.source.reader import read
 
-PASSED = "Its arguments are passed in:"
+PASSED = "Calls that pass its arguments:"
 MOST_QUOTED = 2  # lines of the screen that a quoted access or call takes
 MOST_LINES, MOST_SHOWN = 4, 8  # that are quoted below a sentence, and below all sentences about a finding
 MOST_GROUPS = 12  # printed in full

@@ -41,9 +41,7 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     text = (
         f"{run.out_said(np.array([element]))} is stored here as {got[element]:.6g}; it should be {right[element]:.6g}. "
     )
-    singled, arrives = False, misses_nothing(run, element)
-    if arrives:
-        text += "All inputs that it depends on reach this thread; what it computes from them is wrong. "
+    singled = False
     above, most = [one for one in lines if (one.file, one.line) != (place.file, place.line)], MOST_LINES
     if len(above) > MOST_LINES and (handed := handed_on(run, case, run.inputs)):
         text += SAYS[handed[0]] + " "
@@ -58,11 +56,11 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
         singled = shared.first == SUMS and bool(shared.right and shared.others and above)
     else:  # the loops bring what is needed, or decide it: what is computed comes first
         above.sort(key=is_head)
+        if misses_nothing(run, element):
+            text += "All inputs that it depends on reach this thread; what it computes from them is wrong. "
     if len(above) > TOO_MANY:
         return None
     told = above[:most]
-    if len(above) > len(told):
-        text += f"{len(above)} of your lines contribute to it."
     found = finding_of(run, "wrong_value", access, "write", text.strip())
     return replace(found, lines=tuple(told), singled=singled)
 
