@@ -19,7 +19,7 @@ from common.console.terminal import say, wide, working
 from common.console.words import counted
 from common.inspect import checked_run
 from common.inspect.checked_library import Collected
-from common.inspect.findings.model import Group, grouped
+from common.inspect.findings.model import VOTE, Group, grouped
 from common.inspect.findings.report import brief, may_be_the_index, print_findings
 from common.inspect.findings.words import happened
 from common.inspect.flow.looked import followed
@@ -28,7 +28,7 @@ from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.case_choice import full_name
-from common.testing.failures import causes_of, failed, failed_stages, of_first_step, print_failures
+from common.testing.failures import OF_ZEROS, causes_of, failed, failed_stages, of_first_step, print_failures
 from common.testing.worker.here import Here
 from common.testing.worker.worker import NotLoaded, Worker
 
@@ -38,6 +38,7 @@ USUAL, LARGE = 2_000, 50_000  # elements of a passing case's inputs: enough for 
 OF_NUMBERS = "wrong_value"  # findings that explain nothing, and so contradict nothing
 MOST_LOOPS = 8  # lines that may make a loop endless
 MOST_LINES = 4  # of them told
+DIVERGENCE = "barrier divergence"  # of threads that wait at two barriers: what they read and write is no race then
 OUTSIDE = "is outside its array"  # what the simulator says of an index into an array of a known size
 _LAUNCH = re.compile(r"in kernel (?P<kernel>\w+).*\n(?:.*\n)*\s*launched at (?P<file>\S+\.cuh?):\d+")
 _AT = re.compile(r"^\s*at (\S+\.cuh?):(\d+)")
@@ -51,6 +52,7 @@ LEADS = (
     "race",
     "async_race",
     "barrier",
+    VOTE,
 )  # before what follows from them
 OF_BARRIERS = ("race", "async_race", "barrier")  # where no index can be at fault, surer than a known wrong answer
 
@@ -147,7 +149,9 @@ def _inside(
         for case in chosen:
             verdict, findings = checked_run.checked(case, checked, collected, seed)
             groups = grouped([(full_name(case), [one for one in findings if one.kind != "leak"])])
-            groups = [group for group in groups if not group.is_harmless]
+            groups = [one for one in groups if not one.is_harmless or (one.kind == VOTE and not verdict.ok)]
+            if any(DIVERGENCE in line for line in verdict.said):
+                groups = [one for one in groups if one.kind not in OF_BARRIERS]
             if groups or not verdict.ended:  # a process that is gone could not tell
                 found[case.part] = found.get(case.part, []) + groups
     return found
@@ -201,6 +205,14 @@ def index_of(failures: Sequence[Verdict]) -> list[Place]:
     places = _places_of(next((one for one in failures if _is_outside(one)), None))
     lines = [Place(one.file, one.line) for place in places for one in (*origins(place), *deciding(place))]
     return [one for one in owned(dict.fromkeys(lines)) if one != places[0]][:MOST_LOOPS]
+
+
+def diverging(failures: Sequence[Verdict]) -> list[Place]:
+    """Of the first case that ended while threads of a block waited at two barriers the student's lines that decide
+    which threads come to these."""
+    said = next((line for one in failures for line in one.said if DIVERGENCE in line), "")
+    places = [Place(str(ROOT / file), int(line)) for file, line in re.findall(r"at (\S+\.cuh?):(\d+)", said)]
+    return owned(dict.fromkeys(line for place in places for line in deciding(place)))[:MOST_LOOPS]
 
 
 def _places_of(one: Verdict | None) -> list[Place]:
@@ -286,9 +298,8 @@ def print_diagnosis(
     every = [group for groups in told.values() for group in groups]
     numbers = [group for group in every if group.kind == OF_NUMBERS][:1]
     of_numbers = next((part for part, groups in told.items() if numbers and numbers[0] in groups), "")
-    is_second = (
-        of_numbers and causes_of([one for one in verdicts if one.case.part == of_numbers and failed(one)])[0].says
-    )
+    cause = of_numbers and causes_of([one for one in verdicts if one.case.part == of_numbers and failed(one)])[0]
+    is_second = cause and cause.says and {*OF_ZEROS}.isdisjoint(cause.verdicts[0].found.names)
     leading = {part: [one for one in groups if one.kind != OF_NUMBERS] for part, groups in told.items()}
     if len(every) > len(numbers):
         _print_most(console, [one for groups in leading.values() for one in groups])
@@ -302,7 +313,7 @@ def print_diagnosis(
     _print_loops(console, verdicts)
     if sound:
         say(console, f"\n{', '.join(sound)}: these pass when tested alone. Look first at the calls and their arguments")
-    _print_nothing_found(console, inside, verdicts)
+    _print_nothing_found(console, inside, verdicts, built_of or {})
 
 
 def _print_loops(console: Console, failures: Sequence[Verdict]) -> None:
@@ -310,6 +321,7 @@ def _print_loops(console: Console, failures: Sequence[Verdict]) -> None:
     for lines, what in (
         (loops_of(failures), "How often the loops run that did not end is decided in:"),
         (index_of(failures), "That index, and how often its line runs, is computed in:"),
+        (diverging(failures), "All threads of a block must come to a barrier. Which ones do is decided in:"),
     ):
         if lines:
             say(console, f"\n{what}")
@@ -317,11 +329,17 @@ def _print_loops(console: Console, failures: Sequence[Verdict]) -> None:
             say(console, f"{place.line:>5}  {place.text}", "bold", indent=4)
 
 
-def _print_nothing_found(console: Console, inside: Mapping[str, Sequence[Group]], verdicts: Sequence[Verdict]) -> None:
-    """The parts in whose failing cases the checked build found nothing, where that helps."""
+def _print_nothing_found(
+    console: Console,
+    inside: Mapping[str, Sequence[Group]],
+    verdicts: Sequence[Verdict],
+    built_of: Mapping[str, Sequence[str]],
+) -> None:
+    """The parts in whose failing cases nothing was found, in no stage of theirs either: where that is news."""
     of_part = {part: [one for one in verdicts if one.case.part == part] for part in inside}
     known = {part for part, every in of_part.items() if recognized(every) or any(map(_is_outside, every))}
-    empty = [part for part, groups in inside.items() if all(one.kind == OF_NUMBERS for one in groups)]
+    wrong = {one.case.part for one in verdicts if failed(one)}
+    empty = [part for part, groups in inside.items() if not groups and wrong.isdisjoint(built_of.get(part, ()))]
     if nothing := [part for part in empty if part not in known]:
         what = "no race, nothing out of bounds, nothing read before it was written"
         console.print()

@@ -18,6 +18,7 @@ from common.diagnosis.locating import (
     OR_UNWRITTEN,
     SEPARATION,
     UNUSED_BITS,
+    edge_of_a_tile,
     holds,
     locate,
     nameless_nan,
@@ -75,12 +76,12 @@ class Diagnosis:
         told = [*told, *exact] if self.names[:1] == [UNSTEADY] else [*exact, *told]
         return [*told, *self.where, *self.unless_clean, *self.table.lines, *self.table.says, *self.hints]
 
-    def tell(self, name: str, sentence: str) -> None:
+    def tell(self, name: str, sentence: str, is_sure: bool = False) -> None:
         """Puts what was concluded from the output in front, where no known mistake explains it."""
         self.names.append(name)
         self.exact.insert(0, sentence)
         self.possible = {name: sentence}
-        self.concluded = True
+        self.concluded = not is_sure
 
 
 def diagnose(
@@ -159,6 +160,7 @@ def diagnose(
         found.names += [name] if name and not found.names else []
     where = locate(out, ref, bound, axes, nan_from)
     found.where = where[:1] if equals_known_mistake else where
+    found.hints += [] if equals_known_mistake else edge_of_a_tile(wrong, axes)
     if not equals_known_mistake and bool(nameless_nan(out, ref).any()):
         found.unless_clean.append(OR_UNWRITTEN)
     return found

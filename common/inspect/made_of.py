@@ -59,7 +59,8 @@ def made_of(place: Place, files: Iterable[str], member: str = "") -> list[Place]
     if not stored:
         search.follow(statement, where, 1, member)
     search.run()
-    return [Place(file, line) for file, line in sorted(search.found, key=lambda one: (search.found[one], one))]
+    nearest = sorted(search.found, key=lambda one: (search.found[one], one[0], -one[1]))  # and the last of a loop first
+    return [Place(file, line) for file, line in nearest]
 
 
 def members_at(place: Place) -> list[str]:
@@ -86,9 +87,13 @@ def function_begin(place: Place) -> int:
 
 
 def is_head(place: Place) -> bool:
-    """Whether a loop or a condition begins in a line."""
+    """Whether a line holds nothing but the head of a loop or of a condition."""
     source = read(place.file)
-    return any(line_of(head) == place.line for head in source.heads(place.line)) if source else False
+    heads = [one for one in source.heads(place.line) if line_of(one) == place.line] if source else []
+    bodies = [one.child_by_field_name("body") or one.child_by_field_name("consequence") for one in heads]
+    return bool(heads) and not any(
+        one and one.type != "compound_statement" and line_of(one) == place.line for one in bodies
+    )
 
 
 @dataclass(frozen=True)

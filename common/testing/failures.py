@@ -108,11 +108,11 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
 
 
 def _is_chance(name: str, alike: Sequence[Verdict], failures: Sequence[Verdict]) -> bool:
-    """Whether outputs equal a known wrong answer by chance: fewer than those in which it would show and that do not; or
-    one alone, while larger ones do not, or are too large for it to be known whether it would."""
+    """Whether outputs equal a known wrong answer by chance: fewer than those in which it would show and that do not,
+    or all of them by their NaN alone; or one, while larger ones do not, or are too large for it to be known."""
     failed = [one for one in failures if one.status == FAIL]
     refuting = [one for one in failed if name in one.found.refuted]
-    if len(refuting) > len(alike):
+    if len(refuting) > len(alike) or (refuting and all(one.found.concluded for one in alike)):
         return True
     size = alike[0].elements
     larger = [one for one in refuting if one.elements >= size]
@@ -174,24 +174,32 @@ def print_failures(
         return
     follow: dict[tuple[str, ...], list[str]] = {}
     whole, with_hints = MOST_WHOLE, with_table
-    for part, every in parts.items():
+    named: set[str] = set()  # what is recognized is told first and once, and then no other known mistake is
+    certain = [part for part, every in parts.items() if causes_of(of_first_step(every))[0].is_recognized]
+    for part, every in sorted(parts.items(), key=lambda one: one[0] not in certain):
         failures = of_first_step(every)
         if stages := failed_stages(part, parts, built_of or {}):
             follow.setdefault(tuple(stages), []).append(part)
             continue
         causes = causes_of(failures)
+        is_recognized = causes[0].is_recognized
         if told := only_these(failures, verdicts):
             say(console, f"\n{part}: {told[1]}")
-        if causes[0].is_recognized or (whole and not any(inside.values())):
+        if is_recognized and named & {*causes[0].verdicts[0].found.possible}:
+            names = "; ".join(one.case.name for one in causes.pop(0).verdicts[:MOST_NAMES])
+            say(console, f"\n{part}: the same mistake shows in: {names}")
+        elif is_recognized or (whole and not named and not any(inside.values())):
             cause = causes.pop(0)
             sentences = cause.sentences(part in inside, with_table, with_hints)
             _print_whole(console, cause, sentences)
+            named |= {*cause.verdicts[0].found.possible} if is_recognized else set()
             if cause.verdicts[0].found.table.lines and not with_table and not cause.is_recognized:
                 say(console, "--all shows the numbers of each stage.", indent=2)
             with_table, whole = False, whole - 1  # a screen holds no more than one table
-        for cause in causes[:MOST_BRIEF]:
-            _print_brief(console, cause, bool(inside.get(part)))
-        if left := sum(len(cause.verdicts) for cause in causes[MOST_BRIEF:]):
+        most = 1 if named or inside.get(part) else MOST_BRIEF
+        for cause in causes[:most]:
+            _print_brief(console, cause, bool(inside.get(part)), bool(named))
+        if left := sum(len(cause.verdicts) for cause in causes[most:]):
             say(console, f"{part}: {counted(left, 'more case')} failed in other ways; --all reports every one")
         if len(every) > len(failures):
             names = "; ".join(one.case.name for one in every if one not in failures)
@@ -213,12 +221,13 @@ def _print_whole(console: Console, cause: Cause, sentences: Sequence[str]) -> No
     _print_same(console, cause)
 
 
-def _print_brief(console: Console, cause: Cause, with_finding: bool) -> None:
-    """A line of a failure; next to a finding of the checked build only what is measured, no guess."""
+def _print_brief(console: Console, cause: Cause, with_finding: bool, is_explained: bool) -> None:
+    """A line of a failure; next to a finding of the checked build, or what is recognized, only what is measured."""
     first = cause.verdicts[0]
     lines = cause.sentences()[:1]
-    if first.found.where and (with_finding or not cause.says):
-        lines = ["" if with_finding and first.found.concluded else cause.says, first.found.where[0]]
+    if first.found.where and (with_finding or is_explained or not cause.says):
+        is_guess = is_explained or (with_finding and first.found.concluded)
+        lines = ["" if is_guess else cause.says, first.found.where[0]]
     said = f"{full_name(first.case)}  {first.status}: " + " ".join(line for line in lines if line)
     say(console, said, indent=0)
     _print_same(console, cause)

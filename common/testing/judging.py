@@ -28,7 +28,7 @@ from common.diagnosis.diagnose import UNSTEADY, diagnose, matching
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan
 from common.diagnosis.mistakes.known import Words, any_mistakes
 from common.diagnosis.mistakes.layouts import layout_mistakes
-from common.diagnosis.mistakes.read_scores import explain_scores
+from common.diagnosis.mistakes.read_scores import explain_scores, explain_sums
 from common.diagnosis.mistakes.weights import explain_weights
 from common.diagnosis.stages import show_stages
 from common.reference.bounds import max_error_of
@@ -231,11 +231,12 @@ def _explain(
         stages = case.stages(**doubles)
         if open_ and weights is not None:
             told = explain_weights(weights, stages.get("P"))
+            zeros = explain_sums(weights, stages["S"]) if "S" in stages else None
             if not told and "S" in stages:
                 told = explain_scores(weights, stages["S"])
-            if told:
+            if told := zeros or told:
                 found.names = [name for name in found.names if name != "slices moved"]  # the weights tell more
-                found.tell(*told)
+                found.tell(*told, is_sure=bool(zeros))
         foreign = any(bool(one.any()) for one in (nan_from or {}).values())
         if not found.names and not foreign and (told := nan_told(caller, case, inputs, out, ref, around)):
             found.signs.append(told)

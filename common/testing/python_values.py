@@ -63,7 +63,6 @@ def told(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Tensor]) 
 
 def first_wrong(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Tensor]) -> WrongCall | None:
     """The same; it raises what comes of calls that nothing is known of."""
-    right_ones: dict[str, None] = {}
     for one in recorded:
         call = Call(
             str(one["function"]),
@@ -80,11 +79,10 @@ def first_wrong(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Te
         if wrong:
             values = {name: read(kept) for name, kept in one["values"].items()}
             good = _right_ones(values, right, came)
-            says = _told(case, call, right, came, wrong, good, list(right_ones)) + _exchanged(values, right)
+            says = _told(case, call, right, came, wrong, good) + _exchanged(values, right)
             known, source = [name for name in values if name in good], (str(one["source"]), int(one["first_line"]))
             nearest = frozenset(number for number, _ in made_of(*source, known=known, most=NEAREST))
             return WrongCall(says, tuple(made_of(*source, known=known)), nearest)
-        right_ones[call.function] = None
     return None
 
 
@@ -155,12 +153,9 @@ def _told(
     came: Mapping[str, object],
     wrong: Sequence[str],
     good: Sequence[str],
-    before: Sequence[str],
 ) -> str:
     which = f"call {call.number} of {call.function}" if call.number > 1 else f"the first call of {call.function}"
-    says = f"In {case.python.module}.py, {which} is the first to return a wrong result for correct arguments"
-    others = [name for name in before if name != call.function]
-    says += f" (right before it: {', '.join(others)}). " if others else ". "
+    says = f"In {case.python.module}.py, {which} returns a wrong result for correct arguments. "
     of = _quoted(wrong[0]) if wrong[0] else "What it returns"
     of = f"{of[0].upper()}{of[1:]}" if wrong[0].isdigit() else of
     says += f"{of}{_difference(came[wrong[0]], _part(right[RETURNED], wrong[0]))}."

@@ -81,7 +81,8 @@ def scores_mistakes(q: Tensor, k: Tensor) -> list[Mistake]:
 
 def mask_mistakes(s: Tensor, keys_left: int, diagonal: int) -> list[Mistake]:
     """Wrong masked scores [B_R, B_C]."""
-    places = _rows(s.device) | _columns(B_C, s.device) | {"keys_left": keys_left, "diagonal": diagonal}
+    sizes = {"keys_left": keys_left, "diagonal": diagonal, "per_lane": KEYS}
+    places = _rows(s.device) | _columns(B_C, s.device) | sizes
     return [
         known("nothing masked", lambda: s),
         known("masked scores are 0", lambda: masked(s, keys_left, diagonal, 0.0)),

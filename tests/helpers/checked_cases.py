@@ -355,6 +355,8 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         right("pair_atomics", [64, 128, 64, 128]),
         wrong("shuffle_after_return", finding("absent_lane", "shuffle after return")),
         right("shuffle_before_return", [190]),
+        wrong("ballot_after_return", finding("absent_vote", "vote after return")),
+        right("ballot_before_return", [39]),
         wrong("shuffle_from_unnamed_lane", finding("absent_lane", "unnamed source")),
         wrong("volatile_tail", race("tail step", variable="sums")),
         right("active_lanes_aggregate", [118]),

@@ -15,6 +15,9 @@ TASK2 = Planted(
         # row_sum_kernel
         "sum_without_the_loop": [("«i += ROW_THREADS») sum +=", "i = cols", 1)],
         "sum_assigned": [("sum += row_x[i];", "sum = row_x[i];", 1)],
+        "row_sum_without_the_tail": [
+            ("«i < cols»; i += ROW_THREADS) row_sum", "i < cols / ROW_THREADS * ROW_THREADS", 1)
+        ],
         "sum_of_row_0": [("«x + static_cast<size_t>(blockIdx.x) * cols»;\n    // BEGIN", "x", 1)],
         "sum_without_the_tree": [(f"«active > 0»; {TREE}", "active > ROW_THREADS", 1)],
         "tree_starts_late": [(f"active = «ROW_THREADS / 2»; active > 0; {TREE}", "ROW_THREADS / 4", 1)],
@@ -123,6 +126,7 @@ OF_STAGES = {
     "first_key_of_the_lane",
     "scores_assigned",
     "row_of_the_warp",
+    "neighbors_masked",
     "key_of_the_lane",
     "p_not_added",
     "l_overwritten",
@@ -158,6 +162,7 @@ TASK4 = Planted(
         "sees_one_ahead": [(SEES, "key > row + diagonal + 1", 1)],
         "masked_with_0": [("s[r][c] = «-INFINITY»;", "0.0f", 1)],
         "row_of_the_warp": [("row = «first_row + r», key = lane + 32 * c;", "r", 1)],
+        "neighbors_masked": [("row = first_row + r, key = «lane + 32 * c»;", "lane * T::KEYS + c", 1)],
         "key_of_the_lane": [("row = first_row + r, key = «lane + 32 * c»;", "lane", 1)],
         # online_softmax
         "p_not_added": [("state.l[r] += p;", "", 1)],
@@ -222,6 +227,8 @@ TASK6 = Planted(
             ("= «key[row * head_dim + col]»;", "value[row * head_dim + col]", 1),
             ("= «value[row * head_dim + col]»;", "key[row * head_dim + col]", 1),
         ],
+        # score_keys
+        "hidden_keys_score_0": [("first_key + i < length ? sum : «-INFINITY»", "0.0f", 1)],
         # accumulate_values
         "no_key_yet": NO_KEY_YET,
         "l_not_rescaled": [("state.l *= rescale;", "", 1)],

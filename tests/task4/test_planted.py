@@ -20,7 +20,7 @@ NAN = "-inf was subtracted from -inf"  # among what to look for
 PLANTED = [
     ("Q_rows_of_the_first_warp", "full: 64 tokens", OTHERS, f"Row {T64.B_r // T64.warps} holds what belongs in row 0"),
     ("end_of_keys_not_masked", "full: 1 query, 257 keys", "padding counts", r"only \d+ of \d+ keys"),
-    ("end_of_keys_not_masked", "full: 257 queries, 1 key", "padding counts", r"exp\(0\) is not nothing"),
+    ("end_of_keys_not_masked", "full: 257 queries, 1 key", "padding counts", r"exp\(0\) is not 0"),
     ("not_causal", CAUSAL, "causal mask missing", "the tiles that the diagonal crosses are not masked"),
     ("not_causal", LOWER_RIGHT, "causal mask missing", r"keys of the future \(j > i \+ 90\)"),
     ("diagonal_hidden", CAUSAL, "mask off by one", "its own position included"),

@@ -43,6 +43,7 @@ PLANTED = [
     ("masked_with_0", ENDS, "masked scores are 0", "must be -INFINITY"),
     ("row_of_the_warp", DIAGONAL, "row = r", r"it should be `row = first_row \+ r`"),
     ("key_of_the_lane", BOTH, "key = lane", r"it should be `key = lane \+ 32 \* c`"),
+    ("neighbors_masked", ENDS, "key = lane * per_lane + c", r"it should be `key = lane \+ 32 \* c`"),
     ("no_key_yet", P, "no key yet", "subtract 0 there"),
     ("maximum_of_the_tile", P, "m_new = rowmax(s)", r"it should be `m_new = maximum\(m, rowmax\(s\)\)`"),
     ("maximum_of_the_tile", M, "m_new = rowmax(s)", r"it should be `m_new = maximum\(m, rowmax\(s\)\)`"),

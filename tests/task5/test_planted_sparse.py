@@ -60,6 +60,7 @@ SPARSE = Planted(
         "window_scale_forgotten": [("window, causal, «scale * LOG2_E»", "LOG2_E", 1)],
         # compress_block_mask_kernel
         "first_32_columns": [("«start < k_blocks»; start += 32", "start < 32", 1)],
+        "lanes_leave_before_a_vote": [("«start < k_blocks»; start += 32", "start + lane < k_blocks", 1)],
         "mask_inverted": [("column < k_blocks && mask[column]", "column < k_blocks && !mask[column]", 1)],
         "places_begin_again": [(PLACE, "__popc(lanes & ((1u << lane) - 1))", 1)],
         "counts_not_added_up": [("count += __popc(lanes);", "count = __popc(lanes);", 1)],
@@ -169,6 +170,7 @@ CHECKED = [
     ("ends_behind_the_last_key", BOTH, "out_of_bounds", "key|value"),
     ("row_of_the_tile", BY_64, "out_of_bounds", "counts|columns"),
     ("number_not_checked", "blocks: invalid block numbers", "out_of_bounds", "key|value"),
+    ("lanes_leave_before_a_vote", LONG_LISTS, "absent_vote", ""),
 ]
 
 test_a_mistake_is_caught = named(SPARSE, CASES, PLANTED)

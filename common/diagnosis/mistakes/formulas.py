@@ -149,7 +149,7 @@ def or_nothing(answer: Callable[[str], Tensor], wrong: str) -> Tensor:
     """The answer; empty where there is none."""
     try:
         return answer(wrong)
-    except (ArithmeticError, IndexError, RuntimeError, TypeError):  # the sizes do not fit: it has no answer
+    except (ArithmeticError, IndexError, NameError, RuntimeError, TypeError):  # the sizes do not fit: it has no answer
         return torch.empty(0)
 
 
@@ -213,6 +213,8 @@ def _others(node: ast.AST) -> Iterator[ast.expr]:
             yield from (of(right, op, left), of(left, ast.Add(), right), left)
         if isinstance(op, ast.Add):
             yield from (left, right, of(left, ast.Sub(), right))
+            if isinstance(left, ast.Name) and isinstance(right, ast.BinOp) and isinstance(right.left, ast.Constant):
+                yield of(of(left, ast.Mult(), ast.Name("per_lane")), op, right.right)  # neighbors for strided ones
         if isinstance(op, ast.Mult):
             yield from (left, right)
         if isinstance(op, ast.Div):

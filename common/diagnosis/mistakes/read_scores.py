@@ -1,4 +1,4 @@
-"""What the scores say that the weights of attention were made of: explain_scores(weights, scores).
+"""What the scores say that the weights of attention were made of: explain_scores(weights, scores), explain_sums(...).
 
 The logarithm of a row's weights is the row's scores, up to a number that is the same for all keys of the row. Without
 that number they can be compared with the right ones: whether a row has the scores of another.
@@ -16,6 +16,9 @@ known = Words(__file__)
 LEAST_WEIGHT = 1e-7  # below it float32 tells little of the logarithm
 SAME = 0.02  # of a score's difference
 MOST_ROWS = 64
+SAME_SUM = 2e-5  # of a row of weights: how far float32 may be away
+CLEAR = 0.05  # how far from a whole number of keys
+LEAST_ROWS = 4  # whose sums hold keys too many
 Told = tuple[str, str] | None
 
 
@@ -38,6 +41,24 @@ def explain_scores(got: Tensor, scores: Tensor) -> Told:
     if float((centered - _centered(torch.where(used, scores, 0.0), used)).abs().max()) < SAME:
         return None  # the scores are right
     return _explain_rows(centered, used, scores)
+
+
+def explain_sums(got: Tensor, scores: Tensor) -> Told:
+    """(a name, what the report says) where rows are divided by a sum that holds exp(0) some whole times too often."""
+    used = torch.isfinite(scores) & ~got.isnan().any(-1, keepdim=True)
+    if got.shape != scores.shape or bool(((got > LEAST_WEIGHT) & ~used).any()):
+        return None
+    total = torch.where(used, scores, -torch.inf).exp().sum(-1)
+    times = total / got.sum(-1) - total  # the sum of the exponentials that divides a row is total / got.sum(-1)
+    exact = used.any(-1) & (total * SAME_SUM < CLEAR) & (got.sum(-1) > LEAST_WEIGHT)
+    shares = torch.where(used, scores, -torch.inf).softmax(-1) * got.sum(-1, keepdim=True)
+    if not bool(((got - shares).abs() <= SAME_SUM)[exact].all()):
+        return None
+    times = times[exact]
+    whole = times.round()
+    if bool(((times - whole).abs() > CLEAR).any()) or bool((whole < 0).any()) or int((whole > 0).sum()) < LEAST_ROWS:
+        return None
+    return known.says("keys with score 0", count=int(whole[whole > 0][0]))
 
 
 def _centered(x: Tensor, used: Tensor) -> Tensor:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from common.inspect.source_lines import Place, SourceLines, instance_of, place_of
 
 # What changes no result by itself: writes of equal values, a plain read that an atomicCAS checks, a volatile flag
-# between fences.
-HARMLESS = ("same_value", "stale_read", "volatile_flag")
+# between fences. Nor need a vote without lanes that have returned, but it may explain a wrong result.
+VOTE = "absent_vote"
+HARMLESS = ("same_value", "stale_read", "volatile_flag", VOTE)
 # What flowed into a wrong output and should not have, see flow/
 OF_FLOW = (
     "not_stored",
@@ -29,6 +30,7 @@ OF_FLOW = (
     "wrong_value",
 )
 NOT_LAUNCHED = "was not launched"  # in the detail of a not_read: the lines are then where the kernel is launched
+READS_OTHERS = "It reads "  # in the detail of a not_read: elements in place of those that are missing
 ENDS_THE_KERNEL = ("out_of_bounds", "misaligned", "use_after_free")  # the case then reports an error as well
 
 
@@ -64,6 +66,7 @@ class Finding:
         accesses: the one that was noticed, then the earlier one that it conflicts with.
         detail: further text of the tool.
         lines: further ones that it tells of.
+        singled: whether the evidence leaves the first of these alone.
     """
 
     kind: str
@@ -78,6 +81,7 @@ class Finding:
     accesses: tuple[Access, ...] = ()
     detail: str = ""
     lines: tuple[Place, ...] = ()
+    singled: bool = False
 
     @property
     def kernel_name(self) -> str:

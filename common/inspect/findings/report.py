@@ -14,14 +14,15 @@ from rich.markup import escape
 
 from common.console.terminal import say
 from common.console.words import counted
-from common.inspect.findings.model import NOT_LAUNCHED, OF_FLOW, Access, Finding, Group
+from common.inspect.findings.model import NOT_LAUNCHED, OF_FLOW, READS_OTHERS, VOTE, Access, Finding, Group
 from common.inspect.findings.words import NO_GUARD, explained, happened, is_named, pieces_of, within_a_turn
-from common.inspect.made_of import made_of
+from common.inspect.made_of import is_head, made_of
 from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_before, leaving, origins, used_in, writers
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
+from common.source.reader import read
 
-PASSED = "Its arguments are passed in:"
+PASSED = "Calls that pass its arguments:"
 MOST_QUOTED = 2  # lines of the screen that a quoted access or call takes
 MOST_LINES, MOST_SHOWN = 4, 8  # that are quoted below a sentence, and below all sentences about a finding
 MOST_GROUPS = 12  # printed in full
@@ -41,7 +42,7 @@ _VERBS = {
     "write": "writes",
     "atomic": "updates atomically",
     "async copy": "starts a copy to",
-    "wait": "is",
+    "wait": "is here",
 }
 
 
@@ -63,20 +64,28 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
 
     times = f", {group.count:,} times" if group.count > 1 else ""
     console.print(f"\n[bold red]{number}. {escape(happened(finding))}[/]{times}", highlight=False)
-    for access in finding.in_order:
-        _print_access(console, access, who_did(finding, access), quoted)
+    lead = leading_line(finding)
+    if lead:
+        say(console, f"-> {lead.shown}", indent=3)
+        _quote(console, lead.text, 9, MOST_QUOTED)
+        quoted.add(Place(lead.file, lead.line))
+    mine = [one for one in finding.in_order if one.place and owned([one.place])]
+    of_flow = finding.kind in OF_FLOW  # these lead to a line of the student
+    for access in sorted(finding.in_order, key=lambda one: of_flow and one not in mine):
+        mark = "  " if lead or (of_flow and mine and access not in mine) else "->"
+        _print_access(console, access, f"{mark} ", who_did(finding, access), quoted)
     if finding.launch and not finding.accesses:
         tell(f"{finding.launch.shown}  {finding.launch.text}")
     tell(explained(finding))
     left = MOST_SHOWN
     made = made_in(finding) if number == 1 else []  # a screen holds no more
     name = len({place.file for _, every in made for place, _ in every}) > 1
-    here = {(one.place.file, one.place.line) for one in finding.accesses if one.place}
+    here = {(one.file, one.line) for one in (lead, *(access.place for access in finding.accesses)) if one}
     for what, every in made:
         places = [one for one in every if (one[0].file, one[0].line) not in here]
         if not places:
             continue
-        shown = sorted(places[: min(MOST_LINES, left)], key=lambda one: _by_line(one[0]))
+        shown = places[: min(MOST_LINES, left)]
         left -= len(shown)
         tell(what if shown else f"{what} {_numbers(places, name)}")
         for place, text in shown:
@@ -101,6 +110,28 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
     where = [_blocks(finding), f"launched at {finding.launch.shown}" if finding.launch and finding.accesses else ""]
     where.append(_cases(group.cases))
     tell("; ".join(part for part in where if part))
+
+
+def leading_line(finding: Finding) -> Place | None:
+    """Of what flowed wrong the line of the student that is singled out: by the evidence, or, where given code makes all
+    accesses, because it calls that code."""
+    places = [one.place for one in finding.accesses if one.place]
+    if finding.kind == "out_of_bounds":
+        return _only_call(places[0]) if places else None
+    if finding.singled or (finding.kind == "wrong_value" and finding.lines and not owned(places)):
+        return finding.lines[0]
+    if finding.kind not in OF_FLOW or owned(places):
+        return None
+    return next(iter(owned(frame for place in places for frame in (*place.callers, *place.outer))), None)
+
+
+def _only_call(place: Place) -> Place | None:
+    """The call of the function that goes outside, where the same function has been called before, and stayed inside."""
+    called = next(iter(owned(place.callers[:1])), None)
+    source = read(place.file) if called else None
+    inner, outer = (source.function_at(one.line) for one in (place, called)) if source else (None, None)
+    calls = [one.line for one in outer.calls if one.name == inner.name] if inner and outer else []
+    return called if calls and min(calls) < called.line else None
 
 
 def may_be_the_index(finding: Finding) -> bool:
@@ -135,7 +166,7 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
             return _where_used(finding)
         where = "It is launched in:" if len(finding.lines) == 1 else "It is launched, and called, in:"
         return [(where, _with_text(finding.lines))]
-    if finding.kind == "barrier" and places:
+    if finding.kind in ("barrier", "absent_lane", VOTE) and places:
         return _who_comes(places[0])
     if not places or not (finding.kind in _OF_AN_INDEX or may_be_the_index(finding)):
         return []
@@ -149,12 +180,18 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if finding.lines:
         return [("The stored number is computed in:", _with_text(finding.lines)), *_passed(finding, places)]
     has_guard = NO_GUARD not in explained(finding)
-    if finding.kind in _DECIDED and has_guard and (lines := _deciding(places[-1])):
+    if finding.kind == "out_of_bounds" and leading_line(finding):
+        return _passed(finding, places)
+    if finding.kind in OF_FLOW:
+        places = owned(places) or places
+    is_decided = finding.kind in _DECIDED and has_guard and READS_OTHERS not in finding.detail
+    if is_decided and (lines := _deciding(places[-1])):
         told.append((_DECIDES, _with_text(lines[: MOST_GUARDS if finding.kind == "out_of_bounds" else None])))
     every = [one for place in dict.fromkeys(places) for one in origins(place, finding.variable)]
     told_before = {(one.file, one.line) for _, several in told for one, _ in several}
     places_at = {(one.file, one.line): one for one in every}
     lines = [one for at, one in places_at.items() if at not in told_before][:MOST_ORIGINS]
+    lines.sort(key=is_head)
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
         told.append((f"{race}Its address is computed in:", _with_text(lines)))
@@ -169,7 +206,7 @@ def _handed_to_given(finding: Finding, places: Sequence[Place]) -> list[tuple[st
     """Of given code, which goes wrong by what it is handed: the student's lines that this is made of."""
     files = [one.file for place in places for one in (*place.callers, *place.outer)]
     files += [finding.launch.file] if finding.launch else []
-    lines = sorted(owned(made_of(places[0], files))[:MOST_OWN], key=lambda one: (one.file, one.line))
+    lines = owned(made_of(places[0], files))[:MOST_OWN]
     return [("What it is given is computed in your lines:", _with_text(lines))] if lines else []
 
 
@@ -178,7 +215,9 @@ def _who_comes(place: Place) -> list[tuple[str, list[tuple[Place, str]]]]:
     leaves = list(dict.fromkeys(one for frame in (place, *place.callers) for one in leaving(frame)))
     lines = [one for one in _deciding(place) if one not in leaves]
     told = [("Lines by which threads leave:", _with_text(leaves))] if leaves else []
-    return [*told, (_COMES, _with_text(lines))] if lines else told
+    told += [(_COMES, _with_text(lines))] if lines else []
+    is_nearer = leaves and lines and leaves[0].line < lines[0].line < place.line
+    return told[::-1] if is_nearer else told
 
 
 def _passed(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[tuple[Place, str]]]]:
@@ -253,11 +292,11 @@ def who_did(finding: Finding, access: Access) -> str:
     return f"{_who(finding, access)} {_VERBS.get(access.action, access.action)}"
 
 
-def _print_access(console: Console, access: Access, who: str, quoted: set[Place]) -> None:
+def _print_access(console: Console, access: Access, mark: str, who: str, quoted: set[Place]) -> None:
     """ "-> task2/kernel.cu:94: thread (0,0,0) reads"; below it the source line, unless it is among those `quoted`."""
     where = access.place.shown if access.place else "source line unknown"
     inlined = f" {access.place.inlined_at}" if access.place and access.place.inlined_at else ""
-    say(console, f"-> {where}: {who}{inlined}", indent=3)
+    say(console, f"{mark}{where}: {who}{inlined}", indent=3)
     line = Place(access.place.file, access.place.line) if access.place else None
     if line and line.text and line not in quoted:
         quoted.add(line)

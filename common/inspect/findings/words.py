@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common.console.paths import shown_path
 from common.console.words import Sentences, counted
-from common.inspect.findings.model import Access, Finding
+from common.inspect.findings.model import VOTE, Access, Finding
 from common.inspect.origins import deciding, loop_waits, piece_of
 from common.inspect.source_lines import Place
 from common.source.reader import code_of, line_of, read
@@ -54,6 +54,7 @@ TITLES = {
     "copy_at_end": "copy under way when the block ends",
     "transaction_count": "wrong transaction count",
     "absent_lane": "shuffle from a lane that takes no part",
+    "absent_vote": "vote of a warp after lanes have returned",
     "not_stored": "never stored",
     "needlessly_stored": "overwritten",
     "not_read": "input not used",
@@ -123,7 +124,8 @@ def happened(finding: Finding) -> str:
         what = "freed twice"
     if finding.kind in ("leak", "double_free"):
         return f"{what}: {plain(finding.variable) or finding.detail}"
-    if finding.kind in ("barrier", "error", "absent_lane") or (not finding.variable and finding.kind in _NO_MEMORY):
+    without = not finding.variable and finding.kind in _NO_MEMORY
+    if without or finding.kind in ("barrier", "error", "absent_lane", VOTE):
         return what
     return f"{what}: {element_of(finding)}" + (f" ({finding.space} memory)" if finding.variable else "")
 

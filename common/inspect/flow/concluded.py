@@ -103,10 +103,8 @@ def _of_stage(trace: Trace, sources: Sources, stage: WrongStage, inputs: Mapping
     held = f"held {stage.before}" if stage.before else "had not been written"
     stages = "Q K^T, the masked scores, and the weights"
     meant = f"it does not hold {stage.meant} everywhere" if stage.meant else f"it holds none of {stages}"
-    text = f"Before this launch {array.name} {held}; after it {meant}. If it should be "
-    text += (
-        "that by then, the mistake is in this launch." if stage.meant else "one of them, the mistake is in this launch."
-    )
+    text = f"Before this launch {array.name} {held}; afterward {meant}. If it should by then, look at "
+    text += "what this launch is given, and at what it does."
     if stage.right is not None and stage.function is not None:
         bound = CLOSE * max(1.0, float(stage.right[torch.isfinite(stage.right)].abs().max()))
         cut = replace(

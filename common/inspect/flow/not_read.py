@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from common.inspect.findings.model import NOT_LAUNCHED, Access, Finding
+from common.inspect.findings.model import NOT_LAUNCHED, READS_OTHERS, Access, Finding
 from common.inspect.flow.reached import bits_of, mask_of, reached
 from common.inspect.flow.run import Run, access_of, finding_of, spread, which_depend
 from common.inspect.flow.silent import silent
@@ -102,9 +102,10 @@ def _reported(run: Run, reach: list[int], thread: int, name: str, missing: np.nd
     read = np.zeros(missing.size, dtype=bool)
     read[sources.of_read[mine[of_input[mine]]] - here.start] = True
     if read.any() and not (read & needed).any():
-        text += f" It reads {run.said(name, read)}."
+        text += f" {READS_OTHERS}{run.said(name, read)}."
     access = int((mine if mine.size else own)[-1])
-    fate, more = _fate(run, int(lost_here[0]), thread) if lost_here.size else ("", [])
+    is_lost = lost_here.size and READS_OTHERS not in text
+    fate, more = _fate(run, int(lost_here[0]), thread) if is_lost else ("", [])
     found = finding_of(run, "not_read", access, "read", f"{text}{fate}", more)
     of_store = trace.entry_of(int(run.writer[elements[0]])).place
     if of_store and not owned([trace.entry_of(access).place or of_store]):  # given code reads for it

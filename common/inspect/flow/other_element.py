@@ -23,9 +23,10 @@ def other_element(run: Run) -> Finding | None:
     sources, threads, wrong, right = run.sources, run.threads, run.wrong_threads, run.right
     uses = _uses(run)
     needed_by = {one: run.needs.of(run.stored_by(one)) for one in [*spread(wrong), *spread(right)]}
-    for name in sources.names:
+    of_input = {name: _among(uses, sources.of_read, run.slice_of(name)) for name in sources.names}
+    of_line = [(name, one) for name, mine in of_input.items() for one in _by_line(run, mine)]
+    for name, mine in [*of_input.items(), *of_line]:
         here = run.slice_of(name)
-        mine = uses[(sources.of_read[uses] >= here.start) & (sources.of_read[uses] < here.stop)]
         pairs = _used_and_needed(run, mine, name, {one: needed_by[one] for one in spread(right)})
         if any((used & ~needed).any() for used, needed in pairs.values()):
             continue  # its threads use this input for each other
@@ -42,6 +43,23 @@ def other_element(run: Run) -> Finding | None:
         access = int(mine[(threads[mine] == thread) & other[sources.of_read[mine] - here.start]][0])
         return _reported(run, access, thread, name, used)
     return None
+
+
+def _among(uses: np.ndarray, of_read: np.ndarray, here: slice) -> np.ndarray:
+    return uses[(of_read[uses] >= here.start) & (of_read[uses] < here.stop)]
+
+
+def _by_line(run: Run, uses: np.ndarray) -> list[np.ndarray]:
+    """The reads of each line, where there are several: one may read what it should."""
+    trace = run.trace
+    _, first, entries = np.unique(
+        trace.launch[uses].astype(np.int64) * (1 << 32) + trace.entry[uses], return_index=True, return_inverse=True
+    )
+    places = [trace.entry_of(int(uses[one])).place for one in first]
+    lines = [(place.file, place.line) if place else None for place in places]
+    every = list(dict.fromkeys(lines))
+    of_key = np.array([every.index(one) for one in lines], dtype=np.int64)
+    return [uses[of_key[entries] == number] for number in range(len(every))] if len(every) > 1 else []
 
 
 def _used_and_needed(

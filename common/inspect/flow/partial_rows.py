@@ -34,11 +34,14 @@ class SharedOut:
         first: what is wrong first: MAXIMA, SUMS or AFTER.
         unit: whose numbers were looked at: "thread" or "warp".
         stores: the lines that store them.
+        right, others: those of them at which every unit stores its maximum, and at which each stores something else.
     """
 
     first: int
     unit: str
     stores: list[Place]
+    right: list[Place]
+    others: list[Place]
 
     @property
     def says(self) -> str:
@@ -59,23 +62,28 @@ def shared_out(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> SharedOut 
     threads = int(trace.thread.max()) + 1
     for unit, width in (("thread", 1), ("warp", WARP)):
         unit_of = block_of * threads + trace.thread // width
-        told, places = [], []
+        told, places, right, others = [], [], [], []
         for block in spread(np.unique(block_of[wrong]).tolist()):
             one = _of_block(run, x.double(), run.slice_of(name), np.flatnonzero(block_of == block), unit_of)
             if one is None:
                 break
             told.append(one[0])
             places += one[1]
+            right.append(one[2])
+            others.append(one[3])
         else:
             if told:
-                return SharedOut(min(told), unit, list(dict.fromkeys(places)))
+                every = list(dict.fromkeys(places))
+                sure = ([one for one in every if all(one in each for each in some)] for some in (right, others))
+                return SharedOut(min(told), unit, every, *sure)
     return None
 
 
 def _of_block(
     run: Run, x: Tensor, here: slice, accesses: np.ndarray, unit_of: np.ndarray
-) -> tuple[int, list[Place]] | None:
-    """The same of one block, as one of the numbers above; None where one of its units stores nothing."""
+) -> tuple[int, list[Place], list[Place], list[Place]] | None:
+    """The same of one block: one of the numbers above, all stores, and those that every unit makes, of maxima and of
+    other numbers; None where one of its units stores nothing."""
     trace, cols = run.trace, x.size(1)
     shared = np.array([one.is_shared and one.unit == 4 for one in trace.memories])[trace.memory[accesses]]
     stores = accesses[trace.is_write[accesses] & shared]
@@ -86,6 +94,8 @@ def _of_block(
     reads = direct[(run.sources.of_read[direct] >= here.start) & (run.sources.of_read[direct] < here.stop)]
     largest_are_right = sums_are_right = True
     told = False
+    entries = {int(one): stores[trace.entry[stores] == one] for one in np.unique(trace.entry[stores])}
+    of_maximum, by_all = set(entries), set(entries)
     for unit in np.unique(unit_of[reads]):
         elements = np.unique(run.sources.of_read[reads[unit_of[reads] == unit]] - here.start)
         stored = np.unique(_finite(run, stores[unit_of[stores] == unit]))
@@ -99,11 +109,16 @@ def _of_block(
             continue
         told = True
         largest_are_right &= is_among(largest, stored)
+        for entry, several in entries.items():
+            of_unit = _finite(run, several[unit_of[several] == unit])
+            of_maximum -= set() if is_among(largest, of_unit) else {entry}
+            by_all -= set() if of_unit.size else {entry}
         shifts = [largest, float(row.max()), *every[np.abs(every - largest) < NEAR].tolist()]
         sums_are_right &= any(is_among(float(torch.exp(mine - m).sum()), stored) for m in shifts)
-    places = [trace.entry_of(int(one)).place for one in stores[np.unique(trace.entry[stores], return_index=True)[1]]]
+    places = {one: trace.entry_of(int(several[0])).place for one, several in entries.items()}
     first = MAXIMA if not largest_are_right else SUMS if not sums_are_right else AFTER
-    return (first, [place for place in places if place]) if told else None
+    sets = entries, sorted(of_maximum), sorted(by_all - of_maximum)
+    return (first, *([places[one] for one in some if places[one]] for some in sets)) if told else None
 
 
 def _finite(run: Run, stores: np.ndarray) -> np.ndarray:

@@ -75,7 +75,7 @@ def first_wrong(trace: Trace, case: Case, inputs: Mapping[str, Tensor], outputs:
                 reached = equal[0]
                 continue
             names, shares = list(stages), [_share(now, right) for right in stages.values()]
-            best = max(range(max(reached, 0), len(names)), key=shares.__getitem__)
+            best = max(range(min(reached + 1, len(names) - 1), len(names)), key=shares.__getitem__)
             meant = names[best] if shares[best] >= ENOUGH and best != reached else ""
             before = names[reached] if reached >= 0 else ""
             right = stages[meant].reshape(-1) if meant else None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from common.inspect.findings.model import Finding
 from common.inspect.flow.not_read import misses_nothing
-from common.inspect.flow.partial_rows import AFTER, MAXIMA, SharedOut, shared_out
+from common.inspect.flow.partial_rows import AFTER, MAXIMA, SUMS, SharedOut, shared_out
 from common.inspect.flow.partial_states import SAYS, SHARED, handed_on
 from common.inspect.flow.run import Run, finding_of
 from common.inspect.made_of import function_begin, is_head, made_of, members_at
@@ -41,9 +41,7 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     text = (
         f"{run.out_said(np.array([element]))} is stored here as {got[element]:.6g}; it should be {right[element]:.6g}. "
     )
-    arrives = misses_nothing(run, element)
-    if arrives:
-        text += "All inputs that it depends on reach this thread; what it computes from them is wrong. "
+    singled = False
     above, most = [one for one in lines if (one.file, one.line) != (place.file, place.line)], MOST_LINES
     if len(above) > MOST_LINES and (handed := handed_on(run, case, run.inputs)):
         text += SAYS[handed[0]] + " "
@@ -51,18 +49,20 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
         if handed[0] == SHARED:  # the loops come first that say which keys a warp reads
             loops = {(one.file, one.line) for read in handed[1] for one in deciding(read)}
             above.sort(key=lambda one: (one.file, one.line) not in loops)
+            singled = bool(above) and (above[0].file, above[0].line) in loops
     elif len(above) > MOST_LINES and (shared := shared_out(run, case, run.inputs)):
         text += shared.says + " "
         above, most = _beside(shared, above, run.files), MOST_BETWEEN
-    elif arrives:  # the loops bring what is needed: what is computed from it comes first
+        singled = shared.first == SUMS and bool(shared.right and shared.others and above)
+    else:  # the loops bring what is needed, or decide it: what is computed comes first
         above.sort(key=is_head)
+        if misses_nothing(run, element):
+            text += "All inputs that it depends on reach this thread; what it computes from them is wrong. "
     if len(above) > TOO_MANY:
         return None
     told = above[:most]
-    if len(above) > len(told):
-        text += f"{len(above)} of your lines contribute to it."
     found = finding_of(run, "wrong_value", access, "write", text.strip())
-    return replace(found, lines=tuple(told))
+    return replace(found, lines=tuple(told), singled=singled)
 
 
 def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Place]:
@@ -78,7 +78,20 @@ def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Pla
             of_maximum = min(of_maximum, set(owned(made_of(store, files, member))), key=len)
     if shared.first == MAXIMA:
         return [one for one in every if one in of_maximum]
+    if right := [store for store in shared.right if not members_at(store)]:  # stored at lines of its own
+        of_maximum = _above(right, files)
+        stores = {(one.file, one.line) for one in shared.stores}
+        first = _above(shared.others, files) - of_maximum - stores
+        nearest = [one for store in shared.others for one in owned(made_of(store, files))]
+        left = [one for one in dict.fromkeys([*nearest, *every]) if (one.file, one.line) not in of_maximum]
+        return sorted(left, key=lambda one: (one.file, one.line) not in first)
     return sorted(every, key=lambda one: one in of_maximum)  # what the maximum, which is right, is made of comes last
+
+
+def _above(stores: Sequence[Place], files: list[str]) -> set[tuple[str, int]]:
+    """The lines that what these lines store is made in, above each in its own function."""
+    found = [(one, store) for store in stores for one in made_of(store, files) if one.line <= store.line]
+    return {(one.file, one.line) for one, store in found if function_begin(one) == function_begin(store)}
 
 
 def _in_functions_of(places: Sequence[Place], lines: list[Place]) -> list[Place]:

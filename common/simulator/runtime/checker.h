@@ -235,6 +235,7 @@ void check_barrier_passed();
 void check_warp_operation(unsigned warp, uint32_t lanes, bool orders_memory);
 void check_barrier_after_return(Position at);                                // threads are gone that a barrier counts
 void check_absent_lane(const Thread& reader, unsigned source, bool gone);    // a shuffle reads from nobody
+void check_absent_votes(const Thread& voter, uint32_t gone);                 // lanes have returned before a vote
 void check_shared_placed(const Declaration& declaration, const char* address);
 
 }  // namespace simulator

@@ -1,6 +1,7 @@
 // findings.cpp - what the checker found: every kind of mistake once for each pair of source places, with the first
 // example and how often it was seen. The report is JSON; common/inspect/findings/model.py puts it into words.
 #include <stdio.h>
+#include <string.h>
 
 #include <map>
 #include <set>
@@ -127,6 +128,15 @@ void check_absent_lane(const Thread& reader, unsigned source, bool gone) {
     if (checker.mode == Mode::check)
         add_finding("absent_lane", {nullptr, "", 1, {}, 0},
                     {{Action::read, 0, 0, checker.worker->Block::index, reader.index, reader.position}}, detail);
+}
+
+void check_absent_votes(const Thread& voter, uint32_t gone) {
+    Quiet quiet;
+    if (checker.mode != Mode::check || strncmp(voter.operation, "__shfl", 6) == 0) return;  // see check_absent_lane
+    const std::string detail = std::to_string(__builtin_popcount(gone)) + " of the lanes that the mask of " + voter.operation +
+                               " names have returned, the first of them lane " + std::to_string(__builtin_ctz(gone));
+    add_finding("absent_vote", {nullptr, "", 1, {}, 0},
+                {{Action::read, 0, 0, checker.worker->Block::index, voter.index, voter.position}}, detail);
 }
 
 void add_host_access(const Place& place, Touch touch) {

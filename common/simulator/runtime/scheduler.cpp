@@ -299,6 +299,7 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
     if (combine) combine(warp.arguments, lanes);
 #ifdef SIMULATOR_CHECKED
     check_warp_operation(me.warp, lanes, combine == nullptr);
+    if (combine && lanes != mask) check_absent_votes(me, mask & ~lanes);
 #endif
 }
 

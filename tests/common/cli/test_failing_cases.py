@@ -101,3 +101,67 @@ def test_an_endless_loop_around_a_barrier_is_named_by_its_line() -> None:
     ]
     named = Verdict(case, ERROR, said=[*said, f"  at {FILE}:68 in row_sum_kernel"], is_endless=True)
     assert "active /= 2" in loops_of([named])[1].text
+
+
+def of_accesses(kind: str, *places: Place, **options: object) -> dict[str, list[Group]]:
+    """A finding of an access at each of these places, as it is noticed: the latest first."""
+    accesses = tuple(Access("read", 4, place, (0, 0, 0), (5, 0, 0)) for place in places)
+    return {"gemm": [Group([Finding(kind, "gemm_nt_kernel", accesses=accesses, **options)], ["gemm: 2 x 9"], 1)]}
+
+
+def test_the_line_that_the_evidence_leaves_leads_and_is_marked_alone() -> None:
+    lines = tuple(Place(FILE, line_of(text)) for text in ("row_sum += expf", "partial[threadIdx.x] = row_sum"))
+    out = printed(of_accesses("wrong_value", Place(FILE, 157), lines=lines, singled=True))
+    assert out.startswith(f"1. wrong number in gemm_nt_kernel: global memory -> {FILE}:{lines[0].line} for (int i")
+    assert out.count("->") == 1 and out.count("row_sum += expf") == 1
+    assert f"This number is computed in: {lines[1].line} partial" in out
+
+
+def test_a_line_of_the_student_comes_before_one_of_given_code() -> None:
+    given = Place(FILE, line_of("tile[r][threadIdx.x] = inside"), "load_tile")
+    own = Place(FILE, line_of("sums[i] += a_tile"), "multiply_tiles")
+    call = Place(FILE, line_of("load_tile(a_tile, a_matrix, M, K, first_row, k0);"), "gemm_nn_kernel")
+    out = printed(of_accesses("other_element", own, given))
+    assert out.count("->") == 1 and out.index(f"-> {FILE}:{own.line}:") < out.index(f"{FILE}:{given.line}:")
+    called = Place(FILE, given.line, "load_tile", (call,))
+    out = printed(of_accesses("other_element", called))
+    assert out.count("->") == 1 and out.index(f"-> {FILE}:{call.line} load_tile") < out.index(f"{FILE}:{given.line}:")
+
+
+def test_lines_that_keep_threads_from_a_barrier_follow_the_error() -> None:
+    barrier, loop = line_of("__syncthreads();"), line_of("for (unsigned active = ROW_THREADS / 2")
+    said = [f"barrier divergence: this thread reached __syncthreads at {FILE}:{loop + 2} while 32 thread(s) of its "]
+    said[0] += f"block wait at {FILE}:{barrier}"
+    case, text = Case("2 x 9", "softmax", lambda generator: {}, None, None, 1e-6, ()), io.StringIO()
+    print_diagnosis(Console(file=text, width=120), [Verdict(case, ERROR, said=said)], {})
+    out = " ".join(text.getvalue().split())
+    assert out.index("barrier divergence") < out.index(f"Which ones do is decided in: {loop} for (unsigned active")
+
+
+def test_of_several_calls_the_one_that_leaves_an_array_leads() -> None:
+    """Those before it stayed inside, so it is what this one passes; where the first one leaves, none is."""
+    file = "task4/solution/flash_attention.cu"
+    lines = Path(file).read_text().split("\n")
+    access, first, last = (
+        next(number for number, line in enumerate(lines, 1) if text in line)
+        for text in ("tile[row * STRIDE + col] =", "load_tile<T, B_r, D>(q_tile", "load_tile<T, B_c, D>(v_tile")
+    )
+
+    def told(call: int) -> str:
+        place = Place(file, access, "load_tile", (Place(file, call, "flash_attention_kernel"),))
+        return printed(of_accesses("out_of_bounds", place, variable="value", shape=(1, 8), byte_offset=32))
+
+    assert f"-> {file}:{last} load_tile<T, B_c, D>(v_tile" in told(last) and told(last).count("->") == 1
+    assert told(first).count("->") == 1 and f"-> {file}:{access}:" in told(first)
+
+
+def test_the_loop_around_a_vote_comes_before_a_return_before_it() -> None:
+    file = "task5/solution/sparse_attention.cu"
+    lines = Path(file).read_text().split("\n")
+    vote, loop, leave = (
+        next(number for number, line in enumerate(lines, 1) if text in line)
+        for text in ("__ballot_sync(0xff", "for (int start = 0; start < k_blocks", "if (row >= rows) return;")
+    )
+    out = printed(of_accesses("absent_vote", Place(file, vote, "compress_block_mask_kernel"), detail="3 have returned"))
+    assert "vote of a warp after lanes have returned" in out and "3 have returned: they bring nothing to it" in out
+    assert out.index(f"{loop} for (int start") < out.index(f"{leave} if (row >= rows) return")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from common.diagnosis.diagnose import diagnose
-from common.diagnosis.locating import locate
+from common.diagnosis.locating import edge_of_a_tile, locate
 
 AXES = ("batch", "row", "col")
 
@@ -22,8 +22,8 @@ def located(*where, shape=(3, 70, 100), value: float = 9.0) -> str:
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ((slice(None), slice(None), slice(96, None)), "Only col >= 96 is wrong (of 100); 96 is a multiple of 32"),
-        ((slice(None), slice(64, None)), "Only row >= 64 is wrong (of 70); 64 is a multiple of 64"),
+        ((slice(None), slice(None), slice(96, None)), "Only col >= 96 is wrong (of 100)."),
+        ((slice(None), slice(64, None)), "Only row >= 64 is wrong (of 70)."),
         ((slice(None), slice(0, 5)), "Only row < 5 is wrong (of 70)."),
         ((1,), "Only batch 1 (of 3) is wrong."),
         ((slice(None), slice(1, None, 2)), "Only row odd is wrong and every one of these."),
@@ -35,8 +35,23 @@ def test_errors_are_located(where: tuple, says: str) -> None:
     assert says in located(*where)
 
 
-def test_an_edge_is_not_claimed_where_there_is_none() -> None:
-    assert "multiple" not in located(slice(None), slice(None), slice(37, None))
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ((slice(None), slice(64, None)), "row 64 follows the last full 64:"),
+        ((slice(None), slice(None), slice(96, None)), "col 96 follows the last full 32:"),
+        ((slice(None), slice(None), slice(32, None)), "col 32 follows the first 32:"),
+        ((slice(None), slice(None), slice(37, None)), ""),
+        ((slice(None), slice(None), slice(64, 96)), ""),  # the last tile is right
+        ((slice(None), slice(None), slice(0, 64)), ""),
+        ((slice(None), slice(None), slice(80, None)), ""),  # divisible by 16, but there ends neither tile
+    ],
+)
+def test_a_tile_is_named_where_the_wrong_elements_are_those_past_it(where: tuple, says: str) -> None:
+    wrong = torch.zeros(3, 70, 100, dtype=torch.bool)
+    wrong[where] = True
+    told = edge_of_a_tile(wrong, AXES)
+    assert told[0].startswith(says) if says else told == []
 
 
 def test_nothing_is_said_of_a_right_output() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.read_scores import explain_sums
 from common.diagnosis.mistakes.weights import explain_weights
 
 torch.manual_seed(0)
@@ -65,3 +66,13 @@ def test_the_rounding_of_bfloat16_is_no_mistake() -> None:
 def test_one_row_alone_has_no_factor_in_common() -> None:
     told = explain_weights(0.98 * FULL[:1, :1], FULL[:1, :1])
     assert told is None or told[0] != "all weights times one factor"
+
+
+def test_keys_that_only_the_sum_holds_are_counted() -> None:
+    more = 3.0 * (torch.arange(40) % 4 == 1).double()[:, None]  # keys with the score 0, whose rows of V are zeros
+    hidden = SCORES.masked_fill(HIDDEN, -math.inf)
+    padded = hidden.exp() / (hidden.exp().sum(-1, keepdim=True) + more)
+    name, says = explain_sums(padded.float().double(), hidden)
+    assert name == "keys with score 0" and "in the first such row by 3:" in says
+    for other in (CAUSAL, 0.9 * CAUSAL, FACTORS * CAUSAL, FULL):
+        assert explain_sums(other, hidden) is None

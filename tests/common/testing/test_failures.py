@@ -1,6 +1,7 @@
 """Which failures belong together, and which are told first."""
 
 import io
+from dataclasses import replace
 
 import torch
 from rich.console import Console
@@ -145,3 +146,29 @@ def test_of_cases_with_one_cause_a_certain_one_is_told() -> None:
     (cause,) = causes_of([with_nan, certain])
     assert cause.is_recognized and cause.verdicts == [certain, with_nan]
     assert not causes_of([with_nan])[0].is_recognized
+
+
+def test_what_is_recognized_is_told_first_and_once_and_alone() -> None:
+    def of(part: str, name: str, **possible: str) -> Verdict:
+        one = failure(name, 5000, **possible)
+        return replace(one, case=replace(one.case, part=part))
+
+    text = io.StringIO()
+    mean, width = {"mean": "The mean is wrong."}, {"width": "It is divided by width - 1."}
+    causal = [of("causal", "a", **width), of("causal", "b", **width), of("causal", "1 row", **mean)]
+    print_failures(Console(file=text, width=100), [of("full", "1 column"), *causal, of("layer", "c", **width)])
+    told = text.getvalue()
+    assert told.index("causal: a") < told.index("full: 1 column")
+    assert told.count("width - 1") == 1 and "The mean" not in told
+    assert "causal: 1 row  FAIL: 3 of 9 elements are wrong." in told
+    assert "layer: the same mistake shows in: c" in told
+
+
+def test_an_answer_that_only_nan_equal_is_refuted_by_one_number() -> None:
+    of_nan = [failure(f"{columns} column", 5000, float("nan"), eps="eps is not added.") for columns in (1, 2)]
+    for one in of_nan:
+        one.found.concluded = True
+    assert causes_of(of_nan)[0].says == "eps is not added."
+    refuting = failure("31 columns", 5000, 0.5)
+    refuting.found.refuted = frozenset({"eps"})
+    assert [one.says for one in causes_of([*of_nan, refuting])] == ["", ""]

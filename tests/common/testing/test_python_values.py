@@ -48,7 +48,7 @@ PLANTED = [
         "P = torch.exp(S - shift)",
         "P = torch.exp2(S - shift)",
         "algorithm: causal, 96 tokens",
-        r"call of add_tile is the first .* \(right before it: tile_scores\)\. `l` at .*`O` is wrong.*`m`.* are right",
+        r"call of add_tile returns a wrong result for correct arguments\. `l` at .*`O` is wrong.*`m`.* are right",
         ["P = torch.exp2(S - shift)", "l = rescale", "O = rescale", "return RowState"],
     ),
     (
@@ -56,7 +56,7 @@ PLANTED = [
         "tile = slice(k_start, k_start + B_c)",
         "tile = slice(k_start, k_start + B_c - 1)",
         "algorithm: causal, 96 tokens",
-        r"call of attend is the first",
+        r"call of attend returns a wrong result",
         ["state = nothing", "seen = min", "for k_start", "tile = slice", "S = ", "state = add_tile", "return state"],
     ),
     (

@@ -48,7 +48,8 @@ NORM = Planted(
     },
     "flow",
 )
-SOLUTIONS = {"task7": NORM, "task2": TASK2, "task5": WINDOW, "task6": TASK6, "task6 split": SPLIT}
+MERGE = Planted("task3", {"lse_of_another_row": [("{lse[«part * rows + row»]}", "row * parts + part", 1)]}, "flow")
+SOLUTIONS = {"task3": MERGE, "task7": NORM, "task2": TASK2, "task5": WINDOW, "task6": TASK6, "task6 split": SPLIT}
 
 # task, mistake, case, kind, what the detail says, and what stands in a line among those that are shown
 PLANTED = [
@@ -76,6 +77,14 @@ PLANTED = [
         r"sums\[0\] depends on x\[0, :\]\. Nothing that reaches the thread .* made of 128 elements of x\[0, 1:256\]\. "
         r"Another thread reads x\[0, 1\] and stores it where it is shown\.",
         r"partial\[threadIdx\.x\] \+=|partial\[threadIdx\.x \+ active\]",
+    ),
+    (
+        "task3",
+        "lse_of_another_row",
+        "merge: 8 parts, head_dim 64",
+        "other_element",
+        r"depends on lse\[:, \d+\]; it uses",
+        r"score\[1\] = ",
     ),
     (
         "task6",
@@ -199,9 +208,9 @@ def test_of_keys_that_warps_share_the_loop_is_told_first():
 @pytest.mark.parametrize(
     ("mistake", "kernel", "says"),
     [
-        ("last_tile_dropped", "gemm_nt_kernel", "Before this launch scores had not been written; after it"),
+        ("last_tile_dropped", "gemm_nt_kernel", "Before this launch scores had not been written; afterward"),
         ("no_max", None, ""),  # the weights are right as long as nothing overflows
-        ("softmax_zeros", "softmax_kernel", "Before this launch scores held the scaled and masked scores; after it"),
+        ("softmax_zeros", "softmax_kernel", "Before this launch scores held the scaled and masked scores; afterward"),
     ],
 )
 def test_the_first_launch_with_a_wrong_result_is_told(mistake, kernel, says):
@@ -251,5 +260,13 @@ def test_the_lines_of_what_goes_wrong_first_are_told(mistake, says, line, other)
 @pytest.mark.slow
 def test_where_all_that_warps_store_is_right_it_goes_wrong_behind_that():
     (finding,) = followed_in(SOFTMAX.operators("sum_of_the_warps_twice", "simulator", checked=True), LARGE)
-    assert "What each warp stores of the entries that it reads is right" in finding.detail
+    assert "Each warp stores the largest of the entries that it reads, and the sum" in finding.detail
     assert not any("scores[i]" in one.text for one in finding.lines)
+
+
+def test_of_a_sum_that_lacks_the_tail_its_loop_is_singled_out():
+    """The maxima that threads store are right, and so the lines in which they are found."""
+    ops = TASK2.operators("row_sum_without_the_tail", "simulator", checked=True)
+    (finding,) = followed_in(ops, CASES["task2"]["softmax: 1023 columns"])
+    assert finding.singled and "row_sum +=" in finding.lines[0].text, finding.lines
+    assert not any("row_max = fmaxf" in one.text for one in finding.lines)

@@ -143,6 +143,16 @@ __global__ void partial_warp(const float* in, float* out, int n) {
 RUN(shuffle_after_return, 20, 1, { partial_warp<true><<<1, 32>>>(in.data, out.data, 20); })
 RUN(shuffle_before_return, 20, 1, { partial_warp<false><<<1, 32>>>(in.data, out.data, 20); })
 
+template <bool LEAVE>
+__global__ void count_above(const float* in, float* out, int n) {
+    int count = 0;
+    for (int i = threadIdx.x; i < (LEAVE ? n : n + 31 & ~31); i += 32)
+        count += __popc(__ballot_sync(0xffffffffu, i < n && in[i] > 0));  // line: vote after return
+    if (threadIdx.x == 0) out[0] = count;
+}
+RUN(ballot_after_return, 40, 1, { count_above<true><<<1, 32>>>(in.data, out.data, 40); })
+RUN(ballot_before_return, 40, 1, { count_above<false><<<1, 32>>>(in.data, out.data, 40); })
+
 __global__ void unnamed(const float* in, float* out) {
     const int t = threadIdx.x;
     float value = in[t];
