@@ -52,8 +52,8 @@ _PROGRESS = (
     "writing the page",
 )  # a terminal shows it and takes it away
 _POINTS = re.compile(r"  [\w-]+ +[\d.]+ of|Points:")
-_QUOTED = re.compile(r"( {4,}(?:\d+  )?)(\S.*)")  # a line of source in a report, of a list with its number before it
-_NUMBERED = re.compile(r" +\d+  \S")
+_QUOTED = re.compile(r"( {4,}(?:(?:[\w.]+:)?\d+  )?)(\S.*)")  # a line of source in a report, in a list with its number
+_NUMBERED = re.compile(r" +(?:[\w.]+:)?\d+  \S")
 _TIME = re.compile(
     r"[\d.,]+(?= *(ms|us|s|x|GB|MB)\b| and [\d.,]+ ms)|[\d.]+ \.\. [\d.]+|(?<=│) *[\d.,]+ *(?=│)| +|[─━]+"
 )

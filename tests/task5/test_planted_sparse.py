@@ -1,6 +1,7 @@
 """Mistakes planted in sliding window and block-sparse attention: every one is caught, and where it can be, named."""
 
 import pytest
+from checked_findings import findings_of
 from planted import (
     Planted,
     all_pass,
@@ -153,6 +154,7 @@ PLANTED = [
         r"\(column \+ 1\) \* block",
     ),
     ("blocks_taken_for_tiles", BY_64, "blocks taken for tiles", "c \\* block = c \\* 64"),
+    ("lanes_leave_before_a_vote", LONG_LISTS, "unwritten outputs", "14 of 606 elements still hold"),
     ("blocks_not_causal", CAUSAL, "causal mask missing", "keys of the future"),
     ("diagonal_not_masked", CAUSAL, "causal ignored inside diagonal blocks", "inside the tiles on the diagonal"),
     ("diagonal_left_out", CAUSAL, "diagonal left out", "begins at q_start"),
@@ -170,7 +172,6 @@ CHECKED = [
     ("ends_behind_the_last_key", BOTH, "out_of_bounds", "key|value"),
     ("row_of_the_tile", BY_64, "out_of_bounds", "counts|columns"),
     ("number_not_checked", "blocks: invalid block numbers", "out_of_bounds", "key|value"),
-    ("lanes_leave_before_a_vote", LONG_LISTS, "absent_vote", ""),
 ]
 
 test_a_mistake_is_caught = named(SPARSE, CASES, PLANTED)
@@ -184,3 +185,10 @@ test_the_checked_build_finds_nothing_in_the_solution = pytest.mark.slow(
 
 def test_every_mistake_is_planted_somewhere():
     assert set(SPARSE.mistakes) == {one[0] for one in PLANTED + RACES + CHECKED}
+
+
+@pytest.mark.slow
+def test_lanes_that_have_returned_before_a_vote_are_told():
+    found = findings_of(SPARSE.operators("lanes_leave_before_a_vote", "simulator", checked=True), CASES[LONG_LISTS])
+    (vote,) = [one for one in found if one.kind == "absent_vote"]
+    assert "28 of the lanes" in vote.detail and "__ballot_sync" in vote.accesses[0].place.text

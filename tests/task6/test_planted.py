@@ -33,7 +33,7 @@ PLANTED = [
     ("heads_not_divided_away", ONE_EACH, None, "elements are wrong"),
     ("key_and_value_exchanged", ONE_EACH, "key and value exchanged", "the values in that of the keys"),
     ("no_key_yet", "the first 20 keys masked", None, "-infinity was subtracted from -infinity"),
-    ("hidden_keys_score_0", GROUPED, "keys with score 0", "as if that many keys more .* had the score 0"),
+    ("hidden_keys_score_0", GROUPED, "keys with score 0", "as if that many keys more, .* had the score 0"),
     ("l_not_rescaled", RAGGED, "state not rescaled", "l must be multiplied by exp2f"),
     ("o_not_rescaled", RAGGED, "state not rescaled", "o must be multiplied by exp2f"),
     ("o_not_rescaled", LONG, "state not rescaled", "o must be multiplied by exp2f"),

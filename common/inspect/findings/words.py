@@ -186,7 +186,8 @@ def _race(finding: Finding) -> str:
     if pieces := pieces_of(finding):
         given = {"variable": finding.variable, "piece": pieces[0], "other": pieces[1], "wait": wait}
         return says("race_of_pieces", **lines, **given)
-    return says("race_within_an_iteration" if within_a_turn(finding) else "race", **lines, wait=wait)
+    own = "race_in_global_memory" if finding.space == "global" else "race"
+    return says("race_within_an_iteration" if within_a_turn(finding) else own, **lines, wait=wait)
 
 
 def pieces_of(finding: Finding) -> tuple[str, str] | None:

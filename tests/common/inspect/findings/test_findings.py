@@ -440,3 +440,9 @@ def test_accesses_of_two_blocks_name_their_blocks(kernel):
     finding = read({1: kernel(18)}, ("write", 1, B1, T0), ("write", 1, B0, T40), space="global", variable="out")
     text = " ".join(printed(("a case", [finding])).split())
     assert "block (0,0,0) thread (40,0,0) writes" in text and "block (1,0,0) thread (0,0,0) writes" in text
+
+
+def test_a_race_in_global_memory_is_first_one_of_an_index(kernel):
+    places = {1: kernel(2, 9), 2: kernel(5, 11)}
+    said = words_of(("a", [read(places, ("write", 1, B0, T0), ("read", 2, B0, T40), space="global")]))
+    assert said.index("the index is wrong in line") < said.index("Put a __syncthreads()")

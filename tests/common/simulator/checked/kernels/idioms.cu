@@ -146,7 +146,7 @@ RUN(shuffle_before_return, 20, 1, { partial_warp<false><<<1, 32>>>(in.data, out.
 template <bool LEAVE>
 __global__ void count_above(const float* in, float* out, int n) {
     int count = 0;
-    for (int i = threadIdx.x; i < (LEAVE ? n : n + 31 & ~31); i += 32)
+    for (int i = threadIdx.x; i < (LEAVE ? n : (n + 31) & ~31); i += 32)
         count += __popc(__ballot_sync(0xffffffffu, i < n && in[i] > 0));  // line: vote after return
     if (threadIdx.x == 0) out[0] = count;
 }
