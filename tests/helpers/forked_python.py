@@ -45,7 +45,8 @@ def become(call):
     else:
         exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
 
-sys.path.remove("")
+for one in ["", *os.environ.get("PYTHONPATH", "").split(os.pathsep)]:  # of a call they are its own
+    sys.path = [part for part in sys.path if part != one]
 requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
 for line in requests:
     call = json.loads(line)
@@ -67,14 +68,7 @@ become(call)
 def _server() -> subprocess.Popen[bytes] | None:
     if not hasattr(os, "fork"):
         return None
-    path_of_calls_alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd="/",
-        env=path_of_calls_alone,
-    )
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")
     atexit.register(server.kill)
     return server
 
