@@ -259,13 +259,13 @@ def told_of(
     built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[Group]]:
     """The findings that are reported in full: those of a part whose mistake is recognized, in itself or in a stage that
-    it is built of, only if they are surer. Where any is recognized, what flowed wrong elsewhere follows from it."""
+    it is built of, only if they are surer."""
     parts = {one.case.part for one in verdicts if failed(one)}
     known = {part for part in parts if recognized([one for one in verdicts if one.case.part == part])}
     return {
         part: [one for one in groups if _is_surer(one)]
         if known & {part, *failed_stages(part, parts, built_of or {})}
-        else [one for one in groups if not known or one.kind in LEADS]
+        else [*groups]
         for part, groups in inside.items()
     }
 

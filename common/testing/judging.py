@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.diagnose import UNSTEADY, diagnose, matching
-from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan
+from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan, wrong_mask
 from common.diagnosis.mistakes.known import Words, any_mistakes
 from common.diagnosis.mistakes.layouts import layout_mistakes
 from common.diagnosis.mistakes.read_scores import explain_scores, explain_sums
@@ -221,7 +221,9 @@ def _explain(
     found = diagnose(
         out, ref, verdict.bound, case.axes, mistakes, repeated, case.is_softmax, nan_from, bool(case.values)
     )
-    if not found.names and (equal := matching(out, ref, verdict.bound, layout_mistakes(doubles, case.reference))):
+    numbers = wrong_mask(out, ref, verdict.bound) & torch.isfinite(out)  # what is NaN alone, many a layout makes NaN
+    layouts = layout_mistakes(doubles, case.reference) if not found.names and bool(numbers.any()) else []
+    if equal := matching(out, ref, verdict.bound, layouts):
         found.names, found.exact = [equal[0].name], [equal[0].says]
         found.possible = {one.name: one.says for one in equal}
     if case.stages:

@@ -193,7 +193,7 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     lines = [one for at, one in places_at.items() if at not in told_before][:MOST_ORIGINS]
     lines.sort(key=is_head)
     if lines:
-        race = f"{OR_AN_INDEX} " if finding.kind == "race" else ""
+        race = f"{OR_AN_INDEX} " if finding.kind == "race" and "index" not in explained(finding) else ""
         told.append((f"{race}Its address is computed in:", _with_text(lines)))
     if not owned([*places, *(place for _, several in told for place, _ in several)]):
         told = _handed_to_given(finding, places) or told

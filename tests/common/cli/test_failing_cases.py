@@ -1,7 +1,6 @@
 """What the report says of failing cases before the verdicts, and what after them."""
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -166,15 +165,3 @@ def test_the_loop_around_a_vote_comes_before_a_return_before_it() -> None:
     out = printed(of_accesses("absent_vote", Place(file, vote, "compress_block_mask_kernel"), detail="3 have returned"))
     assert "vote of a warp after lanes have returned" in out and "3 have returned: they bring nothing to it" in out
     assert out.index(f"{loop} for (int start") < out.index(f"{leave} if (row >= rows) return")
-
-
-def test_what_flowed_wrong_in_another_part_does_not_lead_what_is_recognized() -> None:
-    case = Case("2 x 9", "full", lambda generator: {}, None, None, 1e-6, ())
-    known = Diagnosis(["padding"], ["Padding counts."], {"padding": "Padding counts."}, where=["3 are wrong."])
-    verdicts = [Verdict(case, FAIL, found=known, elements=500)]
-    verdicts += [Verdict(replace(case, part="causal"), FAIL, found=Diagnosis(where=["9 are wrong."]), elements=500)]
-    for kind, leads in (("not_needed", False), ("out_of_bounds", True)):
-        text = io.StringIO()
-        print_diagnosis(Console(file=text, width=120), verdicts, {"full": [], "causal": [group(kind)]})
-        assert text.getvalue().startswith("\n1. ") == leads
-        assert "Padding counts." in text.getvalue()
