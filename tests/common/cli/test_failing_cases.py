@@ -45,7 +45,7 @@ def test_where_a_number_is_computed_leads_where_no_mistake_is_known() -> None:
     assert out.startswith("1. wrong number in softmax_kernel: y[0, 5]")
     assert f"This number is computed in: {line_of(LINE)} {LINE}" in out
     assert out.index("computed in") < out.index("softmax: 2 x 9 FAIL 3 of 18 elements are wrong.")
-    assert "nothing read before it was written: softmax, gemm" in out
+    assert out.endswith("nothing read before it was written: gemm")
 
 
 def test_what_went_wrong_in_memory_comes_first_and_once() -> None:
