@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.kernels.cuda_graph import captured
-from common.kernels.gpt2.decode_step import SETTING, DecodeState
+from common.kernels.gpt2.decode_step import DecodeState
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.forward import PrefillAttention, up_to_last_attention
 from common.kernels.gpt2.weights import Weights
@@ -31,7 +31,8 @@ class PromptBuffer:
 
         buffer.put(prompts, ...); buffer.upload(seq_len, sampled); buffer.uploaded()
 
-    The upload reads what was put before it runs, so it can be captured.
+    The upload reads what was put before it runs, so it can be captured. Pinned memory may be slow to write: numbers are
+    put there many bytes at a time.
     """
 
     def __init__(self, state: DecodeState) -> None:
@@ -39,7 +40,6 @@ class PromptBuffer:
         on_gpu = state.inputs.is_cuda
         self.host = torch.zeros(state.inputs.shape, dtype=torch.int32, device="cpu", pin_memory=on_gpu)
         self._bytes = memoryview(self.host.numpy()).cast("B")
-        self._uniforms = self.host[3 * SETTING : state.drawn].view(torch.float64).view(state.uniforms.shape)
         self._copied = torch.cuda.Event() if on_gpu else None
 
     def put(
@@ -57,8 +57,8 @@ class PromptBuffer:
             self._copied.synchronize()  # nothing still reads the memory that is now written
         if draws is not None:
             uniforms, temperature, top_k, top_p = draws
-            self._uniforms[: len(uniforms)] = uniforms
-            struct.pack_into("dxxxxxxxxdxxxxxxxxq", self._bytes, 0, temperature, top_p, top_k)
+            settings = struct.pack("dxxxxxxxxdxxxxxxxxqxxxxxxxx", temperature, top_p, top_k)
+            self._write(0, settings + uniforms.numpy().tobytes())
         batch = len(self.state.positions)
         ends = [len(prompt) for prompt in prompts]
         values = [end - 1 for end in ends] + ends + [0] * (2 * batch)  # positions, lengths, steps, finished
@@ -66,7 +66,10 @@ class PromptBuffer:
         for prompt, end in zip(prompts, ends, strict=True):
             values += prompt
             values += [0] * (seq_len - end)
-        struct.pack_into(f"{len(values)}i", self._bytes, 4 * self.state.drawn, *values)
+        self._write(4 * self.state.drawn, struct.pack(f"{len(values)}i", *values))
+
+    def _write(self, at: int, data: bytes) -> None:
+        self._bytes[at : at + len(data)] = data
 
     def upload(self, seq_len: int, sampled: bool) -> None:
         """A new text begins on the device, after what is launched already."""
