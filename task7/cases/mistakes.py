@@ -65,7 +65,13 @@ def layernorm_mistakes(
         known("bias forgotten", lambda: torch.stack([_normalized(total, weight, torch.zeros_like(bias), eps), total])),
     ]
     if residual is not None:
-        mistakes.append(known("residual not added", lambda: torch.stack([_normalized(x, weight, bias, eps), x])))
+        alone, both = _normalized(x, weight, bias, eps), _normalized(total, weight, bias, eps)
+        for name, out, its_sum in (
+            ("residual not added", alone, x),
+            ("residual not in sum", both, x),
+            ("residual not normalized", alone, total),
+        ):
+            mistakes.append(known(name, lambda out=out, its_sum=its_sum: torch.stack([out, its_sum])))
     values = {"x": x, "residual": residual, "sum": x, "weight": weight, "bias": bias, "eps": eps}
     text = LAYERNORM if residual is None else f"sum = x + residual\n{LAYERNORM}"
     formulas = varied(text, values, lambda after: torch.stack([after["y"], after["sum"]]))
