@@ -15,8 +15,8 @@ FILE = "task2/solution/attention_kernel.cu"
 LINE = "const float inverse_sum"
 
 
-def line_of(text: str) -> int:
-    return next(number for number, line in enumerate(Path(FILE).read_text().split("\n"), 1) if text in line)
+def line_of(text: str, file: str = FILE) -> int:
+    return next(number for number, line in enumerate(Path(file).read_text().split("\n"), 1) if text in line)
 
 
 def group(kind: str, **options: object) -> Group:
@@ -141,9 +141,8 @@ def test_lines_that_keep_threads_from_a_barrier_follow_the_error() -> None:
 def test_of_several_calls_the_one_that_leaves_an_array_leads() -> None:
     """Those before it stayed inside, so it is what this one passes; where the first one leaves, none is."""
     file = "task4/solution/flash_attention.cu"
-    lines = Path(file).read_text().split("\n")
     access, first, last = (
-        next(number for number, line in enumerate(lines, 1) if text in line)
+        line_of(text, file)
         for text in ("tile[row * STRIDE + col] =", "load_tile<T, B_r, D>(q_tile", "load_tile<T, B_c, D>(v_tile")
     )
 
@@ -157,9 +156,8 @@ def test_of_several_calls_the_one_that_leaves_an_array_leads() -> None:
 
 def test_the_loop_around_a_vote_comes_before_a_return_before_it() -> None:
     file = "task5/solution/sparse_attention.cu"
-    lines = Path(file).read_text().split("\n")
     vote, loop, leave = (
-        next(number for number, line in enumerate(lines, 1) if text in line)
+        line_of(text, file)
         for text in ("__ballot_sync(0xff", "for (int start = 0; start < k_blocks", "if (row >= rows) return;")
     )
     out = printed(of_accesses("absent_vote", Place(file, vote, "compress_block_mask_kernel"), detail="3 have returned"))
