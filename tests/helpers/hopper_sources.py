@@ -23,11 +23,13 @@ FLASH = _of(
     "flash_attention_wgmma_3xfp16.cu",
     "flash_backward_wgmma_fp16.cu",
     "flash_backward_wgmma_bf16.cu",
+    "flash_backward_wide_fp16.cu",
+    "flash_backward_wide_bf16.cu",
     "flash_sinks.cu",
     "flash_dropout_mask.cu",
 )
 # The dense kernels of bfloat16 and those of float32: the others are made of the same text and take most of the time
-FLASH_DENSE = [one for one in FLASH if not one.stem.endswith(("wgmma_fp16", "wgmma_bf16"))]
+FLASH_DENSE = [one for one in FLASH if not one.stem.endswith(("wgmma_fp16", "wgmma_bf16", "wide_fp16", "wide_bf16"))]
 FLASH_DENSE.append(ROOT / "tests/common/kernels/flash/only_dense.cu")
 
 

@@ -109,6 +109,8 @@ void flash_backward(const FlashGradients& gradients, BackwardKernel kernel);
 // As those of the forward pass.
 bool wgmma_backward_fp16(const FlashGradients& gradients, bool dry);
 bool wgmma_backward_bf16(const FlashGradients& gradients, bool dry);
+bool wgmma_backward_wide_fp16(const FlashGradients& gradients, bool dry);  // head_dim 129 ... 256
+bool wgmma_backward_wide_bf16(const FlashGradients& gradients, bool dry);
 bool mma_backward_fp16(const FlashGradients& gradients, bool dry);
 bool mma_backward_bf16(const FlashGradients& gradients, bool dry);
 void flash_backward_fp32(const FlashGradients& gradients);

@@ -27,11 +27,48 @@
 #include "common/kernels/flash/flash_seen_gradients.cuh"
 #include "common/kernels/flash/hopper_backward.cuh"
 #include "common/kernels/flash/hopper_backward_sequences.cuh"
+#include "common/kernels/flash/hopper_backward_wide.cuh"
 
 // No rows and keys beyond are taken; a window that wide hides nothing.
 constexpr int64_t MANY = int64_t{1} << 28;
 
 // ------------------------------------------------------------------------------------------------- 1. Problems
+
+// How many heads' rows of Q, dO and the sum of dQ the L2 cache holds: 8 bytes for every element.
+inline int heads_in_cache(int64_t rows, int64_t group, int D) {
+    constexpr int64_t BYTES = int64_t{32} << 20;
+    return static_cast<int>(std::max(BYTES / std::max(group * rows * D * 8, int64_t{1}), int64_t{1}));
+}
+
+template <class S>
+auto kernel_of() {
+    if constexpr (S::WIDE)
+        return flash_backward_wide_kernel<S>;
+    else
+        return flash_backward_wgmma_kernel<S>;
+}
+
+// The tensors of `batch` sequences and the sizes. False if the kernel is not built for this GPU or TMA cannot address
+// the tensors.
+template <class S>
+bool make_problem(typename S::Problem& p, const AttentionArguments& a, int64_t batch, const void* grad_out,
+                  const RowStrides& grad_out_strides) {
+    using T = typename S::T;
+    const hopper::RowShape rows = {batch, a.heads, a.S_q, a.head_dim}, keys = {batch, a.kv_heads, a.S_k, a.head_dim};
+    if (!hopper::is_built(kernel_of<S>()) ||
+        !hopper::make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
+        !hopper::make_tensor_map<T>(p.grad_out, grad_out, rows, grad_out_strides, S::B_r) ||
+        !hopper::make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) ||
+        !hopper::make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c))
+        return false;
+    p.factor = a.scale * LOG2_E, p.scale = a.scale;
+    p.S_q = static_cast<int>(a.S_q), p.S_k = static_cast<int>(a.S_k), p.head_dim = a.head_dim;
+    p.kv_heads = static_cast<int>(a.kv_heads), p.group = static_cast<int>(a.heads / a.kv_heads);
+    p.batch_kv = static_cast<int>(batch * a.kv_heads);
+    p.k_blocks = static_cast<int>(ceil_div(a.S_k, int64_t{S::B_c}));
+    p.section = 1;
+    return true;
+}
 
 template <class S>
 void set_problem(Problem& p, const FlashGradients& g) {
@@ -58,6 +95,15 @@ void set_problem(SequenceKeys::Problem& p, const FlashGradients& g) {
 
 // ------------------------------------------------------------------------------------------------- 2. Launcher
 
+template <class S>
+void launch_backward(const typename S::Problem& p, cudaStream_t stream) {
+    const auto kernel = kernel_of<S>();
+    const int blocks = std::min(p.batch_kv * p.k_blocks, device_attribute(cudaDevAttrMultiProcessorCount));
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
+    kernel<<<blocks, S::THREADS, S::BYTES, stream>>>(p);
+    CUDA_CHECK_LAUNCH();
+}
+
 // False, with nothing done, if TMA does not take the tensors or the kernel is not built for this GPU.
 template <class S>
 bool launch_by_wgmma(const FlashGradients& g, bool dry) {
@@ -76,25 +122,26 @@ bool launch_by_wgmma(const FlashGradients& g, bool dry) {
     if constexpr (!DENSE) p.nan = space.nan(g);
     launch_row_numbers<T>(g, numbers, space, true);
     launch_backward<S>(p, a.stream);
-    launch_convert<T, S::D, SumOrder::PIECES>(g, numbers, space.nan(g));
+    launch_convert<T, S::D, S::WIDE ? SumOrder::TILES : SumOrder::PIECES>(g, numbers, space.nan(g));
     const bool rows_without_keys = DENSE && a.diagonal < 0;
     launch_seen_gradients<T>(g, numbers, rows_without_keys ? nullptr : space.nan(g));
     return true;
 }
 
-template <typename T, bool OPTIONS = true>  // without: its dense instances alone
+// WIDE: head_dim 129 ... 256, otherwise up to 128. OPTIONS: without, the dense instances alone.
+template <typename T, bool WIDE, bool OPTIONS = true>
 bool backward_by_wgmma(const FlashGradients& g, bool dry) {
     const FlashArguments& a = g.forward;
     const bool capped = a.softcap > 0, dropped = a.dropout.seed != nullptr;
-    if (a.head_dim > 128 || a.mask.kind != MaskKind::NONE || a.key_step != 1 || (capped && dropped)) return false;
+    if ((a.head_dim > 128) != WIDE || a.mask.kind != MaskKind::NONE || a.key_step != 1 || (capped && dropped)) return false;
     // P gives tanh back, to as many digits as P has divided by softcap
     if (!(a.scale > 0) || (capped && a.softcap < 1) || !in_pieces<T>(g)) return false;
     const BackwardSpace space(g, BackwardKernel::WGMMA);
-    const int64_t blocks = a.kv_heads * tiles_of(a.batch, a.S_k, a.packed(), 128);
+    const int64_t blocks = a.kv_heads * tiles_of(a.batch, a.S_k, a.packed(), 64);
     if (std::max({a.S_q, a.S_k, std::abs(a.diagonal), space.count, a.batch * a.heads, blocks}) > MANY) return false;
     if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
-    const auto with_shape = [&]<class Shape, class Capped>() {
-        if (a.is_dense()) return launch_by_wgmma<Instance<Shape, DenseKeys, Scores::PLAIN>>(g, dry);
+    const auto dense = [&]<class Shape>() { return launch_by_wgmma<Instance<Shape, DenseKeys, Scores::PLAIN>>(g, dry); };
+    const auto with_options = [&]<class Shape, class Capped>() {
         if constexpr (!OPTIONS) {
             return false;
         } else {
@@ -104,6 +151,14 @@ bool backward_by_wgmma(const FlashGradients& g, bool dry) {
                              : launch_by_wgmma<Instance<Shape, SequenceKeys, Scores::PLAIN>>(g, dry);
         }
     };
-    return a.head_dim <= 64 ? with_shape.template operator()<D64<T>, D64Capped<T>>()
-                            : with_shape.template operator()<D128<T>, D128<T>>();
+    const bool half = a.head_dim <= (WIDE ? 192 : 64);
+    if constexpr (WIDE) {
+        using D192 = WideShape<T, 192>;
+        using D256 = WideShape<T, 256>;
+        if (!a.is_dense()) return with_options.template operator()<D256, D256>();
+        return half ? dense.template operator()<D192>() : dense.template operator()<D256>();
+    } else {
+        if (half) return a.is_dense() ? dense.template operator()<D64<T>>() : with_options.template operator()<D64<T>, D64Capped<T>>();
+        return a.is_dense() ? dense.template operator()<D128<T>>() : with_options.template operator()<D128<T>, D128<T>>();
+    }
 }

@@ -7,5 +7,5 @@ bool wgmma_backward_bf16(const FlashGradients&, bool) { return false; }
 #else
 #include "common/kernels/flash/flash_backward_wgmma.cuh"
 
-bool wgmma_backward_bf16(const FlashGradients& g, bool dry) { return backward_by_wgmma<__nv_bfloat16>(g, dry); }
+bool wgmma_backward_bf16(const FlashGradients& g, bool dry) { return backward_by_wgmma<__nv_bfloat16, false>(g, dry); }
 #endif

@@ -7,5 +7,5 @@ bool wgmma_backward_fp16(const FlashGradients&, bool) { return false; }
 #else
 #include "common/kernels/flash/flash_backward_wgmma.cuh"
 
-bool wgmma_backward_fp16(const FlashGradients& g, bool dry) { return backward_by_wgmma<__half>(g, dry); }
+bool wgmma_backward_fp16(const FlashGradients& g, bool dry) { return backward_by_wgmma<__half, false>(g, dry); }
 #endif

@@ -22,7 +22,10 @@ struct BackwardSpace {
         rows = a.packed() ? a.S_q / tile * tile + a.batch * tile : ceil_div(a.S_q, int64_t{tile}) * tile;
         count = a.matrices() * rows;
         const bool sums = wgmma || kernel == BackwardKernel::MMA;
-        sum = sums ? count * (a.head_dim <= 64 ? 64 : a.head_dim <= 128 ? 128 : 256) : 0;
+        const int columns = a.head_dim <= 64 ? 64 : a.head_dim <= 128 ? 128
+                            : wgmma && a.is_dense() && a.head_dim <= 192          ? 192
+                                                                                  : 256;
+        sum = sums ? count * columns : 0;
         turns = 2 + (wgmma && g.deterministic ? sum / (64 * 64) : 0);
     }
     int64_t words() const { return sum + 2 * count + turns; }

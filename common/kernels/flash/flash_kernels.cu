@@ -52,7 +52,8 @@ void flash_forward(const FlashArguments& a, void* workspace) {
 }
 
 static bool by_wgmma(const FlashGradients& g, bool dry) {
-    return g.forward.type == FloatType::FLOAT16 ? wgmma_backward_fp16(g, dry) : wgmma_backward_bf16(g, dry);
+    if (g.forward.type == FloatType::FLOAT16) return wgmma_backward_fp16(g, dry) || wgmma_backward_wide_fp16(g, dry);
+    return wgmma_backward_bf16(g, dry) || wgmma_backward_wide_bf16(g, dry);
 }
 static bool by_mma(const FlashGradients& g, bool dry) {
     return g.forward.type == FloatType::FLOAT16 ? mma_backward_fp16(g, dry) : mma_backward_bf16(g, dry);

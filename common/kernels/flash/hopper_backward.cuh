@@ -1,12 +1,13 @@
-// hopper_backward.cuh - the gradients of attention, float16 and bfloat16, for Hopper GPUs (sm_90a): the kernel.
+// hopper_backward.cuh - the gradients of attention, float16 and bfloat16, head_dim up to 128, for Hopper GPUs (sm_90a): the
+// kernel.
 //
 //   1. Consumers    consume                     compute
 //   2. Kernel       flash_backward_wgmma_kernel
-//   3. Launcher     make_problem, launch_backward
 //
 //   hopper_backward_work.cuh      shared memory; the policies: which rows see a key, what is done to a score
 //   hopper_backward_copies.cuh    producer and adders: the roles that issue all TMA copies
-//   flash_backward_wgmma.cuh      the instances, dense and with options
+//   hopper_backward_wide.cuh      the kernel for more than 128 columns
+//   flash_backward_wgmma.cuh      launchers and instances, dense and with options
 //   common/cuda/                  hopper_tiles.cuh: tiles, products, slots, roles; hopper_rows.cuh: gradients -> global
 //                                 memory; below them wgmma.cuh, tma.cuh, mbarrier.cuh
 //
@@ -301,7 +302,10 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         k.advance();
         keep_order(dk);
         keep_order(dv);
-        Keys::template store<S>(a, item, item.k_start + warp_key, dk, dv);
+        float factor = 1;
+        if constexpr (DROPPED) factor = a.dropout.factor;
+        Keys::template store<S>(a, item, a.grad_value, item.k_start + warp_key, dv, factor);
+        Keys::template store<S>(a, item, a.grad_key, item.k_start + warp_key, dk, a.scale);
     }
     hand_over(barriers.dq[group], 0);
     wgmma_wait<0>();
@@ -333,43 +337,4 @@ __global__ void __launch_bounds__(S::THREADS, 1)
         consume<S>(a, barriers, beside, shared, group);
     }
 #endif
-}
-
-// ----------------------------------------------------------------------------------------------------- 3. Launcher
-
-// How many heads' rows of Q, dO and the sum of dQ the L2 cache holds: 8 bytes for every element.
-inline int heads_in_cache(int64_t rows, int64_t group, int D) {
-    constexpr int64_t BYTES = int64_t{32} << 20;
-    return static_cast<int>(std::max(BYTES / std::max(group * rows * D * 8, int64_t{1}), int64_t{1}));
-}
-
-// The tensors of `batch` sequences and the sizes. False if the kernel is not built for this GPU or TMA cannot address
-// the tensors.
-template <class S>
-bool make_problem(typename S::Problem& p, const AttentionArguments& a, int64_t batch, const void* grad_out,
-                  const RowStrides& grad_out_strides) {
-    using T = typename S::T;
-    const hopper::RowShape rows = {batch, a.heads, a.S_q, a.head_dim}, keys = {batch, a.kv_heads, a.S_k, a.head_dim};
-    if (!hopper::is_built(flash_backward_wgmma_kernel<S>) ||
-        !hopper::make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
-        !hopper::make_tensor_map<T>(p.grad_out, grad_out, rows, grad_out_strides, S::B_r) ||
-        !hopper::make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) ||
-        !hopper::make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c))
-        return false;
-    p.factor = a.scale * LOG2_E, p.scale = a.scale;
-    p.S_q = static_cast<int>(a.S_q), p.S_k = static_cast<int>(a.S_k), p.head_dim = a.head_dim;
-    p.kv_heads = static_cast<int>(a.kv_heads), p.group = static_cast<int>(a.heads / a.kv_heads);
-    p.batch_kv = static_cast<int>(batch * a.kv_heads);
-    p.k_blocks = static_cast<int>(ceil_div(a.S_k, int64_t{S::B_c}));
-    p.section = 1;
-    return true;
-}
-
-template <class S>
-void launch_backward(const typename S::Problem& p, cudaStream_t stream) {
-    const auto kernel = flash_backward_wgmma_kernel<S>;
-    const int blocks = std::min(p.batch_kv * p.k_blocks, device_attribute(cudaDevAttrMultiProcessorCount));
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
-    kernel<<<blocks, S::THREADS, S::BYTES, stream>>>(p);
-    CUDA_CHECK_LAUNCH();
 }

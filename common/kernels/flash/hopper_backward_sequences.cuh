@@ -124,14 +124,11 @@ struct SequenceKeys {
     }
 
     template <class S, int D8>
-    static __device__ __forceinline__ void store(const Problem& a, const Item& item, int key, const float (&dk)[D8][4],
-                                                 const float (&dv)[D8][4]) {
-        const int64_t at = item.batch_kv * a.key_head + (item.key + key) * a.key_row;
+    static __device__ __forceinline__ void store(const Problem& a, const Item& item, void* gradient, int key,
+                                                 const float (&d)[D8][4], float factor) {
         using T = typename S::T;
-        const float factor = S::SCORES == Scores::DROPPED ? a.dropout.factor : 1.0f;
-        if (attention::has_nan(dk) || attention::has_nan(dv)) atomicOr(a.nan, 1);
-        const int rows = item.band.keys - key;
-        hopper::write_rows<T>(static_cast<T*>(a.grad_value) + at, dv, {factor, factor}, rows, a.head_dim, a.key_row);
-        hopper::write_rows<T>(static_cast<T*>(a.grad_key) + at, dk, {a.scale, a.scale}, rows, a.head_dim, a.key_row);
+        if (attention::has_nan(d)) atomicOr(a.nan, 1);
+        T* to = static_cast<T*>(gradient) + item.batch_kv * a.key_head + (item.key + key) * a.key_row;
+        hopper::write_rows<T>(to, d, {factor, factor}, item.band.keys - key, a.head_dim, a.key_row);
     }
 };

@@ -24,6 +24,7 @@
 template <typename T_, int D_, bool KV_IN_REGISTERS_, int DS_SLOTS_>
 struct Shape {
     using T = T_;
+    static constexpr bool WIDE = false;
     static constexpr int D = D_, GROUPS = 2, STEP = 64, STEPS = 128 / D;  // STEPS: of a tile
     static constexpr int B_r = STEP * STEPS, B_c = hopper::GROUP_ROWS * GROUPS;
     static constexpr int K_SLOTS = 2, Q_SLOTS = 3, DO_SLOTS = 2, DS_SLOTS = DS_SLOTS_;
@@ -80,7 +81,7 @@ enum class Scores { PLAIN, CAPPED, DROPPED };
 //
 //   Item           an item of work; WorkOrder<S>: which items there are, in which order
 //   hides          whether some row of a step does not see some of 64 keys; hide: their scores = -infinity
-//   store          a group's rows of dK and dV
+//   store          a group's rows of dK or dV
 template <class Shape, class Keys_, Scores SCORES_>
 struct Instance : Shape {
     using Keys = Keys_;
@@ -201,14 +202,12 @@ struct DenseKeys {
         hopper::hide_before(s, begin);
     }
 
-    // A warp's rows of dK and dV, from `key` on.
+    // factor * a warp's rows of dK or dV, from `key` on.
     template <class S, int D8>
-    static __device__ __forceinline__ void store(const Problem& a, const Item& item, int key, const float (&dk)[D8][4],
-                                                 const float (&dv)[D8][4]) {
-        const int64_t at = (int64_t{item.batch_kv} * a.S_k + key) * a.head_dim;
+    static __device__ __forceinline__ void store(const Problem& a, const Item& item, void* gradient, int key,
+                                                 const float (&d)[D8][4], float factor) {
         using T = typename S::T;
-        hopper::write_rows<T>(static_cast<T*>(a.grad_value) + at, dv, {1, 1}, a.S_k - key, a.head_dim, a.head_dim);
-        hopper::write_rows<T>(static_cast<T*>(a.grad_key) + at, dk, {a.scale, a.scale}, a.S_k - key, a.head_dim,
-                              a.head_dim);
+        T* to = static_cast<T*>(gradient) + (int64_t{item.batch_kv} * a.S_k + key) * a.head_dim;
+        hopper::write_rows<T>(to, d, {factor, factor}, a.S_k - key, a.head_dim, a.head_dim);
     }
 };
