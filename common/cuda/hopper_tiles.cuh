@@ -164,15 +164,15 @@ __device__ __forceinline__ void wait_until_empty(Slots<COUNT>& slots, const Ring
 
 // The tile whose first row is [batch][head][row] into the ring's slot, which is empty. `tiles`: the slots' memory;
 // numbers: of the tile's rows, one each, which come along.
-template <class Tile, int COUNT>
+template <class Tile, int SLOT_BYTES = Tile::BYTES, int COUNT>
 __device__ __forceinline__ void fill(Slots<COUNT>& slots, const Ring<COUNT>& ring, unsigned char* tiles,
                                      const CUtensorMap& map, int row, int head, int batch) {
     Mbarrier& full = slots.full[ring.slot()];
     mbarrier_expect(full, Tile::BYTES);
     for (int i = 0; i < Tile::BOXES; ++i)
-        tma_load(tiles + ring.slot() * Tile::BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
+        tma_load(tiles + ring.slot() * SLOT_BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
 }
-template <class Tile, int COUNT>
+template <class Tile, int SLOT_BYTES = Tile::BYTES, int COUNT>
 __device__ __forceinline__ void fill(Slots<COUNT>& slots, const Ring<COUNT>& ring, unsigned char* tiles,
                                      const CUtensorMap& map, int row, int head, int batch,
                                      float (&numbers)[COUNT][Tile::ROWS], const float* from) {
@@ -180,7 +180,7 @@ __device__ __forceinline__ void fill(Slots<COUNT>& slots, const Ring<COUNT>& rin
     constexpr unsigned NUMBERS = Tile::ROWS * sizeof(float);
     mbarrier_expect(full, Tile::BYTES + NUMBERS);
     for (int i = 0; i < Tile::BOXES; ++i)
-        tma_load(tiles + ring.slot() * Tile::BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
+        tma_load(tiles + ring.slot() * SLOT_BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
     bulk_load(numbers[ring.slot()], from, NUMBERS, full);
 }
 

@@ -122,7 +122,7 @@ bool launch_by_wgmma(const FlashGradients& g, bool dry) {
     if constexpr (!DENSE) p.nan = space.nan(g);
     launch_row_numbers<T>(g, numbers, space, true);
     launch_backward<S>(p, a.stream);
-    launch_convert<T, S::D, S::WIDE ? SumOrder::TILES : SumOrder::PIECES>(g, numbers, space.nan(g));
+    launch_convert<T, S::D, SumOrder::PIECES>(g, numbers, space.nan(g));
     const bool rows_without_keys = DENSE && a.diagonal < 0;
     launch_seen_gradients<T>(g, numbers, rows_without_keys ? nullptr : space.nan(g));
     return true;

@@ -38,7 +38,7 @@ __device__ __forceinline__ void produce(const typename S::Problem& a, Barriers<S
                                    const float* from) {
             const int row = walk.tile * S::B_r;
             wait_until_empty(slots, ring);
-            fill<Q>(slots, ring, shared + at, map, item.row + row, kv_head * a.group + walk.head, batch, numbers,
+            fill<Q, S::SLOT_BYTES>(slots, ring, shared + at, map, item.row + row, kv_head * a.group + walk.head, batch, numbers,
                     from + walk.head_number(item, a.group) * a.rows + item.sum_row + row);
             ring.advance();
         };
@@ -78,9 +78,8 @@ template <class S>
 __device__ __forceinline__ void add_up(const typename S::Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
                                        const unsigned char* shared, int group) {
     using namespace hopper;
-    const unsigned char* piece = shared + S::DQ_AT + group * S::PIECE_BYTES;
     Ring<S::K_SLOTS> k;
-    Ring<1> dq;
+    Ring<S::DQ_SLOTS> dq;
     for (;; k.advance()) {
         wait_for(barriers.k, k);
         const typename S::Item item = beside.items[k.slot()];
@@ -90,18 +89,21 @@ __device__ __forceinline__ void add_up(const typename S::Problem& a, Barriers<S>
         NO_UNROLL
         do {
             const int tile = walk.head_number(item, a.group) * (a.rows / S::B_r) + item.sum_row / S::B_r + walk.tile;
-            const int number = tile * S::GROUPS + group;
-            wait_for(barriers.dq[group], dq);
-            if (item.adds) {
-                if (a.turns != nullptr) wait_for_turn(a.turns + number, item.turn(walk.tile * S::B_r));
-                bulk_add(a.grad_query_sum + int64_t{number} * QuerySum<S::D>::PIECE, piece, S::PIECE_BYTES);
-                if (a.turns != nullptr) {
-                    bulk_done();
-                    give_turn(a.turns + number, item.k_start + S::B_c);
-                }
+            const int number = tile * S::PIECES + group * S::OF_GROUP, slot = dq.slot();
+            const bool in_turn = a.turns != nullptr && item.adds;
+            for (int piece = 0; piece < S::pieces_of(group); ++piece) {
+                mbarrier_wait(barriers.dq[group].full[slot * S::OF_GROUP + piece], dq.parity());
+                if (in_turn && piece == 0) wait_for_turn(a.turns + number, item.turn(walk.tile * S::B_r));
+                if (item.adds)
+                    bulk_add(a.grad_query_sum + int64_t{number + piece} * QuerySum<S::D>::PIECE,
+                             shared + S::pieces_at(group, slot) + piece * S::PIECE_BYTES, S::PIECE_BYTES);
+            }
+            if (in_turn) {
+                bulk_done();
+                give_turn(a.turns + number, item.k_start + S::B_c);
             }
             bulk_read_done();
-            mbarrier_arrive(barriers.dq[group].empty[0]);
+            mbarrier_arrive(barriers.read(group, slot));
             dq.advance();
         } while (walk.advance(item));
     }

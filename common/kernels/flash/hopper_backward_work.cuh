@@ -27,20 +27,23 @@ struct Shape {
     static constexpr bool WIDE = false;
     static constexpr int D = D_, GROUPS = 2, STEP = 64, STEPS = 128 / D;  // STEPS: of a tile
     static constexpr int B_r = STEP * STEPS, B_c = hopper::GROUP_ROWS * GROUPS;
-    static constexpr int K_SLOTS = 2, Q_SLOTS = 3, DO_SLOTS = 2, DS_SLOTS = DS_SLOTS_;
+    static constexpr int K_SLOTS = 2, Q_SLOTS = 3, DO_SLOTS = 2, DS_SLOTS = DS_SLOTS_, DQ_SLOTS = 1;
     static constexpr bool KV_IN_REGISTERS = KV_IN_REGISTERS_;
     static constexpr int THREADS = hopper::GROUP_THREADS * (1 + GROUPS), CONSUMER_WARPS = 4 * GROUPS;
     using Registers = hopper::RegisterShares<GROUPS>;
     using Q = hopper::Tile<B_r, D>;     // or dO
     using K = hopper::Tile<B_c, D>;     // or V
     using dS = hopper::Tile<B_c, STEP>;  // dS^T of a step
-    static constexpr int PIECE_BYTES = QuerySum<D>::PIECE * sizeof(float);
-    static_assert(B_r * D == GROUPS * QuerySum<D>::PIECE);
+    // Pieces of dQ: of a tile; of a group
+    static constexpr int PIECES = GROUPS, OF_GROUP = 1, PIECE_BYTES = QuerySum<D>::PIECE * sizeof(float), SLOT_BYTES = Q::BYTES;
+    static __host__ __device__ constexpr int pieces_of(int /*group*/) { return 1; }
+    static_assert(B_r * D == PIECES * QuerySum<D>::PIECE);
     // Shared memory, in bytes: K [K_SLOTS], V, Q [Q_SLOTS], dO [DO_SLOTS], dS [DS_SLOTS], pieces of dQ [GROUPS]
     static constexpr int V_AT = K_SLOTS * K::BYTES, Q_AT = V_AT + K::BYTES, DO_AT = Q_AT + Q_SLOTS * Q::BYTES;
     static constexpr int DS_AT = DO_AT + DO_SLOTS * Q::BYTES, DQ_AT = DS_AT + DS_SLOTS * dS::BYTES;
     static constexpr int BYTES = DQ_AT + GROUPS * PIECE_BYTES + hopper::ALIGNMENT;
     static_assert(BYTES <= hopper::MAX_SHARED);
+    static __device__ __forceinline__ int pieces_at(int group, int /*slot*/) { return DQ_AT + group * PIECE_BYTES; }
 };
 
 template <typename T>
@@ -66,6 +69,8 @@ struct Barriers {
         for (auto& piece : dq) piece.init(1, 4);
         hopper::mbarrier_init_done();
     }
+    // What an adder says when it has read a group's piece.
+    __device__ __forceinline__ hopper::Mbarrier& read(int group, int slot) { return dq[group].empty[slot]; }
 };
 
 // ----------------------------------------------------------------------------------------------------- 2. Policies
