@@ -112,13 +112,13 @@ __device__ __forceinline__ void start_weights_by_rows(float (&d)[B::D / 8][4], c
     for (int i = 0; i < K; ++i) wgmma<T>(d, p[i], b.plus(i * 16 * B::ROW_BYTES), add || i > 0);
 }
 
-// d [64][64] = A^T B, 64 columns of each: a box of ROWS rows.
-template <typename T, int ROWS>
-__device__ __forceinline__ void start_columns_by_rows(float (&d)[8][4], MnMajor a, MnMajor b) {
+// d [64][N] = A^T B, or += if `add`, 64 and at most 64 columns of a box of ROWS rows each.
+template <typename T, int ROWS, int N8>
+__device__ __forceinline__ void start_columns_by_rows(float (&d)[N8][4], MnMajor a, MnMajor b, bool add = false) {
     constexpr int STEP = 16 * TMA_COLS * 2;
     wgmma_begin();
     UNROLL
-    for (int i = 0; i < ROWS / 16; ++i) wgmma<T>(d, a.plus(i * STEP), b.plus(i * STEP), i > 0);
+    for (int i = 0; i < ROWS / 16; ++i) wgmma<T>(d, a.plus(i * STEP), b.plus(i * STEP), add || i > 0);
 }
 
 // Where this lane's row of 16 columns begins, of those that ldmatrix or stmatrix takes from it for the 16 rows of one
@@ -164,15 +164,15 @@ __device__ __forceinline__ void wait_until_empty(Slots<COUNT>& slots, const Ring
 
 // The tile whose first row is [batch][head][row] into the ring's slot, which is empty. `tiles`: the slots' memory;
 // numbers: of the tile's rows, one each, which come along.
-template <class Tile, int SLOT_BYTES = Tile::BYTES, int COUNT>
+template <class Tile, int COUNT>
 __device__ __forceinline__ void fill(Slots<COUNT>& slots, const Ring<COUNT>& ring, unsigned char* tiles,
                                      const CUtensorMap& map, int row, int head, int batch) {
     Mbarrier& full = slots.full[ring.slot()];
     mbarrier_expect(full, Tile::BYTES);
     for (int i = 0; i < Tile::BOXES; ++i)
-        tma_load(tiles + ring.slot() * SLOT_BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
+        tma_load(tiles + ring.slot() * Tile::BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
 }
-template <class Tile, int SLOT_BYTES = Tile::BYTES, int COUNT>
+template <class Tile, int COUNT>
 __device__ __forceinline__ void fill(Slots<COUNT>& slots, const Ring<COUNT>& ring, unsigned char* tiles,
                                      const CUtensorMap& map, int row, int head, int batch,
                                      float (&numbers)[COUNT][Tile::ROWS], const float* from) {
@@ -180,7 +180,7 @@ __device__ __forceinline__ void fill(Slots<COUNT>& slots, const Ring<COUNT>& rin
     constexpr unsigned NUMBERS = Tile::ROWS * sizeof(float);
     mbarrier_expect(full, Tile::BYTES + NUMBERS);
     for (int i = 0; i < Tile::BOXES; ++i)
-        tma_load(tiles + ring.slot() * SLOT_BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
+        tma_load(tiles + ring.slot() * Tile::BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
     bulk_load(numbers[ring.slot()], from, NUMBERS, full);
 }
 

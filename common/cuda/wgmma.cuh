@@ -15,7 +15,7 @@
 //
 // Registers. Warp w of the group has rows 16 w ... 16 w + 15 of A and D, and in them the fragments of mma.cuh: d[n] are
 // columns 8 n ... 8 n + 7, a[4] is an A tile of 16 x 16. So P = softmax(S) becomes the A operand of P V in registers,
-// as with mma.sync. N = 64, 80, 96, 112, 128, 160, 192 or 256.
+// as with mma.sync. N = 32, 64, 80, 96, 112, 128, 160, 192 or 256.
 //
 // Asynchronous. An instruction is issued and the warps go on; until the wait, no thread may touch d, change a (registers)
 // or overwrite a and b (shared memory). The compiler does not know that d is written later than the instruction
@@ -87,9 +87,9 @@ __device__ __forceinline__ void keep_order(float (&d)[N8][4]) {
 #define D_COLS_16(n) D_COLS_8(n), D_COLS_8(n + 1)
 #define D_COLS_32(n) D_COLS_16(n), D_COLS_16(n + 2)
 #define D_COLS_64(n) D_COLS_32(n), D_COLS_32(n + 4)
+#define D_NAMES_32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define D_NAMES_64                                                           \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+    D_NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define D_NAMES_80 D_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define D_NAMES_96 D_NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define D_NAMES_112 D_NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
@@ -133,6 +133,7 @@ __device__ __forceinline__ void keep_order(float (&d)[N8][4]) {
     WGMMA_FUNCTION(N, (float(&d)[N / 8][4], const unsigned(&a)[4], MnMajor b, bool accumulate = true),               \
                    WGMMA_REGISTERS, "1", i0, i1, i2, i3, i4, i5, __VA_ARGS__)
 
+WGMMA_FUNCTIONS(32, 16, 17, 18, 19, 20, 21, D_COLS_32(0))
 WGMMA_FUNCTIONS(64, 32, 33, 34, 35, 36, 37, D_COLS_64(0))
 WGMMA_FUNCTIONS(80, 40, 41, 42, 43, 44, 45, D_COLS_64(0), D_COLS_16(8))
 WGMMA_FUNCTIONS(96, 48, 49, 50, 51, 52, 53, D_COLS_64(0), D_COLS_32(8))
@@ -146,6 +147,7 @@ WGMMA_FUNCTIONS(256, 128, 129, 130, 131, 132, 133, D_COLS_64(0), D_COLS_64(8), D
 #undef D_COLS_16
 #undef D_COLS_32
 #undef D_COLS_64
+#undef D_NAMES_32
 #undef D_NAMES_64
 #undef D_NAMES_80
 #undef D_NAMES_96

@@ -33,10 +33,10 @@ FLASH_DENSE = [one for one in FLASH if not one.stem.endswith(("wgmma_fp16", "wgm
 FLASH_DENSE.append(ROOT / "tests/common/kernels/flash/only_dense.cu")
 
 
-def flash_build(dense: bool = False) -> BuildRequest:
+def flash_build(dense: bool = False, checked: bool = False) -> BuildRequest:
     """The simulator's build of FLASH, or of FLASH_DENSE: for calls without options, not of float16."""
     sources, label = (FLASH_DENSE, "hopper_dense") if dense else (FLASH, "hopper")
-    return BuildRequest("flash", backend="simulator", arch="sm_90a", sources=sources, label=label)
+    return BuildRequest("flash", backend="simulator", arch="sm_90a", sources=sources, label=label, checked=checked)
 
 
 SPARSE = _of("sparse", "sparse_attention_wgmma.cu", "compress_block_mask.cu")

@@ -58,8 +58,8 @@ bool make_problem(typename S::Problem& p, const AttentionArguments& a, int64_t b
     if (!hopper::is_built(kernel_of<S>()) ||
         !hopper::make_tensor_map<T>(p.query, a.query, rows, a.query_strides, S::B_r) ||
         !hopper::make_tensor_map<T>(p.grad_out, grad_out, rows, grad_out_strides, S::B_r) ||
-        !hopper::make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::B_c) ||
-        !hopper::make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::B_c))
+        !hopper::make_tensor_map<T>(p.key, a.key, keys, a.key_strides, S::K::ROWS) ||
+        !hopper::make_tensor_map<T>(p.value, a.value, keys, a.value_strides, S::K::ROWS))
         return false;
     p.factor = a.scale * LOG2_E, p.scale = a.scale;
     p.S_q = static_cast<int>(a.S_q), p.S_k = static_cast<int>(a.S_k), p.head_dim = a.head_dim;
@@ -98,10 +98,16 @@ void set_problem(SequenceKeys::Problem& p, const FlashGradients& g) {
 template <class S>
 void launch_backward(const typename S::Problem& p, cudaStream_t stream) {
     const auto kernel = kernel_of<S>();
-    const int blocks = std::min(p.batch_kv * p.k_blocks, device_attribute(cudaDevAttrMultiProcessorCount));
+    const int ctas = device_attribute(cudaDevAttrMultiProcessorCount) / S::CTAS;
+    const int blocks = std::min(p.batch_kv * p.k_blocks, ctas) * S::CTAS;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
-    kernel<<<blocks, S::THREADS, S::BYTES, stream>>>(p);
-    CUDA_CHECK_LAUNCH();
+    cudaLaunchAttribute cluster;
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = S::CTAS, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(blocks), config.blockDim = dim3(S::THREADS);
+    config.dynamicSmemBytes = S::BYTES, config.stream = stream, config.attrs = &cluster, config.numAttrs = 1;
+    CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, p));
 }
 
 // False, with nothing done, if TMA does not take the tensors or the kernel is not built for this GPU.
@@ -137,7 +143,7 @@ bool backward_by_wgmma(const FlashGradients& g, bool dry) {
     // P gives tanh back, to as many digits as P has divided by softcap
     if (!(a.scale > 0) || (capped && a.softcap < 1) || !in_pieces<T>(g)) return false;
     const BackwardSpace space(g, BackwardKernel::WGMMA);
-    const int64_t blocks = a.kv_heads * tiles_of(a.batch, a.S_k, a.packed(), 64);
+    const int64_t blocks = a.kv_heads * tiles_of(a.batch, a.S_k, a.packed(), 128);
     if (std::max({a.S_q, a.S_k, std::abs(a.diagonal), space.count, a.batch * a.heads, blocks}) > MANY) return false;
     if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
     const auto dense = [&]<class Shape>() { return launch_by_wgmma<Instance<Shape, DenseKeys, Scores::PLAIN>>(g, dry); };
@@ -153,8 +159,8 @@ bool backward_by_wgmma(const FlashGradients& g, bool dry) {
     };
     const bool half = a.head_dim <= (WIDE ? 192 : 64);
     if constexpr (WIDE) {
-        using D192 = WideShape<T, 192>;
-        using D256 = WideShape<T, 256>;
+        using D192 = WideShape<T, 192, 2>;
+        using D256 = WideShape<T, 256, 1>;
         if (!a.is_dense()) return with_options.template operator()<D256, D256>();
         return half ? dense.template operator()<D192>() : dense.template operator()<D256>();
     } else {

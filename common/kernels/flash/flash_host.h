@@ -8,7 +8,7 @@
 #include "common/kernels/flash/flash.h"
 
 // dQ's sum in float32 (of 16-bit types), lse and delta of every padded row (PaddedRows of flash_sequences.cuh), a counter,
-// whether there was a NaN, and for a fixed order of additions on Hopper GPUs a turn for each 64 x 64 elements of the sum.
+// whether there was a NaN, and for a fixed order of additions on Hopper GPUs a turn for each piece of the sum.
 struct BackwardSpace {
     int tile;       // of PaddedRows
     int64_t rows;   // of a head
@@ -26,7 +26,7 @@ struct BackwardSpace {
                             : wgmma && a.is_dense() && a.head_dim <= 192          ? 192
                                                                                   : 256;
         sum = sums ? count * columns : 0;
-        turns = 2 + (wgmma && g.deterministic ? sum / (64 * 64) : 0);
+        turns = 2 + (wgmma && g.deterministic ? count / 64 * (columns <= 128 ? columns / 64 : 4) : 0);
     }
     int64_t words() const { return sum + 2 * count + turns; }
 

@@ -23,8 +23,9 @@ __device__ __forceinline__ void produce(const typename S::Problem& a, Barriers<S
     Ring<S::Q_SLOTS> q;
     Ring<S::DO_SLOTS> grad_out;
     typename S::Keys::template WorkOrder<S> order{a};
-    for (int number = blockIdx.x;; number = gridDim.x + atomicAdd(a.counter, 1)) {
-        const typename S::Item item = order.at(number);
+    typename S::Numbers numbers{a.counter};
+    for (;;) {
+        const typename S::Item item = order.at(numbers.next(barriers));
         if (order.skips(item)) continue;
         wait_until_empty(barriers.k, k);
         beside.items[k.slot()] = item;
@@ -38,7 +39,7 @@ __device__ __forceinline__ void produce(const typename S::Problem& a, Barriers<S
                                    const float* from) {
             const int row = walk.tile * S::B_r;
             wait_until_empty(slots, ring);
-            fill<Q, S::SLOT_BYTES>(slots, ring, shared + at, map, item.row + row, kv_head * a.group + walk.head, batch, numbers,
+            fill<Q>(slots, ring, shared + at, map, item.row + row, kv_head * a.group + walk.head, batch, numbers,
                     from + walk.head_number(item, a.group) * a.rows + item.sum_row + row);
             ring.advance();
         };
@@ -46,10 +47,10 @@ __device__ __forceinline__ void produce(const typename S::Problem& a, Barriers<S
         const auto fill_do = [&] {
             fill_rows(barriers.grad_out, grad_out, S::DO_AT, a.grad_out, beside.delta, a.delta);
         };
-        fill<K>(barriers.k, k, shared, a.key, item.key + item.k_start, kv_head, batch);
+        S::fill_keys(barriers.k, k, shared, a.key, item.key + item.k_start, kv_head, batch);
         fill_q();
         wait_until_empty(barriers.v, v);
-        fill<K>(barriers.v, v, shared + S::V_AT, a.value, item.key + item.k_start, kv_head, batch);
+        fill<K>(barriers.v, v, shared + S::V_AT, a.value, item.key + item.k_start + S::first_key(), kv_head, batch);
         fill_do();
         k.advance(), v.advance();
         NO_UNROLL
@@ -89,21 +90,19 @@ __device__ __forceinline__ void add_up(const typename S::Problem& a, Barriers<S>
         NO_UNROLL
         do {
             const int tile = walk.head_number(item, a.group) * (a.rows / S::B_r) + item.sum_row / S::B_r + walk.tile;
-            const int number = tile * S::PIECES + group * S::OF_GROUP, slot = dq.slot();
-            const bool in_turn = a.turns != nullptr && item.adds;
-            for (int piece = 0; piece < S::pieces_of(group); ++piece) {
-                mbarrier_wait(barriers.dq[group].full[slot * S::OF_GROUP + piece], dq.parity());
-                if (in_turn && piece == 0) wait_for_turn(a.turns + number, item.turn(walk.tile * S::B_r));
-                if (item.adds)
-                    bulk_add(a.grad_query_sum + int64_t{number + piece} * QuerySum<S::D>::PIECE,
-                             shared + S::pieces_at(group, slot) + piece * S::PIECE_BYTES, S::PIECE_BYTES);
-            }
-            if (in_turn) {
-                bulk_done();
-                give_turn(a.turns + number, item.k_start + S::B_c);
+            wait_for(barriers.dq[group], dq);
+            if (item.adds) {
+                int* turn = a.turns == nullptr ? nullptr : a.turns + tile * S::PIECES + S::piece_of(group);
+                if (turn != nullptr) wait_for_turn(turn, item.turn(walk.tile * S::B_r));
+                bulk_add(a.grad_query_sum + int64_t{tile} * S::B_r * S::D + S::piece_begin(group),
+                         shared + S::piece_at(group, dq.slot()), S::piece_bytes(group));
+                if (turn != nullptr) {
+                    bulk_done();
+                    give_turn(turn, item.k_start + S::B_c);
+                }
             }
             bulk_read_done();
-            mbarrier_arrive(barriers.read(group, slot));
+            mbarrier_arrive(barriers.read(group, dq.slot()));
             dq.advance();
         } while (walk.advance(item));
     }

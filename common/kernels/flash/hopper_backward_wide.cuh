@@ -2,25 +2,27 @@
 // (sm_90a): the kernel.
 //
 //   1. Shapes       WideShape, Barriers             what a CTA has in shared memory
-//   2. Consumers    consume_values, consume_keys    one group each
-//   3. Kernel       flash_backward_wide_kernel
+//   2. Exchange     send_ds, QueryPiece             dS to the other CTA; a piece of dQ from the dS of both
+//   3. Consumers    consume_values, consume_keys    one group each
+//   4. Kernel       flash_backward_wide_kernel
 //
 // With more than 128 columns the rows of dK and dV of 64 keys fill the registers of two groups of four warps. So a CTA
-// has 64 keys, and of its two groups one has dV and what it needs, the other dK:
+// has 64 keys, and of its two groups one has dV and what it needs, the other dK. Two CTAs are a cluster: they have 128
+// neighboring keys, walk over the same rows, and each computes half of the columns of dQ from the dS of both:
 //
-//   values   S^T = K Q^T      P^T = 2^(factor S^T - lse)     -> shared memory      dV += P^T dO
-//   keys     dP^T = V dO^T    dS^T = P^T * (dP^T - delta)    -> in its place       dK += dS^T Q
-//   both     dQ = dS K, 64 columns at a time: `values` has the first two pieces of them, `keys` the rest
+//   values   S^T = K Q^T      P^T = 2^(factor S^T - lse)     -> shared memory           dV += P^T dO
+//   keys     dP^T = V dO^T    dS^T = P^T * (dP^T - delta)    -> in its place, both CTAs'     dK += dS^T Q
+//   both     dQ = dS K over 128 keys, D / 4 columns a group (D = 192: 64 and 32)
 //
 //   1. P^T and dS^T are left in registers where the products with dO and Q want their first operand. A warp of `keys` reads
 //      the P^T of 16 keys, has the same numbers in the same lanes as the warp of `values` had, and leaves dS^T there.
-//   2. `values` is a tile ahead: the next tile's S^T is started behind dV, and its powers are computed while dQ is being
-//      worked on. `keys` starts the next dP^T behind dK.
-//   3. Shared memory is full. When dV of a tile is done, nothing reads its dO any longer, and `values` leaves its pieces of
-//      dQ there; `keys` leaves its own where Q was. A slot goes back to the producer when TMA has added them to the sum.
+//   2. The next tile's S^T is started before dQ is complete, and its powers are computed meanwhile.
+//   3. A sum in the L2 cache is the narrow place: without the cluster every 64 keys would add all of dQ to it. When dV of a
+//      tile is done, nothing reads its dO any longer, and `values` leaves its piece of dQ there; `keys` leaves its own
+//      where Q was. A slot goes back to the producer when TMA has added the piece.
 //
-//   time ->   values   dV1 S2 |   dQ1   | powers 2 | dQ1 | dV2 S3 |   dQ2   | ...      of one tile after another, beside
-//             keys     dS1  | dK1 dP2 | dQ1 | dQ1 | dS2  | dK2 dP3 | dQ2 | ...         which each group fills the gaps
+//   time ->   values   dV1 | dQ1 S2 dQ1' | powers 2 | dV2 | dQ2 S3 dQ2' | ...     of one tile after another (' of the other
+//             keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  CTA's keys); each fills the other's gaps
 //
 // Producer, adders, the work of a CTA and the policies are those of hopper_backward.cuh. What was measured: README.md.
 #pragma once
@@ -30,6 +32,7 @@
 #include <type_traits>
 
 #include "common/cuda/exp2.cuh"
+#include "common/cuda/hopper_cluster.cuh"
 #include "common/cuda/hopper_tiles.cuh"
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
@@ -39,29 +42,82 @@
 
 // ------------------------------------------------------------------------------------------------------- 1. Shapes
 
-template <typename T_, int D_>
+template <typename T_, int D_, int DS_SLOTS_>
 struct WideShape {
     using T = T_;
     static constexpr bool WIDE = true;
-    static constexpr int D = D_, GROUPS = 2, STEP = 64, B_r = STEP, B_c = hopper::GROUP_ROWS;
-    static constexpr int K_SLOTS = 1, Q_SLOTS = 2, DO_SLOTS = 2, DS_SLOTS = 2, DQ_SLOTS = 2;
+    static constexpr int D = D_, GROUPS = 2, CTAS = 2, STEP = 64, B_r = STEP, B_c = CTAS * hopper::GROUP_ROWS;
+    static constexpr int K_SLOTS = 1, Q_SLOTS = 2, DO_SLOTS = 2, DS_SLOTS = DS_SLOTS_, DQ_SLOTS = 2;
     static constexpr int THREADS = hopper::GROUP_THREADS * (1 + GROUPS), GROUP_WARPS = 4;
     using Registers = hopper::RegisterShares<GROUPS>;
-    using Q = hopper::Tile<B_r, D>;      // or dO
-    using K = hopper::Tile<B_c, D>;      // or V
-    using dS = hopper::Tile<B_c, STEP>;  // P^T, then dS^T
-    // Pieces of dQ: of a tile; at most of a group. They lie where dO (values) and Q (keys) have been.
-    static constexpr int PIECES = D / 64, OF_GROUP = 2, PIECE_BYTES = QuerySum<D>::PIECE * sizeof(float);
-    static __host__ __device__ constexpr int pieces_of(int group) { return group == 0 ? OF_GROUP : PIECES - OF_GROUP; }
-    // Shared memory, in bytes: K, V, Q [Q_SLOTS], dO [DO_SLOTS], dS [DS_SLOTS]
-    static constexpr int SLOT_BYTES = std::max(Q::BYTES, OF_GROUP * PIECE_BYTES);  // of Q and dO
-    static constexpr int V_AT = K_SLOTS * K::BYTES, Q_AT = V_AT + K::BYTES, DO_AT = Q_AT + Q_SLOTS * SLOT_BYTES;
-    static constexpr int DS_AT = DO_AT + DO_SLOTS * SLOT_BYTES;
-    static constexpr int BYTES = DS_AT + DS_SLOTS * dS::BYTES + hopper::ALIGNMENT;
+    using Q = hopper::Tile<B_r, D>;                      // or dO
+    using K = hopper::Tile<hopper::GROUP_ROWS, D>;       // or V: of the CTA's keys
+    using dS = hopper::Tile<hopper::GROUP_ROWS, STEP>;  // P^T, then dS^T
+    // Of the other CTA's K, the two boxes with the columns of dQ that this one computes.
+    static constexpr int OTHER_BOXES = 2, OTHER_BYTES = OTHER_BOXES * K::BOX_BYTES;
+    // Shared memory, in bytes: K, K of the other CTA, V, Q [Q_SLOTS], dO [DO_SLOTS], dS [DS_SLOTS], dS of the other CTA
+    static constexpr int OTHER_K_AT = K::BYTES, V_AT = OTHER_K_AT + OTHER_BYTES, Q_AT = V_AT + K::BYTES;
+    static constexpr int DO_AT = Q_AT + Q_SLOTS * Q::BYTES, DS_AT = DO_AT + DO_SLOTS * Q::BYTES;
+    static constexpr int OTHER_DS_AT = DS_AT + DS_SLOTS * dS::BYTES;
+    static constexpr int BYTES = OTHER_DS_AT + DS_SLOTS * dS::BYTES + hopper::ALIGNMENT;
     static_assert(BYTES <= hopper::MAX_SHARED);
-    static __device__ __forceinline__ int pieces_at(int group, int slot) {
-        return (group == 0 ? DO_AT : Q_AT) + slot * SLOT_BYTES;
+
+    static __device__ __forceinline__ int rank() { return blockIdx.x % CTAS; }
+    static __device__ __forceinline__ int first_key() { return rank() * hopper::GROUP_ROWS; }
+
+    // A group's piece of dQ: 64 columns of `values`, those left of `keys`, all within one box.
+    static constexpr int PIECES = CTAS * GROUPS;
+    static __host__ __device__ constexpr int columns_of(int group) { return group == 0 ? 64 : D / 2 - 64; }
+    static __device__ __forceinline__ int first_column(int group) {
+        return group == 0 ? rank() * (D - 64) : rank() == 0 ? 64 : D / 2;
     }
+    static __device__ __forceinline__ int piece_of(int group) { return rank() * GROUPS + group; }
+    static __device__ __forceinline__ int piece_begin(int group) { return first_column(group) * B_r; }
+    static __device__ __forceinline__ int piece_at(int group, int slot) {
+        return (group == 0 ? DO_AT : Q_AT) + slot * Q::BYTES;
+    }
+    static __device__ __forceinline__ int piece_bytes(int group) {
+        return columns_of(group) * B_r * static_cast<int>(sizeof(float));
+    }
+    static __device__ __forceinline__ int first_other_box() { return rank() * (K::BOXES - OTHER_BOXES); }
+
+    template <class Slots, class Ring>
+    static __device__ __forceinline__ void fill_keys(Slots& slots, const Ring& ring, unsigned char* shared,
+                                                     const CUtensorMap& key, int row, int head, int batch) {
+        using namespace hopper;
+        Mbarrier& full = slots.full[ring.slot()];
+        mbarrier_expect(full, K::BYTES + OTHER_BYTES);
+        for (int i = 0; i < K::BOXES; ++i)
+            tma_load(shared + i * K::BOX_BYTES, key, full, i * TMA_COLS, row + first_key(), head, batch);
+        const int other_row = row + GROUP_ROWS - first_key();
+        for (int i = 0; i < OTHER_BOXES; ++i)
+            tma_load(shared + OTHER_K_AT + i * K::BOX_BYTES, key, full, (first_other_box() + i) * TMA_COLS, other_row,
+                     head, batch);
+    }
+
+    // The first CTA draws an item from a counter and tells the other one. The second of two slots is enough: when the
+    // first CTA draws one more, both have computed the item before.
+    struct Numbers {
+        int* counter;
+        hopper::Ring<2> ring = {};
+
+        template <class Barriers>
+        __device__ __forceinline__ int next(Barriers& barriers) {
+            const int slot = ring.slot();
+            hopper::Mbarrier& full = barriers.number.full[slot];
+            int number;
+            if (rank() == 0) {
+                number = atomicAdd(counter, 1);
+                hopper::cluster_send(&barriers.numbers[slot], number, full, 1);
+            } else {
+                hopper::mbarrier_expect(full, sizeof(int));
+                hopper::mbarrier_wait(full, ring.parity());
+                number = barriers.numbers[slot];
+            }
+            ring.advance();
+            return number;
+        }
+    };
 };
 
 template <class S>
@@ -71,69 +127,110 @@ struct Barriers<S> {
     hopper::Slots<1> v;
     hopper::Slots<S::Q_SLOTS> q;
     hopper::Slots<S::DO_SLOTS> grad_out;
-    hopper::Slots<S::DS_SLOTS> weights, ds;  // of the same slots: P^T is there; dS^T is, or dQ has been computed
-    hopper::Slots<S::DQ_SLOTS * S::OF_GROUP> dq[S::GROUPS];  // full alone: Q and dO are empty when dQ has been read
+    // Of the same slots: P^T is there; dS^T is, or both CTAs have computed dQ; dS^T of the other CTA is there
+    hopper::Slots<S::DS_SLOTS> weights, ds, other_ds;
+    hopper::Slots<S::DQ_SLOTS> dq[S::GROUPS];  // full alone: Q and dO are empty when dQ has been read
+    hopper::Slots<2> number;
+    int numbers[2];
 
     __device__ void init() {
         constexpr int ONE = S::GROUP_WARPS, BOTH = S::GROUPS * ONE;
-        k.init(BOTH + S::GROUPS);  // the adders read the item, too
-        v.init(ONE), q.init(1), grad_out.init(1), weights.init(ONE, ONE), ds.init(BOTH, ONE);
-        for (auto& pieces : dq) pieces.init(1, ONE);
+        k.init(BOTH + S::GROUPS + 1);  // the adders and the sender read the item, too
+        v.init(ONE), q.init(1), grad_out.init(1), number.init(1);
+        weights.init(ONE, ONE), ds.init(S::CTAS * BOTH, ONE), other_ds.init(1);
+        for (auto& piece : dq) piece.init(1, ONE);
         hopper::mbarrier_init_done();
     }
-    // What an adder says when it has read a group's pieces.
+    // What an adder says when it has read a group's piece.
     __device__ __forceinline__ hopper::Mbarrier& read(int group, int slot) {
         return group == 0 ? grad_out.empty[slot] : q.empty[slot];
     }
 };
 
-// ---------------------------------------------------------------------------------------------------- 2. Consumers
+// ----------------------------------------------------------------------------------------------------- 2. Exchange
 
-// dQ [STEP][64] of one piece: dS K, and to where it is added from.   group: whose pieces
-template <class S, int GROUP>
-struct QueryPieces {
-    unsigned char* shared;
-    float dq[8][4];
-
-    __device__ __forceinline__ void start(int piece, int ds_slot) {
-        using namespace hopper;
-        const MnMajor ds_at = mn_major<typename S::dS>(shared + S::DS_AT + ds_slot * S::dS::BYTES);
-        const MnMajor k_columns_at = mn_major<typename S::K>(shared);
-        const int box = GROUP * S::OF_GROUP + piece;
-        start_columns_by_rows<typename S::T, S::B_c>(dq, ds_at, k_columns_at.plus(box * S::K::BOX_BYTES));
-        wgmma_commit();
-    }
-    __device__ __forceinline__ void store(int piece, int slot) {
-        hopper::keep_order(dq);
-        unsigned char* to = shared + S::pieces_at(GROUP, slot) + piece * S::PIECE_BYTES;
-        float4* at = reinterpret_cast<float4*>(to) + threadIdx.x % hopper::GROUP_THREADS;
-        UNROLL
-        for (int n = 0; n < 8; ++n)
-            at[n * hopper::GROUP_THREADS] = make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]);
-    }
-    // All of them.   start_next(): a product that is started behind the last one, where there is one
-    template <bool NEXT, class F>
-    __device__ __forceinline__ void compute(Barriers<S>& barriers, int ds_slot, int slot, F start_next) {
-        UNROLL
-        for (int piece = 0; piece < S::pieces_of(GROUP); ++piece) {
-            const bool last = piece == S::pieces_of(GROUP) - 1;
-            start(piece, ds_slot);
-            if constexpr (NEXT) {
-                if (last) {
-                    start_next();
-                    hopper::wgmma_wait<1>();
-                } else {
-                    hopper::wgmma_wait<0>();
-                }
-            } else {
-                hopper::wgmma_wait<0>();
-            }
-            if (last) hopper::give_back(barriers.ds, ds_slot);
-            store(piece, slot);
-            hopper::hand_over(barriers.dq[GROUP], slot * S::OF_GROUP + piece);
+// One thread: every tile's dS^T to the other CTA, which is done with the last one in that slot, as this one is.
+template <class S>
+__device__ __forceinline__ void send_ds(const typename S::Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
+                                        const unsigned char* shared) {
+    using namespace hopper;
+    Ring<S::K_SLOTS> k;
+    Ring<S::DS_SLOTS> ds;
+    for (;; k.advance()) {
+        wait_for(barriers.k, k);
+        const int tiles = beside.items[k.slot()].tiles * a.group;
+        mbarrier_arrive(barriers.k.empty[k.slot()]);
+        if (tiles == 0) return;
+        NO_UNROLL
+        for (int t = 0; t < tiles; ++t, ds.advance()) {
+            const int at = ds.slot() * S::dS::BYTES;
+            wait_for(barriers.ds, ds);
+            mbarrier_expect(barriers.other_ds.full[ds.slot()], S::dS::BYTES);
+            cluster_send(shared + S::OTHER_DS_AT + at, shared + S::DS_AT + at, S::dS::BYTES,
+                         barriers.other_ds.full[ds.slot()], 1 - S::rank());
         }
     }
+}
+
+// Shared memory as operands; all boxes have 64 rows. What is computed from it is computed anew each time, since the compiler
+// would keep more addresses than there are registers.
+template <class S>
+struct Operands {
+    hopper::KMajor k_major;
+    hopper::MnMajor mn_major;
+
+    __device__ __forceinline__ explicit Operands(const unsigned char* shared)
+        : k_major(hopper::k_major<typename S::K>(shared)), mn_major(hopper::mn_major<typename S::K>(shared)) {
+        static_assert(S::K::BOX_BYTES == S::Q::BOX_BYTES && S::K::BOX_BYTES == S::dS::BOX_BYTES);
+    }
+    __device__ __forceinline__ hopper::KMajor columns(int at) {
+        asm volatile("" : "+l"(k_major.bits));
+        return k_major.plus(at);
+    }
+    __device__ __forceinline__ hopper::MnMajor rows(int at) {
+        asm volatile("" : "+l"(mn_major.bits));
+        return mn_major.plus(at);
+    }
 };
+
+// A group's columns of dQ [STEP][columns_of(GROUP)]: dS K of this CTA's keys and of the other one's.
+template <class S, int GROUP>
+struct QueryPiece {
+    static constexpr int N8 = S::columns_of(GROUP) / 8;
+    unsigned char* shared;
+    Operands<S>& operands;
+    float dq[N8][4];
+
+    __device__ __forceinline__ void start(int ds, int key, int column, bool add) {
+        const int k_at = key + column / 64 * S::K::BOX_BYTES + column % 64 * 2;
+        hopper::start_columns_by_rows<typename S::T, hopper::GROUP_ROWS>(dq, operands.rows(ds), operands.rows(k_at), add);
+        hopper::wgmma_commit();
+    }
+    __device__ __forceinline__ void start_own(int slot) {
+        start(S::DS_AT + slot * S::dS::BYTES, 0, S::first_column(GROUP), false);
+    }
+    __device__ __forceinline__ void start_other(int slot) {
+        start(S::OTHER_DS_AT + slot * S::dS::BYTES, S::OTHER_K_AT, S::first_column(GROUP) - S::first_other_box() * 64,
+              true);
+    }
+    // Both are done for this warp; where the piece goes, other warps of the group may still read.
+    __device__ __forceinline__ void finish(Barriers<S>& barriers, int ds_slot, int slot) {
+        using namespace hopper;
+        keep_order(dq);
+        if (threadIdx.x % 32 == 0) {
+            mbarrier_arrive(barriers.ds.empty[ds_slot]);
+            mbarrier_arrive(barriers.ds.empty[ds_slot], 1 - S::rank());
+        }
+        asm volatile("bar.sync %0, %1;" ::"n"(1 + GROUP), "n"(GROUP_THREADS) : "memory");
+        float4* to = reinterpret_cast<float4*>(shared + S::piece_at(GROUP, slot)) + threadIdx.x % GROUP_THREADS;
+        UNROLL
+        for (int n = 0; n < N8; ++n)
+            to[n * GROUP_THREADS] = make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]);
+        hand_over(barriers.dq[GROUP], slot);
+    }
+};
+
+// ---------------------------------------------------------------------------------------------------- 3. Consumers
 
 // The group with dV.
 template <class S>
@@ -147,33 +244,33 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
     using Keys = typename S::Keys;
     constexpr int D = S::D, STEP = S::STEP;
     constexpr bool CAPPED = S::SCORES == Scores::CAPPED, DROPPED = S::SCORES == Scores::DROPPED;
-    const int warp_key = threadIdx.x / 32 % 4 * 16, column = mma::d_col(threadIdx.x % 32, 0);
-    const KMajor k_at = k_major<K>(shared), q_at = k_major<Q>(shared + S::Q_AT);
-    const MnMajor do_rows_at = mn_major<Q>(shared + S::DO_AT);
+    const int warp_row = threadIdx.x / 32 % 4 * 16, warp_key = S::first_key() + warp_row;
+    const int column = mma::d_col(threadIdx.x % 32, 0);
 
     Ring<S::K_SLOTS> k;
-    Ring<S::Q_SLOTS> q;                   // of the next tile
+    Ring<S::Q_SLOTS> q;              // of the next tile
     Ring<S::DO_SLOTS> grad_out;
-    Ring<S::DS_SLOTS> weights, ds;        // weights: of the next tile
-    float dv[D / 8][4];                   // [64][D]
-    float s[STEP / 8][4];                 // S^T, then P^T [64 keys][STEP rows]
-    QueryPieces<S, 0> pieces{shared};
-    unsigned p[STEP / 16][4];             // P^T, rounded
+    Ring<S::DS_SLOTS> weights, ds;   // weights: of the next tile
+    float dv[D / 8][4];              // [64][D]
+    float s[STEP / 8][4];            // S^T, then P^T [64 keys][STEP rows]
+    Operands<S> operands(shared);
+    QueryPiece<S, 0> piece{shared, operands};
+    unsigned p[STEP / 16][4];                                              // P^T, rounded
+    [[maybe_unused]] unsigned to_ds[S::SCORES == Scores::PLAIN ? 1 : STEP / 16][4];  // what dS = P^T ... wants of it
     [[maybe_unused]] int64_t seed = 0;
     if constexpr (DROPPED) seed = seed_of(a.dropout);
 
     const auto start_scores = [&] {
         wait_for(barriers.q, q);
-        start_rows_by_rows<T, K, Q>(s, k_at, q_at.plus(q.slot() * S::SLOT_BYTES));
+        start_rows_by_rows<T, K, Q>(s, operands.columns(0), operands.columns(S::Q_AT + q.slot() * Q::BYTES));
         wgmma_commit();
     };
-    // Scores of a tile -> P^T in p and in shared memory. What dS = P^T ... wants more is there with it: the softcap's slope
-    // as a factor, and for what dropout drops a sign.
+    // Scores of a tile -> P^T. For dS the softcap's slope is a factor, and what dropout drops has a sign.
     const auto weigh = [&](const typename S::Item& item, const Walk& walk) {
         const int row = walk.tile * S::B_r;
         if constexpr (CAPPED) cap_scores(s, a.inside);
-        if (Keys::template hides<S>(a, item, item.k_start, 0, row)) Keys::template hide<S>(s, a, item, warp_key, row);
-        wait_until_empty(barriers.ds, weights);
+        if (Keys::template hides<S>(a, item, item.k_start + S::first_key(), S::rank(), row))
+            Keys::template hide<S>(s, a, item, warp_key, row);
         [[maybe_unused]] Kept<true> kept[2];
         UNROLL
         for (int i = 0; i < STEP / 16; ++i) {
@@ -192,39 +289,56 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
                 }
             }
             mma::accumulators_as_a<T>(p[i], s[2 * i], s[2 * i + 1]);
-            unsigned to_ds[4] = {p[i][0], p[i][1], p[i][2], p[i][3]};
             UNROLL
             for (int r = 0; r < 4; ++r) {  // as in accumulators_as_a
                 const int n = r / 2, e = r % 2 * 2;
                 if constexpr (CAPPED)
-                    to_ds[r] = mma::pack<T>(s[2 * i + n][e] * slope[n][e], s[2 * i + n][e + 1] * slope[n][e + 1]);
+                    to_ds[i][r] = mma::pack<T>(s[2 * i + n][e] * slope[n][e], s[2 * i + n][e + 1] * slope[n][e + 1]);
                 if constexpr (DROPPED) {
                     const unsigned mask = kept[i % 2].mask(n, r % 2);
-                    to_ds[r] |= ~mask & 0x80008000u;
+                    to_ds[i][r] = p[i][r] | (~mask & 0x80008000u);
                     p[i][r] &= mask;
                 }
             }
-            store_rows<dS>(shared + S::DS_AT + weights.slot() * dS::BYTES, warp_key, i, to_ds);
+        }
+        q.advance();
+    };
+    // P^T -> shared memory, when both CTAs are done with what was there.
+    const auto hand_over_weights = [&] {
+        wait_until_empty(barriers.ds, weights);
+        UNROLL
+        for (int i = 0; i < STEP / 16; ++i) {
+            unsigned char* to = shared + S::DS_AT + weights.slot() * dS::BYTES;
+            if constexpr (S::SCORES == Scores::PLAIN)
+                store_rows<dS>(to, warp_row, i, p[i]);
+            else
+                store_rows<dS>(to, warp_row, i, to_ds[i]);
         }
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.weights.full[weights.slot()]);
-        weights.advance(), q.advance();
+        weights.advance();
     };
-    // A tile whose p is there.   walk: the tile's, then the next one's
+    // A tile whose P^T is there.   walk: the tile's, then the next one's
     const auto do_tile = [&](const typename S::Item& item, Walk& walk, bool first, auto is_last) {
         constexpr bool LAST = decltype(is_last)::value;
         wait_for(barriers.grad_out, grad_out);
-        start_weights_by_rows<T, Q>(dv, p, do_rows_at.plus(grad_out.slot() * S::SLOT_BYTES), !first);
+        start_weights_by_rows<T, Q>(dv, p, operands.rows(S::DO_AT + grad_out.slot() * Q::BYTES), !first);
         wgmma_commit();
         wait_for(barriers.ds, ds);
-        pieces.template compute<!LAST>(barriers, ds.slot(), grad_out.slot(), start_scores);
+        piece.start_own(ds.slot());
+        if constexpr (!LAST) start_scores();
+        wait_for(barriers.other_ds, ds);
+        piece.start_other(ds.slot());
         if constexpr (!LAST) {
-            wgmma_wait<0>();
+            wgmma_wait<1>();
             keep_order(s);
             walk.advance(item);
             weigh(item, walk);
         }
+        wgmma_wait<0>();
+        piece.finish(barriers, ds.slot(), grad_out.slot());
         ds.advance(), grad_out.advance();
+        if constexpr (!LAST) hand_over_weights();
     };
 
     for (;; k.advance()) {
@@ -236,6 +350,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
         wgmma_wait<0>();
         keep_order(s);
         weigh(*here, walk);
+        hand_over_weights();
         const int tiles = walk.left;
         NO_UNROLL
         for (int t = 0; t < tiles - 1; ++t) do_tile(*here, walk, t == 0, std::false_type());
@@ -261,30 +376,30 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
     using Keys = typename S::Keys;
     constexpr int D = S::D, STEP = S::STEP;
     constexpr bool DROPPED = S::SCORES == Scores::DROPPED;
-    const int warp_key = threadIdx.x / 32 % 4 * 16, column = mma::d_col(threadIdx.x % 32, 0);
-    const KMajor v_at = k_major<K>(shared + S::V_AT), do_at = k_major<Q>(shared + S::DO_AT);
-    const MnMajor q_rows_at = mn_major<Q>(shared + S::Q_AT);
+    const int warp_row = threadIdx.x / 32 % 4 * 16, column = mma::d_col(threadIdx.x % 32, 0);
 
     Ring<S::K_SLOTS> k;
     Ring<S::Q_SLOTS> q;
     Ring<S::DO_SLOTS> grad_out;
     Ring<S::DS_SLOTS> ds_ring;
     Ring<1> v;
-    float dk[D / 8][4];           // [64][D]
-    float dp[STEP / 8][4];        // dP^T [64 keys][STEP rows]
-    QueryPieces<S, 1> pieces{shared};
-    unsigned ds[STEP / 16][4];    // P^T, then dS^T
+    float dk[D / 8][4];         // [64][D]
+    float dp[STEP / 8][4];      // dP^T [64 keys][STEP rows]
+    Operands<S> operands(shared);
+    QueryPiece<S, 1> piece{shared, operands};
+    unsigned ds[STEP / 16][4];  // P^T, then dS^T
 
     const auto start_dp = [&] {
         wait_for(barriers.grad_out, grad_out);
-        start_rows_by_rows<T, K, Q>(dp, v_at, do_at.plus(grad_out.slot() * S::SLOT_BYTES));
+        const KMajor rows = operands.columns(S::DO_AT + grad_out.slot() * Q::BYTES);
+        start_rows_by_rows<T, K, Q>(dp, operands.columns(S::V_AT), rows);
         wgmma_commit();
     };
     // dS, rounded, in registers and in shared memory
     const auto grade = [&] {
         unsigned char* tile = shared + S::DS_AT + ds_ring.slot() * dS::BYTES;
         wait_for(barriers.weights, ds_ring);
-        load_rows<dS>(ds, tile, warp_key);
+        load_rows<dS>(ds, tile, warp_row);
         __syncwarp();
         UNROLL
         for (int i = 0; i < STEP / 16; ++i) {
@@ -299,7 +414,7 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
                 }
                 ds[i][r] = mma::pack<T>(w.x * (x.x - d.x), w.y * (x.y - d.y));
             }
-            store_rows<dS>(tile, warp_key, i, ds[i]);
+            store_rows<dS>(tile, warp_row, i, ds[i]);
         }
         hand_over(barriers.ds, ds_ring.slot());
         grad_out.advance();
@@ -312,10 +427,15 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
         if constexpr (LAST) give_back(barriers.v, 0);
         grade();
         wait_for(barriers.q, q);
-        start_weights_by_rows<T, Q>(dk, ds, q_rows_at.plus(q.slot() * S::SLOT_BYTES), !first);
+        start_weights_by_rows<T, Q>(dk, ds, operands.rows(S::Q_AT + q.slot() * Q::BYTES), !first);
         wgmma_commit();
         wait_for(barriers.ds, ds_ring);
-        pieces.template compute<!LAST>(barriers, ds_ring.slot(), q.slot(), start_dp);
+        piece.start_own(ds_ring.slot());
+        wait_for(barriers.other_ds, ds_ring);
+        piece.start_other(ds_ring.slot());
+        wgmma_wait<0>();
+        piece.finish(barriers, ds_ring.slot(), q.slot());
+        if constexpr (!LAST) start_dp();  // only now: its dO may be late, and the next P^T waits for this dQ
         q.advance(), ds_ring.advance();
     };
 
@@ -333,30 +453,36 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
         keep_order(dk);
         const typename S::Item item = *here;
         give_back(barriers.k, k.slot());
-        Keys::template store<S>(a, item, a.grad_key, item.k_start + warp_key, dk, a.scale);
+        Keys::template store<S>(a, item, a.grad_key, item.k_start + S::first_key() + warp_row, dk, a.scale);
     }
 }
 
-// ------------------------------------------------------------------------------------------------------- 3. Kernel
+// ------------------------------------------------------------------------------------------------------- 4. Kernel
 
 template <class S>
 __global__ void __launch_bounds__(S::THREADS, 1)
     flash_backward_wide_kernel(const __grid_constant__ typename S::Problem a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    static_assert(S::CTAS == 2);
     extern __shared__ unsigned char bytes[];
     __shared__ Barriers<S> barriers;
     __shared__ Beside<S> beside;
     unsigned char* shared = hopper::aligned(bytes);
     if (threadIdx.x == 0) barriers.init();
     __syncthreads();
+    hopper::cluster_sync();
     const int group = hopper::role_of_warpgroup(), warp = threadIdx.x / 32;
     if (group == hopper::PRODUCER) {
         hopper::fewer_registers<S::Registers::OF_PRODUCER>();
-        if (threadIdx.x % 32 != 0) return;
-        if (warp < S::GROUPS)
-            add_up<S>(a, barriers, beside, shared, warp);
-        else if (warp == S::GROUPS)
-            produce<S>(a, barriers, beside, shared);
+        if (threadIdx.x % 32 == 0) {
+            if (warp < S::GROUPS)
+                add_up<S>(a, barriers, beside, shared, warp);
+            else if (warp == S::GROUPS)
+                produce<S>(a, barriers, beside, shared);
+            else
+                send_ds<S>(a, barriers, beside, shared);
+        }
+        __syncwarp();
     } else {
         hopper::more_registers<S::Registers::OF_CONSUMER>();
         if (group == 0)
@@ -364,5 +490,6 @@ __global__ void __launch_bounds__(S::THREADS, 1)
         else
             consume_keys<S>(a, barriers, beside, shared);
     }
+    hopper::cluster_sync();  // the other CTA's copies and arrivals
 #endif
 }

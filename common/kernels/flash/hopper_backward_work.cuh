@@ -25,6 +25,7 @@ template <typename T_, int D_, bool KV_IN_REGISTERS_, int DS_SLOTS_>
 struct Shape {
     using T = T_;
     static constexpr bool WIDE = false;
+    static constexpr int CTAS = 1;  // of an item
     static constexpr int D = D_, GROUPS = 2, STEP = 64, STEPS = 128 / D;  // STEPS: of a tile
     static constexpr int B_r = STEP * STEPS, B_c = hopper::GROUP_ROWS * GROUPS;
     static constexpr int K_SLOTS = 2, Q_SLOTS = 3, DO_SLOTS = 2, DS_SLOTS = DS_SLOTS_, DQ_SLOTS = 1;
@@ -34,16 +35,40 @@ struct Shape {
     using Q = hopper::Tile<B_r, D>;     // or dO
     using K = hopper::Tile<B_c, D>;     // or V
     using dS = hopper::Tile<B_c, STEP>;  // dS^T of a step
-    // Pieces of dQ: of a tile; of a group
-    static constexpr int PIECES = GROUPS, OF_GROUP = 1, PIECE_BYTES = QuerySum<D>::PIECE * sizeof(float), SLOT_BYTES = Q::BYTES;
-    static __host__ __device__ constexpr int pieces_of(int /*group*/) { return 1; }
+    static constexpr int PIECES = GROUPS;  // of a tile's dQ
+    static constexpr int PIECE_BYTES = QuerySum<D>::PIECE * sizeof(float);
     static_assert(B_r * D == PIECES * QuerySum<D>::PIECE);
     // Shared memory, in bytes: K [K_SLOTS], V, Q [Q_SLOTS], dO [DO_SLOTS], dS [DS_SLOTS], pieces of dQ [GROUPS]
     static constexpr int V_AT = K_SLOTS * K::BYTES, Q_AT = V_AT + K::BYTES, DO_AT = Q_AT + Q_SLOTS * Q::BYTES;
     static constexpr int DS_AT = DO_AT + DO_SLOTS * Q::BYTES, DQ_AT = DS_AT + DS_SLOTS * dS::BYTES;
     static constexpr int BYTES = DQ_AT + GROUPS * PIECE_BYTES + hopper::ALIGNMENT;
     static_assert(BYTES <= hopper::MAX_SHARED);
-    static __device__ __forceinline__ int pieces_at(int group, int /*slot*/) { return DQ_AT + group * PIECE_BYTES; }
+
+    // A group's piece of dQ: which of a tile's, where it begins in the sum and in shared memory.
+    static __device__ __forceinline__ int piece_of(int group) { return group; }
+    static __device__ __forceinline__ int piece_begin(int group) { return group * QuerySum<D>::PIECE; }
+    static __device__ __forceinline__ int piece_at(int group, int /*slot*/) { return DQ_AT + group * PIECE_BYTES; }
+    static __device__ __forceinline__ int piece_bytes(int /*group*/) { return PIECE_BYTES; }
+
+    // The CTA's first key of an item; the item's K into a slot.
+    static __device__ __forceinline__ int first_key() { return 0; }
+    template <class Slots, class Ring>
+    static __device__ __forceinline__ void fill_keys(Slots& slots, const Ring& ring, unsigned char* shared,
+                                                     const CUtensorMap& key, int row, int head, int batch) {
+        hopper::fill<K>(slots, ring, shared, key, row, head, batch);
+    }
+    // Which items the CTA takes: one by its own number, then those that a counter gives out.
+    struct Numbers {
+        int* counter;
+        bool drawn = false;
+
+        template <class Barriers>
+        __device__ __forceinline__ int next(Barriers&) {
+            const int number = drawn ? gridDim.x + atomicAdd(counter, 1) : blockIdx.x;
+            drawn = true;
+            return number;
+        }
+    };
 };
 
 template <typename T>

@@ -161,7 +161,7 @@ def test_any_strides_and_a_fixed_order(ops):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 128, 192])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_the_kernels_for_hopper_gpus(hopper, dtype, head_dim, deterministic):
     """Future keys that nobody sees, a key that later rows see, rows that see no key."""
@@ -186,7 +186,7 @@ def test_the_kernels_for_hopper_gpus(hopper, dtype, head_dim, deterministic):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 def test_long_sequences_on_a_gpu(dtype, head_dim):
     """The padding behind 1,500 tokens, where the copy engine and all its slots are at work."""

@@ -73,14 +73,14 @@ def assert_both(ops, dtype: torch.dtype, *sizes: int, alignment: str = "full", *
 @gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("alignment", ALIGNMENTS)
-@pytest.mark.parametrize("head_dim", range(8, 129, 8))
+@pytest.mark.parametrize("head_dim", [*range(8, 129, 8), 136, 160, 192, 200, 248, 256])
 def test_every_head_dim(ops, dtype, alignment, head_dim):
     assert_both(ops, dtype, 150, 333, head_dim, alignment=alignment, heads=4, kv_heads=2)
 
 
 @gpu
 @pytest.mark.parametrize("alignment", ALIGNMENTS)
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -99,7 +99,7 @@ def test_any_number_of_queries_and_keys(ops, sizes, head_dim, alignment):
 
 @gpu
 @pytest.mark.parametrize("alignment", ["full", "lower right"])
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 128, 192])
 @pytest.mark.parametrize("kv_heads", [1, 2, 4, 8])
 def test_fewer_heads_of_keys_than_of_queries(ops, head_dim, kv_heads, alignment):
     assert_both(ops, torch.bfloat16, 300, 500, head_dim, alignment=alignment, heads=8, kv_heads=kv_heads)
@@ -107,7 +107,7 @@ def test_fewer_heads_of_keys_than_of_queries(ops, head_dim, kv_heads, alignment)
 
 @gpu
 @pytest.mark.parametrize("alignment", ALIGNMENTS)
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("kv_heads", [4, 16])
 def test_more_work_than_multiprocessors(ops, head_dim, alignment, kv_heads):
     """A block does several pieces of work, and its barriers go on from one to the next; the same bits every time."""
@@ -138,7 +138,7 @@ def test_shapes_for_long_sequences(ops, head_dim, alignment, keys, shape):
 
 
 @gpu
-@pytest.mark.parametrize("head_dim", [40, 64, 128])
+@pytest.mark.parametrize("head_dim", [40, 64, 128, 256])
 def test_layouts_that_the_copy_engine_takes(ops, head_dim):
     """[batch, S, heads, head_dim], one packed tensor, gaps of 16 bytes, shared batches: read where they lie."""
     query, key, value = inputs = tensors(ops, torch.bfloat16, 300, 300, head_dim)[:3]

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 import torch
 from attention_oracle import exact, seen_of
+from checked_findings import nothing_found
 from flash_inputs import hopper_only
 from hopper_sources import flash_build
 from torch import Tensor
@@ -312,3 +313,19 @@ def test_gradients_of_packed_sequences(operators, names, lengths, head_dim):
         assert_gradients(alone, parts, grad_out[own].transpose(0, 1), causal, options, kept)
     for x, length in zip(found, (rows, keys, keys), strict=False):
         assert bool((x[:spare] == 0).all()) and bool((x[length - spare :] == 0).all())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("head_dim", [192, 256])
+def test_no_race_in_a_cluster(head_dim, deterministic):
+    """Two CTAs exchange dS, and a group's part of dQ lies where its other operands have been."""
+    ops = load(flash_build(dense=True, checked=True))
+    query, grad_out = (randn("cpu", 1, 2, 150, head_dim, dtype=torch.bfloat16) for _ in range(2))
+    key, value = (randn("cpu", 1, 1, 150, head_dim, dtype=torch.bfloat16) for _ in range(2))
+    out, lse = attention(torch.float64, query[0], key[0], value[0], True, {})
+    given = grad_out, query, key, value, out[None].to(torch.bfloat16), lse[None].float(), True
+    operators = getattr(torch.ops, ops.libraries[0].name)
+    with nothing_found(ops):
+        *found, _ = operators.flash_attention_backward(*given, deterministic=deterministic)
+    assert_gradients([x[0] for x in found], [x[0] for x in (query, key, value)], grad_out[0], True, {})
