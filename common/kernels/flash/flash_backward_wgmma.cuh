@@ -1,8 +1,9 @@
 // flash_backward_wgmma.cuh - the gradients of attention for Hopper GPUs (sm_90a), 16 bits: the instances of
-// hopper_backward.cuh, which flash_backward_wgmma_fp16.cu and _bf16.cu have for a type.
+// hopper_backward.cuh, which flash_backward_wgmma_fp16.cu and _bf16.cu have for a type, and those of
+// hopper_backward_wide.cuh, which flash_backward_wide_fp16.cu and _bf16.cu have.
 //
-//   1. Problems    set_problem          the kernel's arguments, dense and with options
-//   2. Launcher    backward_by_wgmma    what it takes
+//   1. Problems    make_problem, set_problem    the kernel's arguments, dense and with options
+//   2. Launcher    backward_by_wgmma            what it takes
 //
 //   hopper_backward_sequences.cuh    windows and packed sequences
 //   flash_backward.cuh               launch_row_numbers: delta and lse, a kernel that runs before
@@ -139,32 +140,28 @@ template <typename T, bool WIDE, bool OPTIONS = true>
 bool backward_by_wgmma(const FlashGradients& g, bool dry) {
     const FlashArguments& a = g.forward;
     const bool capped = a.softcap > 0, dropped = a.dropout.seed != nullptr;
-    if ((a.head_dim > 128) != WIDE || a.mask.kind != MaskKind::NONE || a.key_step != 1 || (capped && dropped)) return false;
+    if ((a.head_dim > 128) != WIDE || a.mask.kind != MaskKind::NONE || a.key_step != 1) return false;
     // P gives tanh back, to as many digits as P has divided by softcap
-    if (!(a.scale > 0) || (capped && a.softcap < 1) || !in_pieces<T>(g)) return false;
+    if ((capped && dropped) || !(a.scale > 0) || (capped && a.softcap < 1) || !in_pieces<T>(g)) return false;
     const BackwardSpace space(g, BackwardKernel::WGMMA);
     const int64_t blocks = a.kv_heads * tiles_of(a.batch, a.S_k, a.packed(), 128);
     if (std::max({a.S_q, a.S_k, std::abs(a.diagonal), space.count, a.batch * a.heads, blocks}) > MANY) return false;
     if (device_attribute(cudaDevAttrComputeCapabilityMajor) != 9) return false;
-    const auto dense = [&]<class Shape>() { return launch_by_wgmma<Instance<Shape, DenseKeys, Scores::PLAIN>>(g, dry); };
-    const auto with_options = [&]<class Shape, class Capped>() {
+    const auto with_shape = [&]<class Dense, class Options, class Capped>() {
+        if (a.is_dense()) return launch_by_wgmma<Instance<Dense, DenseKeys, Scores::PLAIN>>(g, dry);
         if constexpr (!OPTIONS) {
             return false;
         } else {
             if (a.causal && !a.lower_right && a.diagonal != 0) return false;
             return capped    ? launch_by_wgmma<Instance<Capped, SequenceKeys, Scores::CAPPED>>(g, dry)
-                   : dropped ? launch_by_wgmma<Instance<Shape, SequenceKeys, Scores::DROPPED>>(g, dry)
-                             : launch_by_wgmma<Instance<Shape, SequenceKeys, Scores::PLAIN>>(g, dry);
+                   : dropped ? launch_by_wgmma<Instance<Options, SequenceKeys, Scores::DROPPED>>(g, dry)
+                             : launch_by_wgmma<Instance<Options, SequenceKeys, Scores::PLAIN>>(g, dry);
         }
     };
-    const bool half = a.head_dim <= (WIDE ? 192 : 64);
-    if constexpr (WIDE) {
-        using D192 = WideShape<T, 192, 2>;
-        using D256 = WideShape<T, 256, 1>;
-        if (!a.is_dense()) return with_options.template operator()<D256, D256>();
-        return half ? dense.template operator()<D192>() : dense.template operator()<D256>();
-    } else {
-        if (half) return a.is_dense() ? dense.template operator()<D64<T>>() : with_options.template operator()<D64<T>, D64Capped<T>>();
-        return a.is_dense() ? dense.template operator()<D128<T>>() : with_options.template operator()<D128<T>, D128<T>>();
-    }
+    if constexpr (WIDE)
+        return a.head_dim <= 192 ? with_shape.template operator()<D192<T>, D256<T>, D256<T>>()
+                                 : with_shape.template operator()<D256<T>, D256<T>, D256<T>>();
+    else
+        return a.head_dim <= 64 ? with_shape.template operator()<D64<T>, D64<T>, D64Capped<T>>()
+                                : with_shape.template operator()<D128<T>, D128<T>, D128<T>>();
 }

@@ -22,9 +22,8 @@ struct BackwardSpace {
         rows = a.packed() ? a.S_q / tile * tile + a.batch * tile : ceil_div(a.S_q, int64_t{tile}) * tile;
         count = a.matrices() * rows;
         const bool sums = wgmma || kernel == BackwardKernel::MMA;
-        const int columns = a.head_dim <= 64 ? 64 : a.head_dim <= 128 ? 128
-                            : wgmma && a.is_dense() && a.head_dim <= 192          ? 192
-                                                                                  : 256;
+        int columns = a.head_dim <= 64 ? 64 : a.head_dim <= 128 ? 128 : 256;
+        if (wgmma && a.is_dense() && columns == 256 && a.head_dim <= 192) columns = 192;
         sum = sums ? count * columns : 0;
         turns = 2 + (wgmma && g.deterministic ? count / 64 * (columns <= 128 ? columns / 64 : 4) : 0);
     }

@@ -8,14 +8,14 @@
 // the accumulators are, without a way through shared memory, and so the sum lies as the 32 lanes of a warp hold it:
 //
 //   the sum [batch, heads, padded rows / 16, D / 8] tiles of 16 x 8, 128 floats each; D = head_dim rounded up to 64, 128
-//   or 256; padded rows: PaddedRows of flash_sequences.cuh
+//   or 256, of hopper_backward_wide.cuh also to 192; padded rows: PaddedRows of flash_sequences.cuh
 //
 //   sm_90 and higher     lane 0: d[0] d[1] d[2] d[3] | lane 1: d[0] ... | ...      one atomic addition of 16 bytes
 //   others               d[0] of lanes 0 ... 31 | d[1] of lanes 0 ... 31 | ...     four of 4 bytes
 //
 // Either way the lanes of a warp write to whole lines of memory. (Which row and column d[i] of a lane is: mma.cuh.)
 //
-// hopper_backward.cuh adds pieces of 64 x 64 by TMA; a warp has 16 rows of one. Tiles as on sm_90, in another order:
+// The kernels for Hopper GPUs add pieces of 64 rows by TMA; a warp has 16 rows of one. Tiles as on sm_90, in another order:
 //
 //   the sum [batch, heads, padded rows / 64, D / 64] pieces of 8 column blocks, each of them 4 tiles
 //

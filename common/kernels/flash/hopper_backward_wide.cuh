@@ -120,6 +120,11 @@ struct WideShape {
     };
 };
 
+template <typename T>
+using D192 = WideShape<T, 192, 2>;
+template <typename T>
+using D256 = WideShape<T, 256, 1>;
+
 template <class S>
     requires(S::WIDE)
 struct Barriers<S> {

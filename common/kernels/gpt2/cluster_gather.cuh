@@ -19,6 +19,7 @@
 #pragma once
 #include <cooperative_groups.h>
 
+#include "common/cuda/hopper_cluster.cuh"
 #include "common/cuda/mbarrier.cuh"
 #include "common/cuda/shared_offset.cuh"
 #include "common/cuda/unroll.cuh"
@@ -69,27 +70,22 @@ __device__ __forceinline__ void gather_wait(Gather& gather, unsigned n) {
     }
 }
 
-__device__ __forceinline__ unsigned remote_offset(const void* pointer, unsigned rank) {
-    unsigned address;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_offset(pointer)), "r"(rank));
-    return address;
-}
 __device__ __forceinline__ void signal_send(Gather& signal, unsigned rank, unsigned n) {
     asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
-                     remote_offset(&signal.full[n & 1], rank))
+                     hopper::remote_offset(&signal.full[n & 1], rank))
                  : "memory");
 }
 __device__ __forceinline__ void gather_send(void* to, unsigned rank, Gather& gather, unsigned n, const uint4& x) {
     asm volatile(
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-            remote_offset(to, rank)),
-        "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(remote_offset(&gather.full[n & 1], rank))
+            hopper::remote_offset(to, rank)),
+        "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(hopper::remote_offset(&gather.full[n & 1], rank))
         : "memory");
 }
 __device__ __forceinline__ void gather_send(void* to, unsigned rank, Gather& gather, unsigned n, const uint2& x) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(
-                     remote_offset(to, rank)),
-                 "r"(x.x), "r"(x.y), "r"(remote_offset(&gather.full[n & 1], rank))
+                     hopper::remote_offset(to, rank)),
+                 "r"(x.x), "r"(x.y), "r"(hopper::remote_offset(&gather.full[n & 1], rank))
                  : "memory");
 }
 

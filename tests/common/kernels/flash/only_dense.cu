@@ -4,6 +4,10 @@
 bool wgmma_forward_fp16(const FlashArguments&, bool) { return false; }
 bool wgmma_forward_bf16(const FlashArguments&, bool) { return false; }
 bool wgmma_backward_fp16(const FlashGradients&, bool) { return false; }
-bool wgmma_backward_bf16(const FlashGradients& g, bool dry) { return backward_by_wgmma<__nv_bfloat16, false, false>(g, dry); }
+bool wgmma_backward_bf16(const FlashGradients& g, bool dry) {
+    return backward_by_wgmma<__nv_bfloat16, false, false>(g, dry);
+}
 bool wgmma_backward_wide_fp16(const FlashGradients&, bool) { return false; }
-bool wgmma_backward_wide_bf16(const FlashGradients& g, bool dry) { return backward_by_wgmma<__nv_bfloat16, true, false>(g, dry); }
+bool wgmma_backward_wide_bf16(const FlashGradients& g, bool dry) {
+    return backward_by_wgmma<__nv_bfloat16, true, false>(g, dry);
+}
