@@ -68,12 +68,10 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
     constexpr bool CAPPED = S::SCORES == Scores::CAPPED, DROPPED = S::SCORES == Scores::DROPPED;
     const int lane = threadIdx.x % 32, group_key = GROUP_ROWS * group, column = mma::d_col(lane, 0);
     const int warp_key = group_key + threadIdx.x / 32 % 4 * 16;
-    const KMajor k_at = k_major<K>(shared, group_key), v_at = k_major<K>(shared + S::V_AT, group_key);
-    const KMajor q_at = k_major<Q>(shared + S::Q_AT), do_at = k_major<Q>(shared + S::DO_AT);
-    const MnMajor q_rows_at = mn_major<Q>(shared + S::Q_AT), do_rows_at = mn_major<Q>(shared + S::DO_AT);
+    const int group_at = group_key * K::ROW_BYTES;
     // The group's piece of dQ: its columns, or, with two steps to a tile, the rows of one step.
-    const MnMajor ds_at = mn_major<dS>(shared + S::DS_AT);
-    const MnMajor k_columns_at = mn_major<K>(shared + (STEPS == 1 ? group * K::BOX_BYTES : 0));
+    const int k_columns_at = STEPS == 1 ? group * K::BOX_BYTES : 0;
+    Operands<S> operands(shared);
     float4* piece = reinterpret_cast<float4*>(shared + S::DQ_AT + group * S::PIECE_BYTES) + threadIdx.x % GROUP_THREADS;
 
     // next_...: of the step whose scores are started ahead
@@ -115,19 +113,19 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         }
     };
     const auto start_scores = [&](int slot, int step) {
-        const KMajor rows = q_at.plus(slot * Q::BYTES + step * STEP * Q::ROW_BYTES);
+        const KMajor rows = operands.k_major(S::Q_AT + slot * Q::BYTES + step * STEP * Q::ROW_BYTES);
         if constexpr (KV_IN_REGISTERS)
             start_rows_by_rows<T, Q>(s, k_rows, rows);
         else
-            start_rows_by_rows<T, K, Q>(s, k_at.plus(next_k.slot() * K::BYTES), rows);
+            start_rows_by_rows<T, K, Q>(s, operands.k_major(group_at + next_k.slot() * K::BYTES), rows);
         wgmma_commit();
     };
     const auto start_dp = [&](int slot, int step) {
-        const KMajor rows = do_at.plus(slot * Q::BYTES + step * STEP * Q::ROW_BYTES);
+        const KMajor rows = operands.k_major(S::DO_AT + slot * Q::BYTES + step * STEP * Q::ROW_BYTES);
         if constexpr (KV_IN_REGISTERS)
             start_rows_by_rows<T, Q>(dp, v_rows, rows);
         else
-            start_rows_by_rows<T, K, Q>(dp, v_at, rows);
+            start_rows_by_rows<T, K, Q>(dp, operands.k_major(S::V_AT + group_at), rows);
         wgmma_commit();
     };
     // Scores of a step of the tile `ahead` -> powers, where they are
@@ -228,7 +226,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         // with what is left in the stages, and its result is not used.
         start_scores(next_slot, next_step);
         const auto start_dv = [&] {
-            start_weights_by_rows<T, Q>(dv, p, do_rows_at.plus(grad_out.slot() * Q::BYTES + rows_at), !first);
+            start_weights_by_rows<T, Q>(dv, p, operands.mn_major(S::DO_AT + grad_out.slot() * Q::BYTES + rows_at), !first);
             wgmma_commit();
         };
         if constexpr (!DROPPED) start_dv();
@@ -243,7 +241,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         hand_over(barriers.ds, ds_ring.slot());
         if (STEPS == 1 || step == group) my_ds = ds_ring;
         ds_ring.advance();
-        start_weights_by_rows<T, Q>(dk, ds, q_rows_at.plus(q.slot() * Q::BYTES + rows_at), !first);
+        start_weights_by_rows<T, Q>(dk, ds, operands.mn_major(S::Q_AT + q.slot() * Q::BYTES + rows_at), !first);
         wgmma_commit();
 
         wgmma_wait<2>();
@@ -259,8 +257,8 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
             mbarrier_wait(barriers.ds.empty[ds_ring.slot()], ds_ring.parity() ^ 1 ^ never);
         } else {
             mbarrier_wait(barriers.ds.full[my_ds.slot()], my_ds.parity() ^ never);
-            start_columns_by_rows<T, S::B_c>(dq, ds_at.plus(my_ds.slot() * dS::BYTES),
-                                             k_columns_at.plus(k.slot() * K::BYTES));
+            start_columns_by_rows<T, S::B_c>(dq, operands.mn_major(S::DS_AT + my_ds.slot() * dS::BYTES),
+                                             operands.mn_major(k_columns_at + k.slot() * K::BYTES));
             wgmma_commit();
             wgmma_wait<1>();
             release(barriers.q, q.slot());

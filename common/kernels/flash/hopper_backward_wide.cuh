@@ -1,10 +1,11 @@
 // hopper_backward_wide.cuh - the gradients of attention, float16 and bfloat16, head_dim 129 ... 256, for Hopper GPUs
 // (sm_90a): the kernel.
 //
-//   1. Shapes       WideShape, Barriers             what a CTA has in shared memory
-//   2. Exchange     send_ds, QueryPiece             dS to the other CTA; a piece of dQ from the dS of both
-//   3. Consumers    consume_values, consume_keys    one group each
-//   4. Kernel       flash_backward_wide_kernel
+//   1. Consumers    consume_values, consume_keys    one group each
+//   2. Kernel       flash_backward_wide_kernel
+//
+//   hopper_backward_wide_work.cuh    shared memory; what the CTAs of a cluster exchange
+//   hopper_backward_copies.cuh, hopper_backward_work.cuh, hopper_backward_sequences.cuh    as for hopper_backward.cuh
 //
 // With more than 128 columns the rows of dK and dV of 64 keys fill the registers of two groups of four warps. So a CTA
 // has 64 keys, and of its two groups one has dV and what it needs, the other dK. Two CTAs are a cluster: they have 128
@@ -14,17 +15,18 @@
 //   keys     dP^T = V dO^T    dS^T = P^T * (dP^T - delta)    -> in its place, both CTAs'     dK += dS^T Q
 //   both     dQ = dS K over 128 keys, D / 4 columns a group (D = 192: 64 and 32)
 //
-//   1. P^T and dS^T are left in registers where the products with dO and Q want their first operand. A warp of `keys` reads
-//      the P^T of 16 keys, has the same numbers in the same lanes as the warp of `values` had, and leaves dS^T there.
+//   1. P^T and dS^T are left in registers where the products with dO and Q want their first operand. A warp of `keys`
+//      reads the P^T of 16 keys, has the same numbers in the same lanes as the warp of `values` had, and leaves dS^T
+//      there.
 //   2. The next tile's S^T is started before dQ is complete, and its powers are computed meanwhile.
-//   3. A sum in the L2 cache is the narrow place: without the cluster every 64 keys would add all of dQ to it. When dV of a
-//      tile is done, nothing reads its dO any longer, and `values` leaves its piece of dQ there; `keys` leaves its own
-//      where Q was. A slot goes back to the producer when TMA has added the piece.
+//   3. A sum in the L2 cache is the narrow place: without the cluster every 64 keys would add all of dQ to it. When dV
+//      of a tile is done, nothing reads its dO any longer, and `values` leaves its piece of dQ there; `keys` leaves its
+//      own where Q was. A slot goes back to the producer when TMA has added the piece.
 //
-//   time ->   values   dV1 | dQ1 S2 dQ1' | powers 2 | dV2 | dQ2 S3 dQ2' | ...     of one tile after another (' of the other
-//             keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  CTA's keys); each fills the other's gaps
+//   time ->   values   dV1 | dQ1 S2 dQ1' | powers 2 | dV2 | dQ2 S3 dQ2' | ...     tile after tile; ' of the other CTA's
+//             keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  keys; each fills the other's gaps
 //
-// Producer, adders, the work of a CTA and the policies are those of hopper_backward.cuh. What was measured: README.md.
+// What was measured: README.md; what was tried: notes/tried.md.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -38,204 +40,10 @@
 #include "common/cuda/unroll.cuh"
 #include "common/kernels/flash/attention_policies.cuh"
 #include "common/kernels/flash/hopper_backward_copies.cuh"
+#include "common/kernels/flash/hopper_backward_wide_work.cuh"
 #include "common/kernels/flash/hopper_backward_work.cuh"
 
-// ------------------------------------------------------------------------------------------------------- 1. Shapes
-
-template <typename T_, int D_, int DS_SLOTS_>
-struct WideShape {
-    using T = T_;
-    static constexpr bool WIDE = true;
-    static constexpr int D = D_, GROUPS = 2, CTAS = 2, STEP = 64, B_r = STEP, B_c = CTAS * hopper::GROUP_ROWS;
-    static constexpr int K_SLOTS = 1, Q_SLOTS = 2, DO_SLOTS = 2, DS_SLOTS = DS_SLOTS_, DQ_SLOTS = 2;
-    static constexpr int THREADS = hopper::GROUP_THREADS * (1 + GROUPS), GROUP_WARPS = 4;
-    using Registers = hopper::RegisterShares<GROUPS>;
-    using Q = hopper::Tile<B_r, D>;                      // or dO
-    using K = hopper::Tile<hopper::GROUP_ROWS, D>;       // or V: of the CTA's keys
-    using dS = hopper::Tile<hopper::GROUP_ROWS, STEP>;  // P^T, then dS^T
-    // Of the other CTA's K, the two boxes with the columns of dQ that this one computes.
-    static constexpr int OTHER_BOXES = 2, OTHER_BYTES = OTHER_BOXES * K::BOX_BYTES;
-    // Shared memory, in bytes: K, K of the other CTA, V, Q [Q_SLOTS], dO [DO_SLOTS], dS [DS_SLOTS], dS of the other CTA
-    static constexpr int OTHER_K_AT = K::BYTES, V_AT = OTHER_K_AT + OTHER_BYTES, Q_AT = V_AT + K::BYTES;
-    static constexpr int DO_AT = Q_AT + Q_SLOTS * Q::BYTES, DS_AT = DO_AT + DO_SLOTS * Q::BYTES;
-    static constexpr int OTHER_DS_AT = DS_AT + DS_SLOTS * dS::BYTES;
-    static constexpr int BYTES = OTHER_DS_AT + DS_SLOTS * dS::BYTES + hopper::ALIGNMENT;
-    static_assert(BYTES <= hopper::MAX_SHARED);
-
-    static __device__ __forceinline__ int rank() { return blockIdx.x % CTAS; }
-    static __device__ __forceinline__ int first_key() { return rank() * hopper::GROUP_ROWS; }
-
-    // A group's piece of dQ: 64 columns of `values`, those left of `keys`, all within one box.
-    static constexpr int PIECES = CTAS * GROUPS;
-    static __host__ __device__ constexpr int columns_of(int group) { return group == 0 ? 64 : D / 2 - 64; }
-    static __device__ __forceinline__ int first_column(int group) {
-        return group == 0 ? rank() * (D - 64) : rank() == 0 ? 64 : D / 2;
-    }
-    static __device__ __forceinline__ int piece_of(int group) { return rank() * GROUPS + group; }
-    static __device__ __forceinline__ int piece_begin(int group) { return first_column(group) * B_r; }
-    static __device__ __forceinline__ int piece_at(int group, int slot) {
-        return (group == 0 ? DO_AT : Q_AT) + slot * Q::BYTES;
-    }
-    static __device__ __forceinline__ int piece_bytes(int group) {
-        return columns_of(group) * B_r * static_cast<int>(sizeof(float));
-    }
-    static __device__ __forceinline__ int first_other_box() { return rank() * (K::BOXES - OTHER_BOXES); }
-
-    template <class Slots, class Ring>
-    static __device__ __forceinline__ void fill_keys(Slots& slots, const Ring& ring, unsigned char* shared,
-                                                     const CUtensorMap& key, int row, int head, int batch) {
-        using namespace hopper;
-        Mbarrier& full = slots.full[ring.slot()];
-        mbarrier_expect(full, K::BYTES + OTHER_BYTES);
-        for (int i = 0; i < K::BOXES; ++i)
-            tma_load(shared + i * K::BOX_BYTES, key, full, i * TMA_COLS, row + first_key(), head, batch);
-        const int other_row = row + GROUP_ROWS - first_key();
-        for (int i = 0; i < OTHER_BOXES; ++i)
-            tma_load(shared + OTHER_K_AT + i * K::BOX_BYTES, key, full, (first_other_box() + i) * TMA_COLS, other_row,
-                     head, batch);
-    }
-
-    // The first CTA draws an item from a counter and tells the other one. The second of two slots is enough: when the
-    // first CTA draws one more, both have computed the item before.
-    struct Numbers {
-        int* counter;
-        hopper::Ring<2> ring = {};
-
-        template <class Barriers>
-        __device__ __forceinline__ int next(Barriers& barriers) {
-            const int slot = ring.slot();
-            hopper::Mbarrier& full = barriers.number.full[slot];
-            int number;
-            if (rank() == 0) {
-                number = atomicAdd(counter, 1);
-                hopper::cluster_send(&barriers.numbers[slot], number, full, 1);
-            } else {
-                hopper::mbarrier_expect(full, sizeof(int));
-                hopper::mbarrier_wait(full, ring.parity());
-                number = barriers.numbers[slot];
-            }
-            ring.advance();
-            return number;
-        }
-    };
-};
-
-template <typename T>
-using D192 = WideShape<T, 192, 2>;
-template <typename T>
-using D256 = WideShape<T, 256, 1>;
-
-template <class S>
-    requires(S::WIDE)
-struct Barriers<S> {
-    hopper::Slots<S::K_SLOTS> k;
-    hopper::Slots<1> v;
-    hopper::Slots<S::Q_SLOTS> q;
-    hopper::Slots<S::DO_SLOTS> grad_out;
-    // Of the same slots: P^T is there; dS^T is, or both CTAs have computed dQ; dS^T of the other CTA is there
-    hopper::Slots<S::DS_SLOTS> weights, ds, other_ds;
-    hopper::Slots<S::DQ_SLOTS> dq[S::GROUPS];  // full alone: Q and dO are empty when dQ has been read
-    hopper::Slots<2> number;
-    int numbers[2];
-
-    __device__ void init() {
-        constexpr int ONE = S::GROUP_WARPS, BOTH = S::GROUPS * ONE;
-        k.init(BOTH + S::GROUPS + 1);  // the adders and the sender read the item, too
-        v.init(ONE), q.init(1), grad_out.init(1), number.init(1);
-        weights.init(ONE, ONE), ds.init(S::CTAS * BOTH, ONE), other_ds.init(1);
-        for (auto& piece : dq) piece.init(1, ONE);
-        hopper::mbarrier_init_done();
-    }
-    // What an adder says when it has read a group's piece.
-    __device__ __forceinline__ hopper::Mbarrier& read(int group, int slot) {
-        return group == 0 ? grad_out.empty[slot] : q.empty[slot];
-    }
-};
-
-// ----------------------------------------------------------------------------------------------------- 2. Exchange
-
-// One thread: every tile's dS^T to the other CTA, which is done with the last one in that slot, as this one is.
-template <class S>
-__device__ __forceinline__ void send_ds(const typename S::Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
-                                        const unsigned char* shared) {
-    using namespace hopper;
-    Ring<S::K_SLOTS> k;
-    Ring<S::DS_SLOTS> ds;
-    for (;; k.advance()) {
-        wait_for(barriers.k, k);
-        const int tiles = beside.items[k.slot()].tiles * a.group;
-        mbarrier_arrive(barriers.k.empty[k.slot()]);
-        if (tiles == 0) return;
-        NO_UNROLL
-        for (int t = 0; t < tiles; ++t, ds.advance()) {
-            const int at = ds.slot() * S::dS::BYTES;
-            wait_for(barriers.ds, ds);
-            mbarrier_expect(barriers.other_ds.full[ds.slot()], S::dS::BYTES);
-            cluster_send(shared + S::OTHER_DS_AT + at, shared + S::DS_AT + at, S::dS::BYTES,
-                         barriers.other_ds.full[ds.slot()], 1 - S::rank());
-        }
-    }
-}
-
-// Shared memory as operands; all boxes have 64 rows. What is computed from it is computed anew each time, since the compiler
-// would keep more addresses than there are registers.
-template <class S>
-struct Operands {
-    hopper::KMajor k_major;
-    hopper::MnMajor mn_major;
-
-    __device__ __forceinline__ explicit Operands(const unsigned char* shared)
-        : k_major(hopper::k_major<typename S::K>(shared)), mn_major(hopper::mn_major<typename S::K>(shared)) {
-        static_assert(S::K::BOX_BYTES == S::Q::BOX_BYTES && S::K::BOX_BYTES == S::dS::BOX_BYTES);
-    }
-    __device__ __forceinline__ hopper::KMajor columns(int at) {
-        asm volatile("" : "+l"(k_major.bits));
-        return k_major.plus(at);
-    }
-    __device__ __forceinline__ hopper::MnMajor rows(int at) {
-        asm volatile("" : "+l"(mn_major.bits));
-        return mn_major.plus(at);
-    }
-};
-
-// A group's columns of dQ [STEP][columns_of(GROUP)]: dS K of this CTA's keys and of the other one's.
-template <class S, int GROUP>
-struct QueryPiece {
-    static constexpr int N8 = S::columns_of(GROUP) / 8;
-    unsigned char* shared;
-    Operands<S>& operands;
-    float dq[N8][4];
-
-    __device__ __forceinline__ void start(int ds, int key, int column, bool add) {
-        const int k_at = key + column / 64 * S::K::BOX_BYTES + column % 64 * 2;
-        hopper::start_columns_by_rows<typename S::T, hopper::GROUP_ROWS>(dq, operands.rows(ds), operands.rows(k_at), add);
-        hopper::wgmma_commit();
-    }
-    __device__ __forceinline__ void start_own(int slot) {
-        start(S::DS_AT + slot * S::dS::BYTES, 0, S::first_column(GROUP), false);
-    }
-    __device__ __forceinline__ void start_other(int slot) {
-        start(S::OTHER_DS_AT + slot * S::dS::BYTES, S::OTHER_K_AT, S::first_column(GROUP) - S::first_other_box() * 64,
-              true);
-    }
-    // Both are done for this warp; where the piece goes, other warps of the group may still read.
-    __device__ __forceinline__ void finish(Barriers<S>& barriers, int ds_slot, int slot) {
-        using namespace hopper;
-        keep_order(dq);
-        if (threadIdx.x % 32 == 0) {
-            mbarrier_arrive(barriers.ds.empty[ds_slot]);
-            mbarrier_arrive(barriers.ds.empty[ds_slot], 1 - S::rank());
-        }
-        asm volatile("bar.sync %0, %1;" ::"n"(1 + GROUP), "n"(GROUP_THREADS) : "memory");
-        float4* to = reinterpret_cast<float4*>(shared + S::piece_at(GROUP, slot)) + threadIdx.x % GROUP_THREADS;
-        UNROLL
-        for (int n = 0; n < N8; ++n)
-            to[n * GROUP_THREADS] = make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]);
-        hand_over(barriers.dq[GROUP], slot);
-    }
-};
-
-// ---------------------------------------------------------------------------------------------------- 3. Consumers
+// ---------------------------------------------------------------------------------------------------- 1. Consumers
 
 // The group with dV.
 template <class S>
@@ -267,7 +75,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
 
     const auto start_scores = [&] {
         wait_for(barriers.q, q);
-        start_rows_by_rows<T, K, Q>(s, operands.columns(0), operands.columns(S::Q_AT + q.slot() * Q::BYTES));
+        start_rows_by_rows<T, K, Q>(s, operands.k_major(0), operands.k_major(S::Q_AT + q.slot() * Q::BYTES));
         wgmma_commit();
     };
     // Scores of a tile -> P^T. For dS the softcap's slope is a factor, and what dropout drops has a sign.
@@ -327,7 +135,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
     const auto do_tile = [&](const typename S::Item& item, Walk& walk, bool first, auto is_last) {
         constexpr bool LAST = decltype(is_last)::value;
         wait_for(barriers.grad_out, grad_out);
-        start_weights_by_rows<T, Q>(dv, p, operands.rows(S::DO_AT + grad_out.slot() * Q::BYTES), !first);
+        start_weights_by_rows<T, Q>(dv, p, operands.mn_major(S::DO_AT + grad_out.slot() * Q::BYTES), !first);
         wgmma_commit();
         wait_for(barriers.ds, ds);
         piece.start_own(ds.slot());
@@ -396,8 +204,8 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
 
     const auto start_dp = [&] {
         wait_for(barriers.grad_out, grad_out);
-        const KMajor rows = operands.columns(S::DO_AT + grad_out.slot() * Q::BYTES);
-        start_rows_by_rows<T, K, Q>(dp, operands.columns(S::V_AT), rows);
+        const KMajor rows = operands.k_major(S::DO_AT + grad_out.slot() * Q::BYTES);
+        start_rows_by_rows<T, K, Q>(dp, operands.k_major(S::V_AT), rows);
         wgmma_commit();
     };
     // dS, rounded, in registers and in shared memory
@@ -432,7 +240,7 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
         if constexpr (LAST) give_back(barriers.v, 0);
         grade();
         wait_for(barriers.q, q);
-        start_weights_by_rows<T, Q>(dk, ds, operands.rows(S::Q_AT + q.slot() * Q::BYTES), !first);
+        start_weights_by_rows<T, Q>(dk, ds, operands.mn_major(S::Q_AT + q.slot() * Q::BYTES), !first);
         wgmma_commit();
         wait_for(barriers.ds, ds_ring);
         piece.start_own(ds_ring.slot());
@@ -462,7 +270,7 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
     }
 }
 
-// ------------------------------------------------------------------------------------------------------- 4. Kernel
+// ------------------------------------------------------------------------------------------------------- 2. Kernel
 
 template <class S>
 __global__ void __launch_bounds__(S::THREADS, 1)

@@ -2,6 +2,7 @@
 //
 //   1. Shapes       Shape, Barriers             what a CTA has in shared memory
 //   2. Policies     Scores, Instance            what is done to a score or a weight; which rows see a key
+//                   Operands                    where in shared memory wgmma reads
 //   3. Work         Problem, Walk, Beside       the kernel's arguments; the tiles of an item; what comes with them
 //                   DenseKeys                   a policy: all rows, or those at and below a diagonal
 //
@@ -119,6 +120,29 @@ struct Instance : Shape {
     using Problem = typename Keys::Problem;
     static constexpr Scores SCORES = SCORES_;
     static constexpr bool KEEPS_SLOPE = SCORES == Scores::CAPPED && Shape::D == 64;  // D = 128: too few registers
+    static constexpr bool ADDRESSES_ANEW = Shape::WIDE || (SCORES != Scores::PLAIN && Shape::D == 128);
+};
+
+// Tiles as operands of wgmma. MnMajor: of Q or dO, or of one box.
+template <class S>
+class Operands {
+  public:
+    __device__ __forceinline__ explicit Operands(const unsigned char* shared)
+        : k_major_(hopper::k_major<typename S::K>(shared)), mn_major_(hopper::mn_major<typename S::Q>(shared)) {}
+
+    // What begins `at` bytes behind `shared`.
+    __device__ __forceinline__ hopper::KMajor k_major(int at) { return anew(k_major_).plus(at); }
+    __device__ __forceinline__ hopper::MnMajor mn_major(int at) { return anew(mn_major_).plus(at); }
+
+  private:
+    // The compiler keeps every address that it can. With ADDRESSES_ANEW it must not, where it would spill them.
+    template <class Matrix>
+    static __device__ __forceinline__ Matrix& anew(Matrix& matrix) {
+        if constexpr (S::ADDRESSES_ANEW) asm volatile("" : "+l"(matrix.bits));
+        return matrix;
+    }
+    hopper::KMajor k_major_;
+    hopper::MnMajor mn_major_;
 };
 
 // --------------------------------------------------------------------------------------------------------- 3. Work
