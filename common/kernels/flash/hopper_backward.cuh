@@ -113,15 +113,15 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         }
     };
     const auto start_scores = [&](int slot, int step) {
-        const KMajor rows = operands.k_major(S::Q_AT + slot * Q::BYTES + step * STEP * Q::ROW_BYTES);
+        const KMajor rows = operands.k_major(S::Q_AT, slot * Q::BYTES + step * STEP * Q::ROW_BYTES);
         if constexpr (KV_IN_REGISTERS)
             start_rows_by_rows<T, Q>(s, k_rows, rows);
         else
-            start_rows_by_rows<T, K, Q>(s, operands.k_major(group_at + next_k.slot() * K::BYTES), rows);
+            start_rows_by_rows<T, K, Q>(s, operands.k_major(group_at, next_k.slot() * K::BYTES), rows);
         wgmma_commit();
     };
     const auto start_dp = [&](int slot, int step) {
-        const KMajor rows = operands.k_major(S::DO_AT + slot * Q::BYTES + step * STEP * Q::ROW_BYTES);
+        const KMajor rows = operands.k_major(S::DO_AT, slot * Q::BYTES + step * STEP * Q::ROW_BYTES);
         if constexpr (KV_IN_REGISTERS)
             start_rows_by_rows<T, Q>(dp, v_rows, rows);
         else
@@ -226,7 +226,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         // with what is left in the stages, and its result is not used.
         start_scores(next_slot, next_step);
         const auto start_dv = [&] {
-            start_weights_by_rows<T, Q>(dv, p, operands.mn_major(S::DO_AT + grad_out.slot() * Q::BYTES + rows_at), !first);
+            start_weights_by_rows<T, Q>(dv, p, operands.mn_major(S::DO_AT, grad_out.slot() * Q::BYTES + rows_at), !first);
             wgmma_commit();
         };
         if constexpr (!DROPPED) start_dv();
@@ -241,7 +241,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         hand_over(barriers.ds, ds_ring.slot());
         if (STEPS == 1 || step == group) my_ds = ds_ring;
         ds_ring.advance();
-        start_weights_by_rows<T, Q>(dk, ds, operands.mn_major(S::Q_AT + q.slot() * Q::BYTES + rows_at), !first);
+        start_weights_by_rows<T, Q>(dk, ds, operands.mn_major(S::Q_AT, q.slot() * Q::BYTES + rows_at), !first);
         wgmma_commit();
 
         wgmma_wait<2>();
@@ -257,8 +257,8 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
             mbarrier_wait(barriers.ds.empty[ds_ring.slot()], ds_ring.parity() ^ 1 ^ never);
         } else {
             mbarrier_wait(barriers.ds.full[my_ds.slot()], my_ds.parity() ^ never);
-            start_columns_by_rows<T, S::B_c>(dq, operands.mn_major(S::DS_AT + my_ds.slot() * dS::BYTES),
-                                             operands.mn_major(k_columns_at + k.slot() * K::BYTES));
+            start_columns_by_rows<T, S::B_c>(dq, operands.mn_major(S::DS_AT, my_ds.slot() * dS::BYTES),
+                                             operands.mn_major(k_columns_at, k.slot() * K::BYTES));
             wgmma_commit();
             wgmma_wait<1>();
             release(barriers.q, q.slot());

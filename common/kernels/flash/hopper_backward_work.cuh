@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/cuda/hopper_rows.cuh"
 #include "common/cuda/hopper_tiles.cuh"
@@ -108,6 +109,8 @@ struct Barriers {
 //   DROPPED    P as PLAIN; dV takes kept P / (1 - p)             dS = P (kept dP / (1 - p) - delta)
 enum class Scores { PLAIN, CAPPED, DROPPED };
 
+struct DenseKeys;
+
 // A kernel: a shape, which rows see a key, what is done to a score. Keys is a policy like DenseKeys:
 //
 //   Item           an item of work; WorkOrder<S>: which items there are, in which order
@@ -120,27 +123,37 @@ struct Instance : Shape {
     using Problem = typename Keys::Problem;
     static constexpr Scores SCORES = SCORES_;
     static constexpr bool KEEPS_SLOPE = SCORES == Scores::CAPPED && Shape::D == 64;  // D = 128: too few registers
-    static constexpr bool ADDRESSES_ANEW = Shape::WIDE || (SCORES != Scores::PLAIN && Shape::D == 128);
+    static constexpr bool ADDRESSES_ANEW =
+        Shape::WIDE || (Shape::D == 128 && (std::is_same_v<Keys, DenseKeys> || SCORES != Scores::PLAIN));
 };
 
-// Tiles as operands of wgmma. MnMajor: of Q or dO, or of one box.
+// Tiles as operands of wgmma; MnMajor: of Q or dO, or of one box. The compiler keeps the address of each place. With
+// ADDRESSES_ANEW, where there are too few registers for that, it has to add every time.
 template <class S>
 class Operands {
   public:
     __device__ __forceinline__ explicit Operands(const unsigned char* shared)
-        : k_major_(hopper::k_major<typename S::K>(shared)), mn_major_(hopper::mn_major<typename S::Q>(shared)) {}
+        : shared_(shared),
+          k_major_(hopper::k_major<typename S::K>(shared)),
+          mn_major_(hopper::mn_major<typename S::Q>(shared)) {}
 
-    // What begins `at` bytes behind `shared`.
-    __device__ __forceinline__ hopper::KMajor k_major(int at) { return anew(k_major_).plus(at); }
-    __device__ __forceinline__ hopper::MnMajor mn_major(int at) { return anew(mn_major_).plus(at); }
+    // What begins `at` bytes behind a place in shared memory.
+    __device__ __forceinline__ hopper::KMajor k_major(int place, int at = 0) {
+        if constexpr (S::ADDRESSES_ANEW) return anew(k_major_).plus(place + at);
+        return hopper::k_major<typename S::K>(shared_ + place).plus(at);
+    }
+    __device__ __forceinline__ hopper::MnMajor mn_major(int place, int at = 0) {
+        if constexpr (S::ADDRESSES_ANEW) return anew(mn_major_).plus(place + at);
+        return hopper::mn_major<typename S::Q>(shared_ + place).plus(at);
+    }
 
   private:
-    // The compiler keeps every address that it can. With ADDRESSES_ANEW it must not, where it would spill them.
     template <class Matrix>
     static __device__ __forceinline__ Matrix& anew(Matrix& matrix) {
-        if constexpr (S::ADDRESSES_ANEW) asm volatile("" : "+l"(matrix.bits));
+        asm volatile("" : "+l"(matrix.bits));
         return matrix;
     }
+    const unsigned char* shared_;
     hopper::KMajor k_major_;
     hopper::MnMajor mn_major_;
 };
