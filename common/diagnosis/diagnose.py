@@ -133,10 +133,11 @@ def diagnose(
             if mistake.name not in found.names:
                 found.names.append(mistake.name)
             found.exact.append(mistake.says)
-        # where an output is NaN it equals many an answer: what the checked build finds is surer
-        finite = torch.isfinite(out)
-        has_nan = bool((~finite & torch.isfinite(ref)).any())
-        found.concluded = bool(equal) and has_nan and int((wrong & finite).sum()) < MOST_BY_CHANCE
+        # where an output is NaN it equals many an answer: what the checked build finds is surer, but for NaN that says
+        # where it was read
+        has_nan = bool((out.isnan() & ~ref.isnan()).any())
+        of_numbers = int((wrong & ~out.isnan()).sum())
+        found.concluded = bool(equal) and has_nan and of_numbers < MOST_BY_CHANCE and not equal[0].reads_unused
         if not found.names and (inferred := inferred_from(out, ref, bound, axes, mistakes)):
             found.tell(*inferred)
     elif bool((unwritten_mask(out) & wrong).any()):
@@ -193,10 +194,10 @@ def _is_of_nan(answer: Tensor, ref: Tensor, bound: float) -> bool:
 
 
 def _would_show(answer: Tensor, ref: Tensor, bound: float) -> bool:
-    """Whether an answer differs clearly from the right one."""
-    if answer.shape != ref.shape:
-        return False
+    """Whether an answer differs clearly from the right one, and has numbers that an output can equal."""
     finite = torch.isfinite(answer)
+    if answer.shape != ref.shape or not bool(finite.any()):
+        return False
     if bool((finite != torch.isfinite(ref)).any()):
         return True
     return bool(((answer - ref)[finite].abs() > SEPARATION * _tolerance(answer, finite, bound)).any())

@@ -71,24 +71,42 @@ def origins(place: Place, variable: str = "") -> list[Place]:
     return [Place(place.file, line, place.function) for line in found[:MOST]]
 
 
-def deciding(place: Place) -> list[Place]:
+def deciding(place: Place, caller: Place | None = None) -> list[Place]:
     """The lines that decide whether the line at `place` runs, and how often, at most MOST_DECIDING.
 
     Loops and conditions around it, and those before it in its function that leave, the nearest first; then the lines
-    that compute their bounds.
+    that compute their bounds; in front of the call at `caller` as well, where a bound is passed there.
     """
     source, around, here = _at(place)
     if here is None:
         return []
     heads = source.heads(place.line)
     found = list(dict.fromkeys([*_of_ternary(here, around), *map(line_of, heads)]))
-    for head in heads:
-        for name in (name for part in condition_of(head) for name in _bases(part)):
-            change = around.set_at(name, line_of(head))
-            if change:
-                made = [change.line, *_returned(change.right, source)]
-                found += [one for one in made if one not in found and one != place.line]
-    return [Place(place.file, line, place.function) for line in found[:MOST_DECIDING]]
+    passed: list[Place] = []
+    names = [(name, line_of(head)) for head in heads for part in condition_of(head) for name in _bases(part)]
+    further = []
+    for name, line in names:
+        change = around.set_at(name, line)
+        if change:
+            made = [change.line, *_returned(change.right, source)]
+            found += [one for one in made if one not in found and one != place.line]
+            further += [around.set_at(one, change.line - 1) for one in _bases(change.right)]
+        elif caller:
+            passed += _passed_for(name, around, caller)
+    found += [one.line for one in further if one and one.line not in found]
+    return [*(Place(place.file, line, place.function) for line in found), *passed][:MOST_DECIDING]
+
+
+def _passed_for(name: str, function: Function, caller: Place) -> list[Place]:
+    """The lines that compute what is passed for a parameter in the line of a call."""
+    _, around, here = _at(caller)
+    names = [one.name for one in function.parameters]
+    if here is None or name not in names:
+        return []
+    given = [one.arguments for one in around.calls if one.line == caller.line and one.name == function.name]
+    bases = _bases(given[0][names.index(name)]) if given and names.index(name) < len(given[0]) else []
+    changes = [around.set_at(one, caller.line) for one in bases]
+    return [Place(caller.file, one.line, caller.function) for one in changes if one]
 
 
 def loops_with_barrier(file: str, kernel: str) -> list[Place]:

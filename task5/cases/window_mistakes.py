@@ -13,10 +13,9 @@ from common.diagnosis.mistakes.attention_output import attention_mistakes
 from common.diagnosis.mistakes.known import Mistake, Words
 from common.diagnosis.mistakes.masks import known as of_masks
 from common.diagnosis.mistakes.tile_loop import Tiles
-from task5.cases.strided_mistakes import B_C, B_R, OF_A_MASK_ARGUMENT
+from task5.cases.strided_mistakes import B_C, B_R, OF_A_MASK_ARGUMENT, WARP_ROWS
 from task5.given.reference import sliding_window_mask
 
-WARP_ROWS = B_R // 4
 known = Words(__file__, B_C=B_C)
 
 
