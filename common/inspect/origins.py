@@ -59,7 +59,8 @@ def origins(place: Place, variable: str = "") -> list[Place]:
         name, below = wanted.pop(0)
         change = None if name in seen else around.set_at(name, below)
         seen.add(name)
-        if change is None or (change.is_element and change.line == place.line):  # what is stored is no address
+        is_stored = change is not None and change.is_element  # what is stored is no address
+        if change is None or (is_stored and (change.line == place.line or (variable in arrays and name in arrays))):
             continue
         if change.line != place.line and change.line not in found:
             found.append(change.line)

@@ -51,7 +51,12 @@ PLANTED = [
     ("merged_without_weights", RAGGED, UNWEIGHTED, "The warps' states are added up as if every weight were 1"),
     ("merged_without_weights", GROUPED, UNWEIGHTED, "relative to different maxima"),
     ("merged_without_weights", STEPS, UNWEIGHTED, "The warps' states are added up as if every weight were 1"),
-    ("merged_without_weights", "outputs of 7 parts", UNWEIGHTED, "The warps' states are added up as if every weight were 1"),
+    (
+        "merged_without_weights",
+        "outputs of 7 parts",
+        UNWEIGHTED,
+        "The warps' states are added up as if every weight were 1",
+    ),
     ("merged_without_weights", MERGED, UNWEIGHTED, "The warps' states are added up as if every weight were 1"),
     ("merged_without_weights", ONE_BY_ONE, UNWEIGHTED, "The warps' states are added up as if every weight were 1"),
     ("sums_without_weights", "a full cache", UNWEIGHTED, "The sums l of the warps are added up without weights"),

@@ -49,7 +49,7 @@ PLANTED = [
     ("variance_of_32_columns", "layernorm: 33 rows of 100", "wrong variance"),
     ("no_residual", "layernorm: 768 columns", "residual not added"),
     ("weight_forgotten", "layernorm: 1,600 columns", "weight forgotten"),
-    ("moments_of_x", "layernorm: 768 columns", "moments of x"),
+    ("moments_of_x", "layernorm: 768 columns", "moments of an addend"),
     ("last_row_unwritten", "layernorm: 33 rows of 100", None),
     ("erf", "gelu: below 0", "erf instead of tanh"),
     ("erf", "gelu: 3,072 columns", "erf instead of tanh"),
