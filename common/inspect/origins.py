@@ -82,9 +82,13 @@ def deciding(place: Place, caller: Place | None = None) -> list[Place]:
     if here is None:
         return []
     heads = source.heads(place.line)
-    found = list(dict.fromkeys([*_of_ternary(here, around), *map(line_of, heads)]))
+    choices = _of_ternary(here, around)
+    found = list(dict.fromkeys([*choices, *map(line_of, heads)]))
     passed: list[Place] = []
     names = [(name, line_of(head)) for head in heads for part in condition_of(head) for name in _bases(part)]
+    if caller:
+        chosen = [one.right for one in around.changes if one.line in choices]
+        passed = [one for right in chosen for name in _bases(right) for one in _passed_for(name, around, caller)]
     further = []
     for name, line in names:
         change = around.set_at(name, line)
@@ -95,7 +99,8 @@ def deciding(place: Place, caller: Place | None = None) -> list[Place]:
         elif caller:
             passed += _passed_for(name, around, caller)
     found += [one.line for one in further if one and one.line not in found]
-    return [*(Place(place.file, line, place.function) for line in found), *passed][:MOST_DECIDING]
+    own = [Place(place.file, line, place.function) for line in found]
+    return list(dict.fromkeys([*passed, *own]))[:MOST_DECIDING]
 
 
 def _passed_for(name: str, function: Function, caller: Place) -> list[Place]:

@@ -24,6 +24,7 @@ from task5.cases.strided_mistakes import B_C, OF_A_MASK_ARGUMENT
 from task5.cases.strided_mistakes import known as of_strided
 from task5.given.reference import block_sparse_mask, naive_compress_block_mask
 
+HIDDEN = "key = k_start + lane\nquery = q_start + row\nhidden = key > query"
 ROWS = 32  # rows of Q per block in block_sparse_kernel
 LANES = 32
 known = Words(__file__, B_C=B_C, LANES=LANES)
@@ -38,7 +39,11 @@ def lists(block_mask: Tensor) -> Tensor:
 def list_mistakes(block_mask: Tensor) -> list[Mistake]:
     """Wrong lists, as `lists` gives them; block_mask [heads, q_blocks, k_blocks]."""
     mask = block_mask.bool()
-    found = [known("mask inverted", lambda: lists(~mask))]
+    without_last = torch.arange(mask.size(-1), device=mask.device) < mask.size(-1) - 1
+    found = [
+        known("mask inverted", lambda: lists(~mask)),
+        known("last column left out", lambda: lists(mask & without_last)),
+    ]
     if mask.size(-1) > LANES:
         found += [
             known(
@@ -181,8 +186,8 @@ def _causal_mistakes(listed: _Listed) -> list[Mistake]:
             one
             for seen in (visited, blocks)  # a loop that ends at the diagonal, and one that goes through all tiles
             for one in varied(
-                "hidden = key > query",
-                {"key": key, "query": row},
+                HIDDEN,
+                {"k_start": key - key % B_C, "lane": key % B_C, "q_start": listed.q_start, "row": row - listed.q_start},
                 lambda after, seen=seen: listed.answer(seen & ~after["hidden"])(),
             )
         ),

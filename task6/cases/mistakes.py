@@ -100,6 +100,7 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
         return computed(merge, warp_states(s, value, step))["out"]
 
     formulas = s.numel() <= MOST_SCORES
+    first_of_lane = torch.arange(value.size(-1), device=value.device) % 32
     return [
         *(
             known(key, lambda names=names: merged(merge=without(MERGE, "weight", names)))
@@ -123,6 +124,7 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
             together=WARPS * KEYS,
         ),
         known("expf instead of exp2f", lambda: reference.softmax(s / math.log(2)) @ value),
+        known("first column of each lane", lambda: (reference.softmax(s) @ value)[..., first_of_lane]),
         known(
             "nothing seen is NaN",
             lambda: torch.where((s == -math.inf).all(-1, keepdim=True), math.nan, reference.softmax(s) @ value),

@@ -234,7 +234,8 @@ def _others(node: ast.AST) -> Iterator[ast.expr]:
         step = ast.Add() if isinstance(op, ast.Gt | ast.LtE) else ast.Sub()  # the other step is the other comparison
         yield ast.Compare(left, [op], [ast.BinOp(right, step, ast.Constant(1))])
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.BitAnd):
-        yield from (node.left, node.right)
+        other = ast.BitAnd() if isinstance(node.op, ast.BitOr) else ast.BitOr()
+        yield from (node.left, node.right, ast.BinOp(node.left, other, node.right))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if other := _SWAPPED.get(node.func.id):
             yield ast.Call(ast.Name(other), node.args, [])
