@@ -30,7 +30,10 @@ INSIDE = "            const int col = lane + 32 * c;\n            const bool ins
 SUM = "exp2f(m_shared[w] - shift) * l_shared[w]"
 WINDOW = Planted("task5", {"window_without_an_end": [("end < S_k ? end : S_k", "S_k", 1)]}, "flow", "sparse")
 STRIDED = Planted(
-    "task5", {"lanes_are_neighbors": [("«position + lane * stride», q_start", "position + lane", 1)]}, "flow", "strided"
+    "task5",
+    {"lanes_are_neighbors": [("«position + lane * stride», q_start", "position + lane", 1)]},
+    "flow_strided",
+    "strided",
 )
 SPLIT = Planted(
     "task6",
