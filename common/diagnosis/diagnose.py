@@ -134,10 +134,11 @@ def diagnose(
                 found.names.append(mistake.name)
             found.exact.append(mistake.says)
         # where an output is NaN it equals many an answer: what the checked build finds is surer, but for NaN that says
-        # where it was read
+        # where it was read, among numbers that are right
         has_nan = bool((out.isnan() & ~ref.isnan()).any())
         of_numbers = int((wrong & ~out.isnan()).sum())
-        found.concluded = bool(equal) and has_nan and of_numbers < MOST_BY_CHANCE and not equal[0].reads_unused
+        is_read = bool(equal) and equal[0].reads_unused and bool(out[~wrong & ~out.isnan()].any())
+        found.concluded = bool(equal) and has_nan and of_numbers < MOST_BY_CHANCE and not is_read
         if not found.names and (inferred := inferred_from(out, ref, bound, axes, mistakes)):
             found.tell(*inferred)
     elif bool((unwritten_mask(out) & wrong).any()):
