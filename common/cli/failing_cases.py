@@ -300,12 +300,13 @@ def print_diagnosis(
     of_numbers = next((part for part, groups in told.items() if numbers and numbers[0] in groups), "")
     cause = of_numbers and causes_of([one for one in verdicts if one.case.part == of_numbers and failed(one)])[0]
     is_second = cause and cause.says and {*OF_ZEROS}.isdisjoint(cause.verdicts[0].found.names)
+    is_second = is_second or any(recognized([one for one in verdicts if one.case.part == part]) for part in told)
     leading = {part: [one for one in groups if one.kind != OF_NUMBERS] for part, groups in told.items()}
     if len(every) > len(numbers):
         _print_most(console, [one for groups in leading.values() for one in groups])
     print_findings(console, [] if is_second else numbers)
     print_failures(console, verdicts, leading, everything, built_of, not numbers)
-    print_findings(console, numbers if is_second else [])  # what was concluded tells more
+    print_findings(console, numbers if is_second else [])  # what is known, or was concluded, tells more
     part_of = {id(one): part for part, groups in inside.items() for one in groups}
     hidden = [one for part, groups in inside.items() for one in groups if one not in told[part] and one.kind in LEADS]
     for one in _each_once(hidden)[:MOST_FINDINGS]:

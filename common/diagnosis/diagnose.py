@@ -133,16 +133,19 @@ def diagnose(
             if mistake.name not in found.names:
                 found.names.append(mistake.name)
             found.exact.append(mistake.says)
-        # where an output is NaN it equals many an answer: what the checked build finds is surer
-        finite = torch.isfinite(out)
-        has_nan = bool((~finite & torch.isfinite(ref)).any())
-        found.concluded = bool(equal) and has_nan and int((wrong & finite).sum()) < MOST_BY_CHANCE
+        # where an output is NaN it equals many an answer: what the checked build finds is surer, but for NaN that says
+        # where it was read, among numbers that are right
+        has_nan = bool((out.isnan() & ~ref.isnan()).any())
+        of_numbers = int((wrong & ~out.isnan()).sum())
+        is_read = bool(equal) and equal[0].reads_unused and bool(out[~wrong & ~out.isnan()].any())
+        found.concluded = bool(equal) and has_nan and of_numbers < MOST_BY_CHANCE and not is_read
         if not found.names and (inferred := inferred_from(out, ref, bound, axes, mistakes)):
             found.tell(*inferred)
     elif bool((unwritten_mask(out) & wrong).any()):
         found.names.append("unwritten outputs")
     named = bool(found.names)
-    if not named and bool(torch.isfinite(out).any()) and (told := explain_slices(out, ref, bound, axes, of_keys)):
+    zeros_say_more = not named and not is_softmax and bool(torch.isfinite(out).any())  # there they are underflow
+    if zeros_say_more and (told := explain_slices(out, ref, bound, axes, of_keys)):
         found.tell(*told)
         named = True
     if is_softmax and not named:
@@ -193,10 +196,10 @@ def _is_of_nan(answer: Tensor, ref: Tensor, bound: float) -> bool:
 
 
 def _would_show(answer: Tensor, ref: Tensor, bound: float) -> bool:
-    """Whether an answer differs clearly from the right one."""
-    if answer.shape != ref.shape:
-        return False
+    """Whether an answer differs clearly from the right one, and has numbers that an output can equal."""
     finite = torch.isfinite(answer)
+    if answer.shape != ref.shape or not bool(finite.any()):
+        return False
     if bool((finite != torch.isfinite(ref)).any()):
         return True
     return bool(((answer - ref)[finite].abs() > SEPARATION * _tolerance(answer, finite, bound)).any())

@@ -59,7 +59,8 @@ def origins(place: Place, variable: str = "") -> list[Place]:
         name, below = wanted.pop(0)
         change = None if name in seen else around.set_at(name, below)
         seen.add(name)
-        if change is None or (change.is_element and change.line == place.line):  # what is stored is no address
+        is_stored = change is not None and change.is_element  # what is stored is no address
+        if change is None or (is_stored and (change.line == place.line or (variable in arrays and name in arrays))):
             continue
         if change.line != place.line and change.line not in found:
             found.append(change.line)
@@ -71,24 +72,47 @@ def origins(place: Place, variable: str = "") -> list[Place]:
     return [Place(place.file, line, place.function) for line in found[:MOST]]
 
 
-def deciding(place: Place) -> list[Place]:
+def deciding(place: Place, caller: Place | None = None) -> list[Place]:
     """The lines that decide whether the line at `place` runs, and how often, at most MOST_DECIDING.
 
     Loops and conditions around it, and those before it in its function that leave, the nearest first; then the lines
-    that compute their bounds.
+    that compute their bounds; in front of the call at `caller` as well, where a bound is passed there.
     """
     source, around, here = _at(place)
     if here is None:
         return []
     heads = source.heads(place.line)
-    found = list(dict.fromkeys([*_of_ternary(here, around), *map(line_of, heads)]))
-    for head in heads:
-        for name in (name for part in condition_of(head) for name in _bases(part)):
-            change = around.set_at(name, line_of(head))
-            if change:
-                made = [change.line, *_returned(change.right, source)]
-                found += [one for one in made if one not in found and one != place.line]
-    return [Place(place.file, line, place.function) for line in found[:MOST_DECIDING]]
+    choices = _of_ternary(here, around)
+    found = list(dict.fromkeys([*choices, *map(line_of, heads)]))
+    passed: list[Place] = []
+    names = [(name, line_of(head)) for head in heads for part in condition_of(head) for name in _bases(part)]
+    if caller:
+        chosen = [one.right for one in around.changes if one.line in choices]
+        passed = [one for right in chosen for name in _bases(right) for one in _passed_for(name, around, caller)]
+    further = []
+    for name, line in names:
+        change = around.set_at(name, line)
+        if change:
+            made = [change.line, *_returned(change.right, source)]
+            found += [one for one in made if one not in found and one != place.line]
+            further += [around.set_at(one, change.line - 1) for one in _bases(change.right)]
+        elif caller:
+            passed += _passed_for(name, around, caller)
+    found += [one.line for one in further if one and one.line not in found]
+    own = [Place(place.file, line, place.function) for line in found]
+    return list(dict.fromkeys([*passed, *own]))[:MOST_DECIDING]
+
+
+def _passed_for(name: str, function: Function, caller: Place) -> list[Place]:
+    """The lines that compute what is passed for a parameter in the line of a call."""
+    _, around, here = _at(caller)
+    names = [one.name for one in function.parameters]
+    if here is None or name not in names:
+        return []
+    given = [one.arguments for one in around.calls if one.line == caller.line and one.name == function.name]
+    bases = _bases(given[0][names.index(name)]) if given and names.index(name) < len(given[0]) else []
+    changes = [around.set_at(one, caller.line) for one in bases]
+    return [Place(caller.file, one.line, caller.function) for one in changes if one]
 
 
 def loops_with_barrier(file: str, kernel: str) -> list[Place]:

@@ -26,6 +26,7 @@ MOST_BRIEF = 3  # causes within a part that get one line each, after the one tha
 MOST_NAMES = 6  # of cases that share a cause
 OF_ZEROS = ("all zeros", "no key counts")  # what a small output shows of a mistake of which a larger one tells more
 LARGER = 2  # outputs that contradict what is known of a smaller one
+UNEXPLAINED = 3  # outputs that a conclusion from a single one leaves open: it holds there by chance
 TELLING = 100  # elements of a case's inputs: in smaller ones a wrong answer is easily another one's as well
 
 
@@ -109,7 +110,8 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
 
 def _is_chance(name: str, alike: Sequence[Verdict], failures: Sequence[Verdict]) -> bool:
     """Whether outputs equal a known wrong answer by chance: fewer than those in which it would show and that do not,
-    or all of them by their NaN alone; or one, while larger ones do not, or are too large for it to be known."""
+    or all of them by their NaN alone; or one, while larger ones do not, or are too large for it to be known, or while
+    it was only concluded, and explains no other."""
     failed = [one for one in failures if one.status == FAIL]
     refuting = [one for one in failed if name in one.found.refuted]
     if len(refuting) > len(alike) or (refuting and all(one.found.concluded for one in alike)):
@@ -117,6 +119,9 @@ def _is_chance(name: str, alike: Sequence[Verdict], failures: Sequence[Verdict])
     size = alike[0].elements
     larger = [one for one in refuting if one.elements >= size]
     of_numbers = [one for one in failed if math.isfinite(one.max_error or math.nan)]
+    unexplained = sum(name not in one.found.possible for one in of_numbers)
+    if len(alike) == 1 and alike[0].found.concluded and unexplained >= UNEXPLAINED:
+        return True
     larger += [one for one in of_numbers if not one.found.possible and not one.found.refuted and one.elements > size]
     return len(alike) == 1 and len(larger) >= LARGER
 

@@ -30,6 +30,7 @@ l = rescale * l + rowsum(p)
 O = rescale * O
 m = m_new
 """
+MAXIMUM = "m = maximum(m, rowmax(s))"  # of what is stored; with a wrong m_new P is wrong, too
 RESULT = {"P": "p", "m": "m", "l": "l", "O": "O"}
 OUTPUT = "O = O + P @ V"
 STORE = "total = rowsum(l)\nout = divided(O, total)"
@@ -104,7 +105,8 @@ def softmax_mistakes(output: str, s: Tensor, m: Tensor, l: Tensor, o: Tensor) ->
         found.append(known("last key of each lane only", lambda: p[:, -LANES:].sum(-1)))
     shape = softmax_step(s, m, l, o)[index].shape
     values = {"s": s, "m": m[:, None], "l": l[:, None], "O": o}
-    return found + varied(STEP, values, lambda after: after[RESULT[output]].reshape(shape))
+    text = MAXIMUM if output == "m" else STEP
+    return found + varied(text, values, lambda after: after[RESULT[output]].reshape(shape))
 
 
 def output_mistakes(p: Tensor, v: Tensor, o: Tensor) -> list[Mistake]:

@@ -21,8 +21,10 @@ from common.diagnosis.mistakes.masks import known as of_masks
 from common.diagnosis.mistakes.tile_loop import Tiles
 from common.reference import oracle as right
 from task5.cases.strided_mistakes import B_C, OF_A_MASK_ARGUMENT
+from task5.cases.strided_mistakes import known as of_strided
 from task5.given.reference import block_sparse_mask, naive_compress_block_mask
 
+HIDDEN = "key = k_start + lane\nquery = q_start + row\nhidden = key > query"
 ROWS = 32  # rows of Q per block in block_sparse_kernel
 LANES = 32
 known = Words(__file__, B_C=B_C, LANES=LANES)
@@ -37,7 +39,11 @@ def lists(block_mask: Tensor) -> Tensor:
 def list_mistakes(block_mask: Tensor) -> list[Mistake]:
     """Wrong lists, as `lists` gives them; block_mask [heads, q_blocks, k_blocks]."""
     mask = block_mask.bool()
-    found = [known("mask inverted", lambda: lists(~mask))]
+    without_last = torch.arange(mask.size(-1), device=mask.device) < mask.size(-1) - 1
+    found = [
+        known("mask inverted", lambda: lists(~mask)),
+        known("last column left out", lambda: lists(mask & without_last)),
+    ]
     if mask.size(-1) > LANES:
         found += [
             known(
@@ -167,6 +173,7 @@ def _causal_mistakes(listed: _Listed) -> list[Mistake]:
     blocks = listed.elements(listed.mask)
     row, key = listed.row, listed.key
     visited = blocks & (key // B_C <= row // ROWS)  # with tiles of 32 x 32
+    warp_row = row // (ROWS // 4) * (ROWS // 4)
     zeros = listed.scores.masked_fill(key > row, 0.0).masked_fill(~visited, -math.inf)
     return [
         known("causal mask missing", listed.answer(blocks)),
@@ -174,9 +181,14 @@ def _causal_mistakes(listed: _Listed) -> list[Mistake]:
         known("diagonal left out", listed.answer(blocks & (key // B_C < row // ROWS))),
         known("mask counted within the tile", listed.answer(visited & (key % B_C <= row % ROWS))),
         of_masks("masked scores are 0", lambda: right.softmax(zeros) @ listed.values),
-        *varied(
-            "hidden = key > query",
-            {"key": key, "query": row},
-            lambda after: listed.answer(blocks & ~after["hidden"])(),
+        of_strided("mask of the warp's first row", listed.answer(visited & (key <= warp_row))),
+        *(
+            one
+            for seen in (visited, blocks)  # a loop that ends at the diagonal, and one that goes through all tiles
+            for one in varied(
+                HIDDEN,
+                {"k_start": key - key % B_C, "lane": key % B_C, "q_start": listed.q_start, "row": row - listed.q_start},
+                lambda after, seen=seen: listed.answer(seen & ~after["hidden"])(),
+            )
         ),
     ]

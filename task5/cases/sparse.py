@@ -142,7 +142,7 @@ def block_cases() -> list[Case]:
         full("other blocks after the count", 1, 2, 128, 256, 32, 32, made_by=stale, points=0.05),
         full(NO_BLOCKS, 1, 2, 128, 256, 32, 32, made_by=no_blocks, points=0.05),
         repeated(causal("50 identical runs", 1, 2, 64, 64, 32, 32, points=0.05), 50),
-        full("both kernels, 192 x 192 by 96", 1, 2, 192, 192, 64, 96, made_by=None, points=0.05),
+        full("both kernels, 192 x 192 by 96", 1, 2, 192, 192, 64, 96, made_by=None, points=0.05, step=1),
         causal("causal, 4096 x 4096 by 128", 2, 4, 4096, 4096, 128, 128, made_by=None, gpu_only=True, draws=1),
         list_case("lists: 16 x 1024 x 1000", bool_mask(16, 1024, 1000), gpu_only=True, draws=1),
     ]

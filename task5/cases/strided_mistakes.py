@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
+from common.diagnosis.mistakes.formulas import varied
 from common.diagnosis.mistakes.known import Mistake, Words
 from common.diagnosis.mistakes.masks import known as of_masks
 from common.diagnosis.mistakes.tile_loop import Tiles, tile_loop_mistakes
@@ -18,6 +19,8 @@ from common.reference import oracle as right
 from task5.given.reference import naive_strided_attention, strided_mask, strided_positions
 
 B_R, B_C = 48, 32  # rows and strided keys per tile, as in strided_attention.cu
+WARP_ROWS = B_R // 4
+POSITION = "key_position = position + lane * stride"
 known = Words(__file__, B_C=B_C)
 # What is said of a mask argument, which this operator lacks; of its own mask _causal_mistakes says it
 OF_A_MASK_ARGUMENT = ("mask ignored", "mask inverted", "mask broadcast wrong")
@@ -37,7 +40,7 @@ def strided_mistakes(
     k, v = key[..., positions, :], value[..., positions, :]
     found = _wrong_keys(query, key, value, stride, offset, causal, scale)
     loop = _Loop(query, k, v, key.size(-2), stride, offset, causal, scale)
-    found += _loop_mistakes(loop)
+    found += _loop_mistakes(loop) + _position_mistakes(loop)
     if offset:
         k_before, v_before = key[..., positions - offset, :], value[..., positions - offset, :]
         found += _offset_mistakes(_Loop(query, k_before, v_before, key.size(-2), stride, offset, causal, scale), offset)
@@ -124,6 +127,13 @@ def _loop_mistakes(loop: _Loop) -> list[Mistake]:
     ]
 
 
+def _position_mistakes(loop: _Loop) -> list[Mistake]:
+    """The position of the lane's key."""
+    lane = loop.key % B_C
+    places = {"position": loop.position - lane * loop.stride, "lane": lane, "stride": loop.stride}
+    return varied(POSITION, places, lambda after: loop.answer(loop.at(after["key_position"]))())
+
+
 def _offset_mistakes(loop: _Loop, offset: int) -> list[Mistake]:
     """The loop over the keys 0, stride, 2 * stride, ..., as many as there are from `offset` on."""
     return [
@@ -149,6 +159,7 @@ def _causal_mistakes(loop: _Loop) -> list[Mistake]:
         *each("offset left out of the mask", *taken_for_the_position(loop.key * loop.stride)),
         *each("mask off by one (own position hidden)", loop.exists & (loop.position < loop.row)),
         *each("mask off by one", loop.exists & (loop.position <= loop.row + 1)),
+        *each("mask of the warp's first row", loop.exists & (loop.position <= loop.row // WARP_ROWS * WARP_ROWS)),
         known("masked row is NaN", lambda: torch.where(blind, math.nan, loop.answer()())),
         known("mask counted within the tile", loop.answer(loop.exists & (loop.position <= loop.row % B_R))),
         of_masks("masked scores are 0", loop.answer(hidden=0.0)),

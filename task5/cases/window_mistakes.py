@@ -10,14 +10,18 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.attention_output import attention_mistakes
+from common.diagnosis.mistakes.formulas import varied
 from common.diagnosis.mistakes.known import Mistake, Words
 from common.diagnosis.mistakes.masks import known as of_masks
 from common.diagnosis.mistakes.tile_loop import Tiles
-from task5.cases.strided_mistakes import B_C, B_R, OF_A_MASK_ARGUMENT
+from task5.cases.strided_mistakes import B_C, B_R, OF_A_MASK_ARGUMENT, WARP_ROWS
 from task5.given.reference import sliding_window_mask
 
-WARP_ROWS = B_R // 4
 known = Words(__file__, B_C=B_C)
+HIDDEN = """\
+ahead = key_position - query_position
+hidden = (ahead - r >= right) | (ahead - r <= -window)
+"""
 
 
 def window_mistakes(
@@ -27,6 +31,9 @@ def window_mistakes(
     see = sliding_window_mask(query.size(-2), key.size(-2), window, causal, key.device)
     band = _Band(query, key, value, window, causal, scale)
     found = _edge_mistakes(band) + _range_mistakes(band) + _mask_mistakes(band)
+    places = {"key_position": band.key, "query_position": band.row - band.row % WARP_ROWS, "r": band.row % WARP_ROWS}
+    places |= {"window": window, "right": 1 if causal else window}
+    found += varied(HIDDEN, places, lambda after: band.answer(~after["hidden"] & band.exists)())
     general = attention_mistakes(query, key, value, False, scale, mask=see)
     return found + [one for one in general if one.name not in OF_A_MASK_ARGUMENT]
 

@@ -36,7 +36,7 @@ def update_mistakes(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor
     new_tokens = key.size(2)
     fits = [0 <= position <= max_seq_len - new_tokens for position in positions.tolist()]
 
-    def written(slot: Callable[[int, int, int], int], new: tuple[Tensor, Tensor] = (key, value)) -> Tensor:
+    def written(slot: Callable[[int, int, int], int], new: tuple[Tensor, Tensor] = (key, value), fits=fits) -> Tensor:
         """Token t of sequence b and head h goes to row slot(b, h, t), counted over the whole cache."""
         caches = torch.stack((k_cache, v_cache))
         flat = caches.flatten(1, 3)
@@ -50,8 +50,10 @@ def update_mistakes(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor
     def right_slot(b: int, h: int, t: int) -> int:
         return (b * kv_heads + h) * max_seq_len + int(positions[b]) + t
 
+    ends = [(fit, at == max_seq_len - new_tokens) for fit, at in zip(fits, positions.tolist(), strict=True)]
     found = [
         known("nothing written", lambda: torch.stack((k_cache, v_cache))),
+        known("last slot refused", lambda: written(right_slot, fits=[fit and not last for fit, last in ends])),
         known("one slot late", lambda: written(lambda b, h, t: right_slot(b, h, t) + 1)),
         known("key and value exchanged", lambda: written(right_slot, (value, key))),
         known("row number taken for the slot", lambda: written(lambda b, h, t: (b * kv_heads + h) * new_tokens + t)),
@@ -98,6 +100,7 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
         return computed(merge, warp_states(s, value, step))["out"]
 
     formulas = s.numel() <= MOST_SCORES
+    first_of_lane = torch.arange(value.size(-1), device=value.device) % 32
     return [
         *(
             known(key, lambda names=names: merged(merge=without(MERGE, "weight", names)))
@@ -121,6 +124,7 @@ def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
             together=WARPS * KEYS,
         ),
         known("expf instead of exp2f", lambda: reference.softmax(s / math.log(2)) @ value),
+        known("first column of each lane", lambda: (reference.softmax(s) @ value)[..., first_of_lane]),
         known(
             "nothing seen is NaN",
             lambda: torch.where((s == -math.inf).all(-1, keepdim=True), math.nan, reference.softmax(s) @ value),

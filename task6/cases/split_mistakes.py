@@ -17,12 +17,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.formulas import varied
 from common.diagnosis.mistakes.known import Inference, Mistake, Words
 from common.diagnosis.mistakes.merge import merge_mistakes
 from common.reference import oracle as reference
 from task6.cases.mistakes import block_mistakes
 
 known = Words(__file__)
+PART = """\
+keys = ceil_div(length, splits)
+begin = part * keys
+end = minimum(begin + keys, length)
+"""
 
 
 def keys_per_part(length: int, splits: int) -> int:
@@ -47,11 +53,41 @@ def part_slices(lengths: Tensor, capacity: int, splits: int, rounded_up: bool = 
     ]
 
 
+def _of_wrong_parts(
+    lengths: Tensor, capacity: int, splits: int, answer: Callable[[list[list[slice]]], Tensor]
+) -> list[Mistake]:
+    """What parts with other keys give, one line of PART wrong; answer(the keys of each part of each sequence)."""
+    clamped = lengths.clamp(0, capacity).cpu()
+    ceil_div = lambda a, b: -(-a // b)  # noqa: E731
+    part = torch.arange(splits)[:, None].expand(splits, len(lengths))
+    sizes = {"length": clamped, "max_seq_len": torch.tensor(capacity), "splits": torch.tensor(splits), "part": part}
+
+    def of(after: dict) -> Tensor:
+        begin, end = (torch.broadcast_to(after[name], part.shape).clamp(0, capacity) for name in ("begin", "end"))
+        both = zip(begin.tolist(), end.tolist(), strict=True)
+        return answer([[slice(*one) for one in zip(*several, strict=True)] for several in both])
+
+    exchanged = (("length", "max_seq_len"), ("keys", "splits"))
+    keys = ceil_div(clamped, splits)
+    beyond = ((part + 1) * keys > clamped) & (clamped < capacity)
+
+    def read_beyond() -> Tensor:
+        whole = answer(part_slices(lengths, capacity, splits))
+        is_read = beyond & (part * keys < clamped) if whole.dim() > 2 else beyond  # outputs of empty parts do not count
+        unused = is_read.to(whole.device).repeat_interleave(whole.size(1) // len(lengths), 1)
+        return whole.masked_fill(unused.view(*unused.shape, *[1] * (whole.dim() - 2)), math.nan)
+
+    return [
+        known("part reads beyond the length", read_beyond, reads_unused=True),
+        *varied(PART, sizes | {"ceil_div": ceil_div}, of, exchanged),
+    ]
+
+
 def outs_of(s: Tensor, value: Tensor, slices: list[list[slice]], attend: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """outs [splits, batch * heads, head_dim]: attend(scores, values) of each part; zeros where there are no keys."""
 
     def one(b: int, keys: slice) -> Tensor:
-        if keys.start == keys.stop:
+        if keys.start >= keys.stop:
             return torch.zeros_like(value[b, :, :1])
         return attend(s[b, :, :, keys], value[b, :, keys])
 
@@ -123,6 +159,7 @@ def split_outs_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) 
     return [
         known("every part has all keys", lambda: attention_of(s, value).flatten(0, 2).expand(splits, -1, -1)),
         known("keys per part rounded down", lambda: outs_of(s, value, rounded_down, attention_of)),
+        *_of_wrong_parts(lengths, s.size(-1), splits, lambda slices: outs_of(s, value, slices, attention_of)),
         *_block_mistakes_of_parts(s, value, lengths, splits),
     ]
 
@@ -133,4 +170,5 @@ def split_lse_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -
     return [
         known("lse in base 2 (of a part)", lambda: lse / math.log(2)),
         known("every part has all keys (in the lse)", lambda: torch.logsumexp(s, -1).flatten().expand(splits, -1)),
+        *_of_wrong_parts(lengths, s.size(-1), splits, lambda slices: lse_of(s, slices)),
     ]

@@ -72,10 +72,20 @@ def layernorm_mistakes(
             ("residual not normalized", alone, total),
         ):
             mistakes.append(known(name, lambda out=out, its_sum=its_sum: torch.stack([out, its_sum])))
+        mistakes += [
+            known("moments of an addend", lambda one=one: _by_moments_of(one, total, weight, bias, eps), name=name)
+            for name, one in (("x", x), ("residual", residual))
+        ]
     values = {"x": x, "residual": residual, "sum": x, "weight": weight, "bias": bias, "eps": eps}
     text = LAYERNORM if residual is None else f"sum = x + residual\n{LAYERNORM}"
-    formulas = varied(text, values, lambda after: torch.stack([after["y"], after["sum"]]))
-    return [*mistakes, *formulas, Inference(lambda out, bound: layernorm_told(out, x, weight, bias, residual, eps))]
+    addends = () if residual is None else (("sum", "x", "residual"),)
+    formulas = varied(text, values, lambda after: torch.stack([after["y"], after["sum"]]), addends)
+    return [*mistakes, *formulas, Inference(lambda out, bound: layernorm_told(out, total, weight, bias, eps))]
+
+
+def _by_moments_of(one: Tensor, total: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    mean, variance = one.mean(-1, keepdim=True), one.var(-1, unbiased=False, keepdim=True)
+    return torch.stack([(total - mean) * torch.rsqrt(variance + eps) * weight + bias, total])
 
 
 # --------------------------------------------------------------------------------------------------------- bias + gelu

@@ -26,6 +26,7 @@ TASK2 = Planted(
         "sum_no_barrier_before_the_tree": [("for some of them.\n    «__syncthreads();»", "", 1)],
         "sum_no_barrier_in_the_tree": [("partial[threadIdx.x + active];\n        «__syncthreads();»", "", 1)],
         # softmax_kernel
+        "maximum_starts_at_0": [("partial[threadIdx.x] = «row_max»;", "fmaxf(row_max, 0.0f)", 1)],
         "no_max": [("row_max == -INFINITY ? 0.0f : row_max", "0.0f", 1)],
         "infinity_minus_infinity": [("row_max == -INFINITY ? 0.0f : row_max", "row_max", 1)],
         "zero_over_zero": [("row_sum == 0.0f ? 0.0f : 1.0f / row_sum", "1.0f / row_sum", 1)],
@@ -134,6 +135,8 @@ OF_STAGES = {
     "maximum_not_subtracted",
     "O_overwritten",
     "first_column_of_the_lane",
+    "hidden_by_both",
+    "maximum_kept_of_the_tile",
 }
 
 TASK4 = Planted(
@@ -160,6 +163,13 @@ TASK4 = Planted(
         "not_causal": [(SEES, "false", 1)],
         "diagonal_hidden": [(SEES, "key >= row + diagonal", 1)],
         "sees_one_ahead": [(SEES, "key > row + diagonal + 1", 1)],
+        "mask_without_k_start": [("at_most(B_c, «q_start + diagonal - k_start»)", "q_start + diagonal", 1)],
+        "mask_without_q_start": [("at_most(B_c, «q_start + diagonal - k_start»)", "diagonal - k_start", 1)],
+        "mask_of_the_wrong_sign": [("at_most(B_c, «q_start + diagonal - k_start»)", "k_start + diagonal - q_start", 1)],
+        "hidden_by_both": [
+            ("«key >= keys_left || key > row + diagonal») s", "key >= keys_left && key > row + diagonal", 1)
+        ],
+        "maximum_kept_of_the_tile": [("state.m[r] = «m_new»;", "tile_max", 1)],
         "masked_with_0": [("s[r][c] = «-INFINITY»;", "0.0f", 1)],
         "row_of_the_warp": [("row = «first_row + r», key = lane + 32 * c;", "r", 1)],
         "neighbors_masked": [("row = first_row + r, key = «lane + 32 * c»;", "lane * T::KEYS + c", 1)],
@@ -268,6 +278,12 @@ TASK6 = Planted(
         # split_kernel
         "keys_rounded_down": [("ceil_div(head.length, splits)", "head.length / splits", 1)],
         "every_part_has_all_keys": [("begin = part * keys;\n    if (begin + keys < end) end = begin + keys;", ";", 1)],
+        "begin_in_splits": [("begin = «part * keys»;", "part * splits", 1)],
+        "end_is_seen_as_well": [("end = «begin + keys»;", "begin + keys - 1", 1)],
+        "first_column_of_each_lane": [("+ lane + 32 * c] = «state.o[c]»", "state.o[0]", 1)],
+        "last_slot_refused": [
+            ("«position > max_seq_len - new_tokens») return", "position >= max_seq_len - new_tokens", 1)
+        ],
         "end_of_the_last_part": [("if (begin + keys < end) end = begin + keys;", "end = begin + keys;", 1)],
         "lse_in_base_2": [("lse_log2 / LOG2_E", "lse_log2", 1)],
         "empty_part_is_nan": [

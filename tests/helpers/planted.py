@@ -3,7 +3,7 @@
     TASK4 = Planted("task4", {"no_rescale": [("state.l[r] *= rescale;", "", 1)], ...})
     ops = TASK4.operators("no_rescale", "simulator")        # or operators(None, ...): nothing planted
 
-All are compiled into one library, and a number chooses while it runs: see common/compiling/planting.py for what may be
+All are compiled into one library, and a number chooses while it runs: see tests/helpers/planting.py for what may be
 replaced.
 """
 
@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 from checked_findings import findings_of
+from planting import SWITCH, planted_text, spots_of
 
 from common.compiling.gaps import with_own_headers
 from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.places import places_of
-from common.compiling.planting import SWITCH, planted_text, spots_of
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.console.paths import build_root

@@ -23,6 +23,7 @@ from typing import Any
 
 from code_tree import without_comments
 from mutants import Mutant
+from planting import SWITCH, planted_text, spots_of, widened
 from torch import Tensor
 
 from common.cli.test import TaskTest
@@ -30,7 +31,6 @@ from common.compiling.gaps import with_own_headers
 from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.places import places_of
-from common.compiling.planting import SWITCH, planted_text, spots_of, widened
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.console.files import SHOWN, write_whole

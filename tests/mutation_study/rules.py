@@ -1,7 +1,7 @@
 """Mistakes by rule: mutations(text, start, end, in_python) of the gap text[start:end].
 
 A rule looks at one node of the tree (code_tree.py) and yields (kind, place, what replaces it). Places are whole
-expressions or whole statements, as common.compiling.planting wants them.
+expressions or whole statements, as tests/helpers/planting.py wants them.
 """
 
 from __future__ import annotations

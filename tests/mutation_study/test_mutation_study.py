@@ -10,13 +10,13 @@ from code_tree import gap_of, without_comments
 from judge import CAUGHT, EQUIVALENT, MISLED, MISSED, NAMED, NEAR, OF_KIND, Decision, decided, targets, topics_of
 from mutants import MOST_ALIKE, PLANTED, Mutant, equivalent, gaps_of, mutants_of, planted_of
 from observing import Claim, Observation
+from planting import planted_text, spots_of, widened
 from rules import mutations
 from rules_told import rule_of, rules
 from study import main
 from tables import COLUMNS, by_family, hits_of, never_decide, of_hits, of_verdicts, summary
 
 from common.compiling.manifest import tasks
-from common.compiling.planting import planted_text, spots_of, widened
 from common.compiling.skeletons import solution_files
 from common.console.paths import ROOT
 from common.diagnosis.mistakes.gemm import gemm_mistakes

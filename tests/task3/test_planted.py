@@ -157,6 +157,7 @@ KERNELS = Planted(
             ("lse[part * rows + row]", "lse[row * parts + part]", 1),
             ("lse[(start + lane) * rows + row]", "lse[row * parts + start + lane]", 1),
         ],
+        "weights_of_lane_0": [("__shfl_sync(FULL_WARP, own, «i»)", "0", 1)],
         "lanes_past_the_last_part": [("const float own = lane < «count» ?", "parts", 1)],
         "merged_lse_is_the_maximum": [("merged_lse[row] = «shift + logf(state.l)»;", "state.m", 1)],
         "overwrites": [
@@ -176,6 +177,7 @@ KERNELS = Planted(
 # (planted, case, the mistake's name or None, words of the diagnosis)
 KERNEL_VERDICTS = [
     ("l_not_rescaled", "rows that rise and fall", "no rescale in the online softmax", "maximum of a thread grows"),
+    ("weights_of_lane_0", "33 parts", "weight of lane 0", "has its weight in lane i"),
     ("plain_average", "2 parts", "plain average", "A part counts by what its scores weigh"),
     ("merged_without_rescaling", "113 x 203", "merged without rescaling", "merged without rescaling"),
     ("merged_without_rescaling", "lse, 113 x 203", "merged without rescaling", "merged without rescaling"),

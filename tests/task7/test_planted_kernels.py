@@ -26,6 +26,8 @@ TASK7 = Planted(
         "weight_forgotten": [("moments.inverse_std * «weight[col]»", "1.0f", 1)],
         "last_row_unwritten": [("if («row >= rows») return;", "row >= rows - (rows > 1)", 1)],
         "moments_of_x": [("row_moments(«sum» + row", "x", 1)],
+        "x_normalized": [("«sum[row * width + col]» - moments.mean) *", "x[row * width + col]", 1)],
+        "moments_of_the_residual": [("row_moments(«sum» + row", "(residual == nullptr ? x : residual)", 1)],
         # gelu, bias_gelu_kernel
         "erf": [
             (
@@ -49,7 +51,10 @@ PLANTED = [
     ("variance_of_32_columns", "layernorm: 33 rows of 100", "wrong variance"),
     ("no_residual", "layernorm: 768 columns", "residual not added"),
     ("weight_forgotten", "layernorm: 1,600 columns", "weight forgotten"),
-    ("moments_of_x", "layernorm: 768 columns", "moments of x"),
+    ("moments_of_x", "layernorm: 768 columns", "moments of an addend"),
+    ("x_normalized", "layernorm: 768 columns", "y = (x - mean) * inverse_std * weight + bias"),
+    ("x_normalized", "layernorm: one large value", "y = (x - mean) * inverse_std * weight + bias"),
+    ("moments_of_the_residual", "layernorm: 31 columns", "moments of an addend"),
     ("last_row_unwritten", "layernorm: 33 rows of 100", None),
     ("erf", "gelu: below 0", "erf instead of tanh"),
     ("erf", "gelu: 3,072 columns", "erf instead of tanh"),

@@ -80,18 +80,24 @@ def without(text: str, factor: str, names: Iterable[str]) -> str:
     return text
 
 
-def varied(text: str, values: Mapping[str, Any], result: Callable[[Values], Tensor]) -> list[Mistake]:
+def varied(
+    text: str,
+    values: Mapping[str, Any],
+    result: Callable[[Values], Tensor],
+    exchanged: tuple[tuple[str, ...], ...] = (),
+) -> list[Mistake]:
     """The wrong answers that one wrong line gives.
 
     Args:
         text: the formulas, as `computed` takes them.
         values: of their names, in float64.
         result: result(values after the last line) -> the output.
+        exchanged: groups of names that may be taken for each other.
     """
-    return varied_by(text, lambda wrong: result(computed(wrong, values)))
+    return varied_by(text, lambda wrong: result(computed(wrong, values)), exchanged)
 
 
-def varied_by(text: str, answer: Callable[[str], Tensor]) -> list[Mistake]:
+def varied_by(text: str, answer: Callable[[str], Tensor], exchanged: tuple[tuple[str, ...], ...] = ()) -> list[Mistake]:
     """The same; answer(wrong text) -> the output: for formulas that are a step of a loop."""
     return [
         Mistake(
@@ -104,12 +110,12 @@ def varied_by(text: str, answer: Callable[[str], Tensor]) -> list[Mistake]:
             functools.partial(or_nothing, answer, whole),
             vague=True,
         )
-        for right, wrong, whole in variations(text)
+        for right, wrong, whole in variations(text, exchanged)
     ]
 
 
 def _shown(says: str) -> str:
-    return re.sub(r"divided\((\w+), (\w+)\)", r"\1 / \2", says)
+    return re.sub(r"divided\((\w+), (\w+)\)", r"\1 / \2", says).replace("+ -", "- ")
 
 
 def misread(
@@ -211,6 +217,8 @@ def _others(node: ast.AST) -> Iterator[ast.expr]:
 
         if isinstance(op, ast.Sub):
             yield from (of(right, op, left), of(left, ast.Add(), right), left)
+            if isinstance(left, ast.Name) and isinstance(right, ast.Name):
+                yield ast.UnaryOp(ast.USub(), right)
         if isinstance(op, ast.Add):
             yield from (left, right, of(left, ast.Sub(), right))
             if isinstance(left, ast.Name) and isinstance(right, ast.BinOp) and isinstance(right.left, ast.Constant):
@@ -226,14 +234,18 @@ def _others(node: ast.AST) -> Iterator[ast.expr]:
         step = ast.Add() if isinstance(op, ast.Gt | ast.LtE) else ast.Sub()  # the other step is the other comparison
         yield ast.Compare(left, [op], [ast.BinOp(right, step, ast.Constant(1))])
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.BitAnd):
-        yield from (node.left, node.right)
+        other = ast.BitAnd() if isinstance(node.op, ast.BitOr) else ast.BitOr()
+        yield from (node.left, node.right, ast.BinOp(node.left, other, node.right))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if other := _SWAPPED.get(node.func.id):
             yield ast.Call(ast.Name(other), node.args, [])
         if node.func.id in _UNARY:
             yield node.args[0]
-        if node.func.id == "maximum":
+        if node.func.id in ("maximum", "minimum"):
             yield from node.args
+        if node.func.id == "minimum":  # of two ends: the last element is taken for the one after it
+            one, other = node.args
+            yield ast.Call(node.func, [ast.BinOp(one, ast.Sub(), ast.Constant(1)), other], [])
         if node.func.id == "divided":
             yield node.args[0]
             yield ast.BinOp(node.args[0], ast.Mult(), node.args[1])

@@ -158,6 +158,8 @@ def _operand(
         nearest = at if abs(float(flat[at] - value)) < abs(float(flat[at - 1] - value)) else at - 1
         if abs(float(flat[nearest] - value)) > tolerance:
             return None
+        if bool((flat[max(0, nearest - 1) : nearest + 2] == flat[nearest]).sum() > 1):
+            return None  # several elements are equal: there is no telling which one it is
         sources.append(torch.unravel_index(order[nearest], a.shape))
 
     def named(index: Sequence[int]) -> str:

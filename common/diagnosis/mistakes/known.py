@@ -111,6 +111,8 @@ def softmax_mistakes(x: Tensor) -> list[Mistake]:
         known("no max subtraction", lambda: softmax_without_max(x, True)),
         known("no max subtraction", lambda: softmax_without_max(x, False)),
     ]
+    if bool((largest < 0).any()):
+        found.append(known("maximum starts at 0", lambda: softmax_without_max(x, True, largest.clamp(min=0.0))))
     if x.size(0) > 1:
         found += [
             known("softmax over the wrong axis", lambda: right.softmax(x.transpose(-2, -1)).transpose(-2, -1)),
@@ -118,8 +120,8 @@ def softmax_mistakes(x: Tensor) -> list[Mistake]:
     return found
 
 
-def softmax_without_max(x: Tensor, guarded: bool) -> Tensor:
-    """softmax in float32 without subtracting the maximum; guarded: a sum of 0 gives zeros, not NaN."""
-    e = torch.exp(x.float())
+def softmax_without_max(x: Tensor, guarded: bool, shift: Tensor | float = 0.0) -> Tensor:
+    """softmax in float32 that subtracts another number than the maximum; guarded: a sum of 0 gives zeros, not NaN."""
+    e = torch.exp((x - shift).float())
     total = e.sum(-1, keepdim=True)
     return (torch.where(total == 0, 0.0, e / total) if guarded else e / total).to(x.dtype)

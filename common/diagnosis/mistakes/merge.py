@@ -52,6 +52,12 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
     found = [
         known("plain average", lambda: weighted(torch.full_like(lse, 1 / parts), outs, lse)),
         known("plain sum", lambda: weighted(torch.ones_like(lse), outs, lse)),
+        known(
+            "weight of lane 0",
+            lambda: weighted(
+                right.softmax(lse.T).T[torch.arange(parts, device=lse.device) // LANES * LANES], outs, lse
+            ),
+        ),
         known("weights not normalized", lambda: weighted(e, outs, lse)),
         known("weights from the rounded lse", lambda: weighted(torch.exp(lse - rounded), outs, lse)),
         known("no max subtraction (in the weights)", lambda: by_numbers().to(outs.dtype)),

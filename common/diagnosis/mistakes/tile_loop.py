@@ -23,6 +23,7 @@ from common.reference import oracle as right
 
 known = Words(__file__)
 OF_TILE = STEP.replace("maximum(m, rowmax(S))", "rowmax(S)")
+HIDDEN = "hidden = key > row + (q_start - k_start)"  # of the tile
 INVERSE = "O / (rescale + (rescale == 0))"  # in the first tile the factor is 0, and nothing is divided
 
 
@@ -160,9 +161,11 @@ def _visited_tile_mistakes(on: Tiles, diagonal: int | None) -> list[Mistake]:
         known("mask counted within the tile", on.answer((on.key % B_c <= on.row - on.q_start) & visits & on.exists)),
         of_masks("masked scores are 0", on.answer(sees, end=tiles * B_c, hidden=0.0)),
     ]
-    line = "hidden = key > query" + (" + diagonal" if diagonal else "")
-    places = {"key": on.key, "query": on.row, "diagonal": diagonal}
-    found += varied(line, places, lambda after: on.answer(~after["hidden"] & visits & on.exists)())
+    places = {"q_start": on.q_start, "row": on.row - on.q_start, "k_start": tile * B_c, "key": on.key % B_c}
+    line = HIDDEN.replace("q_start", "q_start + diagonal") if diagonal else HIDDEN
+    found += varied(
+        line, places | {"diagonal": diagonal}, lambda after: on.answer(~after["hidden"] & visits & on.exists)()
+    )
     ends_with_the_queries = before((on.q_start + on.B_r).clamp(max=len(on.row)) + diagonal)
     for seen in (visits & on.exists, (tile < ends_with_the_queries) & on.exists):
         found += [

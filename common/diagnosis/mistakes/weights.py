@@ -113,8 +113,9 @@ def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
 
 
 def _left_out(got: Tensor, right: Tensor) -> tuple[str, str] | None:
-    missing = (got.abs() < NOTHING) & (right > LIGHT)
-    if not bool((missing & (right > HEAVY)).any()) or not _shares_right(got, right, got.abs() >= NOTHING):
+    least = NOTHING * got.abs().sum(-1, keepdim=True).clamp(max=1.0)  # a factor may make all of a row's weights small
+    missing = (got.abs() < least) & (right > LIGHT)
+    if not bool((missing & (right > HEAVY)).any()) or not _shares_right(got, right, got.abs() >= least):
         return None
     columns = missing.any(0)
     if bool((columns & (got > HEAVY)).any()):  # some rows have them: report one row

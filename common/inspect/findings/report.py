@@ -28,8 +28,9 @@ MOST_LINES, MOST_SHOWN = 4, 8  # that are quoted below a sentence, and below all
 MOST_GROUPS = 12  # printed in full
 MOST_OTHER_PAIRS = 2  # of source lines, within a group
 MOST_CASES = 3  # named beside the first
+_OF_ANY_LINE = ("wrong_value", "stored_elsewhere")  # findings of which any line may be wrong that a number is made in
 MOST_ORIGINS = 4  # lines that an index is made in
-MOST_GUARDS = 2  # lines that let an access through that is outside
+MOST_GUARDS = 3  # lines that let an access through that is outside
 MOST_OWN = 8  # lines of the student that an access in given code is made of
 OR_AN_INDEX = "If these threads should not share it, the index is wrong."
 _OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized", *OF_FLOW)
@@ -72,7 +73,8 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
     mine = [one for one in finding.in_order if one.place and owned([one.place])]
     of_flow = finding.kind in OF_FLOW  # these lead to a line of the student
     for access in sorted(finding.in_order, key=lambda one: of_flow and one not in mine):
-        mark = "  " if lead or (of_flow and mine and access not in mine) else "->"
+        is_marked = not lead and finding.kind not in _OF_ANY_LINE and (access in mine or not (of_flow and mine))
+        mark = "->" if is_marked else "  "
         _print_access(console, access, f"{mark} ", who_did(finding, access), quoted)
     if finding.launch and not finding.accesses:
         tell(f"{finding.launch.shown}  {finding.launch.text}")
@@ -114,13 +116,13 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
 
 def leading_line(finding: Finding) -> Place | None:
     """Of what flowed wrong the line of the student that is singled out: by the evidence, or, where given code makes all
-    accesses, because it calls that code."""
+    accesses, because it calls that code. None of the lines in which a wrong number is made is: any of them may be."""
     places = [one.place for one in finding.accesses if one.place]
     if finding.kind == "out_of_bounds":
         return _only_call(places[0]) if places else None
-    if finding.singled or (finding.kind == "wrong_value" and finding.lines and not owned(places)):
+    if finding.singled:
         return finding.lines[0]
-    if finding.kind not in OF_FLOW or owned(places):
+    if finding.kind not in OF_FLOW or finding.kind in _OF_ANY_LINE or owned(places):
         return None
     return next(iter(owned(frame for place in places for frame in (*place.callers, *place.outer))), None)
 
@@ -195,19 +197,27 @@ def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
     if lines:
         race = f"{OR_AN_INDEX} " if finding.kind == "race" and "index" not in explained(finding) else ""
         told.append((f"{race}Its address is computed in:", _with_text(lines)))
-    if not owned([*places, *(place for _, several in told for place, _ in several)]):
-        told = _handed_to_given(finding, places) or told
+    if not owned(places):
+        told = _handed_to_given(finding, places, told)
     if has_guard:
         told += _passed(finding, places)
     return told
 
 
-def _handed_to_given(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[tuple[Place, str]]]]:
-    """Of given code, which goes wrong by what it is handed: the student's lines that this is made of."""
+def _handed_to_given(
+    finding: Finding, places: Sequence[Place], told: list[tuple[str, list[tuple[Place, str]]]]
+) -> list[tuple[str, list[tuple[Place, str]]]]:
+    """Of given code, which goes wrong by what it is handed: the student's lines that this is made of, in place of the
+    lines that were `told` of the given code itself."""
     files = [one.file for place in places for one in (*place.callers, *place.outer)]
     files += [finding.launch.file] if finding.launch else []
     lines = owned(made_of(places[0], files))[:MOST_OWN]
-    return [("What it is given is computed in your lines:", _with_text(lines))] if lines else []
+    if not lines:
+        return told
+    own = [(what, [one for one in several if owned([one[0]])]) for what, several in told]
+    before = [place for _, several in own for place, _ in several]
+    more = [one for one in lines if all((one.file, one.line) != (two.file, two.line) for two in before)]
+    return [*(one for one in own if one[1]), ("What it is given is computed in your lines:", _with_text(more))]
 
 
 def _who_comes(place: Place) -> list[tuple[str, list[tuple[Place, str]]]]:
@@ -243,7 +253,9 @@ def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
 def _deciding(place: Place) -> list[Place]:
     """The loops and conditions around a line, those in the student's own file first."""
     chain = [*reversed(place.outer), *reversed(place.callers), place]
-    return list(dict.fromkeys(one for frame in chain for one in deciding(frame)))[:MOST_DECIDING]
+    callers = [None, *chain]
+    found = (one for frame, caller in zip(chain, callers, strict=False) for one in deciding(frame, caller))
+    return list(dict.fromkeys(found))[:MOST_DECIDING]
 
 
 def _with_text(places: Sequence[Place]) -> list[tuple[Place, str]]:

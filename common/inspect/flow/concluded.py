@@ -91,7 +91,7 @@ def _run_of(
 def _first(run: Run, out: Tensor, ref: Tensor, bound: float, case: Case) -> Finding | None:
     found = not_stored(run) or needlessly_stored(run, ref)
     if not found and run.needs:
-        found = other_element(run) or not_read(run)
+        found = other_element(run, case) or not_read(run)
         found = found or not_needed(run, out, case)
     return found or stored_elsewhere(run, out, ref, bound) or wrong_value(run, out, ref, case)
 

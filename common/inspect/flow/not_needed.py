@@ -27,7 +27,9 @@ def not_needed(run: Run, out: Tensor, case: Case) -> Finding | None:
         for name in run.sources.names
         if run.inputs[name].is_floating_point()
     }
-    wild = {name: one for name, one in wild.items() if one.any()}
+    # a tile of queries has those of all its rows
+    of_keys = {case.keys, case.values, *((case.scores.keys, case.scores.values) if case.scores else ())} - {""}
+    wild = {name: one for name, one in wild.items() if one.any() and name in (of_keys or wild)}
     nan = run.wrong & torch.isnan(out.cpu().reshape(-1)).numpy()
     reach = reached(run.trace, run.sources, run.threads) if wild and nan.any() and not run.sources.unknown else None
     if reach is None:

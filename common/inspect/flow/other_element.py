@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from common.inspect.findings.model import Finding
+from common.inspect.flow.needs import SMALLEST
 from common.inspect.flow.run import Run, access_of, finding_of, spread, which_depend
+from common.testing.case import Case
 
 ABOUT = 0.1  # by which the sizes of two sets may differ
 MOST = 0.75  # of the threads without a right output must show the same, where none is right
 
 
-def other_element(run: Run) -> Finding | None:
+def other_element(run: Run, case: Case) -> Finding | None:
     """The first thread with a wrong result that uses what it does not need, and not what it needs.
 
     Only of inputs of which the threads with right results use nothing that they do not need themselves. Where no thread
-    is right the one set must be there in place of the other in most of them.
+    is right the one set must be there in place of the other in most of them. Keys without a weight may be used: a tile
+    holds them, and the mask hides them later.
     """
     sources, threads, wrong, right = run.sources, run.threads, run.wrong_threads, run.right
+    without_weight = _without_weight(run, case)
     uses = _uses(run)
     needed_by = {one: run.needs.of(run.stored_by(one)) for one in [*spread(wrong), *spread(right)]}
     of_input = {name: _among(uses, sources.of_read, run.slice_of(name)) for name in sources.names}
@@ -28,10 +33,10 @@ def other_element(run: Run) -> Finding | None:
     for name, mine in [*of_input.items(), *of_line]:
         here = run.slice_of(name)
         pairs = _used_and_needed(run, mine, name, {one: needed_by[one] for one in spread(right)})
-        if any((used & ~needed).any() for used, needed in pairs.values()):
+        if any((used & ~needed & ~without_weight(name, one)).any() for one, (used, needed) in pairs.items()):
             continue  # its threads use this input for each other
         faulty = _used_and_needed(run, mine, name, {one: needed_by[one] for one in spread(wrong)})
-        bad = {one: both for one, both in faulty.items() if _is_another(*both)}
+        bad = {one: both for one, both in faulty.items() if _is_another(*both, without_weight(name, one))}
         if not pairs:
             bad = {one: both for one, both in bad.items() if _in_place_of(*both)}
             if len(bad) < MOST * len(faulty):
@@ -39,7 +44,7 @@ def other_element(run: Run) -> Finding | None:
         if not bad:
             continue
         thread, (used, needed) = next(iter(bad.items()))
-        other = used & ~needed
+        other = used & ~needed & ~without_weight(name, thread)
         access = int(mine[(threads[mine] == thread) & other[sources.of_read[mine] - here.start]][0])
         return _reported(run, access, thread, name, used)
     return None
@@ -75,9 +80,30 @@ def _used_and_needed(
     return found
 
 
-def _is_another(used: np.ndarray, needed: np.ndarray) -> bool:
-    """Whether something is used that is not needed, and something needed is not used."""
-    return bool((used & ~needed).any() and (needed & ~used).any())
+def _without_weight(run: Run, case: Case) -> Callable[[str, int], np.ndarray]:
+    """f(input, thread) -> which elements of the input belong to keys that have no weight in a row that it stores."""
+    weights = None
+    if case.stages and all(name in run.inputs and run.inputs[name].dim() == 4 for name in (case.keys, case.values)):
+        doubles = {name: x.double() if x.is_floating_point() else x for name, x in run.inputs.items()}
+        weights = case.stages(**doubles).get("P")
+    rows = 0 if weights is None else weights[..., 0].numel()
+
+    def of(name: str, thread: int) -> np.ndarray:
+        if not rows or name not in (case.keys, case.values) or run.wrong.size % rows:
+            return np.zeros(run.inputs[name].numel(), dtype=bool)
+        x, (batch, heads, queries, keys) = run.inputs[name], weights.shape
+        mine = torch.zeros(rows, 1, dtype=torch.bool)
+        mine[run.stored_by(thread) // (run.wrong.size // rows)] = True
+        hidden = (mine.view(batch, heads, queries, 1) & (weights < SMALLEST)).any(2)
+        of_head = hidden.view(batch, x.size(1), heads // x.size(1), keys).any(2)
+        return of_head[..., None].expand_as(x).reshape(-1).numpy()
+
+    return of
+
+
+def _is_another(used: np.ndarray, needed: np.ndarray, allowed: np.ndarray) -> bool:
+    """Whether something is used that is neither needed nor allowed, and something needed is not used."""
+    return bool((used & ~needed & ~allowed).any() and (needed & ~used).any())
 
 
 def _in_place_of(used: np.ndarray, needed: np.ndarray) -> bool:

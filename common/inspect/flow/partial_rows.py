@@ -7,6 +7,7 @@ among them. See partial_states.py, which does the same for attention.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,8 +22,8 @@ from common.inspect.source_lines import Place
 from common.testing.case import Case
 
 NEAR = 60.0  # how far from the largest entry an m may lie, so that a sum relative to it is a number
-MAXIMA, SUMS, AFTER = range(3)  # what is wrong first
-KEYS = ("maxima", "sums", "after")  # of what is said of them
+MAXIMA, REPEATED, SUMS, AFTER = range(4)  # what is wrong first
+KEYS = ("maxima", "repeated", "sums", "after")  # of what is said of them
 says = Sentences(__file__)
 
 
@@ -31,10 +32,11 @@ class SharedOut:
     """How far a row is right.
 
     Attributes:
-        first: what is wrong first: MAXIMA, SUMS or AFTER.
+        first: what is wrong first: MAXIMA, REPEATED, SUMS or AFTER.
         unit: whose numbers were looked at: "thread" or "warp".
         stores: the lines that store them.
         right, others: those of them at which every unit stores its maximum, and at which each stores something else.
+        reads: the lines that read the entries of which a unit stores these.
     """
 
     first: int
@@ -42,6 +44,7 @@ class SharedOut:
     stores: list[Place]
     right: list[Place]
     others: list[Place]
+    reads: list[Place]
 
     @property
     def says(self) -> str:
@@ -62,7 +65,7 @@ def shared_out(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> SharedOut 
     threads = int(trace.thread.max()) + 1
     for unit, width in (("thread", 1), ("warp", WARP)):
         unit_of = block_of * threads + trace.thread // width
-        told, places, right, others = [], [], [], []
+        told, places, right, others, reads = [], [], [], [], []
         for block in spread(np.unique(block_of[wrong]).tolist()):
             one = _of_block(run, x.double(), run.slice_of(name), np.flatnonzero(block_of == block), unit_of)
             if one is None:
@@ -71,19 +74,20 @@ def shared_out(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> SharedOut 
             places += one[1]
             right.append(one[2])
             others.append(one[3])
+            reads += one[4]
         else:
             if told:
                 every = list(dict.fromkeys(places))
                 sure = ([one for one in every if all(one in each for each in some)] for some in (right, others))
-                return SharedOut(min(told), unit, every, *sure)
+                return SharedOut(min(told), unit, every, *sure, list(dict.fromkeys(reads)))
     return None
 
 
 def _of_block(
     run: Run, x: Tensor, here: slice, accesses: np.ndarray, unit_of: np.ndarray
-) -> tuple[int, list[Place], list[Place], list[Place]] | None:
-    """The same of one block: one of the numbers above, all stores, and those that every unit makes, of maxima and of
-    other numbers; None where one of its units stores nothing."""
+) -> tuple[int, list[Place], list[Place], list[Place], list[Place]] | None:
+    """The same of one block: one of the numbers above, all stores, those that every unit makes, of maxima and of other
+    numbers, and the reads before them; None where one of its units stores nothing."""
     trace, cols = run.trace, x.size(1)
     shared = np.array([one.is_shared and one.unit == 4 for one in trace.memories])[trace.memory[accesses]]
     stores = accesses[trace.is_write[accesses] & shared]
@@ -92,20 +96,25 @@ def _of_block(
         return None
     direct = accesses[~shared & ~trace.is_write[accesses]]
     reads = direct[(run.sources.of_read[direct] >= here.start) & (run.sources.of_read[direct] < here.stop)]
-    largest_are_right = sums_are_right = True
+    largest_are_right = sums_are_right = read_once = True
+    before: set[int] = set()  # the entries of the trace that read
     told = False
     entries = {int(one): stores[trace.entry[stores] == one] for one in np.unique(trace.entry[stores])}
     of_maximum, by_all = set(entries), set(entries)
     for unit in np.unique(unit_of[reads]):
-        elements = np.unique(run.sources.of_read[reads[unit_of[reads] == unit]] - here.start)
+        mine = reads[unit_of[reads] == unit]
+        elements = np.unique(run.sources.of_read[mine] - here.start)
         stored = np.unique(_finite(run, stores[unit_of[stores] == unit]))
         rows = np.unique(elements // cols)
         if rows.size != 1 or not (unit_of[stores] == unit).any():
             return None
         row = x[int(rows[0])]
-        mine = row[torch.from_numpy(elements % cols)]
-        largest = float(mine.max())
-        if not bool(torch.isfinite(mine.max())):
+        first = mine[mine < stores[unit_of[stores] == unit].min()]
+        read_once &= np.unique(run.sources.of_read[first]).size == first.size
+        before |= {*np.unique(first).tolist()}
+        entries_read = row[torch.from_numpy(elements % cols)]
+        largest = float(entries_read.max())
+        if not math.isfinite(largest):
             continue
         told = True
         largest_are_right &= is_among(largest, stored)
@@ -114,11 +123,14 @@ def _of_block(
             of_maximum -= set() if is_among(largest, of_unit) else {entry}
             by_all -= set() if of_unit.size else {entry}
         shifts = [largest, float(row.max()), *every[np.abs(every - largest) < NEAR].tolist()]
-        sums_are_right &= any(is_among(float(torch.exp(mine - m).sum()), stored) for m in shifts)
+        sums_are_right &= any(is_among(float(torch.exp(entries_read - m).sum()), stored) for m in shifts)
     places = {one: trace.entry_of(int(several[0])).place for one, several in entries.items()}
-    first = MAXIMA if not largest_are_right else SUMS if not sums_are_right else AFTER
+    wrong_sums = SUMS if read_once else REPEATED
+    first = MAXIMA if not largest_are_right else wrong_sums if not sums_are_right else AFTER
     sets = entries, sorted(of_maximum), sorted(by_all - of_maximum)
-    return (first, *([places[one] for one in some if places[one]] for some in sets)) if told else None
+    read_at = dict.fromkeys(trace.entry_of(one).place for one in sorted(before))
+    stored = ([places[one] for one in some if places[one]] for some in sets)
+    return (first, *stored, [one for one in read_at if one]) if told else None
 
 
 def _finite(run: Run, stores: np.ndarray) -> np.ndarray:

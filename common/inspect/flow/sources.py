@@ -1,7 +1,8 @@
 """Which element of an input each read of a trace delivers, also where threads passed it on through memory.
 
 A number that is written where the same thread has just read the same number is a copy: inputs are random, so two equal
-numbers are the same element.
+numbers are the same element. Not NaN and infinity, which come out of what is computed with them; nor where other
+threads store what they computed: a sum of one term, with the weight 1, is an element as well.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from common.inspect.replay.recording import WARP_OPERATION
 LEAST_FLOAT = 1 << 23  # the bits of a float32 that is not 0 and no subnormal number
 WARP = 32
 MOSTLY = 0.9  # of the elements that a thread reads: this share is copied where it loads them for others
+WILD = np.uint64(0x7F800000)  # these bits are set in a float that is NaN or infinite
 MOST_HOPS = 24  # 2 to this power copies of copies
 NARROW = (torch.float16, torch.bfloat16)  # what a case's float32 inputs may be given as
 
@@ -156,6 +158,18 @@ def _copies(trace: Trace) -> np.ndarray:
     same = (last >= 0) & (who[order[last]] == who[order]) & (trace.value[order[last]] == trace.value[order])
     found = np.full(order.size, -1, dtype=np.int64)
     found[order] = np.where(same & ~is_read & (trace.value[order] != 0), order[last], -1)
+    of_float = np.array([one.unit == 4 for one in trace.memories])[trace.memory]
+    found[of_float & (trace.value & WILD == WILD)] = -1
+    # the threads that store at a line, and those of them that copy there
+    line = trace.launch.astype(np.int64) * (int(trace.entry.max(initial=0)) + 1) + trace.entry
+    stores = trace.is_write & (trace.value != 0)
+    pairs = (np.unique(np.stack([line[some], who[some]]), axis=1)[0] for some in (stores, stores & (found >= 0)))
+    (lines, every), (copying, some) = (np.unique(one, return_counts=True) for one in pairs)
+    copied = dict(zip(copying.tolist(), some.tolist(), strict=True))
+    computing = [
+        one for one, count in zip(lines.tolist(), every.tolist(), strict=True) if copied.get(one, 0) < MOSTLY * count
+    ]
+    found[np.isin(line, computing)] = -1
     return found
 
 

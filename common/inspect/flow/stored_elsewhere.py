@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from common.inspect.findings.model import Finding
 from common.inspect.flow.run import Run, finding_of
+from common.inspect.made_of import made_of
+from common.inspect.own_lines import owned
 
+MOST_LINES = 10  # in which the number is made, which are reported
 MATCHED = 0.9  # of the wrong elements must be others' right answers
 FAR = 10  # as many tolerances from its own right answer: one that is slightly wrong is no other's
 
@@ -42,4 +47,8 @@ def stored_elsewhere(run: Run, out: Tensor, ref: Tensor, bound: float) -> Findin
     text = f"{here} holds the right answer of {there}, and {int(sure.sum()):,} of the {len(wrong):,} wrong elements "
     text += "hold another element's. Either the index of the store is wrong, or what it was computed from belongs to "
     text += "that other element."
-    return finding_of(run, "stored_elsewhere", int(run.writer[element]), "write", text)
+    place = run.trace.entry_of(int(run.writer[element])).place
+    lines = owned(made_of(place, run.files)) if place else []
+    lines = [one for one in lines if (one.file, one.line) != (place.file, place.line)]
+    found = finding_of(run, "stored_elsewhere", int(run.writer[element]), "write", text)
+    return replace(found, lines=tuple(lines[:MOST_LINES]))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from common.inspect.findings.model import Finding
 from common.inspect.flow.not_read import misses_nothing
-from common.inspect.flow.partial_rows import AFTER, MAXIMA, SUMS, SharedOut, shared_out
+from common.inspect.flow.partial_rows import AFTER, MAXIMA, REPEATED, SUMS, SharedOut, shared_out
 from common.inspect.flow.partial_states import SAYS, SHARED, handed_on
 from common.inspect.flow.run import Run, finding_of
 from common.inspect.made_of import function_begin, is_head, made_of, members_at
@@ -46,14 +46,14 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     if len(above) > MOST_LINES and (handed := handed_on(run, case, run.inputs)):
         text += SAYS[handed[0]] + " "
         above = _in_functions_of(handed[1] or [place], above)
-        if handed[0] == SHARED:  # the loops come first that say which keys a warp reads
-            loops = {(one.file, one.line) for read in handed[1] for one in deciding(read)}
-            above.sort(key=lambda one: (one.file, one.line) not in loops)
-            singled = bool(above) and (above[0].file, above[0].line) in loops
+        if handed[0] == SHARED:
+            above, singled = _loops_first(above, handed[1])
     elif len(above) > MOST_LINES and (shared := shared_out(run, case, run.inputs)):
         text += shared.says + " "
         above, most = _beside(shared, above, run.files), MOST_BETWEEN
         singled = shared.first == SUMS and bool(shared.right and shared.others and above)
+        if shared.first == REPEATED:
+            above, singled = _loops_first(above, shared.reads)
     else:  # the loops bring what is needed, or decide it: what is computed comes first
         above.sort(key=is_head)
         if misses_nothing(run, element):
@@ -63,6 +63,13 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     told = above[:most]
     found = finding_of(run, "wrong_value", access, "write", text.strip())
     return replace(found, lines=tuple(told), singled=singled)
+
+
+def _loops_first(lines: list[Place], reads: Sequence[Place]) -> tuple[list[Place], bool]:
+    """The lines, first those that say what is read in a line of `reads`, and whether there are any."""
+    loops = {(one.file, one.line) for read in reads for one in deciding(read)}
+    found = sorted(lines, key=lambda one: (one.file, one.line) not in loops)
+    return found, bool(found) and (found[0].file, found[0].line) in loops
 
 
 def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Place]:

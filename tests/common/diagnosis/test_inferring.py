@@ -56,6 +56,13 @@ def test_a_known_answer_in_some_rows_only() -> None:
     assert inferred_from(out.float(), A @ B, BOUND, AXES, known) is None
 
 
+def test_equal_elements_are_not_told_apart() -> None:
+    """Weights of rows that see one key are 1 and 0: any of them could have been taken."""
+    a = (A > 0).double()
+    out = a[:, ROWS] @ B
+    assert inferred_from(out.float(), a @ B, BOUND, AXES, product_inferences(a, B)) is None
+
+
 def test_operands_that_hold_infinity_are_left_alone() -> None:
     """They stand where nothing may be read, and nothing can be solved for."""
     b = B.clone()

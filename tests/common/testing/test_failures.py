@@ -164,6 +164,17 @@ def test_what_is_recognized_is_told_first_and_once_and_alone() -> None:
     assert "layer: the same mistake shows in: c" in told
 
 
+def test_what_is_concluded_from_one_of_many_cases_is_chance() -> None:
+    concluded = failure("one large value", 5000, 0.1, mean="The rows are normalized with a wrong mean.")
+    concluded.found.concluded = True
+    others = [failure(f"{rows} rows", 700, 0.5) for rows in range(3)]
+    assert causes_of([concluded, *others[:2]])[0].says
+    assert not any(one.says for one in causes_of([concluded, *others]))
+    also = failure("another", 700, 0.1, mean="The rows are normalized with a wrong mean.")
+    also.found.concluded = True
+    assert causes_of([concluded, also, *others])[0].says
+
+
 def test_an_answer_that_only_nan_equal_is_refuted_by_one_number() -> None:
     of_nan = [failure(f"{columns} column", 5000, float("nan"), eps="eps is not added.") for columns in (1, 2)]
     for one in of_nan:

@@ -4,11 +4,12 @@ import re
 
 import pytest
 from checked_findings import followed_in
-from kernel_mistakes import TASK2, TASK6
+from kernel_mistakes import TASK2, TASK4, TASK6
 from planted import Planted
 
 import task2.cases
 import task3.cases
+import task4.cases
 import task5.cases
 import task6.cases
 import task7.cases
@@ -19,6 +20,7 @@ CASES = {
     for task, cases in (
         ("task2", task2.cases.cases),
         ("task3", task3.cases.cases),
+        ("task4", task4.cases.cases),
         ("task5", task5.cases.cases),
         ("task6", task6.cases.cases),
         ("task7", task7.cases.cases),
@@ -27,6 +29,12 @@ CASES = {
 INSIDE = "            const int col = lane + 32 * c;\n            const bool inside = first_key + i < length"
 SUM = "exp2f(m_shared[w] - shift) * l_shared[w]"
 WINDOW = Planted("task5", {"window_without_an_end": [("end < S_k ? end : S_k", "S_k", 1)]}, "flow", "sparse")
+STRIDED = Planted(
+    "task5",
+    {"lanes_are_neighbors": [("«position + lane * stride», q_start", "position + lane", 1)]},
+    "flow_strided",
+    "strided",
+)
 SPLIT = Planted(
     "task6",
     {
@@ -231,6 +239,7 @@ SOFTMAX = Planted(
         "sum_of_the_warps_twice": [("inverse_l = state.l == 0.0f ? 0.0f : «1.0f / state.l»", "2.0f / state.l", 2)],
         "first_score_left_out": [("for (int i = «0»; i < COUNT; ++i) l +=", "1", 1)],
         "padding": [("row_x[col] : «-INFINITY»", "INFINITY", 1)],
+        "steps_overlap": [("first < cols; first += «ITEMS * THREADS»", "THREADS", 1)],
     },
 )
 TOLD = [
@@ -255,6 +264,39 @@ def test_the_lines_of_what_goes_wrong_first_are_told(mistake, says, line, other)
     shown = [one.text for one in finding.lines]
     assert any(re.search(line, text) for text in shown), shown
     assert not any(re.search(other, text) for text in shown), shown
+
+
+# what must not be said: a key that a mask hides is read rightly, and so is a query of another row of the tile; NaN, and
+# a sum of one term, are no copies of what they were made of
+FALSE = [
+    (TASK4, "task4", "mask_without_k_start", "causal: 33 tokens, head_dim 96", "other_element"),
+    (TASK4, "task4", "mask_of_the_wrong_sign", "causal: 33 tokens, head_dim 96", "other_element"),
+    (TASK6, "task6", "end_of_the_last_part", "split: outputs of 4 parts, 2 heads", "other_element"),
+    (TASK6, "task6", "begin_in_splits", "split: outputs of 4 parts, 2 heads", "other_element"),
+    (STRIDED, "task5", "lanes_are_neighbors", "causal: rows of -inf", "not_needed"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("solution", "task", "mistake", "case", "kind"), FALSE)
+def test_no_element_is_called_wrong_that_may_be_read(solution, task, mistake, case, kind):
+    findings = followed_in(solution.operators(mistake, "simulator", checked=True), CASES[task][case])
+    assert kind not in [one.kind for one in findings], findings[0].detail
+
+
+@pytest.mark.slow
+def test_of_a_loop_that_reads_entries_twice_its_head_is_singled_out_and_no_sum():
+    (finding,) = followed_in(SOFTMAX.operators("steps_overlap", "simulator", checked=True), LARGE)
+    assert finding.singled and "first += " in finding.lines[0].text, finding.lines
+    assert "it reads some of them more than once before it stores the sum" in finding.detail
+
+
+@pytest.mark.slow
+def test_what_is_passed_for_the_bound_of_a_loop_is_among_what_decides():
+    ops = TASK6.operators("begin_in_splits", "simulator", checked=True)
+    (finding,) = followed_in(ops, CASES["task6"]["split: outputs of 4 parts, 2 heads"])
+    decided = next(lines for what, lines in made_in(finding) if what.startswith("Whether that line runs"))
+    assert any("begin = (planted" in text for _, text in decided), decided
 
 
 @pytest.mark.slow
