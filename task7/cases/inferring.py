@@ -61,7 +61,7 @@ def _relation(got: Tensor, right: Tensor, width: int, what: str) -> str:
     if float((more - more[0]).abs().max()) < 10 * SAME * (float(more[0].abs()) + 1e-3) and float(more[0].abs()) > 0.05:
         return f" In every row the {what} is too large by {float(more.mean()):.3g}." if float(more[0]) > 0 else ""
     ratio = got / right
-    if float((ratio - ratio[0]).abs().max()) < 5 * SAME * float(ratio[0].abs()) and len(ratio) > 1:
+    if float((ratio - ratio[0]).abs().max()) < SAME * float(ratio[0].abs()) and len(ratio) > 1:
         is_width = " (the width)" if abs(float(ratio[0]) - width) < 0.01 * width else ""
         return f" In every row it is {float(ratio[0]):.4g} times the right one{is_width}."
     return ""

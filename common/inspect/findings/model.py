@@ -209,12 +209,15 @@ def grouped(found: Iterable[tuple[str, Sequence[Finding]]]) -> list[Group]:
     """Findings of all cases, alike ones together, in the order in which they were first noticed.
 
     A read of uninitialized memory at a line that also races belongs to the race: without the barrier some threads read
-    too early, and those that come first find nothing written.
+    too early, and those that come first find nothing written. And where some threads never come to a barrier of the
+    kernel, it orders nothing: what races there tells of that barrier, which is reported alone.
     """
     groups: list[Group] = []
     for case, findings in found:
         for one in findings:
             groups = _with(groups, one, case)
+    avoided = {_function(group) for group in groups if group.kind == "barrier"}
+    groups = [group for group in groups if group.kind != "race" or _function(group) not in avoided]
     races = [group for group in groups if group.kind == "race"]
     return [group for group in groups if not _belongs_to_a_race(group, races)]
 
@@ -238,6 +241,10 @@ def _with(groups: list[Group], one: Finding, case: str) -> list[Group]:
             result.append(joined)
         new = joined
     return result if new in result else [*result, new]
+
+
+def _function(group: Group) -> str:
+    return group.findings[0].kernel_name.split("<")[0]
 
 
 def _reads(group: Group) -> set[Place]:

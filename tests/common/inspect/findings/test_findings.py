@@ -456,3 +456,10 @@ def test_a_race_in_global_memory_is_first_one_of_an_index(kernel):
     places = {1: kernel(2, 9), 2: kernel(5, 11)}
     said = words_of(("a", [read(places, ("write", 1, B0, T0), ("read", 2, B0, T40), space="global")]))
     assert said.index("the index is wrong in line") < said.index("Put a __syncthreads()")
+
+
+def test_a_race_in_a_kernel_whose_barrier_some_threads_miss_is_not_told(kernel):
+    """Threads that return before the barrier: no further barrier is missing."""
+    race = read({1: kernel(11), 2: kernel(9)}, ("read", 1, B0, T0), ("write", 2, B0, T40))
+    missed = read({1: kernel(10)}, ("read", 1, B0, T0), kind="barrier")
+    assert [group.kind for group in grouped([("a", [race]), ("b", [missed])])] == ["barrier"]
