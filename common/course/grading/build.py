@@ -50,6 +50,11 @@ from common.simulator import rewriter
 PLAIN = (".text", ".rodata", ".data", ".bss", ".tdata", ".tbss", ".eh_frame", ".gcc_except_table", ".note", ".lrodata")
 ARCH = "sm_89"  # the simulator's __CUDA_ARCH__
 COUNTER = "__sanitizer_cov_trace_pc"  # see common/simulator/runtime/work.cpp
+ASTRAY = 2**32 - 1  # the same
+BY_ADDRESS = ".callprototype"  # in PTX: a call of a function whose name isn't known
+# Functions of the C library that store: in a student's file common/simulator/runtime/stores.cpp has others
+STORING = ("memcpy", "memmove", "memset", "modf", "modff", "frexp", "frexpf", "remquo", "remquof", "sincos", "sincosf")
+REPLACED = (*STORING, "printf", "vprintf")
 MOST_LOG = 60_000  # characters
 MOST_JOINED = 400  # lines of a directive
 SECRET = secrets.token_hex(8)  # in the names of what one step leaves: the next must not find out by __has_include
@@ -64,6 +69,8 @@ _LINE_NUMBERS = re.compile(r"(?:^|\*/)(?:\s|/\*.*?\*/)*(?:#|%:)(?:[ \t\f\v]|/\*.
 _PACKED = re.compile(
     r"v?(?:p(?:add|sub|mul|madd|max|min)\w*|(?:add|sub|mul|div|max|min|sqrt|rcp|rsqrt|hadd|dp|fn?m\w+)p[sd])"
 )
+# Where an instruction names an address: of a jump or a call, of lea
+_TARGET = re.compile(r"^\s*(?:\w+ )?([0-9a-f]+) <|# ([0-9a-f]+)")
 _INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
 _MARK = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*("[^"\n]+"|<[^>\n]+>)', re.MULTILINE)
@@ -139,13 +146,13 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     kernels = _found(entries, [one for one in symbols if one.type == FUNCTION])
     known = _found(variables, [one for one in symbols if one.type == OBJECT])
     places = {"kernels": [one.value for one in kernels], "variables": [(one.value, one.size) for one in known]}
-    places["blocks"] = _blocks(whole, library)
+    places["blocks"] = _blocks(whole, library, places["kernels"])
     return {"name": plan.name, "log": log[-MOST_LOG:], **places}, library.read_bytes()
 
 
-def _blocks(library: Elf, path: Path) -> list[int]:
+def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
     """Of each basic block where the call that counts it returns to, << 32 | the bytes from there to its end, an
-    instruction that works on several numbers once for each."""
+    instruction that works on several numbers once for each; ASTRAY in a function that no kernel names."""
     counter = next(one.value for one in library.symbols if one.name == COUNTER)
     text = next(one for one in library.sections if one.name == ".text")
     calls = (match.end() for match in re.finditer(rb"\xe8(?=....)", text.data, re.DOTALL))
@@ -163,15 +170,27 @@ def _blocks(library: Elf, path: Path) -> list[int]:
     span = f"--start-address={first}", f"--stop-address={text.address + last}"
     listed = _INSTRUCTION.findall(_run(["objdump", "-d", "--no-show-raw-insn", *span, path]))
     starts, sums, calls = [int(place, 16) - text.address for place, *_ in listed], [0], set()
+    begins = sorted({one.value - text.address for one in functions})
+    named: dict[int, set[int]] = {}  # by each function, of all addresses: where it calls, jumps, or has a pointer to
     for start, following, (_, name, operands) in zip(starts, [*starts[1:], last], listed, strict=True):
+        if target := _TARGET.search(operands):
+            own = begins[bisect_right(begins, start) - 1]
+            named.setdefault(own, set()).add(int(target[1] or target[2], 16) - text.address)
         sums.append(sums[-1] + (following - start) * _numbers_of(name, operands))
         if name.startswith("call") and operands.split()[:1] == [f"{counter:x}"]:
             calls.add(following)
     places, found = [at for at in places if at in calls], []  # the bytes of a call may also be a number's
+    known, found_kernels = set(), [one - text.address for one in kernels]
+    while found_kernels:
+        own = begins[max(0, bisect_right(begins, found_kernels.pop()) - 1)]
+        if own not in known:
+            known.add(own)
+            found_kernels += named.get(own, ())
     for at, following in zip(places, [*places[1:], last], strict=True):
         end = min(following, ends[min(bisect_right(ends, at), len(ends) - 1)])
-        size = sums[bisect_left(starts, end)] - sums[bisect_left(starts, at)]
-        found.append((text.address + at) << 32 | max(1, size))
+        size = max(1, sums[bisect_left(starts, end)] - sums[bisect_left(starts, at)])
+        is_known = begins[bisect_right(begins, at - 1) - 1] in known
+        found.append((text.address + at) << 32 | (size if is_known else ASTRAY))
     return found
 
 
@@ -266,7 +285,8 @@ def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
         if "simulator" in name and name.rpartition("::")[2] not in _words_of_headers():  # others the compiler calls
             raise BuildError(f"The function or variable {name} belongs to the simulator alone.")
     names.write_text("".join(f"{name}\n" for name in sorted(kept)))
-    _run(["objcopy", f"--keep-global-symbols={names}", whole])
+    others = [f"--redefine-sym={one}=simulator_stores_{one}" for one in REPLACED]
+    _run(["objcopy", f"--keep-global-symbols={names}", *others, whole])
     _run([toolchain.host_compiler(), whole, *objects[count:], *flags, "-Wl,-z,now", "-o", library])
     return library
 
@@ -308,6 +328,8 @@ def _as_nvcc_sees(plan: Plan, host_flags: Sequence[str]) -> tuple[Counter[str], 
     for source in plan.place.kernels:
         ptx = plan.folder / f"{source.stem}-{SECRET}.ptx"
         _run([nvcc.path, "-ptx", *flags, f"-diag-error={UNKNOWN_ATTRIBUTE}", *include, source, "-o", ptx])
+        if BY_ADDRESS in ptx.read_text(errors="replace"):
+            raise BuildError(f"{source.name}: a kernel calls a function through an address, which can't be graded.")
         _run([nvcc.path.with_name("ptxas"), "-O0", f"-arch={ARCH}", ptx, "-o", cubin := ptx.with_suffix(".cubin")])
         sections = [one.name for one in Elf(cubin.read_bytes()).sections]
         entries.update(_readable([one.removeprefix(ENTRY) for one in sections if one.startswith(ENTRY)]))
