@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NoReturn
 
 from common.compiling import toolchain
 from common.compiling.errors import CUDA_NAMES, explain_failure
@@ -84,6 +85,20 @@ _TOKEN = re.compile(
     | ^[ \t]*(?P<directive>\#|%:)[^\n]* | \S""",
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
+# CUDA's attributes in nvcc's expansions; what the rewriter takes care of; what the simulator has for CUDA's variables
+_ATTRIBUTES = ("global", "device", "host", "shared", "constant", "managed", "grid_constant", "noinline")
+_ATTRIBUTES += ("launch_bounds", "maxnreg", "cluster_dims", "block_size")
+_REWRITTEN = ("__shared__", "__noinline__")
+_INDICES = {
+    tuple(match[0] for match in _TOKEN.finditer(f"(::simulator::current_{of}()->{which})")): name
+    for name, of, which in (
+        ("threadIdx", "thread", "index"),
+        ("blockIdx", "block", "index"),
+        ("blockDim", "block", "size"),
+        ("gridDim", "block", "grid"),
+    )
+}
+_INDEX_TOKENS = len(next(iter(_INDICES)))
 # How C++ spells assembly, what is not counted, and attributes, whose strings the assembler may get as they are
 _MACHINE_CODE = ("asm", "__asm", "__asm__", "no_sanitize_coverage", "__no_sanitize_coverage__")
 _ATTRIBUTE, _HARMLESS = ("__attribute__", "__attribute", "[[", "<:<:"), re.compile(r'"[\w.,=+ -]*"')
@@ -134,10 +149,11 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     count = len(plan.place.kernels)
     try:
         flags = jobs[0][1]
-        jobs[:count] = _checked(plan, jobs[:count])
+        texts: dict[Path, Counter[str]] = {}
+        jobs[:count] = _checked(plan, jobs[:count], texts)
         made = compile_objects(jobs)
         log = "\n".join(one.log for one in made)
-        entries, variables = _as_nvcc_sees(plan, [one for one in flags if not one.startswith("-I")])
+        entries, variables = _as_nvcc_sees(plan, [one for one in flags if not one.startswith("-I")], texts)
         library = _linked(plan, [one.path for one in made], linker_flags)
     except CompilerFailed as error:
         raise BuildError(explain_failure(str(error), own, plan.log_file)) from None
@@ -202,9 +218,11 @@ def _numbers_of(name: str, operands: str) -> int:
     return 4 if "%xmm" in operands and _PACKED.fullmatch(name) else 1
 
 
-def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tuple[Path, list[str]]]:
+def _checked(
+    plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]], texts: dict[Path, Counter[str]]
+) -> list[tuple[Path, list[str]]]:
     """The jobs with all macros expanded: what is looked at here is what the compiler gets, whatever a file can find out
-    about the process that preprocesses it.
+    about the process that preprocesses it. `texts` gets the strings and characters that are left of each source.
 
     Raises:
         BuildError: assembly is left (all PTX has become C++ by then), what gets text into the compiler's assembly, what
@@ -223,9 +241,10 @@ def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tup
                 raise BuildError(f"{place}: {words}: {line.strip()[:80]}")
         lines = _lines_of(text, files)
         code = "\n".join(line for _, line in lines)
-        depth = None  # of brackets within an attribute
+        depth, texts[source] = None, Counter()  # of brackets within an attribute
         for match in _TOKEN.finditer(code):
             token = match[0]
+            texts[source][token] += _is_text(token)
             if depth is not None:
                 depth += (token in "([") + 2 * (token in ("[[", "<:<:")) - (token in ")]")
                 depth = depth or None
@@ -311,9 +330,14 @@ def _look_at(elf: Elf, name: str) -> None:
         )
 
 
-def _as_nvcc_sees(plan: Plan, host_flags: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
-    """(the names of the kernels, of the variables on the device) that nvcc finds. host_flags: of the simulator's
-    compiler; some define macros.
+def _as_nvcc_sees(
+    plan: Plan, host_flags: Sequence[str], texts: dict[Path, Counter[str]]
+) -> tuple[Counter[str], Counter[str]]:
+    """(the names of the kernels, of the variables on the device) that nvcc finds.
+
+    Args:
+        host_flags: of the simulator's compiler; some define macros.
+        texts: the strings and characters in what the simulator compiles of each file.
 
     Raises:
         CompilerFailed: nvcc or ptxas refuses a file, such as a kernel that calls a function which no GPU has.
@@ -334,13 +358,19 @@ def _as_nvcc_sees(plan: Plan, host_flags: Sequence[str]) -> tuple[Counter[str], 
         sections = [one.name for one in Elf(cubin.read_bytes()).sections]
         entries.update(_readable([one.removeprefix(ENTRY) for one in sections if one.startswith(ENTRY)]))
         variables.update(_readable(_VARIABLE.findall(ptx.read_text(errors="replace"))))
-        theirs = _run([nvcc.path, "-E", "-Xcompiler=-fdirectives-only", *flags, *include, source])
         ours = [toolchain.host_compiler(), "-E", "-fdirectives-only", "-xc++", *host_flags]
         ours += ["-include", "simulator/nvcc_names.h", f"-I{ROOT}", f"-I{rewriter.INCLUDE_DIR}", source]
-        ours = _run(ours)
+        lines = [nvcc.path, "-E", "-Xcompiler=-fdirectives-only", *flags, *include, source], ours
+        theirs, ours = map(_run, lines)
         for text in (theirs, ours):
             _look_at_names(text, _files(source), folders)
         _compare(source, theirs, ours)
+        written = Counter(filter(_is_text, (token for _, token in _tokens(source, theirs))))
+        theirs, ours = (_tokens(source, _run([one for one in line if "directives" not in one])) for line in lines)
+        _compare_tokens(theirs, ours)
+        made = Counter(token for _, token in theirs if _is_text(token)) - written
+        if missing := made - texts[source]:
+            _refuse_difference(next(one for one in theirs if one[1] in missing))
     return entries, variables
 
 
@@ -354,6 +384,52 @@ def _compare(source: Path, theirs: str, ours: str) -> None:
                 f"{place}: nvcc and the simulator compile different lines of this file (conditional compilation that "
                 f"tells them apart), which can't be graded. The first one is: {line.strip()[:200]}"
             )
+
+
+def _is_text(token: str) -> bool:
+    return token[-1] in "\"'" and len(token) > 1
+
+
+def _compare_tokens(theirs: Sequence[tuple[str, str]], ours: Sequence[tuple[str, str]]) -> None:
+    """Raises BuildError where all macros expanded are not the same, but for the words that CUDA adds to C++."""
+    end = [("", "")]
+    for one, other in zip([*theirs, *end], [*ours, *end], strict=False):
+        is_named = one[1][:1].isdigit() and other[1].startswith("cuda")  # a macro of nvcc's is an enumerator here
+        if one[1] != other[1] and not is_named:
+            _refuse_difference(one if one[1] else other)
+
+
+def _tokens(source: Path, text: str) -> list[tuple[str, str]]:
+    """(place, token) of the student's lines, without CUDA's words for functions and variables."""
+    lines = _lines_of(text, _files(source))
+    code, found, at, line = "\n".join(line for _, line in lines), [], 0, 0
+    for match in _TOKEN.finditer(code):
+        line, at = line + code.count("\n", at, match.start()), match.start()
+        found.append((lines[line][0], match[0]))
+    return list(_without_cuda_words(found))
+
+
+def _without_cuda_words(tokens: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    at, words = 0, [token for _, token in tokens]
+    while at < len(tokens):
+        if words[at] == "__attribute__" and words[at + 1 : at + 3] == ["(", "("] and words[at + 3] in _ATTRIBUTES:
+            depth, at = 2, at + 3
+            while depth and at < len(tokens):
+                depth, at = depth + (words[at] == "(") - (words[at] == ")"), at + 1
+        elif name := _INDICES.get(tuple(words[at : at + _INDEX_TOKENS])):
+            yield tokens[at][0], name
+            at += _INDEX_TOKENS
+        else:
+            if words[at] not in _REWRITTEN:
+                yield tokens[at]
+            at += 1
+
+
+def _refuse_difference(where: tuple[str, str]) -> NoReturn:
+    raise BuildError(
+        f"{where[0]}: nvcc and the simulator compile different text here (a macro, or a string made of one, that tells "
+        f"them apart), which can't be graded: {where[1][:80]}"
+    )
 
 
 def _files(source: Path) -> set[Path]:
