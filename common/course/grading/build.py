@@ -56,6 +56,7 @@ BY_ADDRESS = ".callprototype"  # in PTX: a call of a function whose name isn't k
 # Functions of the C library that store: in a student's file common/simulator/runtime/stores.cpp has others
 STORING = ("memcpy", "memmove", "memset", "modf", "modff", "frexp", "frexpf", "remquo", "remquof", "sincos", "sincosf")
 REPLACED = (*STORING, "printf", "vprintf")
+NAMES = f"-fmacro-prefix-map={ROOT}/="  # __FILE__ is the same for both compilers
 MOST_LOG = 60_000  # characters
 MOST_JOINED = 400  # lines of a directive
 SECRET = secrets.token_hex(8)  # in the names of what one step leaves: the next must not find out by __has_include
@@ -231,7 +232,7 @@ def _checked(
     """
     made = []
     for source, (translated, flags) in zip(plan.place.kernels, jobs, strict=True):
-        expand = [toolchain.host_compiler(), "-E", f"-fmacro-prefix-map={ROOT}/=", *flags]
+        expand = [toolchain.host_compiler(), "-E", NAMES, *flags]
         text, files, alone = _run([*expand, translated]), _files(source), plan.folder / f"headers-{SECRET}.cpp"
         alone.write_text("\n".join(_includes(translated, plan.folder / "translated", files, set())))
         known = set(_lines_of(_run([*expand, alone]), files, theirs=False))
@@ -346,7 +347,7 @@ def _as_nvcc_sees(
     nvcc = toolchain.nvcc_for_build()
     entries: Counter[str] = Counter()
     variables: Counter[str] = Counter()
-    flags = [LANGUAGE, f"-arch={ARCH}", "-Wno-deprecated-gpu-targets", *(UNFILLED_NVCC_FLAGS if plan.gaps else [])]
+    flags = [LANGUAGE, f"-arch={ARCH}", "-Wno-deprecated-gpu-targets", f"-Xcompiler={NAMES}", *(UNFILLED_NVCC_FLAGS if plan.gaps else [])]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
     folders = [ROOT, *(one.resolve() for one in (nvcc.home, *nvcc.include_dirs())), *_folders_of_headers()]
     for source in plan.place.kernels:
@@ -358,7 +359,7 @@ def _as_nvcc_sees(
         sections = [one.name for one in Elf(cubin.read_bytes()).sections]
         entries.update(_readable([one.removeprefix(ENTRY) for one in sections if one.startswith(ENTRY)]))
         variables.update(_readable(_VARIABLE.findall(ptx.read_text(errors="replace"))))
-        ours = [toolchain.host_compiler(), "-E", "-fdirectives-only", "-xc++", *host_flags]
+        ours = [toolchain.host_compiler(), "-E", "-fdirectives-only", "-xc++", NAMES, *host_flags]
         ours += ["-include", "simulator/nvcc_names.h", f"-I{ROOT}", f"-I{rewriter.INCLUDE_DIR}", source]
         lines = [nvcc.path, "-E", "-Xcompiler=-fdirectives-only", *flags, *include, source], ours
         theirs, ours = map(_run, lines)
@@ -366,7 +367,7 @@ def _as_nvcc_sees(
             _look_at_names(text, _files(source), folders)
         _compare(source, theirs, ours)
         written = Counter(filter(_is_text, (token for _, token in _tokens(source, theirs))))
-        theirs, ours = (_tokens(source, _run([one for one in line if "directives" not in one])) for line in lines)
+        theirs, ours = (_tokens(source, _run([one for one in line if "directives" not in str(one)])) for line in lines)
         _compare_tokens(theirs, ours)
         made = Counter(token for _, token in theirs if _is_text(token)) - written
         if missing := made - texts[source]:
