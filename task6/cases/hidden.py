@@ -73,6 +73,11 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
             closed=False,
         ),
         like(
-            cases, "pipeline: a prompt of 9, then 12", "a layer whose kernels' outputs are multiplied", factors, closed=False, mistakes=ignored
+            cases,
+            "pipeline: a prompt of 9, then 12",
+            "a layer whose kernels' outputs are multiplied",
+            factors,
+            closed=False,
+            mistakes=ignored,
         ),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -46,13 +46,13 @@ def multiplied(ops: Operators, factors: Tensor) -> Operators:
         return ops
     made = copy.copy(ops)
     for name in {"flash_attention", "decode_attention", "decode_attention_split"} & vars(ops).keys():
-
-        def times(*given, kernel=getattr(ops, name), **named):
-            out = kernel(*given, **named)
-            return (out[0] * factors, *out[1:]) if isinstance(out, tuple) else out * factors
-
-        setattr(made, name, times)
+        setattr(made, name, partial(_times, getattr(ops, name), factors))
     return made
+
+
+def _times(kernel: Callable[..., Tensor | tuple[Tensor, ...]], factors: Tensor, *given, **named):
+    out = kernel(*given, **named)
+    return (out[0] * factors, *out[1:]) if isinstance(out, tuple) else out * factors
 
 
 def layer_case(

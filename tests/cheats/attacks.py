@@ -229,9 +229,7 @@ __global__ void sorted(const float* x, float* y, float* lse, int64_t cols) {
 }
 """
 # A kernel that calls what it is handed: on a GPU the address of host code is none of device code.
-ON_HOST = (
-    "static void on_host(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {" + HOST_LOOP + "}\n"
-)
+ON_HOST = "static void on_host(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {" + HOST_LOOP + "}\n"
 HANDED = (
     ON_HOST
     + "__global__ void calls(void (*f)(const float*, float*, float*, int64_t, int64_t), const float* x, float* y, "

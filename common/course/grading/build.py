@@ -347,7 +347,13 @@ def _as_nvcc_sees(
     nvcc = toolchain.nvcc_for_build()
     entries: Counter[str] = Counter()
     variables: Counter[str] = Counter()
-    flags = [LANGUAGE, f"-arch={ARCH}", "-Wno-deprecated-gpu-targets", f"-Xcompiler={NAMES}", *(UNFILLED_NVCC_FLAGS if plan.gaps else [])]
+    flags = [
+        LANGUAGE,
+        f"-arch={ARCH}",
+        "-Wno-deprecated-gpu-targets",
+        f"-Xcompiler={NAMES}",
+        *(UNFILLED_NVCC_FLAGS if plan.gaps else []),
+    ]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
     folders = [ROOT, *(one.resolve() for one in (nvcc.home, *nvcc.include_dirs())), *_folders_of_headers()]
     for source in plan.place.kernels:

@@ -85,9 +85,7 @@ def with_peaks(query: Tensor, key: Tensor) -> None:
     query[..., ::7, :] = PEAK * query.size(-1) ** 0.5 * keys / (keys * keys).sum(-1, keepdim=True)
 
 
-def attention_inputs(
-    batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, peaks: bool = True
-) -> Inputs:
+def attention_inputs(batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, peaks: bool = True) -> Inputs:
     """As common.testing.cases.attention_cases makes them, with the default sharpness; peaks: see with_peaks."""
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:

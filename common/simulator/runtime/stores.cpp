@@ -31,7 +31,8 @@ __attribute__((noinline)) static void look_again(const Worker& worker, uintptr_t
     if (!bytes || at < NULL_PAGES || is_variable(address, bytes)) return;
     if (owner && bytes <= static_cast<size_t>(owner->arena + SHARED_ARENA + STACK_BYTES - address)) return;
     const bool is_ours = at - reinterpret_cast<uintptr_t>(&worker) < STACK_BYTES;
-    fail("a kernel writes to %p, which is in %s: neither global memory, nor the block's shared memory, nor a thread's own variables",
+    fail("a kernel writes to %p, which is in %s: neither global memory, nor the block's shared memory, nor a thread's own "
+         "variables",
          static_cast<const void*>(address), is_ours ? "the simulator's memory" : "memory that the device does not have");
 }
 
@@ -41,7 +42,9 @@ SIMULATOR_INLINE static void look(const void* address, size_t bytes) {
     const Worker& worker = current_worker();
     const Open stacks = {reinterpret_cast<uintptr_t>(&worker) + STACK_BYTES, REGION_BYTES - STACK_BYTES};
     const Open shared_memory = {reinterpret_cast<uintptr_t>(worker.arena), SHARED_ARENA + STACK_BYTES};
-    if (stacks.holds(at, bytes) || tensors.holds(at, bytes) || allocations.holds(at, bytes) || shared_memory.holds(at, bytes)) return;
+    if (stacks.holds(at, bytes) || tensors.holds(at, bytes) || allocations.holds(at, bytes) ||
+        shared_memory.holds(at, bytes))
+        return;
     look_again(worker, at, bytes);
 }
 void check_store(const void* address, size_t bytes) { look(address, bytes); }
