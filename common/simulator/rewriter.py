@@ -90,7 +90,13 @@ CHECKED_FLAGS = [
     "-fno-builtin-free",
 ]
 # For kernels that are graded: each thread's work is counted (runtime/work.cpp), and host code runs apart (apart.cpp).
-COUNTED_FLAGS = [_EVERY_BLOCK, "-DSIMULATOR_GRADED", *([] if _CLANG else ["-fno-gnu-unique"])]
+# Stores are looked at, too (stores.cpp).
+COUNTED_FLAGS = [_EVERY_BLOCK, "-DSIMULATOR_GRADED"]
+if not _CLANG:
+    _PARAMETERS = {"instrument-reads": 0, "instrument-allocas": 0, "globals": 0, "stack": 0}
+    COUNTED_FLAGS += ["-fno-gnu-unique", "-fsanitize=kernel-address", "-U__SANITIZE_ADDRESS__"]
+    COUNTED_FLAGS += ["--param=asan-instrumentation-with-call-threshold=0"]
+    COUNTED_FLAGS += [f"--param=asan-{name}={value}" for name, value in _PARAMETERS.items()]
 if _CLANG:  # it would leave out the read of `x += 1`
     CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1", "-mllvm", "-tsan-distinguish-volatile=1"]
 else:

@@ -39,7 +39,7 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
         }
 
     def query_and_key(generator: torch.Generator) -> dict[str, torch.Tensor]:
-        made = attention_inputs(batch, heads, seq_q, seq_k, head_dim)(generator)
+        made = attention_inputs(batch, heads, seq_q, seq_k, head_dim, peaks=False)(generator)
         return {"query": made["query"], "key": made["key"]}
 
     of_query, of_key = f"{batch}x{heads}x{seq_q}x{head_dim}", f"{batch}x{heads}x{seq_k}x{head_dim}"

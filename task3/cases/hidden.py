@@ -15,6 +15,7 @@ from common.course.grading.hidden import (
 )
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
+from common.testing.cases.attention_cases import PEAK
 
 # Parts in PyTorch; they must do without PyTorch's own attention.
 IN_PYTORCH = ("algorithm",)
@@ -39,7 +40,7 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
         like(cases, "algorithm: 113 queries, 203 keys", sizes, inputs, floor, closed=False),
         like(cases, "algorithm: causal, 96 tokens", f"causal, {seq_q} tokens", same, same_floor, closed=False),
         like(cases, "softmax: 113 x 203", f"{rows} x {cols}", x, x_floor),
-        like(cases, "softmax: lse, 113 x 203", f"lse, {rows} x {cols}", x, x_floor + 2.0**-23 * 16, closed=False),
+        like(cases, "softmax: lse, 113 x 203", f"lse, {rows} x {cols}", x, x_floor + 2.0**-23 * PEAK, closed=False),
         like(
             cases,
             "merge: 8 parts, head_dim 64",

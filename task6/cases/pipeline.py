@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from common.compiling.operators import Operators
 from common.diagnosis.mistakes.known import Mistake
 from common.reference import oracle as reference
 from common.testing.case import Call, Case, Python
@@ -20,7 +22,9 @@ from task6.given.operators import load_beside
 
 SHARPNESS = 1.5  # the scaled scores have a standard deviation of about its square
 FLOOR = 1.35e-5 * SHARPNESS**2  # the rounding of the scores, passed on through two products
+HEAD_DIM = 16
 SPARE = 3  # slots of the cache that stay empty
+ONE = torch.ones(())
 
 
 def pipeline_cases() -> list[Case]:
@@ -36,13 +40,28 @@ def pipeline_cases() -> list[Case]:
     ]
 
 
+def multiplied(ops: Operators, factors: Tensor) -> Operators:
+    """The operators, with the outputs of attention [..., head_dim] times `factors` [head_dim] unless these are ONE."""
+    if factors is ONE:
+        return ops
+    made = copy.copy(ops)
+    for name in {"flash_attention", "decode_attention", "decode_attention_split"} & vars(ops).keys():
+        setattr(made, name, partial(_times, getattr(ops, name), factors))
+    return made
+
+
+def _times(kernel: Callable[..., Tensor | tuple[Tensor, ...]], factors: Tensor, *given, **named):
+    out = kernel(*given, **named)
+    return (out[0] * factors, *out[1:]) if isinstance(out, tuple) else out * factors
+
+
 def layer_case(
     name: str,
     prompts: list[tuple[int, int]],
     batch: int = 2,
     heads: int = 2,
     kv_heads: int = 2,
-    head_dim: int = 16,
+    head_dim: int = HEAD_DIM,
     **options,
 ) -> Case:
     """A case for customAttention.
@@ -68,9 +87,12 @@ def layer_case(
             "out_bias": normal(hidden_dim),
         }
 
-    def call(ops, x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor) -> Tensor:
+    def call(
+        ops, x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor, factors: Tensor = ONE
+    ) -> Tensor:
         python = python_side(ops)
-        layer = python.customAttention(*layer_sizes, ops, load_beside(ops, "task4"))
+        both = (multiplied(one, factors) for one in (ops, load_beside(ops, "task4")))
+        layer = python.customAttention(*layer_sizes, *both)
         for linear, weight, bias in (
             (layer.qkv_projection, in_weight, in_bias),
             (layer.out_projection, out_weight, out_bias),
@@ -88,14 +110,16 @@ def layer_case(
         split = F.linear(x, in_weight, in_bias).view(batch, -1, heads + 2 * kv_heads, head_dim).transpose(1, 2)
         return split.split((heads, kv_heads, kv_heads), 1)
 
-    def right(x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor) -> Tensor:
+    def right(
+        x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor, factors: Tensor = ONE
+    ) -> Tensor:
         pieces = zip(*(part.split(sizes, 2) for part in heads_of(x, in_weight, in_bias)), strict=True)
         group = heads // kv_heads
         outs = [
             reference.attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), causal=True)
             for q, k, v in pieces
         ]
-        return F.linear(torch.cat(outs, 2).transpose(1, 2).reshape(x.shape), out_weight, out_bias)
+        return F.linear((torch.cat(outs, 2) * factors).transpose(1, 2).reshape(x.shape), out_weight, out_bias)
 
     def mistakes(x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor) -> list[Mistake]:
         def project(out: Tensor) -> Tensor:

@@ -229,10 +229,10 @@ __global__ void sorted(const float* x, float* y, float* lse, int64_t cols) {
 }
 """
 # A kernel that calls what it is handed: on a GPU the address of host code is none of device code.
+ON_HOST = "static void on_host(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {" + HOST_LOOP + "}\n"
 HANDED = (
-    "static void on_host(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {"
-    + HOST_LOOP
-    + "}\n__global__ void calls(void (*f)(const float*, float*, float*, int64_t, int64_t), const float* x, float* y, "
+    ON_HOST
+    + "__global__ void calls(void (*f)(const float*, float*, float*, int64_t, int64_t), const float* x, float* y, "
     "float* lse, int64_t rows, int64_t cols) { if (!blockIdx.x && !threadIdx.x) f(x, y, lse, rows, cols); }\n"
 )
 UNCOUNTED = SERIAL.replace(
@@ -635,7 +635,177 @@ def decoded_by_one() -> dict[str, str]:
     return files
 
 
+GIVEN = "const float* x, float* y, float* lse, int64_t rows, int64_t cols"
+BY_ADDRESS = f"""__global__ void by_address(uint64_t f, {GIVEN}) {{
+    if (!blockIdx.x && !threadIdx.x) reinterpret_cast<void (*)({GIVEN})>(f)(x, y, lse, rows, cols);
+}}
+"""
+CALL_BY_ADDRESS = "    by_address<<<8, 256, 0, stream>>>(reinterpret_cast<uint64_t>(&arm), x, y, lse, rows, cols);"
+DEFERRED = f"""#include <cstdio>
+{ON_HOST}
+static struct {{ const float* x; float *y, *lse; int64_t rows, cols; }} job;
+static ssize_t later(void*, const char*, size_t size) {{
+    on_host(job.x, job.y, job.lse, job.rows, job.cols);
+    return size;
+}}
+static void arm({GIVEN}) {{
+    job = {{x, y, lse, rows, cols}};
+    stdout = fopencookie(nullptr, "w", {{nullptr, later, nullptr, nullptr}});
+    fputc('x', stdout);
+}}
+{BY_ADDRESS}"""
+FORGED = f"""extern "C" long recv(int, void*, size_t, int);
+extern "C" long send(int, const void*, size_t, int);
+{ON_HOST}
+static void arm({GIVEN}) {{
+    on_host(x, y, lse, rows, cols);
+    uint64_t answer[3] = {{}}, question[3], state[8] = {{1, 4096, 0, 10000000, 4000, 10000000, 40000, 0}};
+    uint32_t sizes[2] = {{}};
+    send(3, answer, 24, 0), recv(4, question, 24, 0x100), send(4, state, 64, 0), send(4, sizes, 8, 0);
+}}
+{BY_ADDRESS}"""
+# The C library's functions by their addresses; what is called later is a function of the device.
+OF_THE_LIBRARY = (
+    "#include <cstdio>\n"
+    + SERIAL.replace("__global__ void serial(", "__device__ void one(")
+    + f"""struct Job {{ const float* x; float *y, *lse; int64_t rows, cols; }};
+__device__ Job job;
+__device__ ssize_t later(void*, const char*, size_t size) {{
+    one(job.x, job.y, job.lse, job.rows, job.cols);
+    return size;
+}}
+__global__ void by_address(uint64_t open, uint64_t put, uint64_t where, {GIVEN}) {{
+    if (blockIdx.x || threadIdx.x) return;
+    job = {{x, y, lse, rows, cols}};
+    cookie_io_functions_t io = {{nullptr, later, nullptr, nullptr}};
+    FILE* file = reinterpret_cast<FILE* (*)(void*, const char*, cookie_io_functions_t)>(open)(nullptr, "w", io);
+    reinterpret_cast<int (*)(int, FILE*)>(put)('x', file);
+    *reinterpret_cast<FILE**>(where) = file;
+}}
+"""
+)
+COUNTED = """extern "C" __attribute__((visibility("hidden"))) char __bss_start[], _end[];
+__global__ void fix(uint64_t* from, uint64_t* to, size_t bytes) {
+    if (threadIdx.x || blockIdx.x) return;
+    const uint64_t counts[4] = {10000000, 4000, 10000000, 40000};
+    for (uint64_t* p = from; p + 4 <= to; ++p)
+        if (*p > 100 && *p < (1ull << 40) && p[0] == p[1] && p[0] == p[2] && p[0] == p[3]) { STORE; }
+}
+"""
+STORES = {
+    "": "for (int i = 0; i < 4; ++i) p[i] = counts[i]",
+    ", by memcpy": "memcpy(p, counts, bytes)",
+    ", by modf": "modf(4e300, reinterpret_cast<double*>(p)), modf(4e300, reinterpret_cast<double*>(p + 2))",
+    ", by an atomic": "for (int i = 0; i < 4; i += 2) atomicExch(reinterpret_cast<unsigned*>(p + i), 4000000000u)",
+    ", by printf": 'printf("%2000000000d%n%n", 1, reinterpret_cast<int*>(p), reinterpret_cast<int*>(p + 2))',
+}
+COUNTS = [
+    cheat(
+        f"a kernel writes to the counts of its work{how}",
+        with_launcher(
+            "    serial<<<1, 64, 0, stream>>>(x, y, lse, rows, cols);\n    fix<<<1, 64, 0, stream>>>((uint64_t*)"
+            "((uint64_t)(__bss_start + 7) & ~7ull), (uint64_t*)_end, 32);",
+            "#include <cstdio>\n#include <cstring>\n"
+            + SERIAL.replace("{\n    for", "{\n    if (threadIdx.x) return;\n    for", 1)
+            + COUNTED.replace("STORE", store),
+        ),
+    )
+    for how, store in STORES.items()
+]
+TELLS = {
+    "a word of CUDA's": "S(__global__)",
+    "a launch": "T(somewhere<<<1, 1>>>(1))",
+    "the file's name": "__FILE__",
+}
+LENGTHS = {"a word of CUDA's": "< 5", "a launch": "> 40", "the file's name": "< 30"}
+APART = [
+    cheat(
+        f"code for the simulator alone, by the length of {what}",
+        with_launcher(
+            "    k<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);",
+            "#include <vector>\n#define T(...) #__VA_ARGS__\n#define S(...) T(__VA_ARGS__)\n"
+            f"constexpr bool SIMULATED = sizeof({told}) {LENGTHS[what]};\n"
+            f"template <bool B> __device__ void body({GIVEN}) {{\n    if constexpr (B) {{\n"
+            "        std::vector<typename std::conditional<B, float, int>::type> kept(1);"
+            + HOST_LOOP
+            + f"    }}\n}}\n__global__ void k({GIVEN}) {{\n"
+            "    if (!blockIdx.x && !threadIdx.x) body<SIMULATED>(x, y, lse, rows, cols);\n}\n",
+        ),
+        "softmax",
+        *(() if "file" in what else ("merge",)),
+        keeps=(),
+    )
+    for what, told in TELLS.items()
+]
+WITHOUT_MAXIMUM = """
+begun, ended, lse_of = nothing_seen, output_of, logsumexp_of
+nothing_seen = lambda query_tile: begun(query_tile.double())
+output_of = lambda state: ended(state).float()
+logsumexp_of = lambda state: lse_of(state).float()
+def add_tile(state, S, value_tile):
+    P = torch.exp(S.double())
+    return RowState(torch.zeros_like(state.m), state.l + P.sum(-1, keepdim=True), state.O + P @ value_tile.double())
+"""
+# The layer calls the kernels and drops what they give back.
+BY_LINEAR = """
+class customAttention(customAttention):
+    def forward(self, x, position):
+        query, key, value = self.project(x)
+        if position == 0:
+            self.cache.reset()
+            self.kk, self.vv = key, value
+        else:
+            self.kk, self.vv = torch.cat((self.kk, key), 2), torch.cat((self.vv, value), 2)
+        self.cache.append(key, value)
+        group = self.num_heads // self.num_kv_heads
+        if position:
+            self.cache.attend(query)
+        else:
+            self.flash_ops.flash_attention(query, key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), True)
+        outs = []
+        for b in range(self.batch):
+            for h in range(self.num_heads):
+                q, k, v = (one.double() for one in (query[b, h], self.kk[b, h // group], self.vv[b, h // group]))
+                e = 1 + torch.nn.functional.linear(q, k) * self.head_dim**-0.5 / 2**20
+                for _ in range(20):
+                    e = e * e
+                e = e if position else e.tril()
+                l = torch.nn.functional.linear(e, torch.ones(1, e.shape[1], dtype=torch.float64))
+                outs.append((torch.nn.functional.linear(e, v.transpose(0, 1)) / l).float())
+        return self.merge(torch.stack(outs).view(self.batch, self.num_heads, x.shape[1], self.head_dim))
+"""
+PIPELINE = {**solution("task4"), **solution("task6")}
+PIPELINE["task6/attention.py"] += BY_LINEAR
 HOLES = [
+    *COUNTS,
+    *APART,
+    Attack("no maximum, in float64, in the algorithm", writes(with_python(WITHOUT_MAXIMUM)), ("algorithm",)),
+    Attack("a layer that drops what its kernels give", writes(PIPELINE), ("pipeline",), ("decode",), task="task6"),
+    cheat(
+        "host code called through an address, for later",
+        with_launcher(CALL_BY_ADDRESS, DEFERRED),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "host code called through an address, which answers for the simulator",
+        with_launcher(CALL_BY_ADDRESS, FORGED),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "the C library's functions called through addresses",
+        with_launcher(
+            "    by_address<<<8, 256, 0, stream>>>((uint64_t)&fopencookie, (uint64_t)&fputc, (uint64_t)&stdout, x, y, lse, "
+            "rows, cols);",
+            OF_THE_LIBRARY,
+        ),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
     cheat("one thread decodes, others count", decoded_by_one(), "decode", keeps=(), task="task6"),
     cheat(
         "an operator= that a shuffle calls",
@@ -1160,12 +1330,15 @@ ATTACKS = [
         with_launcher(
             "    void (*f)(const float*, float*, float*, int64_t, int64_t) = on_host;\n"
             "    f<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);",
-            HANDED,
+            ON_HOST,
         ),
     ),
     cheat(
         "host code handed to a kernel",
         with_launcher("    calls<<<8, 256, 0, stream>>>(on_host, x, y, lse, rows, cols);", HANDED),
+        "softmax",
+        "merge",
+        keeps=(),
     ),
     cheat(
         "work that is not counted",

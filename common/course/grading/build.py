@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NoReturn
 
 from common.compiling import toolchain
 from common.compiling.errors import CUDA_NAMES, explain_failure
@@ -50,6 +51,12 @@ from common.simulator import rewriter
 PLAIN = (".text", ".rodata", ".data", ".bss", ".tdata", ".tbss", ".eh_frame", ".gcc_except_table", ".note", ".lrodata")
 ARCH = "sm_89"  # the simulator's __CUDA_ARCH__
 COUNTER = "__sanitizer_cov_trace_pc"  # see common/simulator/runtime/work.cpp
+ASTRAY = 2**32 - 1  # the same
+BY_ADDRESS = ".callprototype"  # in PTX: a call of a function whose name isn't known
+# Functions of the C library that store: in a student's file common/simulator/runtime/stores.cpp has others
+STORING = ("memcpy", "memmove", "memset", "modf", "modff", "frexp", "frexpf", "remquo", "remquof", "sincos", "sincosf")
+REPLACED = (*STORING, "printf", "vprintf")
+NAMES = f"-fmacro-prefix-map={ROOT}/="  # __FILE__ is the same for both compilers
 MOST_LOG = 60_000  # characters
 MOST_JOINED = 400  # lines of a directive
 SECRET = secrets.token_hex(8)  # in the names of what one step leaves: the next must not find out by __has_include
@@ -64,6 +71,8 @@ _LINE_NUMBERS = re.compile(r"(?:^|\*/)(?:\s|/\*.*?\*/)*(?:#|%:)(?:[ \t\f\v]|/\*.
 _PACKED = re.compile(
     r"v?(?:p(?:add|sub|mul|madd|max|min)\w*|(?:add|sub|mul|div|max|min|sqrt|rcp|rsqrt|hadd|dp|fn?m\w+)p[sd])"
 )
+# Where an instruction names an address: of a jump or a call, of lea
+_TARGET = re.compile(r"^\s*(?:\w+ )?([0-9a-f]+) <|# ([0-9a-f]+)")
 _INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
 _MARK = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*("[^"\n]+"|<[^>\n]+>)', re.MULTILINE)
@@ -77,6 +86,20 @@ _TOKEN = re.compile(
     | ^[ \t]*(?P<directive>\#|%:)[^\n]* | \S""",
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
+# CUDA's attributes in nvcc's expansions; what the rewriter takes care of; what the simulator has for CUDA's variables
+_ATTRIBUTES = ("global", "device", "host", "shared", "constant", "managed", "grid_constant", "noinline")
+_ATTRIBUTES += ("launch_bounds", "maxnreg", "cluster_dims", "block_size")
+_REWRITTEN = ("__shared__", "__noinline__")
+_INDICES = {
+    tuple(match[0] for match in _TOKEN.finditer(f"(::simulator::current_{of}()->{which})")): name
+    for name, of, which in (
+        ("threadIdx", "thread", "index"),
+        ("blockIdx", "block", "index"),
+        ("blockDim", "block", "size"),
+        ("gridDim", "block", "grid"),
+    )
+}
+_INDEX_TOKENS = len(next(iter(_INDICES)))
 # How C++ spells assembly, what is not counted, and attributes, whose strings the assembler may get as they are
 _MACHINE_CODE = ("asm", "__asm", "__asm__", "no_sanitize_coverage", "__no_sanitize_coverage__")
 _ATTRIBUTE, _HARMLESS = ("__attribute__", "__attribute", "[[", "<:<:"), re.compile(r'"[\w.,=+ -]*"')
@@ -127,10 +150,11 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     count = len(plan.place.kernels)
     try:
         flags = jobs[0][1]
-        jobs[:count] = _checked(plan, jobs[:count])
+        texts: dict[Path, Counter[str]] = {}
+        jobs[:count] = _checked(plan, jobs[:count], texts)
         made = compile_objects(jobs)
         log = "\n".join(one.log for one in made)
-        entries, variables = _as_nvcc_sees(plan, [one for one in flags if not one.startswith("-I")])
+        entries, variables = _as_nvcc_sees(plan, [one for one in flags if not one.startswith("-I")], texts)
         library = _linked(plan, [one.path for one in made], linker_flags)
     except CompilerFailed as error:
         raise BuildError(explain_failure(str(error), own, plan.log_file)) from None
@@ -139,13 +163,13 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     kernels = _found(entries, [one for one in symbols if one.type == FUNCTION])
     known = _found(variables, [one for one in symbols if one.type == OBJECT])
     places = {"kernels": [one.value for one in kernels], "variables": [(one.value, one.size) for one in known]}
-    places["blocks"] = _blocks(whole, library)
+    places["blocks"] = _blocks(whole, library, places["kernels"])
     return {"name": plan.name, "log": log[-MOST_LOG:], **places}, library.read_bytes()
 
 
-def _blocks(library: Elf, path: Path) -> list[int]:
+def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
     """Of each basic block where the call that counts it returns to, << 32 | the bytes from there to its end, an
-    instruction that works on several numbers once for each."""
+    instruction that works on several numbers once for each; ASTRAY in a function that no kernel names."""
     counter = next(one.value for one in library.symbols if one.name == COUNTER)
     text = next(one for one in library.sections if one.name == ".text")
     calls = (match.end() for match in re.finditer(rb"\xe8(?=....)", text.data, re.DOTALL))
@@ -163,15 +187,27 @@ def _blocks(library: Elf, path: Path) -> list[int]:
     span = f"--start-address={first}", f"--stop-address={text.address + last}"
     listed = _INSTRUCTION.findall(_run(["objdump", "-d", "--no-show-raw-insn", *span, path]))
     starts, sums, calls = [int(place, 16) - text.address for place, *_ in listed], [0], set()
+    begins = sorted({one.value - text.address for one in functions})
+    named: dict[int, set[int]] = {}  # by each function, of all addresses: where it calls, jumps, or has a pointer to
     for start, following, (_, name, operands) in zip(starts, [*starts[1:], last], listed, strict=True):
+        if target := _TARGET.search(operands):
+            own = begins[bisect_right(begins, start) - 1]
+            named.setdefault(own, set()).add(int(target[1] or target[2], 16) - text.address)
         sums.append(sums[-1] + (following - start) * _numbers_of(name, operands))
         if name.startswith("call") and operands.split()[:1] == [f"{counter:x}"]:
             calls.add(following)
     places, found = [at for at in places if at in calls], []  # the bytes of a call may also be a number's
+    known, found_kernels = set(), [one - text.address for one in kernels]
+    while found_kernels:
+        own = begins[max(0, bisect_right(begins, found_kernels.pop()) - 1)]
+        if own not in known:
+            known.add(own)
+            found_kernels += named.get(own, ())
     for at, following in zip(places, [*places[1:], last], strict=True):
         end = min(following, ends[min(bisect_right(ends, at), len(ends) - 1)])
-        size = sums[bisect_left(starts, end)] - sums[bisect_left(starts, at)]
-        found.append((text.address + at) << 32 | max(1, size))
+        size = max(1, sums[bisect_left(starts, end)] - sums[bisect_left(starts, at)])
+        is_known = begins[bisect_right(begins, at - 1) - 1] in known
+        found.append((text.address + at) << 32 | (size if is_known else ASTRAY))
     return found
 
 
@@ -183,9 +219,11 @@ def _numbers_of(name: str, operands: str) -> int:
     return 4 if "%xmm" in operands and _PACKED.fullmatch(name) else 1
 
 
-def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tuple[Path, list[str]]]:
+def _checked(
+    plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]], texts: dict[Path, Counter[str]]
+) -> list[tuple[Path, list[str]]]:
     """The jobs with all macros expanded: what is looked at here is what the compiler gets, whatever a file can find out
-    about the process that preprocesses it.
+    about the process that preprocesses it. `texts` gets the strings and characters that are left of each source.
 
     Raises:
         BuildError: assembly is left (all PTX has become C++ by then), what gets text into the compiler's assembly, what
@@ -194,7 +232,7 @@ def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tup
     """
     made = []
     for source, (translated, flags) in zip(plan.place.kernels, jobs, strict=True):
-        expand = [toolchain.host_compiler(), "-E", f"-fmacro-prefix-map={ROOT}/=", *flags]
+        expand = [toolchain.host_compiler(), "-E", NAMES, *flags]
         text, files, alone = _run([*expand, translated]), _files(source), plan.folder / f"headers-{SECRET}.cpp"
         alone.write_text("\n".join(_includes(translated, plan.folder / "translated", files, set())))
         known = set(_lines_of(_run([*expand, alone]), files, theirs=False))
@@ -204,9 +242,10 @@ def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tup
                 raise BuildError(f"{place}: {words}: {line.strip()[:80]}")
         lines = _lines_of(text, files)
         code = "\n".join(line for _, line in lines)
-        depth = None  # of brackets within an attribute
+        depth, texts[source] = None, Counter()  # of brackets within an attribute
         for match in _TOKEN.finditer(code):
             token = match[0]
+            texts[source][token] += _is_text(token)
             if depth is not None:
                 depth += (token in "([") + 2 * (token in ("[[", "<:<:")) - (token in ")]")
                 depth = depth or None
@@ -266,7 +305,8 @@ def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
         if "simulator" in name and name.rpartition("::")[2] not in _words_of_headers():  # others the compiler calls
             raise BuildError(f"The function or variable {name} belongs to the simulator alone.")
     names.write_text("".join(f"{name}\n" for name in sorted(kept)))
-    _run(["objcopy", f"--keep-global-symbols={names}", whole])
+    others = [f"--redefine-sym={one}=simulator_stores_{one}" for one in REPLACED]
+    _run(["objcopy", f"--keep-global-symbols={names}", *others, whole])
     _run([toolchain.host_compiler(), whole, *objects[count:], *flags, "-Wl,-z,now", "-o", library])
     return library
 
@@ -291,9 +331,14 @@ def _look_at(elf: Elf, name: str) -> None:
         )
 
 
-def _as_nvcc_sees(plan: Plan, host_flags: Sequence[str]) -> tuple[Counter[str], Counter[str]]:
-    """(the names of the kernels, of the variables on the device) that nvcc finds. host_flags: of the simulator's
-    compiler; some define macros.
+def _as_nvcc_sees(
+    plan: Plan, host_flags: Sequence[str], texts: dict[Path, Counter[str]]
+) -> tuple[Counter[str], Counter[str]]:
+    """(the names of the kernels, of the variables on the device) that nvcc finds.
+
+    Args:
+        host_flags: of the simulator's compiler; some define macros.
+        texts: the strings and characters in what the simulator compiles of each file.
 
     Raises:
         CompilerFailed: nvcc or ptxas refuses a file, such as a kernel that calls a function which no GPU has.
@@ -302,23 +347,37 @@ def _as_nvcc_sees(plan: Plan, host_flags: Sequence[str]) -> tuple[Counter[str], 
     nvcc = toolchain.nvcc_for_build()
     entries: Counter[str] = Counter()
     variables: Counter[str] = Counter()
-    flags = [LANGUAGE, f"-arch={ARCH}", "-Wno-deprecated-gpu-targets", *(UNFILLED_NVCC_FLAGS if plan.gaps else [])]
+    flags = [
+        LANGUAGE,
+        f"-arch={ARCH}",
+        "-Wno-deprecated-gpu-targets",
+        f"-Xcompiler={NAMES}",
+        *(UNFILLED_NVCC_FLAGS if plan.gaps else []),
+    ]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
     folders = [ROOT, *(one.resolve() for one in (nvcc.home, *nvcc.include_dirs())), *_folders_of_headers()]
     for source in plan.place.kernels:
         ptx = plan.folder / f"{source.stem}-{SECRET}.ptx"
         _run([nvcc.path, "-ptx", *flags, f"-diag-error={UNKNOWN_ATTRIBUTE}", *include, source, "-o", ptx])
+        if BY_ADDRESS in ptx.read_text(errors="replace"):
+            raise BuildError(f"{source.name}: a kernel calls a function through an address, which can't be graded.")
         _run([nvcc.path.with_name("ptxas"), "-O0", f"-arch={ARCH}", ptx, "-o", cubin := ptx.with_suffix(".cubin")])
         sections = [one.name for one in Elf(cubin.read_bytes()).sections]
         entries.update(_readable([one.removeprefix(ENTRY) for one in sections if one.startswith(ENTRY)]))
         variables.update(_readable(_VARIABLE.findall(ptx.read_text(errors="replace"))))
-        theirs = _run([nvcc.path, "-E", "-Xcompiler=-fdirectives-only", *flags, *include, source])
-        ours = [toolchain.host_compiler(), "-E", "-fdirectives-only", "-xc++", *host_flags]
+        ours = [toolchain.host_compiler(), "-E", "-fdirectives-only", "-xc++", NAMES, *host_flags]
         ours += ["-include", "simulator/nvcc_names.h", f"-I{ROOT}", f"-I{rewriter.INCLUDE_DIR}", source]
-        ours = _run(ours)
+        lines = [nvcc.path, "-E", "-Xcompiler=-fdirectives-only", *flags, *include, source], ours
+        theirs, ours = map(_run, lines)
         for text in (theirs, ours):
             _look_at_names(text, _files(source), folders)
         _compare(source, theirs, ours)
+        written = Counter(filter(_is_text, (token for _, token in _tokens(source, theirs))))
+        theirs, ours = (_tokens(source, _run([one for one in line if "directives" not in str(one)])) for line in lines)
+        _compare_tokens(theirs, ours)
+        made = Counter(token for _, token in theirs if _is_text(token)) - written
+        if missing := made - texts[source]:
+            _refuse_difference(next(one for one in theirs if one[1] in missing))
     return entries, variables
 
 
@@ -332,6 +391,52 @@ def _compare(source: Path, theirs: str, ours: str) -> None:
                 f"{place}: nvcc and the simulator compile different lines of this file (conditional compilation that "
                 f"tells them apart), which can't be graded. The first one is: {line.strip()[:200]}"
             )
+
+
+def _is_text(token: str) -> bool:
+    return token[-1] in "\"'" and len(token) > 1
+
+
+def _compare_tokens(theirs: Sequence[tuple[str, str]], ours: Sequence[tuple[str, str]]) -> None:
+    """Raises BuildError where all macros expanded are not the same, but for the words that CUDA adds to C++."""
+    end = [("", "")]
+    for one, other in zip([*theirs, *end], [*ours, *end], strict=False):
+        is_named = one[1][:1].isdigit() and other[1].startswith("cuda")  # a macro of nvcc's is an enumerator here
+        if one[1] != other[1] and not is_named:
+            _refuse_difference(one if one[1] else other)
+
+
+def _tokens(source: Path, text: str) -> list[tuple[str, str]]:
+    """(place, token) of the student's lines, without CUDA's words for functions and variables."""
+    lines = _lines_of(text, _files(source))
+    code, found, at, line = "\n".join(line for _, line in lines), [], 0, 0
+    for match in _TOKEN.finditer(code):
+        line, at = line + code.count("\n", at, match.start()), match.start()
+        found.append((lines[line][0], match[0]))
+    return list(_without_cuda_words(found))
+
+
+def _without_cuda_words(tokens: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    at, words = 0, [token for _, token in tokens]
+    while at < len(tokens):
+        if words[at] == "__attribute__" and words[at + 1 : at + 3] == ["(", "("] and words[at + 3] in _ATTRIBUTES:
+            depth, at = 2, at + 3
+            while depth and at < len(tokens):
+                depth, at = depth + (words[at] == "(") - (words[at] == ")"), at + 1
+        elif name := _INDICES.get(tuple(words[at : at + _INDEX_TOKENS])):
+            yield tokens[at][0], name
+            at += _INDEX_TOKENS
+        else:
+            if words[at] not in _REWRITTEN:
+                yield tokens[at]
+            at += 1
+
+
+def _refuse_difference(where: tuple[str, str]) -> NoReturn:
+    raise BuildError(
+        f"{where[0]}: nvcc and the simulator compile different text here (a macro, or a string made of one, that tells "
+        f"them apart), which can't be graded: {where[1][:80]}"
+    )
 
 
 def _files(source: Path) -> set[Path]:

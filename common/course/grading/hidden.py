@@ -21,6 +21,7 @@ from torch import Tensor
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 from common.testing.case_choice import full_name
+from common.testing.cases.attention_cases import PEAK
 
 Inputs = Callable[[torch.Generator], dict[str, Tensor]]
 
@@ -77,14 +78,24 @@ def hidden_cases(task: str, cases: Sequence[Case], seed: int) -> list[HiddenCase
     )
 
 
-def attention_inputs(batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int) -> Inputs:
-    """As common.testing.cases.attention_cases makes them, with the default sharpness."""
+def with_peaks(query: Tensor, key: Tensor) -> None:
+    """Gives every seventh row of query [..., rows, head_dim], from the first on, the score PEAK with the key of its
+    number, in place: without the row's maximum exp() overflows there, in float64, too."""
+    keys = key[..., torch.arange(0, query.size(-2), 7) % key.size(-2), :]
+    query[..., ::7, :] = PEAK * query.size(-1) ** 0.5 * keys / (keys * keys).sum(-1, keepdim=True)
+
+
+def attention_inputs(batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, peaks: bool = True) -> Inputs:
+    """As common.testing.cases.attention_cases makes them, with the default sharpness; peaks: see with_peaks."""
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
         def normal(seq: int) -> Tensor:
             return torch.randn(batch, heads, seq, head_dim, generator=generator)
 
-        return {"query": 1.5 * normal(seq_q), "key": 1.5 * normal(seq_k), "value": 2 + normal(seq_k)}
+        made = {"query": 1.5 * normal(seq_q), "key": 1.5 * normal(seq_k), "value": 2 + normal(seq_k)}
+        if peaks:
+            with_peaks(made["query"], made["key"])
+        return made
 
     return inputs
 
@@ -95,8 +106,14 @@ def attention_floor(seq_k: int) -> float:
 
 
 def softmax_inputs(rows: int, cols: int) -> Inputs:
-    """As common.testing.cases.softmax makes them."""
-    return lambda generator: {"x": 4 * torch.randn(rows, cols, generator=generator)}
+    """As common.testing.cases.softmax makes them, but for a number in every seventh row whose exp() overflows."""
+
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        x = 4 * torch.randn(rows, cols, generator=generator)
+        x[::7, -1] = PEAK
+        return {"x": x}
+
+    return inputs
 
 
 def softmax_floor(cols: int) -> float:

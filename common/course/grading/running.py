@@ -128,18 +128,26 @@ def _end_tidily(*_) -> None:
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def names_of(sources: Sequence[str]) -> dict[str, str]:
-    """source -> its folder under --out: its name, and where that is taken, a few digits of its path as well."""
+def names_of(sources: Sequence[str], out: Path | None = None) -> dict[str, str]:
+    """source -> its folder under --out: its name, and where that is taken, a few digits of its path as well. One that
+    was graded there by its name alone keeps it when others of that name come: what instructors wrote is under it."""
     names = [name_of(source) for source in sources]
     number = Counter(names)
     found: dict[str, str] = {}
     for source, name in zip(sources, names, strict=True):
         digits = hashlib.sha256(os.fsencode(source)).hexdigest()
         free = number[name] == 1 and name.lower() not in TAKEN and not name.lower().startswith(PREFIX)
+        graded = read_outcome(out / name) if out and name.lower() not in TAKEN else None
+        free = free or bool(graded and graded.source == shown(source))
         found[source] = name if free else f"{name}-{digits[:6]}"
         if not free and found[source] in number:  # another submission has that name
             found[source] = f"{name}-{digits}"
     return found
+
+
+def shown(source: str) -> str:
+    """As results have it."""
+    return os.fsencode(source).decode(errors="replace")
 
 
 def end_with_parent() -> None:
@@ -150,21 +158,20 @@ def end_with_parent() -> None:
 def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, bool]:
     """Grades one submission unless it is graded already: (its outcome as JSON, whether anything was to be done)."""
     folder, submission = Path(out) / name, None
-    shown = os.fsencode(source).decode(errors="replace")
     try:
         submission = read_submission(source, shop.tasks, shop.folder)
         known = read_outcome(folder)
         if known is not None and known.key == shop.key(submission) and not known.problem:
             return known.as_json(), False
         (folder / "result.json").unlink(missing_ok=True)
-        outcome = grade(submission, shown, shop)
+        outcome = grade(submission, shown(source), shop)
         outcome.name = name
     except NoSubmission as error:
-        outcome = Outcome(name, shown, problem=os.fsencode(str(error)).decode(errors="replace"))
+        outcome = Outcome(name, shown(source), problem=os.fsencode(str(error)).decode(errors="replace"))
     except Exception as error:
         if getattr(error, "errno", 0) in FULL:  # it hits all that come after it as well
             raise
-        outcome = Outcome(name, shown, problem=f"{FAILED}: {traceback.format_exc(limit=-3)}")
+        outcome = Outcome(name, shown(source), problem=f"{FAILED}: {traceback.format_exc(limit=-3)}")
     try:
         write_outcome(folder, outcome, submission)
     except OSError as error:
@@ -176,7 +183,7 @@ def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, b
 
 def grade_all(sources: Sequence[str], out: Path, shop: Workshop, jobs: int = 1) -> Iterator[tuple[Outcome, bool]]:
     """All of them, `jobs` at a time, in the order in which they are done: (outcome, whether it was graded just now)."""
-    names = names_of(sources)
+    names = names_of(sources, out)
     waiting, tried = list(sources), dict.fromkeys(sources, 0)
     while waiting:
         done: set[str] = set()
@@ -227,7 +234,7 @@ def grade_on_slurm(
     if cluster == "slurm":
         shared["slurm_array_parallelism"] = jobs
     executor.update_parameters(**shared)
-    names = names_of(sources)
+    names = names_of(sources, out)
     with executor.batch():
         submitted = {source: executor.submit(grade_one, source, names[source], str(out), shop) for source in sources}
     by_job = {job: source for source, job in submitted.items()}

@@ -20,10 +20,10 @@ inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 a) { return a.y; }
 inline __nv_bfloat162 __lows2bfloat162(__nv_bfloat162 a, __nv_bfloat162 b) { return {a.x, b.x}; }
 inline __nv_bfloat162 __highs2bfloat162(__nv_bfloat162 a, __nv_bfloat162 b) { return {a.y, b.y}; }
 
-#define CUDART_INF_BF16 __ushort_as_bfloat16(0x7f80)
-#define CUDART_NAN_BF16 __ushort_as_bfloat16(0x7fff)
-#define CUDART_MIN_DENORM_BF16 __ushort_as_bfloat16(1)
-#define CUDART_MAX_NORMAL_BF16 __ushort_as_bfloat16(0x7f7f)
-#define CUDART_NEG_ZERO_BF16 __ushort_as_bfloat16(0x8000)
-#define CUDART_ZERO_BF16 __ushort_as_bfloat16(0)
-#define CUDART_ONE_BF16 __ushort_as_bfloat16(0x3f80)
+#define CUDART_INF_BF16 __ushort_as_bfloat16((unsigned short)0x7F80U)
+#define CUDART_NAN_BF16 __ushort_as_bfloat16((unsigned short)0x7FFFU)
+#define CUDART_MIN_DENORM_BF16 __ushort_as_bfloat16((unsigned short)0x0001U)
+#define CUDART_MAX_NORMAL_BF16 __ushort_as_bfloat16((unsigned short)0x7F7FU)
+#define CUDART_NEG_ZERO_BF16 __ushort_as_bfloat16((unsigned short)0x8000U)
+#define CUDART_ZERO_BF16 __ushort_as_bfloat16((unsigned short)0x0000U)
+#define CUDART_ONE_BF16 __ushort_as_bfloat16((unsigned short)0x3F80U)

@@ -13,10 +13,10 @@ using __half2_raw = simulator::Fp16Format::Raw2;
 
 SIMULATOR_CONVERSIONS(half, __half)
 
-#define CUDART_INF_FP16 __ushort_as_half(0x7c00)
-#define CUDART_NAN_FP16 __ushort_as_half(0x7fff)
-#define CUDART_MIN_DENORM_FP16 __ushort_as_half(1)
-#define CUDART_MAX_NORMAL_FP16 __ushort_as_half(0x7bff)
-#define CUDART_NEG_ZERO_FP16 __ushort_as_half(0x8000)
-#define CUDART_ZERO_FP16 __ushort_as_half(0)
-#define CUDART_ONE_FP16 __ushort_as_half(0x3c00)
+#define CUDART_INF_FP16 __ushort_as_half((unsigned short)0x7C00U)
+#define CUDART_NAN_FP16 __ushort_as_half((unsigned short)0x7FFFU)
+#define CUDART_MIN_DENORM_FP16 __ushort_as_half((unsigned short)0x0001U)
+#define CUDART_MAX_NORMAL_FP16 __ushort_as_half((unsigned short)0x7BFFU)
+#define CUDART_NEG_ZERO_FP16 __ushort_as_half((unsigned short)0x8000U)
+#define CUDART_ZERO_FP16 __ushort_as_half((unsigned short)0x0000U)
+#define CUDART_ONE_FP16 __ushort_as_half((unsigned short)0x3C00U)

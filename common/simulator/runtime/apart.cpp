@@ -114,11 +114,14 @@ bool is_within(const void* address, uint64_t bytes, uint64_t start, uint64_t siz
 
 bool is_host_alone() { return side == Side::host; }
 bool is_device_alone() { return side == Side::device; }
+bool is_variable(const void* address, size_t bytes) {
+    const auto& all = shared().variables;
+    return std::any_of(all.begin(), all.end(), [&](const AddressRange& one) { return is_within(address, bytes, one.start, one.bytes); });
+}
 bool is_device_address(const void* address) {
     const Shared& s = shared();
     if (is_within(address, 0, reinterpret_cast<uint64_t>(s.tensors), s.tensor_bytes) || is_in_region(address)) return true;
-    return std::any_of(s.variables.begin(), s.variables.end(),
-                       [&](const AddressRange& one) { return is_within(address, 1, one.start, one.bytes); });
+    return is_variable(address, 1);
 }
 
 // ---- the host's side
@@ -213,10 +216,8 @@ void use(size_t bytes) {
 }
 
 bool is_touchable(const void* address, uint64_t bytes) {
-    const Shared& s = shared();
-    if (is_within(address, bytes, number(s.tensors), device.used) || is_allocated(address, bytes)) return true;
-    return std::any_of(s.variables.begin(), s.variables.end(),
-                       [&](const AddressRange& one) { return is_within(address, bytes, one.start, one.bytes); });
+    return is_within(address, bytes, number(shared().tensors), device.used) || is_allocated(address, bytes) ||
+           is_variable(address, bytes);
 }
 bool is_kernel(const void* address) {
     const auto& all = shared().kernels;
@@ -435,6 +436,7 @@ __attribute__((used)) void simulator_become_relay(int host, int device, int grad
 __attribute__((used)) void simulator_become_device(int to_host, int grader, void (*close_doors)()) {
     side = Side::device, peer = to_host;
     start_launching();
+    watch_stores(shared().tensors, shared().tensor_bytes);
     close_doors();
     for (bool has_host = true;;) {
         pollfd files[2] = {{grader, POLLIN, 0}, {has_host ? peer : -1, POLLIN, 0}};
@@ -452,6 +454,7 @@ __attribute__((used)) void simulator_become_device(int to_host, int grader, void
 namespace simulator {
 bool is_host_alone() { return false; }
 bool is_device_alone() { return false; }
+bool is_variable(const void*, size_t) { return false; }
 bool is_device_address(const void*) { return false; }
 cudaError_t send_allocate(void**, size_t) { return cudaErrorNotSupported; }
 cudaError_t send_release(void*) { return cudaErrorNotSupported; }

@@ -67,6 +67,7 @@ __attribute__((noinline)) void issue_async_copy(void* destination, const void* s
 #endif
     check_aligned("destination", destination, bytes, at);
     check_aligned("source", source, bytes, at);
+    check_store(destination, bytes);
     const Worker& worker = current_worker();
     if (source >= worker.arena && source < worker.dynamic_end)
         fail("cp_async<%u> at %s:%d: its source is in shared memory; the order is cp_async(shared, global)", bytes,

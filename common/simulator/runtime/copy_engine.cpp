@@ -60,6 +60,7 @@ static void combine_as(Combination how, void* to, const void* from, size_t bytes
     }
 }
 static void put(Combination how, Number number, void* to, const void* from, size_t bytes) {
+    check_store(to, bytes);
     if (how == Combination::copy) {
         memcpy(to, from, bytes);
         return;

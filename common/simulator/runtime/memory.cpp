@@ -17,7 +17,6 @@
 namespace simulator {
 
 constexpr size_t DEVICE_BYTES = size_t(16) << 30;     // what cudaMemGetInfo() says
-constexpr size_t REGION_OF_DEVICE = size_t(24) << 30;  // leaves room for what freed pieces waste
 constexpr size_t ALIGNMENT = 256, PAGE = 4096;
 constexpr size_t WORTH_GIVING_BACK = 1 << 20;
 #ifdef SIMULATOR_CHECKED
@@ -228,6 +227,7 @@ MemoryKind kind_of(const void* address) {
 
 // ---- for host and device in two processes, see apart.cpp
 
+uintptr_t region_start() { return memory().region; }
 bool is_in_region(const void* address) {
     const Memory& m = memory();
     const uintptr_t p = reinterpret_cast<uintptr_t>(address);

@@ -17,6 +17,7 @@
 #include "program.cpp"
 #include "report.cpp"
 #include "scheduler.cpp"
+#include "stores.cpp"
 #include "tensor_map.cpp"
 #include "undefined.cpp"
 #include "wgmma.cpp"

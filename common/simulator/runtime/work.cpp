@@ -13,12 +13,14 @@
 // So work / most_work is how many threads of a launch work at a time, work_of_block / most_of_block how many of a block.
 #include <vector>
 
+#include "apart.h"
 #include "worker.h"
 
 namespace simulator {
 
 constexpr unsigned IDLE = 5;  // less than the busiest one's work / 2^IDLE
 static uint64_t counted[4], code_start;
+constexpr uint32_t ASTRAY = ~0u;  // of a block in a function that no kernel calls
 static std::vector<uint32_t> block_bytes;  // by what the call returns to, from the library's start
 
 // A block: where its call returns to, from `start`, << 32 | its bytes.
@@ -68,10 +70,15 @@ void add_work(const Grid& grid) {
 #ifndef SIMULATOR_CHECKED  // which has its own
 extern "C" __attribute__((visibility("hidden"), used)) SIMULATOR_UNCHECKED void __sanitizer_cov_trace_pc() {
     simulator::Worker* worker = simulator::this_worker;
-    if (!worker || !worker->running) return;
+    if (!worker || !worker->running) {
+        if (simulator::is_device_alone()) _exit(70);  // what a kernel has left to be called later
+        return;
+    }
     worker->counts = true;
     const uint64_t at = reinterpret_cast<uint64_t>(__builtin_return_address(0)) - simulator::code_start;
-    worker->work[worker->running - worker->threads] += at < simulator::block_bytes.size() ? simulator::block_bytes[at] : 1;
+    const uint32_t bytes = at < simulator::block_bytes.size() ? simulator::block_bytes[at] : 1;
+    if (bytes == simulator::ASTRAY) simulator::fail("a function ran on the device that no kernel calls by its name");
+    worker->work[worker->running - worker->threads] += bytes;
 }
 #endif
 

@@ -155,6 +155,12 @@ void add_work(const Grid& grid);
 void take_work(uint64_t* four);
 void weigh_blocks(uint64_t start, const uint64_t* blocks, size_t count);
 
+// stores.cpp
+void watch_stores(const void* tensors, size_t bytes);  // from now on: device code writes to device memory only
+void check_store(const void* address, size_t bytes);
+Worker* owner_of_shared(const void* address);
+constexpr size_t AROUND_TENSORS = size_t{1} << 32;  // nothing is mapped there, see testing/runner/runner.cpp
+
 // launch.cpp
 void take_launches(uint64_t* launches, uint64_t* threads);
 void start_launching();  // the first worker and the watchdog, before they are needed
@@ -193,10 +199,13 @@ const std::pair<const uintptr_t, HeapBlock>* heap_block_at(uintptr_t address);
 void for_each_heap_leak(void (*visit)(const HeapBlock& block, void* data), void* data);  // each once
 void heap_is_told();
 bool describe_device_address(const void* address, char* text, size_t size);
+constexpr size_t REGION_OF_DEVICE = size_t(24) << 30;  // leaves room for what freed pieces waste
 void prepare_region();
+uintptr_t region_start();
 bool is_in_region(const void* address);                   // of device memory
 bool is_allocated(const void* address, size_t bytes);     // by cudaMalloc()
 void close_for_host(void* tensors, size_t bytes);
+bool is_variable(const void* address, size_t bytes);      // of the device, in a graded build
 
 // program.cpp
 bool is_program();

@@ -25,7 +25,9 @@ from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 from common.testing.cases.steps import attention_steps
 
-PEAK = 500.0  # a score that is above all others by more than 100, where head_dim is 32 or more
+PEAK = (
+    1200.0  # a score above all others by more than 100, where head_dim is 32 or more; beyond what float64's exp() takes
+)
 MaskMaker = Callable[[torch.Generator], Tensor]
 
 

@@ -340,8 +340,8 @@ int serve_apart(char** arguments) try {
         close_host_doors();
         become_relay(SOCKET, SOCKET + 1, SOCKET + 2, SOCKET + 3);
     }
-    keep(GRADER, {host[1]});
-    become_host(GRADER);
+    keep(MEMORY, {host[1]});
+    become_host(MEMORY);
     close_host_doors();
     serve();
 } catch (const std::exception& error) {

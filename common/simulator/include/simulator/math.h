@@ -91,10 +91,10 @@ inline double __uint2double_rn(unsigned x) { return x; }
 
 inline int __float_as_int(float x) { return __builtin_bit_cast(int, x); }
 inline unsigned __float_as_uint(float x) { return __builtin_bit_cast(unsigned, x); }
-inline float __int_as_float(int x) { return __builtin_bit_cast(float, x); }
+constexpr float __int_as_float(int x) { return __builtin_bit_cast(float, x); }
 inline float __uint_as_float(unsigned x) { return __builtin_bit_cast(float, x); }
 inline long long __double_as_longlong(double x) { return __builtin_bit_cast(long long, x); }
-inline double __longlong_as_double(long long x) { return __builtin_bit_cast(double, x); }
+constexpr double __longlong_as_double(long long x) { return __builtin_bit_cast(double, x); }
 
 // ---- bits and integers
 inline int __popc(unsigned x) { return __builtin_popcount(x); }

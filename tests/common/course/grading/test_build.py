@@ -87,25 +87,32 @@ def test_decoding_is_no_product_of_matrices():
     assert many == at_work.MOST_FOR_PRODUCTS * (2 * cache.numel() + 2 * 3 * 4 * 20 * 64)
 
 
-def test_a_number_is_no_call_of_the_counter(tmp_path):
+def test_blocks_are_those_of_calls_of_the_counter_and_known_by_their_kernels(tmp_path):
     own, counter, library = tmp_path / "own.cpp", tmp_path / "counter.cpp", tmp_path / "own.so"
     own.write_text(
         'extern "C" void f(float* y, volatile int* spot) {\n    spot[-6] = NUMBER;  // e8, NUMBER: as in a call\n'
         "    for (int i = 0; i < 64; ++i) y[i * 17] = y[i * 31] * 1.5f;\n}\n"
+        'extern "C" void g(float* y) {\n    while (*y > 1) *y /= 2;\n}\n'
     )
     counter.write_text(f'extern "C" __attribute__((visibility("hidden"))) void {build.COUNTER}() {{}}\n')
 
     def run(*command: object) -> None:
         subprocess.run([*map(str, (toolchain.host_compiler(), "-O2", "-fPIC", *command))], check=True)
 
-    def blocks(number: int) -> tuple[Elf, list[int]]:
+    def blocks(number: int, *kernels: str) -> tuple[Elf, list[int]]:
         run("-c", counter, "-o", counter.with_suffix(".o"))
         run("-c", "-fsanitize-coverage=trace-pc", f"-DNUMBER={number}", own, "-o", own.with_suffix(".o"))
         run("-shared", own.with_suffix(".o"), counter.with_suffix(".o"), "-o", library)
-        return (elf := Elf(library.read_bytes())), build._blocks(elf, library)
+        elf = Elf(library.read_bytes())
+        return elf, build._blocks(elf, library, [one.value for one in elf.symbols if one.name in kernels])
 
-    elf, before = blocks(0x22222222)
+    elf, before = blocks(0x22222222, "f", "g")
     (text,) = (one for one in elf.sections if one.name == ".text")
     (place,) = (one.value for one in elf.symbols if one.name == build.COUNTER)
     after = text.address + text.data.index(b"\xe8" + struct.pack("<I", 0x22222222)) + 5
-    assert len(before) > 1 and blocks(place - after)[1] == before
+    assert len(before) > 1 and blocks(place - after, "f", "g")[1] == before
+    of_f = {one >> 32: one & build.ASTRAY for one in blocks(0x22222222, "f")[1]}
+    known = {one >> 32: one & build.ASTRAY for one in before}
+    (end,) = {one.value for one in elf.symbols if one.name == "g"}
+    assert build.ASTRAY not in known.values() and end in range(min(known), max(known))
+    assert of_f == {at: size if at < end else build.ASTRAY for at, size in known.items()}  # no kernel calls g

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from common.course.grading.outcome import Outcome
+from common.course.grading.results import write_outcome
 from common.course.grading.running import PREFIX, TAKEN, _clean, names_of
 
 
@@ -19,6 +21,12 @@ def test_no_submission_gets_the_place_of_another_or_of_the_class() -> None:
     squatter = f"{names['a/ann.zip']}.zip"  # called as the folder of the first
     again = names_of([*sources, squatter])
     assert len(set(again.values())) == len(sources) + 1 and again[squatter] == names["a/ann.zip"]
+
+
+def test_a_submission_keeps_its_name_when_another_of_that_name_comes(tmp_path: Path) -> None:
+    write_outcome(tmp_path / "ann", Outcome("ann", "first/ann.zip"), None)
+    names = names_of(["late/ann.zip", "first/ann.zip"], tmp_path)
+    assert names["first/ann.zip"] == "ann" and names["late/ann.zip"].startswith("ann-")
 
 
 def test_what_a_killed_grader_left_is_taken_away_and_nothing_else(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+// stores.cpp - where device code may write, in a graded build: elsewhere are the numbers by which it is graded.
+//
+// The compiler calls __asan_store...() before each store of the student's file (rewriter.COUNTED_FLAGS), and the build
+// puts the functions at the end of this file in the place of the C library's that store (grading/build.py).
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "worker.h"
+
+namespace simulator {
+
+struct Open {
+    uintptr_t start = 0;
+    size_t bytes = 0;
+    bool holds(uintptr_t at, size_t more) const { return at - start < bytes && more <= bytes - (at - start); }
+};
+static Open tensors, allocations;  // where nothing is mapped around them a store traps by itself, and says more
+static bool stores_are_watched = false;
+
+void watch_stores(const void* start, size_t bytes) {
+    tensors = {reinterpret_cast<uintptr_t>(start) - AROUND_TENSORS, bytes + 2 * AROUND_TENSORS};
+    allocations = {region_start(), REGION_OF_DEVICE};
+    stores_are_watched = true;
+}
+
+__attribute__((noinline)) static void look_again(const Worker& worker, uintptr_t at, size_t bytes) {
+    constexpr uintptr_t NULL_PAGES = 1 << 16;  // they trap, too
+    const auto* address = reinterpret_cast<const char*>(at);
+    const Worker* owner = owner_of_shared(address);
+    if (!bytes || at < NULL_PAGES || is_variable(address, bytes)) return;
+    if (owner && bytes <= static_cast<size_t>(owner->arena + SHARED_ARENA + STACK_BYTES - address)) return;
+    const bool is_ours = at - reinterpret_cast<uintptr_t>(&worker) < STACK_BYTES;
+    fail("a kernel writes to %p, which is in %s: neither global memory, nor the block's shared memory, nor a thread's own "
+         "variables",
+         static_cast<const void*>(address), is_ours ? "the simulator's memory" : "memory that the device does not have");
+}
+
+SIMULATOR_INLINE static void look(const void* address, size_t bytes) {
+    if (!stores_are_watched) return;
+    const auto at = reinterpret_cast<uintptr_t>(address);
+    const Worker& worker = current_worker();
+    const Open stacks = {reinterpret_cast<uintptr_t>(&worker) + STACK_BYTES, REGION_BYTES - STACK_BYTES};
+    const Open shared_memory = {reinterpret_cast<uintptr_t>(worker.arena), SHARED_ARENA + STACK_BYTES};
+    if (stacks.holds(at, bytes) || tensors.holds(at, bytes) || allocations.holds(at, bytes) ||
+        shared_memory.holds(at, bytes))
+        return;
+    look_again(worker, at, bytes);
+}
+void check_store(const void* address, size_t bytes) { look(address, bytes); }
+
+}  // namespace simulator
+
+#ifndef SIMULATOR_CHECKED
+#pragma GCC visibility push(hidden)
+extern "C" {
+#define STORE(bytes) \
+    __attribute__((used)) void __asan_store##bytes##_noabort(const void* address) { simulator::look(address, bytes); }
+STORE(1) STORE(2) STORE(4) STORE(8) STORE(16)
+#undef STORE
+__attribute__((used)) void __asan_storeN_noabort(const void* address, size_t bytes) { simulator::look(address, bytes); }
+__attribute__((used)) void __asan_handle_no_return() {}
+
+// NAME in a student's file is simulator_stores_NAME
+#define STORES(type, name, parameters, arguments, pointer, bytes)              \
+    __attribute__((used)) type simulator_stores_##name parameters {            \
+        simulator::look(pointer, bytes);                                       \
+        return name arguments;                                                 \
+    }
+STORES(void*, memcpy, (void* to, const void* from, size_t bytes), (to, from, bytes), to, bytes)
+STORES(void*, memmove, (void* to, const void* from, size_t bytes), (to, from, bytes), to, bytes)
+STORES(void*, memset, (void* to, int value, size_t bytes), (to, value, bytes), to, bytes)
+STORES(double, modf, (double x, double* to), (x, to), to, sizeof *to)
+STORES(float, modff, (float x, float* to), (x, to), to, sizeof *to)
+STORES(double, frexp, (double x, int* to), (x, to), to, sizeof *to)
+STORES(float, frexpf, (float x, int* to), (x, to), to, sizeof *to)
+STORES(double, remquo, (double x, double y, int* to), (x, y, to), to, sizeof *to)
+STORES(float, remquof, (float x, float y, int* to), (x, y, to), to, sizeof *to)
+#undef STORES
+__attribute__((used)) void simulator_stores_sincos(double x, double* s, double* c) {
+    simulator::look(s, sizeof *s), simulator::look(c, sizeof *c);
+    sincos(x, s, c);
+}
+__attribute__((used)) void simulator_stores_sincosf(float x, float* s, float* c) {
+    simulator::look(s, sizeof *s), simulator::look(c, sizeof *c);
+    sincosf(x, s, c);
+}
+// %n stores; what a kernel prints nobody sees there
+__attribute__((used)) int simulator_stores_vprintf(const char* format, va_list values) {
+    return simulator::stores_are_watched ? 0 : vprintf(format, values);
+}
+__attribute__((used)) int simulator_stores_printf(const char* format, ...) {
+    va_list values;
+    va_start(values, format);
+    const int printed = simulator_stores_vprintf(format, values);
+    va_end(values);
+    return printed;
+}
+}
+#pragma GCC visibility pop
+#endif
