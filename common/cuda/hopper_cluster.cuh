@@ -1,17 +1,17 @@
-// hopper_cluster.cuh - the CTAs of a cluster reach each other's shared memory and mbarriers. Compute capability 9.0.
+// hopper_cluster.cuh - shared memory and mbarriers of the other CTAs in a cluster. Compute capability 9.0.
 //
-//   cluster_sync()                           all threads of all CTAs of the cluster
-//   remote_offset(pointer, rank)             the same place in CTA `rank`, as a shared::cluster address
-//   mbarrier_arrive(barrier, rank)           one arrival at the same mbarrier of CTA `rank`: this thread is done with what
-//                                            that CTA's copy engine may write next. It does not say that what this thread
-//                                            wrote can be read there: .release.cluster would, and is slow
-//   cluster_send(to, from, bytes, full, rank)    shared memory -> the place `to` of CTA `rank`, by the copy engine;
-//                                            mbarrier `full` of that CTA waits for the bytes
-//   cluster_send(to, x, full, rank)          the same of one number
+//   cluster_sync()                           a barrier for all threads of the cluster
+//   remote_offset(pointer, rank)             the same location in CTA `rank`, as a shared::cluster address
+//   mbarrier_arrive(barrier, rank)           arrives at the same mbarrier in CTA `rank`. Orders this thread's finished
+//                                            reads before that CTA's next asynchronous copy; it does not publish what
+//                                            this thread wrote, which takes .release.cluster and costs a membar
+//   cluster_send(to, from, bytes, full, rank)    bulk copy from shared memory to `to` in CTA `rank`; its mbarrier `full`
+//                                            counts the bytes
+//   cluster_send(to, x, full, rank)          the same for one number
 //
-// A CTA must not reach for another one's shared memory before that one has begun, nor after it has ended: cluster_sync()
-// behind the init of the mbarriers, and at the end. Bytes may arrive before they are expected: the transaction count
-// goes below zero, and the phase stays incomplete until mbarrier_expect() arrives.
+// A CTA's shared memory may be accessed only while that CTA runs: call cluster_sync() after the mbarriers' init and at the
+// end of the kernel. Bytes may arrive before they are expected: the transaction count is negative then, and the phase
+// cannot complete before mbarrier_expect() arrives.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,32 +1,31 @@
-// hopper_backward_wide.cuh - the gradients of attention, float16 and bfloat16, head_dim 129 ... 256, for Hopper GPUs
-// (sm_90a): the kernel.
+// hopper_backward_wide.cuh - attention gradients in float16 and bfloat16, head_dim 129 ... 256, on Hopper GPUs (sm_90a).
 //
-//   1. Consumers    consume_values, consume_keys    one group each
+//   1. Consumers    consume_values, consume_keys    one warpgroup each
 //   2. Kernel       flash_backward_wide_kernel
 //
 //   hopper_backward_wide_work.cuh    shared memory; what the CTAs of a cluster exchange
 //   hopper_backward_copies.cuh, hopper_backward_work.cuh, hopper_backward_sequences.cuh    as for hopper_backward.cuh
 //
-// With more than 128 columns the rows of dK and dV of 64 keys fill the registers of two groups of four warps. So a CTA
-// has 64 keys, and of its two groups one has dV and what it needs, the other dK. Two CTAs are a cluster: they have 128
-// neighboring keys, walk over the same rows, and each computes half of the columns of dQ from the dS of both:
+// Above 128 columns, dK and dV of 64 keys fill the registers of two warpgroups. So a CTA has 64 keys: one warpgroup
+// accumulates dV, the other dK. Two CTAs form a cluster: they hold 128 neighboring keys, walk over the same query rows,
+// and each computes half of dQ's columns from the dS of both.
 //
 //   values   S^T = K Q^T      P^T = 2^(factor S^T - lse)     -> shared memory           dV += P^T dO
 //   keys     dP^T = V dO^T    dS^T = P^T * (dP^T - delta)    -> in its place, both CTAs'     dK += dS^T Q
 //   both     dQ = dS K over 128 keys, D / 4 columns a group (D = 192: 64 and 32)
 //
-//   1. P^T and dS^T are left in registers where the products with dO and Q want their first operand. A warp of `keys`
-//      reads the P^T of 16 keys, has the same numbers in the same lanes as the warp of `values` had, and leaves dS^T
-//      there.
-//   2. The next tile's S^T is started before dQ is complete, and its powers are computed meanwhile.
-//   3. A sum in the L2 cache is the narrow place: without the cluster every 64 keys would add all of dQ to it. When dV
-//      of a tile is done, nothing reads its dO any longer, and `values` leaves its piece of dQ there; `keys` leaves its
-//      own where Q was. A slot goes back to the producer when TMA has added the piece.
+//   1. P^T and dS^T are in registers as the A operands of the GEMMs with dO and Q. A warp of `values` also writes its 16
+//      rows of P^T to shared memory; the warp of `keys` with the same keys reads them into the same lanes, and writes
+//      dS^T over them.
+//   2. The next tile's S^T starts before dQ is complete, and its exponentials are computed while dQ finishes.
+//   3. Adding up dQ in the L2 cache is the bottleneck; without the cluster every 64 keys would add all of dQ. Shared
+//      memory is full, so each group writes its piece of dQ over an operand that it no longer needs: `values` over dO
+//      after dV, `keys` over Q after dK. The producer gets the slot back when TMA has added the piece.
 //
-//   time ->   values   dV1 | dQ1 S2 dQ1' | powers 2 | dV2 | dQ2 S3 dQ2' | ...     tile after tile; ' of the other CTA's
-//             keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  keys; each fills the other's gaps
+//   time ->   values   dV1 | dQ1 S2 dQ1' | exp 2 | dV2 | dQ2 S3 dQ2' | ...        one tile after another; ' is the other
+//             keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  CTA's keys
 //
-// What was measured: README.md; what was tried: notes/tried.md.
+// Measurements: README.md. What was tried: notes/tried.md.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -70,8 +70,8 @@ struct WideShape {
                      head, batch);
     }
 
-    // The first CTA draws an item from a counter and tells the other one. The second of two slots is enough: when the
-    // first CTA draws one more, both have computed the item before.
+    // Rank 0 draws an item from a counter and sends its number to rank 1. Two slots are enough: before rank 0 draws the item
+    // after the next one, both CTAs have finished the current one.
     struct Numbers {
         int* counter;
         hopper::Ring<2> ring = {};
@@ -129,7 +129,8 @@ struct Barriers<S> {
 
 // ----------------------------------------------------------------------------------------------------- 2. Exchange
 
-// One thread: every tile's dS^T to the other CTA, which is done with the last one in that slot, as this one is.
+// One thread sends every tile's dS^T to the other CTA. The slot there is free: dS^T is written only after both CTAs have
+// released it.
 template <class S>
 __device__ __forceinline__ void send_ds(const typename S::Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
                                         const unsigned char* shared) {
@@ -173,7 +174,7 @@ struct QueryPiece {
         start(S::OTHER_DS_AT + slot * S::dS::BYTES, S::OTHER_K_AT, S::first_column(GROUP) - S::first_other_box() * 64,
               true);
     }
-    // Both are done for this warp; where the piece goes, other warps of the group may still read.
+    // After both. Other warps of the group may still read what the piece overwrites, hence the barrier.
     __device__ __forceinline__ void finish(Barriers<S>& barriers, int ds_slot, int slot) {
         using namespace hopper;
         keep_order(dq);
