@@ -49,7 +49,7 @@ PLANTED = [
         r"as if stored as \[3, 16, 2, 8\], with axes 1 and 2 exchanged; they are \[3, 2, 16, 8\]",
     ),
     ("merged_without_weights", RAGGED, UNWEIGHTED, "The warps' states are added up as if every weight were 1"),
-    ("merged_without_weights", GROUPED, UNWEIGHTED, "relative to different maxima"),
+    (r"merged_without_weights", GROUPED, UNWEIGHTED, r"m\[w\] must be the maximum that they are relative to"),
     ("merged_without_weights", STEPS, UNWEIGHTED, "The warps' states are added up as if every weight were 1"),
     (
         "merged_without_weights",

@@ -170,45 +170,43 @@ PASTE = "#define P(a, b) P_(a, b)\n#define P_(a, b) a##b\n"
 PICKED = 'extern "C" { static void (*pick())() { return nullptr; } void picked() __attribute__((ifunc("pick"))); }'
 
 
+REFUSED = [
+    ("#include <vector>\nstatic std::vector<int> kept(3);", "runs when the library is loaded"),
+    ("__global__ void k(void (*f)(int)) { f(1); }", "calls a function through an address"),
+    ("#ifdef threadIdx\nint other;\n#endif", "different lines"),
+    ("__attribute__((no_sanitize_coverage)) void f() {}", "attributes that hide code"),
+    (f'{PASTE}__global__ void k() {{ P(as, m) volatile(""); }}', "source.cu:[0-9]+: assembly"),
+    (
+        "namespace simulator { struct Worker; void begin_work(Worker&); }\n"
+        "void f(simulator::Worker& w) { begin_work(w); }",
+        "simulator::begin_work belongs to the simulator alone",
+    ),
+    ("#include <algorithm>\n__global__ void k(float* x) { std::stable_sort(x, x + 9); }", "not allowed"),
+]
+OTHER_SPELLINGS = [
+    (
+        "static int n;\n__attribute__((constructor)) static void first() { ++*(volatile int*)&n; }",
+        "runs when the library is loaded",
+    ),
+    (PICKED, "IFUNC"),
+    (
+        f"{PASTE}#define NO_SIMULATOR_UNCHECKED\n#define NO___attribute__(x) __attribute__(x)\n"
+        "P(NO_, SIMULATOR_UNCHECKED) void f() {}",
+        "attributes that hide code",
+    ),
+    ('__attribute__((section(".text; nop; .section .data"))) int n = 1;', "attributes that hide code"),
+    ('extern "C" void __sanitizer_cov_trace_pc() {}', "__sanitizer_cov_trace_pc is the simulator's"),
+    (f"{PASTE}char a = '\"'; P(as, m)(\"\"); char b = '\"';", "source.cu:[0-9]+: assembly"),
+    (f'{PASTE}auto a = R"(")"; P(as, m)(""); auto b = R"(")";', "source.cu:[0-9]+: assembly"),
+    ('#\\ \nline 7 "other.h"', "#line"),
+    ("extern __device__ int other(int);\n__global__ void k(int* x) { *x = other(1); }", "nresolved extern function"),
+    ("/* a */ # /* b */ line 7", "#line"),
+    ('%:  7 "other.h"', "#line"),
+]
+
+
 @pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ("#include <vector>\nstatic std::vector<int> kept(3);", "runs when the library is loaded"),
-        ("__global__ void k(void (*f)(int)) { f(1); }", "calls a function through an address"),
-        (
-            "static int n;\n__attribute__((constructor)) static void first() { ++*(volatile int*)&n; }",
-            "runs when the library is loaded",
-        ),
-        (PICKED, "IFUNC"),
-        ("#ifdef threadIdx\nint other;\n#endif", "different lines"),
-        ("__attribute__((no_sanitize_coverage)) void f() {}", "attributes that hide code"),
-        (
-            f"{PASTE}#define NO_SIMULATOR_UNCHECKED\n#define NO___attribute__(x) __attribute__(x)\n"
-            "P(NO_, SIMULATOR_UNCHECKED) void f() {}",
-            "attributes that hide code",
-        ),
-        ('__attribute__((section(".text; nop; .section .data"))) int n = 1;', "attributes that hide code"),
-        (
-            'extern "C" void __sanitizer_cov_trace_pc() {}',
-            "__sanitizer_cov_trace_pc is the simulator's",
-        ),
-        (f'{PASTE}__global__ void k() {{ P(as, m) volatile(""); }}', "source.cu:[0-9]+: assembly"),
-        (f"{PASTE}char a = '\"'; P(as, m)(\"\"); char b = '\"';", "source.cu:[0-9]+: assembly"),
-        (f'{PASTE}auto a = R"(")"; P(as, m)(""); auto b = R"(")";', "source.cu:[0-9]+: assembly"),
-        (
-            "namespace simulator { struct Worker; void begin_work(Worker&); }\n"
-            "void f(simulator::Worker& w) { begin_work(w); }",
-            "simulator::begin_work belongs to the simulator alone",
-        ),
-        ('#\\ \nline 7 "other.h"', "#line"),
-        (
-            "extern __device__ int other(int);\n__global__ void k(int* x) { *x = other(1); }",
-            "nresolved extern function",
-        ),
-        ("/* a */ # /* b */ line 7", "#line"),
-        ('%:  7 "other.h"', "#line"),
-        ("#include <algorithm>\n__global__ void k(float* x) { std::stable_sort(x, x + 9); }", "not allowed"),
-    ],
+    ("more", "words"), [*REFUSED, *(pytest.param(*one, marks=pytest.mark.slow) for one in OTHER_SPELLINGS)]
 )
 def test_what_cannot_be_graded_is_not_built(tmp_path: Path, more: str, words: str) -> None:
     with pytest.raises(BuildError, match=words):
