@@ -712,7 +712,7 @@ COUNTS = [
     )
     for how, store in STORES.items()
 ]
-TELLS = {
+TELLS_COMPILERS_APART = {
     "a word of CUDA's": "S(__global__)",
     "a launch": "T(somewhere<<<1, 1>>>(1))",
     "the file's name": "__FILE__",
@@ -735,7 +735,7 @@ APART = [
         *(() if "file" in what else ("merge",)),
         keeps=(),
     )
-    for what, told in TELLS.items()
+    for what, told in TELLS_COMPILERS_APART.items()
 ]
 WITHOUT_MAXIMUM = """
 begun, ended, lse_of = nothing_seen, output_of, logsumexp_of
@@ -1303,7 +1303,11 @@ ATTACKS = [
         ),
     ),
     cheat(
-        "a kernel writes into a file that the host reads", with_launcher(NO_VECTOR + GIVES_AWAY + TOLD + BACK, TELLS)
+        "a kernel writes into a file that the host reads",
+        with_launcher(NO_VECTOR + GIVES_AWAY + TOLD + BACK, TELLS),
+        "softmax",
+        "merge",
+        keeps=(),
     ),
     cheat(
         "the host computes the handout's cases, kernels the hidden ones",
