@@ -87,7 +87,7 @@ def function_begin(place: Place) -> int:
 
 
 def is_head(place: Place) -> bool:
-    """Whether a loop or a condition begins in a line; not of one that stands in it whole."""
+    """Whether a loop or a condition begins in a line; not of one that is entirely in it."""
     source = read(place.file)
     heads = [one for one in source.heads(place.line) if line_of(one) == place.line] if source else []
     bodies = [one.child_by_field_name("body") or one.child_by_field_name("consequence") for one in heads]

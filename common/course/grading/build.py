@@ -359,12 +359,13 @@ def _as_nvcc_sees(
     for source in plan.place.kernels:
         ptx = plan.folder / f"{source.stem}-{SECRET}.ptx"
         _run([nvcc.path, "-ptx", *flags, f"-diag-error={UNKNOWN_ATTRIBUTE}", *include, source, "-o", ptx])
-        if BY_ADDRESS in ptx.read_text(errors="replace"):
+        assembly = ptx.read_text(errors="replace")
+        if BY_ADDRESS in assembly:
             raise BuildError(f"{source.name}: a kernel calls a function through an address, which can't be graded.")
         _run([nvcc.path.with_name("ptxas"), "-O0", f"-arch={ARCH}", ptx, "-o", cubin := ptx.with_suffix(".cubin")])
         sections = [one.name for one in Elf(cubin.read_bytes()).sections]
         entries.update(_readable([one.removeprefix(ENTRY) for one in sections if one.startswith(ENTRY)]))
-        variables.update(_readable(_VARIABLE.findall(ptx.read_text(errors="replace"))))
+        variables.update(_readable(_VARIABLE.findall(assembly)))
         ours = [toolchain.host_compiler(), "-E", "-fdirectives-only", "-xc++", NAMES, *host_flags]
         ours += ["-include", "simulator/nvcc_names.h", f"-I{ROOT}", f"-I{rewriter.INCLUDE_DIR}", source]
         lines = [nvcc.path, "-E", "-Xcompiler=-fdirectives-only", *flags, *include, source], ours

@@ -85,7 +85,7 @@ __attribute__((used)) void simulator_stores_sincosf(float x, float* s, float* c)
     simulator::look(s, sizeof *s), simulator::look(c, sizeof *c);
     sincosf(x, s, c);
 }
-// %n stores; what a kernel prints nobody sees there
+// %n stores, and no one sees what a kernel prints there
 __attribute__((used)) int simulator_stores_vprintf(const char* format, va_list values) {
     return simulator::stores_are_watched ? 0 : vprintf(format, values);
 }
