@@ -7,7 +7,7 @@
 //                                            this thread wrote, which takes .release.cluster and costs a membar
 //   cluster_send(to, from, bytes, full, rank)    bulk copy from shared memory to `to` in CTA `rank`; its mbarrier `full`
 //                                            counts the bytes
-//   cluster_send(to, x, full, rank)          the same for one number
+//   cluster_send(to, x, full, rank)          the same for one number, or 16 bytes
 //
 // A CTA's shared memory may be accessed only while that CTA runs: call cluster_sync() after the mbarriers' init and at the
 // end of the kernel. Bytes may arrive before they are expected: the transaction count is negative then, and the phase
@@ -46,6 +46,13 @@ __device__ __forceinline__ void cluster_send(const int* to, int x, const Mbarrie
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
                      remote_offset(to, rank)),
                  "r"(x), "r"(remote_offset(&full, rank))
+                 : "memory");
+}
+__device__ __forceinline__ void cluster_send(const float4* to, const float4& x, const Mbarrier& full, unsigned rank) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                     remote_offset(to, rank)),
+                 "r"(__float_as_uint(x.x)), "r"(__float_as_uint(x.y)), "r"(__float_as_uint(x.z)),
+                 "r"(__float_as_uint(x.w)), "r"(remote_offset(&full, rank))
                  : "memory");
 }
 

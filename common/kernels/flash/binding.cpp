@@ -190,6 +190,19 @@ Tensor flash_attention(const Tensor& query, const Tensor& key, const Tensor& val
     return out;
 }
 
+// [batch, S_q, heads, head_dim], which a linear layer takes as it is
+Tensor flash_attention_rows(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
+                            std::optional<double> scale) {
+    const OptionalTensor none;
+    auto a = dense_arguments(query, key, value, causal, scale, false, none, true, 1, 0, {0, none, 0, none});
+    check(a.type != FloatType::FLOAT32, "query is float32; flash_attention_rows takes float16 and bfloat16");
+    DeviceScope device(query);
+    Tensor out = new_output(query, "out", {a.batch, a.S_q, a.heads, a.head_dim});
+    a.out = out.data_ptr(), a.out_strides = {a.S_q * a.heads * a.head_dim, a.head_dim, a.heads * a.head_dim};
+    run_forward(a, query);
+    return out;
+}
+
 #define OPTION_PARAMETERS                                                                            \
     double softcap, OptionalTensor sinks, double dropout_p, OptionalTensor seed, int64_t window_left, \
         int64_t window_right
@@ -408,6 +421,7 @@ Tensor dropout_mask_operator(const Tensor& seed, double dropout_p, int64_t batch
 
 TASK_OPERATORS(m) {
     m.def("flash_attention(" INPUTS DENSE ") -> Tensor");
+    m.def("flash_attention_rows(" INPUTS "bool causal, float? scale=None) -> Tensor");
     m.def("flash_attention_forward(" INPUTS DENSE WITH_OPTIONS "(Tensor, Tensor)");
     m.def("flash_attention_kernel(" INPUTS DENSE WITH_OPTIONS "str");
     m.def("flash_attention_backward(" RESULTS DENSE_BACKWARD WITH_OPTIONS "(Tensor, Tensor, Tensor, Tensor)");
@@ -423,6 +437,7 @@ TASK_OPERATORS(m) {
 
 TASK_KERNELS(m) {
     m.impl("flash_attention", TORCH_BOX(&flash_attention));
+    m.impl("flash_attention_rows", TORCH_BOX(&flash_attention_rows));
     m.impl("flash_attention_forward", TORCH_BOX(&flash_attention_forward));
     m.impl("flash_attention_kernel", TORCH_BOX(&flash_attention_kernel));
     m.impl("flash_attention_backward", TORCH_BOX(&flash_attention_backward));

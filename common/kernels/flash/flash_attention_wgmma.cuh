@@ -47,6 +47,7 @@
 #include <type_traits>
 
 #include "common/cuda/check.h"
+#include "common/cuda/dependent_launch.cuh"
 #include "common/cuda/flash_softmax.cuh"
 #include "common/cuda/hopper_rows.cuh"
 #include "common/cuda/hopper_tiles.cuh"
@@ -359,6 +360,8 @@ __global__ void __launch_bounds__(S::THREADS, 1)
     unsigned char* shared = hopper::aligned(bytes);
     if (threadIdx.x == 0) barriers.init();
     __syncthreads();
+    launch_dependents();
+    wait_for_predecessor();
     const int group = hopper::role_of_warpgroup();
     if (group == hopper::PRODUCER) {
         hopper::fewer_registers<S::Registers::OF_PRODUCER>();
@@ -387,6 +390,5 @@ template <class S, class P>
 void launch_wgmma(const typename P::Problem& p, int blocks, cudaStream_t stream) {
     const auto kernel = flash_attention_wgmma_kernel<S, P>;
     CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::BYTES));
-    kernel<<<blocks, S::THREADS, S::BYTES, stream>>>(p);
-    CUDA_CHECK_LAUNCH();
+    launch_after(kernel, static_cast<unsigned>(blocks), S::THREADS, S::BYTES, stream, p);
 }

@@ -1,6 +1,7 @@
 // binding.cpp - the operators: arguments checked, outputs allocated. README.md lists them with their shapes.
 //
 //   layernorm, bias_gelu, store_heads                             of any number of rows
+//   linear, linear_qkv, linear_fits                               GEMMs of some hundred rows, on Hopper
 //   step_qkv, step_residual, step_gelu, step_logits, draw_token, next_token   a decode step as kernels of a graph (gpt2.h)
 //   plan_steps, run_steps                                         decode steps as one persistent kernel (step_plan.h)
 //
@@ -107,6 +108,73 @@ Tensor store_heads_operator(const Tensor& attended, const Tensor& qkv, const std
     a.stream = current_stream(attended);
     store_heads(a);
     return out;
+}
+
+// x @ weight^T + bias; where it goes is still missing.
+Linear linear_of(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+    Linear a = {};
+    a.type = float_type(weight, "weight");
+    check_tensor(weight, "weight", {"N", "K"}, weight.scalar_type());
+    check_tensor(x, "x", {"rows", "K"}, weight.scalar_type());
+    check_same_size(x, "x", 1, weight, "weight", 1);
+    check_same_device(x, "x", weight, "weight");
+    check_vector(bias, "bias", weight, "weight", 0);
+    check(linear_fits(a.type, x.size(0), weight.size(0), weight.size(1)), "x has shape ", shape_of(x), " and weight ",
+          shape_of(weight), "; there is no kernel for them here: see linear_fits");
+    a.M = static_cast<int>(x.size(0)), a.N = static_cast<int>(weight.size(0)), a.K = static_cast<int>(weight.size(1));
+    a.x = x.data_ptr(), a.weight = weight.data_ptr(), a.bias = bias.data_ptr();
+    a.seq_len = a.M;
+    a.stream = current_stream(x);
+    return a;
+}
+
+void run_linear(const Linear& a) {
+    check(linear(a), "x and weight must begin at multiples of 16 bytes; one of them doesn't");
+}
+
+Tensor linear_operator(const Tensor& x, const Tensor& weight, const Tensor& bias, bool gelu) {
+    DeviceScope device(x);
+    Linear a = linear_of(x, weight, bias);
+    Tensor y = new_output(x, "y", {x.size(0), weight.size(0)});
+    a.gelu = gelu;
+    a.y[0] = y.data_ptr(), a.strides[0] = {0, 0, a.N}, a.part_columns = a.head_dim = a.N;
+    run_linear(a);
+    return y;
+}
+
+Tensor linear_qkv_operator(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& k_cache,
+                           const Tensor& v_cache) {
+    DeviceScope device(x);
+    Linear a = linear_of(x, weight, bias);
+    for (const auto& [cache, name] : {std::pair<const Tensor&, const char*>{k_cache, "k_cache"},
+                                      std::pair<const Tensor&, const char*>{v_cache, "v_cache"}}) {
+        check_tensor(cache, name, {"batch", "heads", "max_seq_len", "head_dim"}, x.scalar_type());
+        for (int64_t i = 0; i < 4; ++i) check_same_size(cache, name, i, k_cache, "k_cache", i);
+        check_same_device(cache, name, x, "x");
+        check(all_aligned({cache.data_ptr()}), name, " must begin at a multiple of 16 bytes; it doesn't");
+    }
+    const int64_t batch = k_cache.size(0), heads = k_cache.size(1), slots = k_cache.size(2), head_dim = k_cache.size(3);
+    check(weight.size(0) == 3 * heads * head_dim, "weight has shape ", shape_of(weight), " and k_cache ",
+          shape_of(k_cache), "; weight must be [3 heads head_dim, K]");
+    check(head_dim % 8 == 0, "k_cache has head_dim = ", head_dim, "; it must be a multiple of 8");
+    check(x.size(0) % batch == 0 && x.size(0) / batch <= slots, "x has shape ", shape_of(x), " and k_cache ",
+          shape_of(k_cache), "; x must be [batch * seq_len, K] with seq_len of at most ", slots);
+    const int64_t seq_len = x.size(0) / batch;
+    Tensor query = new_output(x, "query", {batch, heads, seq_len, head_dim});
+    a.seq_len = static_cast<int>(seq_len), a.head_dim = static_cast<int>(head_dim), a.part_columns = a.N / 3;
+    a.y[0] = query.data_ptr(), a.y[1] = k_cache.data_ptr(), a.y[2] = v_cache.data_ptr();
+    a.strides[0] = {heads * seq_len * head_dim, seq_len * head_dim, head_dim};
+    a.strides[1] = a.strides[2] = {heads * slots * head_dim, slots * head_dim, head_dim};
+    run_linear(a);
+    return query;
+}
+
+bool linear_fits_operator(const Tensor& x, const Tensor& weight) {
+    const FloatType type = float_type(weight, "weight");
+    check_tensor(weight, "weight", {"N", "K"}, weight.scalar_type());
+    check_tensor(x, "x", {"rows", "K"}, weight.scalar_type());
+    DeviceScope device(x);
+    return linear_fits(type, x.size(0), weight.size(0), weight.size(1));
 }
 
 // ------------------------------------------------------------------------------------------------ decode step
@@ -508,6 +576,9 @@ TASK_OPERATORS(m) {
     m.def("layernorm(Tensor x, Tensor? residual, Tensor weight, Tensor bias, float eps) -> (Tensor, Tensor)");
     m.def("bias_gelu(Tensor x, Tensor bias) -> Tensor");
     m.def("store_heads(Tensor attended, Tensor qkv, Tensor(a!)? k_cache, Tensor(b!)? v_cache) -> Tensor");
+    m.def("linear(Tensor x, Tensor weight, Tensor bias, bool gelu=False) -> Tensor");
+    m.def("linear_qkv(Tensor x, Tensor weight, Tensor bias, Tensor(a!) k_cache, Tensor(b!) v_cache) -> Tensor");
+    m.def("linear_fits(Tensor x, Tensor weight) -> bool");
     m.def(
         "step_qkv(Tensor residual, Tensor norm_weight, Tensor weight_sum, float eps, Tensor weight, Tensor bias, "
         "Tensor positions, Tensor(a!) query, Tensor(b!) k_cache, Tensor(c!) v_cache, bool early=False) -> ()");
@@ -543,6 +614,9 @@ TASK_KERNELS(m) {
     m.impl("layernorm", TORCH_BOX(&layernorm_operator));
     m.impl("bias_gelu", TORCH_BOX(&bias_gelu_operator));
     m.impl("store_heads", TORCH_BOX(&store_heads_operator));
+    m.impl("linear", TORCH_BOX(&linear_operator));
+    m.impl("linear_qkv", TORCH_BOX(&linear_qkv_operator));
+    m.impl("linear_fits", TORCH_BOX(&linear_fits_operator));
     m.impl("step_qkv", TORCH_BOX(&step_qkv));
     m.impl("step_residual", TORCH_BOX(&step_residual));
     m.impl("step_gelu", TORCH_BOX(&step_gelu));

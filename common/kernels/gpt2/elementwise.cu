@@ -90,8 +90,8 @@ __global__ void __launch_bounds__(THREADS)
         scale[i] = *reinterpret_cast<const uint4*>(weight + col);
         shift[i] = *reinterpret_cast<const uint4*>(bias + col);
     });
-    wait_for_predecessor();
     launch_dependents();
+    wait_for_predecessor();
     if (row >= rows) return;
     for_pieces([&](int i, int col) { bits[i] = *reinterpret_cast<const uint4*>(x + row * width + col); });
     if (residual)

@@ -1,6 +1,7 @@
-"""GPT-2's forward pass on any number of rows: torch's matrix products, and task 7's kernels between them.
+"""GPT-2's forward pass on any number of rows: linear layers, and task 7's kernels between them.
 
-`attend` is what differs between prefill and decode:
+A linear layer is torch's, or on Hopper, up to some hundred rows, our own (linear.cuh). `attend` is what differs between
+prefill and decode:
 
     prefill   every token attends to those before it in its own sequence   -> task 4's flash_attention
     decode    one token per sequence attends to the KV cache               -> task 6's decode_attention
@@ -17,7 +18,7 @@ from torch import Tensor
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.weights import Affine, Weights
 
-# attend(layer, qkv): qkv [rows, 3 * width] -> the heads' outputs [rows, width]
+# attend(layer, normed): what the attention of a layer is given, normalized [rows, width] -> the heads' outputs, the same
 Attend = Callable[[int, Tensor], Tensor]
 
 
@@ -44,7 +45,7 @@ def up_to_last_attention(
         if number > 0:
             x, addend = _behind_attention(weights, gpt2, number - 1, x, heads)
         normed, x = gpt2.layernorm(x, addend, layer.norm_1.weight, layer.norm_1.bias, weights.eps)
-        heads = attend(number, F.linear(normed, layer.qkv.weight, layer.qkv.bias))
+        heads = attend(number, normed)
     return x, heads
 
 
@@ -57,13 +58,26 @@ def rest(weights: Weights, gpt2, x: Tensor, heads: Tensor) -> Tensor:
 def _behind_attention(weights: Weights, gpt2, number: int, x: Tensor, heads: Tensor) -> tuple[Tensor, Tensor]:
     """(residual stream, what it still lacks) at the end of a block."""
     layer = weights.layers[number]
-    addend = F.linear(heads, layer.proj.weight, layer.proj.bias)
+    addend = linear(gpt2, heads, layer.proj)
     normed, x = gpt2.layernorm(x, addend, layer.norm_2.weight, layer.norm_2.bias, weights.eps)
-    return x, F.linear(_expanded(gpt2, normed, layer.fc1), layer.fc2.weight, layer.fc2.bias)
+    return x, linear(gpt2, _expanded(gpt2, normed, layer.fc1), layer.fc2)
+
+
+def linear(gpt2, x: Tensor, affine: Affine) -> Tensor:
+    """x @ weight^T + bias: [rows, in] -> [rows, out]."""
+    if _has_kernel(gpt2, x, affine):
+        return gpt2.linear(x, affine.weight, affine.bias)
+    return F.linear(x, affine.weight, affine.bias)
+
+
+def _has_kernel(gpt2, x: Tensor, affine: Affine) -> bool:
+    return x.is_cuda and hasattr(gpt2, "linear_fits") and gpt2.linear_fits(x, affine.weight)
 
 
 def _expanded(gpt2, normed: Tensor, fc1: Affine) -> Tensor:
     """gelu(normed @ weight^T + bias), the one with tanh."""
+    if _has_kernel(gpt2, normed, fc1):
+        return gpt2.linear(normed, fc1.weight, fc1.bias, True)
     if normed.is_cuda and normed.dtype != torch.float32:
         # cuBLASLt does bias and gelu behind the product. float32 is not left to its approximation of tanh.
         return torch._addmm_activation(fc1.bias, normed, fc1.weight.t(), use_gelu=True)
@@ -87,17 +101,21 @@ class PrefillAttention:
         self.weights, self.kernels, self.batch, self.caches = weights, kernels, batch, caches
         self.positions = torch.zeros(batch, dtype=torch.int32, device=kernels.device)
 
-    def __call__(self, number: int, qkv: Tensor) -> Tensor:
+    def __call__(self, number: int, normed: Tensor) -> Tensor:
+        layer, gpt2, flash = self.weights.layers[number], self.kernels.gpt2, self.kernels.flash
+        caches, scale = (None, None) if self.caches is None else self.caches[number], layer.scale
+        if self.caches is not None and self.weights.head_dim % 8 == 0 and _has_kernel(gpt2, normed, layer.qkv):
+            query = gpt2.linear_qkv(normed, layer.qkv.weight, layer.qkv.bias, *caches)
+            key, value = (cache[:, :, : query.size(2)] for cache in caches)
+            return flash.flash_attention_rows(query, key, value, True, scale).view(normed.shape)
+        qkv = linear(gpt2, normed, layer.qkv)
         query, key, value = split_heads(self.weights, qkv, self.batch)
-        scale = self.weights.layers[number].scale
-        caches = (None, None) if self.caches is None else self.caches[number]
         if self.kernels.variant == "tuned":
-            heads = self.kernels.flash.flash_attention(query, key, value, True, scale)
-            return self.kernels.gpt2.store_heads(heads, qkv, *caches)
+            return gpt2.store_heads(flash.flash_attention(query, key, value, True, scale), qkv, *caches)
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         if self.caches is not None:
             self.kernels.decode.update_cache(*caches, key, value, self.positions)
-        return self.kernels.flash.flash_attention(query, key, value, True, scale).transpose(1, 2).reshape(len(qkv), -1)
+        return flash.flash_attention(query, key, value, True, scale).transpose(1, 2).reshape(len(qkv), -1)
 
 
 class DecodeAttention:
@@ -112,8 +130,8 @@ class DecodeAttention:
         self.weights, self.kernels, self.caches = weights, kernels, caches
         self.positions, self.lengths = positions, lengths
 
-    def __call__(self, number: int, qkv: Tensor) -> Tensor:
-        batch = len(qkv)
+    def __call__(self, number: int, normed: Tensor) -> Tensor:
+        batch, qkv = len(normed), linear(self.kernels.gpt2, normed, self.weights.layers[number].qkv)
         query, key, value = split_heads(self.weights, qkv, batch)
         if self.kernels.variant != "tuned":
             key, value = key.contiguous(), value.contiguous()

@@ -2,6 +2,7 @@
 //
 //   layernorm, bias_gelu          what stands between the products of any number of rows        elementwise.cu
 //   StoreHeads, store_heads       what follows a prefill's attention                            store_heads.cu
+//   Linear, linear                a GEMM of some hundred rows, on Hopper                        linear.cu
 //   StepProduct, step_product     a product of a decode step, with all that stands around it    step_product.cuh
 //   DrawToken, draw_token         a token for each sequence, drawn                              draw_token.cu
 //   NextToken, next_token         what follows the last product of a step                       next_token.cu
@@ -28,6 +29,7 @@
 #include <cstdint>
 
 #include "common/cuda/float_type.h"
+#include "common/cuda/row_strides.h"
 
 // sum = x + residual (nullptr: x), out[r, c] = (sum[r, c] - mean[r]) / sqrt(variance[r] + eps) * weight[c] + bias[c].
 //
@@ -52,6 +54,26 @@ struct StoreHeads {
 };
 
 void store_heads(const StoreHeads& arguments);
+
+// y = x @ weight^T + bias, and gelu of it if asked for.     x T [M, K], weight T [N, K], bias T [N]; T: 16 bits
+//
+// The columns of y are divided among tensors, part_columns each: all to y[0], [M, N]; or queries, keys and values to
+// y[0 .. 2], each [batch, heads, seq_len or more, head_dim] by its strides; row m is token m % seq_len of sequence m / seq_len.
+struct Linear {
+    FloatType type;
+    int M, N, K;
+    const void *x, *weight, *bias;
+    bool gelu;
+    void* y[3];
+    RowStrides strides[3];
+    int part_columns, head_dim, seq_len;  // the first two: multiples of 8
+    cudaStream_t stream;
+};
+
+// Whether there is a kernel for these sizes on this GPU: Hopper, and all of y is computed at once.
+bool linear_fits(FloatType type, int64_t M, int64_t N, int64_t K);
+// False if TMA cannot address an operand, or it doesn't fit; nothing has been launched then.
+bool linear(const Linear& arguments);
 
 constexpr int64_t MAX_LAYERNORM_ROWS = int64_t{1} << 32;  // 4 to a block, at most 2^31 - 1 blocks
 constexpr int64_t MAX_GELU_ELEMENTS = int64_t{1} << 37;

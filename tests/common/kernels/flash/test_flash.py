@@ -190,6 +190,22 @@ def test_inputs_of_any_strides(ops, kind, head_dim, layout):
     assert_right(ops, kind, *views, causal=True)
 
 
+@pytest.mark.parametrize("head_dim", [7, 64])
+def test_an_output_by_rows(ops, kind, head_dim):
+    """Also of keys and values that are the beginning of a cache, and of rows that a NaN makes the kernel compute again."""
+    query, key, value = tensors(ops, kind, seq_q=65, seq_k=133, head_dim=head_dim)
+    key, value = key[:, :, :65], value[:, :, :65]
+    value[0, 0, 30] = torch.nan
+    if query.dtype == torch.float32:
+        with pytest.raises(ValueError, match="query is float32; flash_attention_rows takes float16 and bfloat16"):
+            ops.flash_attention_rows(query, key, value, True)
+        return
+    by_rows = ops.flash_attention_rows(query, key, value, True, 0.5)
+    assert by_rows.is_contiguous() and bool(by_rows[:, 30:].isnan().any()) and bool(by_rows[:, :30].isfinite().all())
+    expected = ops.flash_attention(query, key, value, True, 0.5)
+    torch.testing.assert_close(by_rows.transpose(1, 2), expected, rtol=0, atol=0, equal_nan=True)
+
+
 def test_expanded_inputs_and_strides_of_size_1_dimensions(ops, kind):
     query, key, value = tensors(ops, kind)
     assert_right(ops, kind, query[:1].expand(BATCH, -1, -1, -1), key[:, :1].expand(-1, HEADS, -1, -1), value)
