@@ -1,6 +1,6 @@
 // binding.cpp - the operators: arguments checked, outputs allocated. README.md lists them with their shapes.
 //
-//   layernorm, bias_gelu, store_heads                             of any number of rows
+//   layernorm, bias_gelu, store_heads, last_rows                  of any number of rows
 //   linear, linear_qkv, linear_fits                               GEMMs of some hundred rows, on Hopper
 //   step_qkv, step_residual, step_gelu, step_logits, draw_token, next_token   a decode step as kernels of a graph (gpt2.h)
 //   plan_steps, run_steps                                         decode steps as one persistent kernel (step_plan.h)
@@ -71,6 +71,12 @@ Tensor bias_gelu_operator(const Tensor& x, const Tensor& bias) {
 
 // ---------------------------------------------------------------------------------------------- prefill
 
+void check_state(const Tensor& x, const char* name, int64_t rows, const Tensor& weight, const char* weight_name) {
+    check_tensor(x, name, {"rows"}, ScalarType::Int);
+    check(x.size(0) == rows, name, " has shape ", shape_of(x), "; rows must be ", rows);
+    check_same_device(x, name, weight, weight_name);
+}
+
 Tensor store_heads_operator(const Tensor& attended, const Tensor& qkv, const std::optional<Tensor>& k_cache,
                             const std::optional<Tensor>& v_cache) {
     check_float_type(attended, "attended");
@@ -107,6 +113,36 @@ Tensor store_heads_operator(const Tensor& attended, const Tensor& qkv, const std
     a.element_bytes = static_cast<int>(attended.element_size());
     a.stream = current_stream(attended);
     store_heads(a);
+    return out;
+}
+
+Tensor last_rows_operator(const Tensor& x, const Tensor& heads, const Tensor& positions, const Tensor& head,
+                          const Tensor& residual) {
+    LastRows a = {};
+    a.type = float_type(x, "x");
+    check_tensor(x, "x", {"batch * seq_len", "width"}, x.scalar_type());
+    check_tensor(heads, "heads", {"batch * seq_len", "width"}, x.scalar_type());
+    check_tensor(residual, "residual", {"batch", "width"});
+    check_tensor(head, "head", {"vocab", "width"}, x.scalar_type());
+    check_state(positions, "positions", residual.size(0), x, "x");
+    for (int64_t i : {0, 1}) check_same_size(heads, "heads", i, x, "x", i);
+    check_same_size(residual, "residual", 1, x, "x", 1);
+    check_same_device(heads, "heads", x, "x");
+    check_same_device(residual, "residual", x, "x");
+    check_same_device(head, "head", x, "x");
+    check(x.size(0) % residual.size(0) == 0, "x has shape ", shape_of(x), " and residual ", shape_of(residual),
+          "; the rows of x must be a multiple of residual's");
+    check_at_most(x.size(0), INT32_MAX, "batch * seq_len", x, "x", "rows are counted by 32-bit integers");
+    check_at_most(x.size(1), INT32_MAX, "width", x, "x", COLUMN_NUMBERS);
+    DeviceScope device(x);
+    Tensor out = new_output(x, "out", {residual.size(0), x.size(1)});
+    a.x = x.data_ptr(), a.heads = heads.data_ptr(), a.positions = data<int>(positions);
+    a.residual = data<float>(residual), a.out = out.data_ptr();
+    a.fetched = head.data_ptr(), a.fetched_bytes = head.numel() * static_cast<int64_t>(head.element_size());
+    a.batch = static_cast<int>(residual.size(0)), a.width = static_cast<int>(x.size(1));
+    a.seq_len = static_cast<int>(x.size(0)) / a.batch;
+    a.stream = current_stream(x);
+    last_rows(a);
     return out;
 }
 
@@ -236,12 +272,6 @@ void run(StepProduct& p, const Tensor& weight, bool early) {
     DeviceScope device(weight);
     p.stream = current_stream(weight);
     step_product(p);
-}
-
-void check_state(const Tensor& x, const char* name, int64_t rows, const Tensor& weight, const char* weight_name) {
-    check_tensor(x, name, {"rows"}, ScalarType::Int);
-    check(x.size(0) == rows, name, " has shape ", shape_of(x), "; rows must be ", rows);
-    check_same_device(x, name, weight, weight_name);
 }
 
 void step_qkv(const Tensor& residual, const Tensor& norm_weight, const Tensor& weight_sum, double eps,
@@ -576,6 +606,7 @@ TASK_OPERATORS(m) {
     m.def("layernorm(Tensor x, Tensor? residual, Tensor weight, Tensor bias, float eps) -> (Tensor, Tensor)");
     m.def("bias_gelu(Tensor x, Tensor bias) -> Tensor");
     m.def("store_heads(Tensor attended, Tensor qkv, Tensor(a!)? k_cache, Tensor(b!)? v_cache) -> Tensor");
+    m.def("last_rows(Tensor x, Tensor heads, Tensor positions, Tensor head, Tensor(a!) residual) -> Tensor");
     m.def("linear(Tensor x, Tensor weight, Tensor bias, bool gelu=False) -> Tensor");
     m.def("linear_qkv(Tensor x, Tensor weight, Tensor bias, Tensor(a!) k_cache, Tensor(b!) v_cache) -> Tensor");
     m.def("linear_fits(Tensor x, Tensor weight) -> bool");
@@ -614,6 +645,7 @@ TASK_KERNELS(m) {
     m.impl("layernorm", TORCH_BOX(&layernorm_operator));
     m.impl("bias_gelu", TORCH_BOX(&bias_gelu_operator));
     m.impl("store_heads", TORCH_BOX(&store_heads_operator));
+    m.impl("last_rows", TORCH_BOX(&last_rows_operator));
     m.impl("linear", TORCH_BOX(&linear_operator));
     m.impl("linear_qkv", TORCH_BOX(&linear_qkv_operator));
     m.impl("linear_fits", TORCH_BOX(&linear_fits_operator));

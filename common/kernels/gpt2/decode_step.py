@@ -134,14 +134,16 @@ class TorchStep:
         self.advance(self.state.choose(F.linear(normed, self.weights.head).float(), sampled))
 
     def finish(self, x: Tensor, heads: Tensor, sampled: bool) -> None:
-        """The end of a prefill: from the last block's attention on, see up_to_last_attention. [batch, width] each."""
+        """The end of a prefill: what up_to_last_attention returned, [batch * seq_len, width] each -> the first tokens."""
         self.advance(first_tokens(self.weights, self.kernels, self.state, x, heads, sampled))
 
 
 def first_tokens(
     weights: Weights, kernels: EngineKernels, state: DecodeState, x: Tensor, heads: Tensor, sampled: bool
 ) -> Tensor:
-    """The tokens int64 [batch] behind the prompts, of what up_to_last_attention gave for their last tokens."""
+    """The tokens int64 [batch] after the prompts, of what up_to_last_attention returned."""
+    last = state.positions.long()[:, None, None].expand(-1, 1, weights.width)  # no other row is needed from here on
+    x, heads = (one.view(len(last), -1, weights.width).gather(1, last)[:, 0] for one in (x, heads))
     logits = F.linear(rest(weights, kernels.gpt2, x, heads), weights.head).float()
     return state.choose(logits, sampled)
 
@@ -238,13 +240,13 @@ class FusedStep:
             # No kernel stands before the first one in a graph, so there is none that it could overlap
             ops.step_qkv(*self._normed(qkv), state.positions, self.query, k_cache, v_cache, early=number > 0)
             heads = attend(self.query, k_cache, v_cache, state.lengths, self.weights.layers[number].scale)
-            self._behind_attention(number, heads.view(len(self.residual), -1), early=True)
+            self._behind_attention(number, heads.view(len(self.residual), -1))
         self._choose(sampled)
 
     def finish(self, x: Tensor, heads: Tensor, sampled: bool) -> None:
         """As TorchStep's."""
-        self.residual.copy_(x)  # which need not be a kernel
-        self._behind_attention(len(self.products) - 1, heads, early=False)
+        heads = self.kernels.gpt2.last_rows(x, heads, self.state.positions, self.weights.head, self.residual)
+        self._behind_attention(len(self.products) - 1, heads)
         self._choose(sampled)
 
     def _normed(self, product: NormedProduct) -> tuple:
@@ -257,10 +259,10 @@ class FusedStep:
             product.bias,
         )
 
-    def _behind_attention(self, number: int, heads: Tensor, early: bool) -> None:
+    def _behind_attention(self, number: int, heads: Tensor) -> None:
         """The end of a block. heads: [batch, width]."""
         ops, (_, proj, fc1, fc2) = self.kernels.gpt2, self.products[number]
-        ops.step_residual(heads, proj.weight, proj.bias, self.residual, early=early)
+        ops.step_residual(heads, proj.weight, proj.bias, self.residual, early=True)
         ops.step_gelu(*self._normed(fc1), self.hidden, early=True)
         ops.step_residual(self.hidden, fc2.weight, fc2.bias, self.residual, early=True)
 

@@ -1,7 +1,7 @@
 // gpt2.h - the launchers of what stands between GPT-2's attention layers, which binding.cpp calls.
 //
 //   layernorm, bias_gelu          what stands between the products of any number of rows        elementwise.cu
-//   StoreHeads, store_heads       what follows a prefill's attention                            store_heads.cu
+//   StoreHeads, store_heads, LastRows, last_rows      what follows a prefill's attention        store_heads.cu
 //   Linear, linear                a GEMM of some hundred rows, on Hopper                        linear.cu
 //   StepProduct, step_product     a product of a decode step, with all that stands around it    step_product.cuh
 //   DrawToken, draw_token         a token for each sequence, drawn                              draw_token.cu
@@ -54,6 +54,22 @@ struct StoreHeads {
 };
 
 void store_heads(const StoreHeads& arguments);
+
+// residual[b] = x[b, positions[b]], out[b] = heads[b, positions[b]]; and the first of `fetched_bytes` bytes of `fetched`, as
+// many as there is room for, come to the L2 cache.
+struct LastRows {
+    FloatType type;
+    const void *x, *heads;  // T [batch, seq_len, width]
+    const int* positions;   // [batch], less than seq_len
+    float* residual;        // [batch, width]
+    void* out;              // T [batch, width]
+    const void* fetched;
+    int64_t fetched_bytes;
+    int batch, seq_len, width;
+    cudaStream_t stream;
+};
+
+void last_rows(const LastRows& arguments);
 
 // y = x @ weight^T + bias, and gelu of it if asked for.     x T [M, K], weight T [N, K], bias T [N]; T: 16 bits
 //

@@ -106,7 +106,6 @@ class Prefill:
         batch = len(step.state.positions)
         self.tokens = step.state.prompts(seq_len)
         self.attend = PrefillAttention(weights, kernels, batch, caches)
-        self.first_rows = torch.arange(0, batch * seq_len, seq_len, dtype=torch.int32, device=kernels.device)
 
     def run(self) -> None:
         """The whole pass; nothing in it waits for the device, so it can be captured."""
@@ -116,8 +115,7 @@ class Prefill:
         places = weights.wpe[: self.seq_len].expand(x.shape).contiguous()  # of one prompt, no copy
         x, places = (one.view(-1, weights.width) for one in (x, places))
         x, heads = up_to_last_attention(weights, self.kernels.gpt2, x, self.attend, places)
-        last = self.first_rows + self.step.state.positions  # behind the attention no other row is needed
-        self.step.finish(x.index_select(0, last), heads.index_select(0, last), self.sampled)
+        self.step.finish(x, heads, self.sampled)
 
 
 class Captured:

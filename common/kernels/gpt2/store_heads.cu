@@ -1,6 +1,7 @@
 // store_heads.cu - what follows a prefill's attention: its output by rows, keys and values into their caches.
 //
 //   store_heads_kernel    one block per row, one Unit per thread
+//   last_rows_kernel      one block per sequence: what goes on to the first token; the others fetch weights into the L2 cache
 //
 // Copying does not care what the bytes mean: a thread moves a Unit, 16 bytes where addresses and head_dim allow, else an
 // element. One kernel for all three copies, since each is over as soon as its first bytes have come.
@@ -9,6 +10,7 @@
 #include "common/cuda/alignment.h"
 #include "common/cuda/check.h"
 #include "common/cuda/dependent_launch.cuh"
+#include "common/cuda/float_conversion.cuh"
 #include "common/kernels/gpt2/gpt2.h"
 
 constexpr int MAX_THREADS = 512;
@@ -49,4 +51,38 @@ void store_heads(const StoreHeads& a) {
         launch(uint32_t{});
     else
         launch(uint16_t{});
+}
+
+// -------------------------------------------------------------------------------------------------- the last rows
+
+constexpr int ROW_THREADS = 256, FETCHING_BLOCKS = 64;
+
+// grid (batch + FETCHING_BLOCKS). HBM has nothing to do while the last attention and the products after it run.
+template <typename T>
+__global__ void __launch_bounds__(ROW_THREADS) last_rows_kernel(const LastRows a, int64_t fetched_bytes) {
+    launch_dependents();
+    if (blockIdx.x >= a.batch) {
+#ifndef CUDA_SIMULATOR
+        constexpr int LINE = 128;
+        const int64_t first = (int64_t{blockIdx.x - a.batch} * ROW_THREADS + threadIdx.x) * LINE;
+        for (int64_t at = first; at < fetched_bytes; at += int64_t{FETCHING_BLOCKS} * ROW_THREADS * LINE)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(static_cast<const char*>(a.fetched) + at)));
+#endif
+        wait_for_predecessor();
+        return;
+    }
+    wait_for_predecessor();
+    const int64_t sequence = blockIdx.x, from = sequence * a.seq_len + a.positions[sequence];
+    for (int c = threadIdx.x; c < a.width; c += ROW_THREADS) {
+        a.residual[sequence * a.width + c] = to_float(static_cast<const T*>(a.x)[from * a.width + c]);
+        static_cast<T*>(a.out)[sequence * a.width + c] = static_cast<const T*>(a.heads)[from * a.width + c];
+    }
+}
+
+void last_rows(const LastRows& a) {
+    // Half of the L2 cache holds what the other half holds, too; what follows needs some of it
+    const int64_t bytes = std::min(a.fetched_bytes, int64_t{device_attribute(cudaDevAttrL2CacheSize)} * 2 / 5);
+    for_float_type(a.type, [&]<typename T>() {
+        launch_after(last_rows_kernel<T>, static_cast<unsigned>(a.batch + FETCHING_BLOCKS), ROW_THREADS, 0, a.stream, a, bytes);
+    });
 }

@@ -82,6 +82,22 @@ def test_heads_are_stored(tuned, dtype, head_dim):
     assert torch.equal(tuned.gpt2.store_heads(attended, qkv, None, None), rows)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_last_rows_go_on(tuned, dtype):
+    batch, seq_len, width = 3, 5, 72
+    generator = torch.Generator().manual_seed(0)
+    x, heads, head = (torch.randn(n, width, generator=generator).to(dtype).to(tuned.device) for n in (15, 15, 97))
+    positions = torch.tensor([4, 0, 2], dtype=torch.int32, device=tuned.device)
+    residual = torch.full((batch, width), torch.nan, device=tuned.device)
+    rows = [sequence * seq_len + position for sequence, position in enumerate(positions.tolist())]
+    assert torch.equal(tuned.gpt2.last_rows(x, heads, positions, head, residual), heads[rows])
+    assert torch.equal(residual, x[rows].float())
+    for wrong, words in (({"x": x[:14], "heads": heads[:14]}, "must be a multiple"), ({"positions": positions[:2]}, "rows must be 3")):
+        given = {"x": x, "heads": heads, "positions": positions, "head": head, "residual": residual} | wrong
+        with pytest.raises(ValueError, match=words):
+            tuned.gpt2.last_rows(**given)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
