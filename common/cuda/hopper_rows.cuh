@@ -130,7 +130,7 @@ __device__ __forceinline__ void write_rows(T* out, const float (&o)[D8][4], cons
 // o / sum; lse [rows_left] or nullptr, from the warp's first row on
 template <typename T, int D>
 __device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[1][D / 8][4],
-                                           const flash::RowState<1>& rows, int rows_left, int head_dim = D) {
+                                           const flash::RowState<1>& rows, int rows_left, int head_dim, int row_stride) {
     const int lane = threadIdx.x % 32;
     float factor[2];
     UNROLL
@@ -140,7 +140,7 @@ __device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[
         factor[half] = flash::final_factor(sum);
         if (lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = flash::logsumexp_of(rows.shift[half], sum);
     }
-    write_rows<T>(out, o[0], factor, rows_left, head_dim, head_dim);
+    write_rows<T>(out, o[0], factor, rows_left, head_dim, row_stride);
 }
 
 // Tensor maps are TMA's; this is for ordinary loads.
@@ -175,17 +175,18 @@ __device__ __forceinline__ void for_each_nan_row(T* out, int rows_left, int head
 
 // Computes these rows from the keys that they see alone.
 //
-//   out [rows_left][head_dim], from the warp's first row on, row `first_row` of its head
+//   out [rows_left][head_dim], from the warp's first row on, row `first_row` of its head; row_stride: from row to row
 //   for_each_seen(row, f)     f(key) for the keys that a row of the head sees
 template <typename T, typename Seen>
 __device__ __forceinline__ void compute_nan_again(const Sources& from, T* out, int batch, int head, int kv_head,
-                                                  int first_row, int rows_left, int head_dim, Seen for_each_seen) {
+                                                  int first_row, int rows_left, int head_dim, int row_stride,
+                                                  Seen for_each_seen) {
     const auto head_of = [](const void* tensor, const RowStrides& strides, int64_t b, int64_t h) {
         return static_cast<const T*>(tensor) + b * strides.batch + h * strides.head;
     };
     const T* key = head_of(from.key, from.key_strides, batch, kv_head);
     const T* value = head_of(from.value, from.value_strides, batch, kv_head);
-    for_each_nan_row(out, rows_left, head_dim, head_dim, [&](int i, T* row_out) {
+    for_each_nan_row(out, rows_left, head_dim, row_stride, [&](int i, T* row_out) {
         const int row = first_row + i;
         attention::SeenRow<T> again(head_of(from.query, from.query_strides, batch, head) + row * from.query_strides.row,
                                     head_dim);

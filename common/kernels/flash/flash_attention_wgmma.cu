@@ -28,7 +28,7 @@ bool wgmma_forward_dense(const FlashArguments&, bool) { return false; }  // not 
 // False, with nothing done, if the kernel does not take the problem or is not built for this GPU.
 template <class S>
 static bool launch(const FlashArguments& a, bool dry) {
-    Problem p = {};
+    ForwardProblem p = {};
     const hopper::RowShape rows = {a.batch, a.heads, a.S_q, a.head_dim};
     const hopper::RowShape keys = {a.batch, a.kv_heads, a.S_k, a.head_dim};
     if (!make_maps<S, DensePolicy>(p, a, rows, keys)) return false;

@@ -97,7 +97,7 @@ struct Policy {
     using Scheduler = Scheduler_<S>;
     static constexpr bool OPTIONS = false, SOFTCAP = false, DROPOUT = false;
 };
-using DensePolicy = Policy<Problem, WorkTile, TileScheduler>;
+using DensePolicy = Policy<ForwardProblem, WorkTile, TileScheduler>;
 template <bool SOFTCAP_, bool DROPOUT_>
 struct OptionsPolicy : Policy<BandProblem, BandTile, BandScheduler> {
     static constexpr bool OPTIONS = true, SOFTCAP = SOFTCAP_, DROPOUT = DROPOUT_;

@@ -78,7 +78,7 @@ struct Shape {
     static_assert(SLOTS > ceil_div(B_r - hopper::GROUP_ROWS, B_c));
 };
 
-struct SplitProblem : Problem {
+struct SplitProblem : ForwardProblem {
     const float *query_scales, *key_scales, *value_scales;  // of 2^14 Q, 2^-14 K, V
     int query_rows, key_rows;                               // rows of them for each head
 };
@@ -343,7 +343,7 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
         const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
         const int batch = item.batch_head / a.heads, head = item.batch_head % a.heads;
         compute_nan_again(a.sources, static_cast<float*>(a.out) + at * a.head_dim, batch, head, head / a.group,
-                          first_row, a.S_q - first_row, a.head_dim, [&](int row, auto f) {
+                          first_row, a.S_q - first_row, a.head_dim, a.head_dim, [&](int row, auto f) {
                               const int end = keys_seen(a, row);
                               for (int key = 0; key < end; ++key) f(key);
                           });

@@ -72,7 +72,7 @@ bool make_problem(typename S::Problem& p, const AttentionArguments& a, int64_t b
 }
 
 template <class S>
-void set_problem(Problem& p, const FlashGradients& g) {
+void set_problem(BackwardProblem& p, const FlashGradients& g) {
     const FlashArguments& a = g.forward;
     p.causal = a.causal, p.diagonal = static_cast<int>(a.diagonal);
     if (a.causal) p.section = heads_in_cache(a.S_q, p.group, S::D);

@@ -22,7 +22,7 @@
 struct SequenceKeys {
     static constexpr int PADDED_TILE = 128;
     static constexpr bool MORE_CTAS_THAN_ITEMS = true;  // where packed sequences have fewer blocks than they might have
-    struct Problem : ::Problem {
+    struct Problem : BackwardProblem {
         const int *cu_seqlens_q, *cu_seqlens_k;  // [batch + 1] of packed sequences, or nullptr
         int batch, heads;                        // sequences; heads of query
         bool lower_right;

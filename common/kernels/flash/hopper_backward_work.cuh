@@ -3,7 +3,7 @@
 //   1. Shapes       Shape, Barriers             what a CTA has in shared memory
 //   2. Policies     Scores, Instance            what is done to a score or a weight; which rows see a key
 //                   Operands                    where in shared memory wgmma reads
-//   3. Work         Problem, Walk, Beside       the kernel's arguments; the tiles of an item; what comes with them
+//   3. Work         BackwardProblem, Walk, Beside    the kernel's arguments; the tiles of an item; what comes with them
 //                   DenseKeys                   a policy: all rows, or those at and below a diagonal
 //
 // Needs sm_90a.
@@ -161,7 +161,7 @@ class Operands {
 // --------------------------------------------------------------------------------------------------------- 3. Work
 
 // The arguments of every instance; names as in FlashArguments and FlashGradients.
-struct Problem {
+struct BackwardProblem {
     CUtensorMap query, key, value, grad_out;
     const float *lse, *delta;  // [batch, heads, rows], see RowNumbers
     float* grad_query_sum;
@@ -207,7 +207,7 @@ struct Beside {
 struct HeadAndBlock {
     int batch_kv, block;
 
-    __device__ __forceinline__ HeadAndBlock(const Problem& a, int number) {
+    __device__ __forceinline__ HeadAndBlock(const BackwardProblem& a, int number) {
         const int first = number / (a.section * a.k_blocks) * a.section;
         const int heads = min(a.section, a.batch_kv - first), rest = number - first * a.k_blocks;
         block = rest / heads, batch_kv = first + rest % heads;
@@ -216,7 +216,7 @@ struct HeadAndBlock {
 
 // Dense: rows see all keys, or with `causal` row i the keys j <= i + diagonal.
 struct DenseKeys {
-    using Problem = ::Problem;
+    using Problem = BackwardProblem;
     static constexpr bool MORE_CTAS_THAN_ITEMS = false;
 
     // B_c keys of a K/V head, and the tiles of rows that see one of them, in each of the query heads that use it. Keys

@@ -43,6 +43,13 @@ __device__ __forceinline__ void drop_weights(unsigned (&p)[TILES][4], const Kept
 }
 
 template <typename T>
+__device__ __forceinline__ T* out_of(const ForwardProblem& a, const WorkTile& tile, int row) {
+    const int64_t matrix_row = int64_t{tile.batch_head} * a.S_q + row;
+    const int64_t interleaved = (int64_t{tile.batch(a)} * a.S_q + row) * a.heads + tile.head(a);
+    return static_cast<T*>(a.out) + (a.by_rows ? interleaved : matrix_row) * a.head_dim;
+}
+__device__ __forceinline__ int out_row(const ForwardProblem& a) { return a.by_rows ? a.heads * a.head_dim : a.head_dim; }
+template <typename T>
 __device__ __forceinline__ T* out_of(const BandProblem& a, const BandTile& tile, int row) {
     return static_cast<T*>(a.out) + tile.number * a.out_strides.batch + tile.head_ * a.out_strides.head +
            (tile.first_row + row) * a.out_strides.row;
@@ -50,11 +57,11 @@ __device__ __forceinline__ T* out_of(const BandProblem& a, const BandTile& tile,
 
 // A warp's rows of a work tile.   first_row: the warp's first, in the sequence
 template <typename T, int D>
-__device__ __forceinline__ void write_tile(const Problem& a, const WorkTile& tile, int first_row, int rows_left,
+__device__ __forceinline__ void write_tile(const ForwardProblem& a, const WorkTile& tile, int first_row, int rows_left,
                                            const float (&o)[1][D / 8][4], const flash::RowState<1>& rows) {
     const int64_t at = int64_t{tile.batch_head} * a.S_q + first_row;
-    write_rows<T, D>(static_cast<T*>(a.out) + at * a.head_dim, a.lse == nullptr ? nullptr : a.lse + at, o, rows,
-                     rows_left, a.head_dim);
+    write_rows<T, D>(out_of<T>(a, tile, first_row), a.lse == nullptr ? nullptr : a.lse + at, o, rows, rows_left,
+                     a.head_dim, out_row(a));
 }
 // The same with sinks, of dense or packed sequences.
 template <typename T, int D>
@@ -92,10 +99,9 @@ __device__ __forceinline__ void clear_rest(const BandProblem& a, int thread, int
 // A warp's rows of a work tile.   S, Policy: of flash_attention_wgmma.cuh
 template <typename T, class S, class Policy, class SomeProblem, class Tile>
 __device__ __forceinline__ void recompute_nan(const SomeProblem& a, const Tile& tile, int first_row, int64_t /*seed*/) {
-    const int64_t at = int64_t{tile.batch_head} * a.S_q + first_row;
     const int head = tile.head(a);
-    compute_nan_again(a.sources, static_cast<T*>(a.out) + at * a.head_dim, tile.batch(a), head, head / a.group,
-                      first_row, a.S_q - first_row, a.head_dim, [&](int row, auto f) {
+    compute_nan_again(a.sources, out_of<T>(a, tile, first_row), tile.batch(a), head, head / a.group, first_row,
+                      a.S_q - first_row, a.head_dim, out_row(a), [&](int row, auto f) {
                           const int begin = tile.first_key_of(a, row), end = tile.end_of_keys(a, row);
                           for (int t = 0; t < tile.tiles; ++t) {
                               const int from = tile.key_tile(a, t) * S::B_c;

@@ -1,6 +1,6 @@
 // hopper_forward_work.cuh - which rows and keys the CTAs of the forward kernels for Hopper GPUs work on, in which order.
 //
-//   Problem, BandProblem      the kernels' parameters: dense attention; attention with options
+//   ForwardProblem, BandProblem   the kernels' parameters: dense attention; attention with options
 //   keys_seen                 how many keys a row of dense attention sees
 //   WorkTile, TileScheduler   a tile of rows and the tiles of keys that it sees; those of a CTA, one after the other
 //   BandTile, BandScheduler   the same with windows and packed sequences
@@ -21,7 +21,7 @@
 enum class Order { FOLDED, SNAKE };  // of the work tiles under a causal mask, see TileOrder
 
 // FlashArguments as the kernel takes them (flash.h); names as there.
-struct Problem {
+struct ForwardProblem {
     CUtensorMap query, key, value;
     void* out;
     float* lse;
@@ -31,11 +31,12 @@ struct Problem {
     int diagonal;
     int batch_heads, q_blocks;
     bool folded;
+    bool by_rows = false;  // out: [batch, S_q, heads, head_dim]
     hopper::Sources sources;
 };
 
 // How many keys a row sees, the first ones. Rows past the last see what the last one does.
-__device__ __forceinline__ int keys_seen(const Problem& a, int row) {
+__device__ __forceinline__ int keys_seen(const ForwardProblem& a, int row) {
     return a.causal ? max(0, min(a.S_k, min(row, a.S_q - 1) + a.diagonal + 1)) : a.S_k;
 }
 
@@ -48,17 +49,17 @@ struct WorkTile {
     int batch_head, q_start, first, tiles;
 
     // What the TMA loads of its tiles start at.
-    __device__ __forceinline__ int batch(const Problem& a) const { return batch_head / a.heads; }
-    __device__ __forceinline__ int head(const Problem& a) const { return batch_head % a.heads; }
+    __device__ __forceinline__ int batch(const ForwardProblem& a) const { return batch_head / a.heads; }
+    __device__ __forceinline__ int head(const ForwardProblem& a) const { return batch_head % a.heads; }
     __device__ __forceinline__ int query_row() const { return q_start; }
     __device__ __forceinline__ int key_row(int key) const { return key; }
 
     // Its tile number t of keys; whether these are neighbors or listed.
-    __device__ __forceinline__ int key_tile(const Problem&, int t) const { return first + t; }
-    __device__ __forceinline__ bool is_listed(const Problem&) const { return false; }
-    __device__ __forceinline__ int rows(const Problem& a) const { return a.S_q; }
-    __device__ __forceinline__ int first_key_of(const Problem&, int /*row*/) const { return 0; }
-    __device__ __forceinline__ int end_of_keys(const Problem& a, int row) const { return keys_seen(a, row); }
+    __device__ __forceinline__ int key_tile(const ForwardProblem&, int t) const { return first + t; }
+    __device__ __forceinline__ bool is_listed(const ForwardProblem&) const { return false; }
+    __device__ __forceinline__ int rows(const ForwardProblem& a) const { return a.S_q; }
+    __device__ __forceinline__ int first_key_of(const ForwardProblem&, int /*row*/) const { return 0; }
+    __device__ __forceinline__ int end_of_keys(const ForwardProblem& a, int row) const { return keys_seen(a, row); }
 };
 
 // The order of a CTA's work tiles. Producer and consumers go through the same ones, without a counter in memory. Where
@@ -75,7 +76,7 @@ template <Order ORDER>
 class TileOrder {
   public:
     // False if there is none left.
-    __device__ __forceinline__ bool take(const Problem& a, int& batch_head, int& q_block) {
+    __device__ __forceinline__ bool take(const ForwardProblem& a, int& batch_head, int& q_block) {
         const int last = a.q_blocks - 1;
         if (!a.causal) {
             const int number = snake();
@@ -104,7 +105,7 @@ class TileOrder {
 template <class S>
 class TileScheduler : TileOrder<S::ORDER> {
   public:
-    __device__ __forceinline__ explicit TileScheduler(const Problem& problem) : a(problem) {}
+    __device__ __forceinline__ explicit TileScheduler(const ForwardProblem& problem) : a(problem) {}
 
     // False if there is none left.
     __device__ __forceinline__ bool take(WorkTile& tile) {
@@ -117,13 +118,13 @@ class TileScheduler : TileOrder<S::ORDER> {
     }
 
   private:
-    const Problem& a;
+    const ForwardProblem& a;
 };
 
 // ------------------------------------------------------------------------------------------------- options
 
 // FlashArguments as the kernel takes them; names as there.
-struct BandProblem : Problem {
+struct BandProblem : ForwardProblem {
     int window_left, window_right;
     bool hides_later, lower_right;  // hides_later: FlashArguments::causal
     int batch;
@@ -266,9 +267,9 @@ class BandScheduler : TileOrder<S::ORDER> {
 // All but the tensor maps. Returns how many CTAs there should be.   B_r: rows of a CTA
 //   Arguments: FlashArguments
 template <class Arguments>
-int set_work(Problem& p, const Arguments& a, int B_r) {
+int set_work(ForwardProblem& p, const Arguments& a, int B_r) {
     const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
-    p.out = a.out;
+    p.out = a.out, p.by_rows = a.out_strides.row != a.head_dim;
     p.lse = a.lse;
     p.factor = a.scale * LOG2_E;
     p.S_q = static_cast<int>(a.S_q), p.S_k = static_cast<int>(a.S_k), p.head_dim = a.head_dim;

@@ -15,7 +15,7 @@
 #include "common/kernels/sparse/sparse.h"
 
 // SparseArguments as the kernel takes them; names as there.
-struct SparseProblem : Problem {
+struct SparseProblem : ForwardProblem {
     int key_step, key_offset, key_end;  // key_end: the position that a key after the last would have
     int window;
     bool hides_later;  // SparseArguments::causal

@@ -53,3 +53,14 @@ def test_what_hidden_keys_hold_reaches_nobody_in_float32(ops, head_dim, bad):
     out = call(query, key, value, True)
     assert max_error_of(out[:, :, :200], clean[:, :, :200].double()) <= 4e-6 * float(clean.abs().max())
     assert not bool(out[:, :, 200:, 3].isfinite().any()) and bool(out[:, :, 200:230, 4:].isfinite().all())
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_an_output_by_rows_of_bfloat16(ops, head_dim):
+    query, key, value = tensors(ops, torch.bfloat16, 150, 150, head_dim, batch=2, heads=4, kv_heads=2)[:3]
+    value[1, 0, 90, 3] = math.nan  # the rows that see it are computed again
+    assert flash.kernel_of(ops, query, key, value, causal=True) == "wgmma"
+    out = ops.flash_attention_rows(query, key, value, True)
+    assert out.shape == (2, 150, 4, head_dim) and bool(out[1, 90:, :2, 3].isnan().all())
+    expected = ops.flash_attention(query, key, value, True)
+    torch.testing.assert_close(out.transpose(1, 2), expected, rtol=0, atol=0, equal_nan=True)

@@ -91,7 +91,9 @@ def test_queries_keys_and_values_go_where_attention_reads_them(ops, dtype, batch
 )
 def test_bad_arguments_are_named(ops, change, words):
     shapes = {"x": (5, 48), "weight": (144, 48), "bias": (144,), "k_cache": (1, 2, 6, 24), "v_cache": (1, 2, 6, 24)}
-    given = {name: torch.zeros(shape, dtype=torch.float16, device=ops.device) for name, shape in (shapes | change).items()}
+    given = {
+        name: torch.zeros(shape, dtype=torch.float16, device=ops.device) for name, shape in (shapes | change).items()
+    }
     with pytest.raises(ValueError, match=words):
         ops.linear_qkv(**given)
 

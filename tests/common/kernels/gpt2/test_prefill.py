@@ -92,7 +92,10 @@ def test_the_last_rows_go_on(tuned, dtype):
     rows = [sequence * seq_len + position for sequence, position in enumerate(positions.tolist())]
     assert torch.equal(tuned.gpt2.last_rows(x, heads, positions, head, residual), heads[rows])
     assert torch.equal(residual, x[rows].float())
-    for wrong, words in (({"x": x[:14], "heads": heads[:14]}, "must be a multiple"), ({"positions": positions[:2]}, "rows must be 3")):
+    for wrong, words in (
+        ({"x": x[:14], "heads": heads[:14]}, "must be a multiple"),
+        ({"positions": positions[:2]}, "rows must be 3"),
+    ):
         given = {"x": x, "heads": heads, "positions": positions, "head": head, "residual": residual} | wrong
         with pytest.raises(ValueError, match=words):
             tuned.gpt2.last_rows(**given)
