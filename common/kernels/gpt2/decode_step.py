@@ -134,7 +134,7 @@ class TorchStep:
         self.advance(self.state.choose(F.linear(normed, self.weights.head).float(), sampled))
 
     def finish(self, x: Tensor, heads: Tensor, sampled: bool) -> None:
-        """The end of a prefill: what up_to_last_attention returned, [batch * seq_len, width] each -> the first tokens."""
+        """The end of a prefill, from what up_to_last_attention returned, [batch * seq_len, width] each."""
         self.advance(first_tokens(self.weights, self.kernels, self.state, x, heads, sampled))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.weights import Affine, Weights
 
-# attend(layer, normed): what the attention of a layer is given, normalized [rows, width] -> the heads' outputs, the same
+# attend(layer, normed): a layer's attention: its normalized input [rows, width] -> the heads' outputs [rows, width]
 Attend = Callable[[int, Tensor], Tensor]
 
 

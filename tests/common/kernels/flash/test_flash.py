@@ -192,7 +192,7 @@ def test_inputs_of_any_strides(ops, kind, head_dim, layout):
 
 @pytest.mark.parametrize("head_dim", [7, 64])
 def test_an_output_by_rows(ops, kind, head_dim):
-    """Also of keys and values that are the beginning of a cache, and of rows that a NaN makes the kernel compute again."""
+    """Keys and values are the beginning of a cache; rows that see a NaN are computed again."""
     query, key, value = tensors(ops, kind, seq_q=65, seq_k=133, head_dim=head_dim)
     key, value = key[:, :, :65], value[:, :, :65]
     value[0, 0, 30] = torch.nan

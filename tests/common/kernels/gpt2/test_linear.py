@@ -29,7 +29,7 @@ def numbers(ops, *shapes, dtype=torch.float16):
 
 
 def assert_near(found, x, weight, exact):
-    """Each rounded once, of sums in float32: an addend's rounding is 2^-24 of the sum of magnitudes, K of them at most."""
+    """Sums in float32, each addition off by at most 2^-24 of the sum of magnitudes, then rounded once."""
     eps, K = torch.finfo(found.dtype).eps, weight.size(1)
     sums = x.double().abs() @ weight.double().abs().t()
     bound = eps * exact.abs() + (K + 8) * 2.0**-24 * sums.view(exact.shape) + 1e-6
