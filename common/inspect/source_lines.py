@@ -50,6 +50,11 @@ class Place:
     instance: str = field(default="", compare=False)
 
     @property
+    def at(self) -> tuple[str, int]:
+        """The file and the line alone."""
+        return self.file, self.line
+
+    @property
     def shown(self) -> str:
         """ "task2/attention_kernel.cu:71", relative to the working directory."""
         return f"{shown_path(Path(self.file))}:{self.line}"
