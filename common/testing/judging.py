@@ -26,10 +26,8 @@ from torch import Tensor
 
 from common.diagnosis.diagnose import UNSTEADY, diagnose, matching
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan, wrong_mask
-from common.diagnosis.mistakes.known import Words, any_mistakes
-from common.diagnosis.mistakes.layouts import layout_mistakes
-from common.diagnosis.mistakes.read_scores import explain_scores, explain_sums
-from common.diagnosis.mistakes.weights import explain_weights
+from common.diagnosis.mistakes.known import Words, any_mistakes, layout_mistakes
+from common.diagnosis.mistakes.weights import explain_scores, explain_sums, explain_weights
 from common.diagnosis.stages import show_stages
 from common.reference.bounds import max_error_of
 from common.testing.calling import BARE, Around, Called, Caller, CallFailed, caller_of

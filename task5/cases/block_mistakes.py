@@ -14,10 +14,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention_output import attention_mistakes
+from common.diagnosis.mistakes.attention import attention_mistakes
 from common.diagnosis.mistakes.formulas import varied
 from common.diagnosis.mistakes.known import Mistake, Words
-from common.diagnosis.mistakes.masks import known as of_masks
+from common.diagnosis.mistakes.scores import known as of_scores
 from common.diagnosis.mistakes.tile_loop import Tiles
 from common.reference import oracle as right
 from task5.cases.strided_mistakes import B_C, OF_A_MASK_ARGUMENT
@@ -180,7 +180,7 @@ def _causal_mistakes(listed: _Listed) -> list[Mistake]:
         known("causal ignored inside diagonal blocks", listed.answer(visited)),
         known("diagonal left out", listed.answer(blocks & (key // B_C < row // ROWS))),
         known("mask counted within the tile", listed.answer(visited & (key % B_C <= row % ROWS))),
-        of_masks("masked scores are 0", lambda: right.softmax(zeros) @ listed.values),
+        of_scores("masked scores are 0", lambda: right.softmax(zeros) @ listed.values),
         of_strided("mask of the warp's first row", listed.answer(visited & (key <= warp_row))),
         *(
             one

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention_output import attention_mistakes
+from common.diagnosis.mistakes.attention import attention_mistakes
 from common.diagnosis.mistakes.formulas import varied
 from common.diagnosis.mistakes.known import Mistake, Words
-from common.diagnosis.mistakes.masks import known as of_masks
+from common.diagnosis.mistakes.scores import known as of_scores
 from common.diagnosis.mistakes.tile_loop import Tiles, tile_loop_mistakes
 from common.reference import oracle as right
 from task5.given.reference import naive_strided_attention, strided_mask, strided_positions
@@ -162,6 +162,6 @@ def _causal_mistakes(loop: _Loop) -> list[Mistake]:
         *each("mask of the warp's first row", loop.exists & (loop.position <= loop.row // WARP_ROWS * WARP_ROWS)),
         known("masked row is NaN", lambda: torch.where(blind, math.nan, loop.answer()())),
         known("mask counted within the tile", loop.answer(loop.exists & (loop.position <= loop.row % B_R))),
-        of_masks("masked scores are 0", loop.answer(hidden=0.0)),
+        of_scores("masked scores are 0", loop.answer(hidden=0.0)),
         known("tiles on the diagonal left out", loop.answer(end=loop.before(loop.q_start))),
     ]

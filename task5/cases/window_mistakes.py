@@ -9,10 +9,10 @@ import math
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention_output import attention_mistakes
+from common.diagnosis.mistakes.attention import attention_mistakes
 from common.diagnosis.mistakes.formulas import varied
 from common.diagnosis.mistakes.known import Mistake, Words
-from common.diagnosis.mistakes.masks import known as of_masks
+from common.diagnosis.mistakes.scores import known as of_scores
 from common.diagnosis.mistakes.tile_loop import Tiles
 from task5.cases.strided_mistakes import B_C, B_R, OF_A_MASK_ARGUMENT, WARP_ROWS
 from task5.given.reference import sliding_window_mask
@@ -139,7 +139,7 @@ def _mask_mistakes(band: _Band) -> list[Mistake]:
                 & band.exists
             ),
         ),
-        of_masks("masked scores are 0", band.answer(hidden=0.0)),
+        of_scores("masked scores are 0", band.answer(hidden=0.0)),
         known(
             "padding counts",
             band.answer((band.ahead > -band.window) & (band.ahead < (1 if band.causal else band.window))),

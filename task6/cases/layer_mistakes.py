@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention_output import known as of_attention
+from common.diagnosis.mistakes.attention import known as of_attention
 from common.diagnosis.mistakes.known import Mistake, Words
 from common.reference import oracle as reference
 from task6.cases.mistakes import GROUPS, block_mistakes

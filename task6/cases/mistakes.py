@@ -15,11 +15,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention_output import attention_mistakes
-from common.diagnosis.mistakes.attention_output import known as of_attention
+from common.diagnosis.mistakes.attention import attention_mistakes
+from common.diagnosis.mistakes.attention import known as of_attention
 from common.diagnosis.mistakes.formulas import computed, misread, varied_by, without
 from common.diagnosis.mistakes.known import Mistake, Words
-from common.diagnosis.mistakes.softmax_formulas import MOST_SCORES, STEP, state_after
+from common.diagnosis.mistakes.softmax import MOST_SCORES, STEP, state_after
 from common.reference import oracle as reference
 
 WARPS, KEYS = 8, 8  # of decode_attention.cu: warps per block, keys that a warp takes at once

@@ -26,7 +26,6 @@ _FAMILIES = {
     "common/diagnosis/mistakes/formulas": "formulas with one thing wrong",
     "common/diagnosis/mistakes/inferring": "conclusions from the numbers",
     "common/diagnosis/mistakes/weights": "conclusions from the numbers",
-    "common/diagnosis/mistakes/read_scores": "conclusions from the numbers",
     "common/diagnosis/mistakes": "known mistakes in `mistakes/`",
     "task7/cases/inferring": "conclusions from the numbers",
     "task": "known mistakes in `taskN/cases/`",

@@ -4,8 +4,7 @@
     tile_loop_mistakes(query, key, value, causal, scale, B_r, B_c, ...)    every mistake of such a loop
     Tiles(query, key, value, scale, B_r, B_c)                              the answer of a loop with one thing wrong
 
-They come on top of those in attention.py; see known.py for what a Mistake is. Where overflow or
-underflow is the mistake, it is computed in float32.
+They come on top of those in attention.py.
 """
 
 import math
@@ -16,9 +15,9 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import varied, without
 from common.diagnosis.mistakes.known import TILES, Mistake, Words
-from common.diagnosis.mistakes.masks import known as of_masks
-from common.diagnosis.mistakes.online_softmax import known as of_states
-from common.diagnosis.mistakes.softmax_formulas import STEP, tile_formulas, tile_loop
+from common.diagnosis.mistakes.scores import known as of_scores
+from common.diagnosis.mistakes.softmax import STEP, tile_formulas, tile_loop
+from common.diagnosis.mistakes.softmax import known as of_states
 from common.reference import oracle as right
 
 known = Words(__file__)
@@ -52,7 +51,7 @@ def tile_loop_mistakes(
 ) -> list[Mistake]:
     """Wrong answers of attention tile by tile; query [..., S_q, head_dim], key and value [..., S_k, head_dim].
 
-    They come on top of common.diagnosis.mistakes.attention_output.
+    They come on top of common.diagnosis.mistakes.attention.
     """
     s = right.scores(query, key, causal, scale, lower_right=lower_right)
 
@@ -66,7 +65,7 @@ def tile_loop_mistakes(
         known("divides instead of rescaling", lambda: loop(STEP.replace("rescale * O", INVERSE))),
         known("maximum of the tile", lambda: loop(without(OF_TILE, "rescale", ("l", "O")))),
         known("maximum of the tile (kept as m)", lambda: in_float32(OF_TILE)),
-        of_states("maximum starts at 0", lambda: in_float32(STEP, 0.0)),
+        of_states("maximum starts at 0 (the running one)", lambda: in_float32(STEP, 0.0)),
         known("normalized in every tile", lambda: loop(f"{STEP}O = divided(O, l)\n")),
         known("masked row is NaN", lambda: loop(STEP.replace("shift_of(m_new)", "m_new"))),
     ]
@@ -159,7 +158,7 @@ def _visited_tile_mistakes(on: Tiles, diagonal: int | None) -> list[Mistake]:
         ),
         known("tiles on the diagonal left out (the last)", on.answer(sees & (tile < tiles - 1)), B_c=B_c),
         known("mask counted within the tile", on.answer((on.key % B_c <= on.row - on.q_start) & visits & on.exists)),
-        of_masks("masked scores are 0", on.answer(sees, end=tiles * B_c, hidden=0.0)),
+        of_scores("masked scores are 0", on.answer(sees, end=tiles * B_c, hidden=0.0)),
     ]
     places = {"q_start": on.q_start, "row": on.row - on.q_start, "k_start": tile * B_c, "key": on.key % B_c}
     line = HIDDEN.replace("q_start", "q_start + diagonal") if diagonal else HIDDEN

@@ -7,7 +7,7 @@ import torch
 from rich.console import Console
 
 from common.diagnosis.diagnose import Diagnosis
-from common.diagnosis.row_factors import BARRIER
+from common.diagnosis.slices import BARRIER
 from common.diagnosis.stages import show_stages
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.failures import causes_of, print_failures
