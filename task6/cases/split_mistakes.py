@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,7 +19,7 @@ from common.diagnosis.mistakes.formulas import varied
 from common.diagnosis.mistakes.known import Inference, Mistake, Words
 from common.diagnosis.mistakes.merge import merge_mistakes
 from common.reference import oracle as reference
-from task6.cases.mistakes import block_mistakes
+from task6.cases.mistakes import Attend, block_mistakes
 
 known = Words(__file__)
 PART = """\
@@ -83,7 +81,12 @@ def _of_wrong_parts(
     ]
 
 
-def outs_of(s: Tensor, value: Tensor, slices: list[list[slice]], attend: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def attention_of(s: Tensor, value: Tensor) -> Tensor:
+    """softmax(s) @ value."""
+    return reference.softmax(s) @ value
+
+
+def outs_of(s: Tensor, value: Tensor, slices: list[list[slice]], attend: Attend = attention_of) -> Tensor:
     """outs [splits, batch * heads, head_dim]: attend(scores, values) of each part; zeros where there are no keys."""
 
     def one(b: int, keys: slice) -> Tensor:
@@ -105,15 +108,10 @@ def lse_of(s: Tensor, slices: list[list[slice]]) -> Tensor:
     return torch.stack(parts).flatten(1)
 
 
-def attention_of(s: Tensor, value: Tensor) -> Tensor:
-    """softmax(s) @ value."""
-    return reference.softmax(s) @ value
-
-
 def parts_of(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> tuple[Tensor, Tensor]:
     """What decode_attention_split must give: (outs, lse); s and value are what `seen` gives."""
     slices = part_slices(lengths, s.size(-1), splits)
-    return outs_of(s, value, slices, attention_of), lse_of(s, slices)
+    return outs_of(s, value, slices), lse_of(s, slices)
 
 
 def split_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
@@ -127,14 +125,11 @@ def split_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> li
     def merged(outs: Tensor, weights_of: Tensor = lse) -> Tensor:
         return (reference.softmax(weights_of.T).T[..., None] * outs).sum(0).view(shape)
 
-    def rounded_down() -> Tensor:
-        slices = part_slices(lengths, s.size(-1), splits, rounded_up=False)
-        return merged(outs_of(s, value, slices, attention_of), lse_of(s, slices))
-
+    down = part_slices(lengths, s.size(-1), splits, rounded_up=False)
     return [
         *(one.then(as_shape) for one in merge_mistakes(outs, lse) if not isinstance(one, Inference)),
         known("lse in base 2", lambda: merged(outs, lse / math.log(2))),
-        known("keys per part rounded down", rounded_down),
+        known("keys per part rounded down", lambda: merged(outs_of(s, value, down), lse_of(s, down))),
         *(one.then(merged) for one in _block_mistakes_of_parts(s, value, lengths, splits)),
     ]
 
@@ -142,15 +137,7 @@ def split_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> li
 def _block_mistakes_of_parts(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
     """outs with a mistake of block_mistakes in every part."""
     slices = part_slices(lengths, s.size(-1), splits)
-
-    def outs(number: int) -> Tensor:
-        return outs_of(s, value, slices, lambda s, v: block_mistakes(s, v)[number].answer())
-
-    return [
-        replace(one, answer=partial(outs, number))
-        for number, one in enumerate(block_mistakes(s, value))
-        if not one.vague
-    ]
+    return block_mistakes(lambda attend: outs_of(s, value, slices, attend))
 
 
 def split_outs_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
@@ -158,8 +145,8 @@ def split_outs_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) 
     rounded_down = part_slices(lengths, s.size(-1), splits, rounded_up=False)
     return [
         known("every part has all keys", lambda: attention_of(s, value).flatten(0, 2).expand(splits, -1, -1)),
-        known("keys per part rounded down", lambda: outs_of(s, value, rounded_down, attention_of)),
-        *_of_wrong_parts(lengths, s.size(-1), splits, lambda slices: outs_of(s, value, slices, attention_of)),
+        known("keys per part rounded down", lambda: outs_of(s, value, rounded_down)),
+        *_of_wrong_parts(lengths, s.size(-1), splits, lambda slices: outs_of(s, value, slices)),
         *_block_mistakes_of_parts(s, value, lengths, splits),
     ]
 
