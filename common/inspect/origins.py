@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from tree_sitter import Node
 
@@ -215,7 +216,7 @@ def _receivers(array: str, source: Source) -> Iterator[tuple[Function, str, Call
                 break
 
 
-def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
+def calls(place: Place, launch: Place | None) -> list[Place]:
     """The calls through which the code at `place` got its arguments, from the inside out: those on the device, the
     launch, and those of the function of the file that launches. Each with its whole statement; empty where they cannot
     be read."""
@@ -226,7 +227,7 @@ def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
         if statement is not None:
             every = [each for each in walk(around.body) if one == launch and line_of(each) == one.line]
             launches = (each for each in every if each.type == "expression_statement" and "<<<" in text_of(each))
-            found.append((one, " ".join(text_of(next(launches, statement)).split())))
+            found.append(replace(one, statement=" ".join(text_of(next(launches, statement)).split())))
     return found
 
 

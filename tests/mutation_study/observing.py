@@ -141,7 +141,7 @@ def _findings(groups: Iterable[Group]) -> Iterator[Claim]:
         if group.first.launch and not places:
             places = [group.first.launch]
         if number == 0:
-            places += [place for _, made in made_in(group.first) for place, _ in made]
+            places += [place for _, made in made_in(group.first) for place in made]
         says = explained(group.first) + f" {OR_AN_INDEX}" * may_be_the_index(group.first)
         yield Claim("finding", group.kind, says, _lines_of(places), str(rule_of(group.kind)))
 

@@ -82,7 +82,7 @@ def test_the_calls_that_pass_the_arguments(tmp_path: Path) -> None:
     file = tmp_path / "product.cu"
     file.write_text(CALLED)
     inside = Place(str(file), 2, "load_tile", (Place(str(file), 7, "product"),))
-    told = [(place.line, text) for place, text in calls(inside, Place(str(file), 12))]
+    told = [(one.line, one.text) for one in calls(inside, Place(str(file), 12))]
     assert told == [
         (7, "load_tile(a_tile, a, M, K);"),
         (12, "product<<<M, 32>>>( a, c, M, K);"),
@@ -90,7 +90,7 @@ def test_the_calls_that_pass_the_arguments(tmp_path: Path) -> None:
     ]
     assert calls(Place(str(file), 8), None) == []
     file.write_text(CALLED.replace("    product<<<", "    check(M); product<<<"))
-    assert "product<<<M, 32>>>( a, c, M, K);" in [text for _, text in calls(inside, Place(str(file), 12))]
+    assert "product<<<M, 32>>>( a, c, M, K);" in [one.text for one in calls(inside, Place(str(file), 12))]
 
 
 def test_an_array_is_written_by_the_function_it_is_handed_to(tmp_path: Path) -> None:

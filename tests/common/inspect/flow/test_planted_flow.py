@@ -196,7 +196,7 @@ def test_what_flowed_wrong_is_told(task, mistake, case, kind, says, line):
     assert finding.kind == kind
     assert re.search(says, finding.detail), finding.detail
     shown = [access.place.text for access in finding.accesses]
-    shown += [text for _, places in made_in(finding) for _, text in places]
+    shown += [one.text for _, places in made_in(finding) for one in places]
     assert any(re.search(line, text) for text in shown), shown
 
 
@@ -296,7 +296,7 @@ def test_what_is_passed_for_the_bound_of_a_loop_is_among_what_decides():
     ops = TASK6.operators("begin_in_splits", "simulator", checked=True)
     (finding,) = followed_in(ops, CASES["task6"]["split: outputs of 4 parts, 2 heads"])
     decided = next(lines for what, lines in made_in(finding) if what.startswith("Whether that line runs"))
-    assert any("begin = (planted" in text for _, text in decided), decided
+    assert any("begin = (planted" in one.text for one in decided), decided
 
 
 @pytest.mark.slow
