@@ -53,6 +53,12 @@ def place(index, axes) -> str:
     return ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=True))
 
 
+def touched(wrong: Tensor, axis: int) -> Tensor:
+    """bool [size of the axis]: the indices along it at which anything is wrong."""
+    others = [other for other in range(wrong.dim()) if other != axis]
+    return wrong.amax(others) if others else wrong
+
+
 def nameless_nan(out: Tensor, ref: Tensor) -> Tensor:
     """True where out is NaN, ref is not, and its bits do not say where it comes from: GPU arithmetic drops them."""
     known = unwritten_mask(out)
@@ -85,9 +91,7 @@ def locate(
     ]
     says += _not_finite(out, ref, axes, nan_from)
     for axis, name in enumerate(axes):
-        others = [other for other in range(wrong.dim()) if other != axis]
-        touched = wrong.amax(others) if others else wrong
-        if sentence := _along(name, touched):
+        if sentence := _along(name, touched(wrong, axis)):
             says.append(sentence)
     if not torch.isfinite(out[wrong]).all():
         return says
@@ -130,10 +134,10 @@ def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...], nan_from: Mappi
     return says
 
 
-def _along(name: str, touched: Tensor) -> str:
+def _along(name: str, wrong: Tensor) -> str:
     """What the indices with a wrong element have in common along one axis; "" if nothing that helps."""
-    size = touched.numel()
-    indices = touched.nonzero().flatten()
+    size = wrong.numel()
+    indices = wrong.nonzero().flatten()
     first, last, count = int(indices[0]), int(indices[-1]), indices.numel()
     if count == size:
         return ""

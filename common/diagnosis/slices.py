@@ -17,7 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from common.diagnosis.locating import SEPARATION, wrong_mask
+from common.diagnosis.locating import SEPARATION, touched, wrong_mask
 from common.diagnosis.mistakes.known import Words
 
 known = Words(__file__)
@@ -46,22 +46,21 @@ def explain_slices(
         return None
     best: tuple[float, str] | None = None
     for axis, name in enumerate(axes):
-        others = [other for other in range(out.dim()) if other != axis]
-        touched = wrong.amax(others) if others else wrong
-        count, size = int(touched.sum()), touched.numel()
-        rest = ref.index_select(axis, (~touched).nonzero().flatten())
+        here = touched(wrong, axis)
+        count, size = int(here.sum()), here.numel()
+        rest = ref.index_select(axis, (~here).nonzero().flatten())
         if of_keys and axis < out.dim() - 1:
             continue
-        if count == size or bool(out.index_select(axis, touched.nonzero().flatten()).any()) or not bool(rest.any()):
+        if count == size or bool(out.index_select(axis, here.nonzero().flatten()).any()) or not bool(rest.any()):
             continue
         if best is None or count / size < best[0]:
-            best = count / size, f"{_listed(name, touched)} (of {size})"
+            best = count / size, f"{_listed(name, here)} (of {size})"
     return known.says("slices never computed", where=best[1]) if best else None
 
 
-def _listed(name: str, touched: Tensor) -> str:
-    """ "row 3", "row 32 to 63" or the first four; touched [size] bool."""
-    places = touched.nonzero().flatten().tolist()
+def _listed(name: str, here: Tensor) -> str:
+    """ "row 3", "row 32 to 63" or the first four; here [size] bool."""
+    places = here.nonzero().flatten().tolist()
     first, last, count = places[0], places[-1], len(places)
     if count == 1:
         return f"{name} {first}"

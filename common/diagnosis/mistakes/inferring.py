@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common.diagnosis.locating import SEPARATION, place, wrong_mask
+from common.diagnosis.locating import SEPARATION, place, touched, wrong_mask
 from common.diagnosis.mistakes.known import Inference, Mistake, Words
 
 known = Words(__file__)
@@ -78,18 +78,17 @@ def _where(wrong: Tensor, axes: tuple[str, ...]) -> str:
     best = ""
     share = 1.0
     for axis, name in enumerate(axes):
-        others = [other for other in range(wrong.dim()) if other != axis]
-        touched = wrong.amax(others) if others else wrong
-        indices = touched.nonzero().flatten().tolist()
-        if len(indices) / touched.numel() < share:
-            share = len(indices) / touched.numel()
+        here = touched(wrong, axis)
+        indices = here.nonzero().flatten().tolist()
+        if len(indices) / here.numel() < share:
+            share = len(indices) / here.numel()
             first, last = indices[0], indices[-1]
             if len(indices) == 1:
                 best = f"{name} {first} only"
             elif len(indices) == last - first + 1:
-                best = f"{name} {first} to {last} (of {touched.numel()}) only"
+                best = f"{name} {first} to {last} (of {here.numel()}) only"
             else:
-                best = f"{len(indices)} of {touched.numel()} values of {name}, from {first} on"
+                best = f"{len(indices)} of {here.numel()} values of {name}, from {first} on"
     return best or f"part of the output, first at {place(tuple(wrong.nonzero()[0].tolist()), axes)}"
 
 
