@@ -27,18 +27,10 @@ PLANTED = [
     ("diagonal_hidden", SHORTER, "mask off by one", "j <= i - 90, the last one included"),
     ("sees_one_ahead", CAUSAL, "mask off by one", r"query i sees key i \+ 1"),
     ("sees_one_ahead", LOWER_RIGHT, "mask off by one", r"query i sees key i \+ 90 \+ 1"),
-    (
-        "mask_without_k_start",
-        CAUSAL,
-        "hidden = key > row + q_start",
-        r"it should be `hidden = key > row \+ \(q_start - k",
-    ),
-    (
-        "mask_without_q_start",
-        CAUSAL,
-        "hidden = key > row + -k_start",
-        r"it should be `hidden = key > row \+ \(q_start - k",
-    ),
+    ("mask_without_k_start", CAUSAL, "hidden = key > row + q_start",
+     r"it should be `hidden = key > row \+ \(q_start - k"),
+    ("mask_without_q_start", CAUSAL, "hidden = key > row + -k_start",
+     r"it should be `hidden = key > row \+ \(q_start - k"),
     ("mask_of_the_wrong_sign", CAUSAL, "hidden = key > row - (q_start - k_start)", r"\+ \(q_start - k_start\)`"),
     ("masked_with_0", CAUSAL, "masked scores are 0", r"exp\(0\) is 1"),
     ("masked_with_0", LOWER_RIGHT, "masked scores are 0", r"exp\(0\) is 1"),
@@ -66,12 +58,8 @@ PLANTED = [
     ("V_of_the_first_head", FALLING, "V of the first matrix", "the matrix's offset is missing"),
     ("loop_ends_at_q_start", CAUSAL, "tiles on the diagonal left out", "where the first query of the tile stops"),
     ("loop_ends_a_tile_early", CAUSAL, "tiles on the diagonal left out", "the loop over keys ends"),
-    (
-        "loop_ends_a_tile_early",
-        LOWER_RIGHT,
-        "tiles on the diagonal left out",
-        r"one tile of B_c = \d+ keys too early|the loop over keys ends",
-    ),
+    ("loop_ends_a_tile_early", LOWER_RIGHT, "tiles on the diagonal left out",
+     r"one tile of B_c = \d+ keys too early|the loop over keys ends"),
     ("loop_not_aligned", LOWER_RIGHT, "alignment left out of the loop", "it must go S_k - S_q = 90 keys further"),
     ("last_tile_dropped", RAGGED, "last tile dropped", r"Only the first \d+ of the 203 keys"),
     ("mask_within_the_tile", CAUSAL, "mask counted within the tile", "Add q_start and k_start"),
@@ -82,7 +70,7 @@ PLANTED = [
     ("aligned_to_the_start", SHORTER, "causal mask counted from the start", r"j <= i \+ S_k - S_q \(= i - 90\)"),
     ("aligned_to_the_end", LONGER, "causal mask counted from the end", "both count from the start"),
     ("aligned_the_wrong_way", LOWER_RIGHT, "causal mask shifted the wrong way", r"it must be j <= i \+ S_k - S_q"),
-]
+]  # fmt: skip
 RACES = [
     ("padding_not_written", SMALL, "a tile's padding must be set to 0"),
     ("rows_of_D_floats", SMALL, "elements are wrong"),
