@@ -72,11 +72,8 @@ def tile_loop_mistakes(
     found += rescale_mistakes(s, value, B_c) + tile_formulas(s, value, B_c)
     whole = (key.size(-2) - 1) // B_c * B_c
     if whole and (B_c not in TILES or key.size(-2) % B_c == 0):
-        found.append(
-            known(
-                "last tile dropped", lambda: right.softmax(s[..., :whole]) @ value[..., :whole, :], whole=whole, B_c=B_c
-            )
-        )
+        first = lambda: right.softmax(s[..., :whole]) @ value[..., :whole, :]  # noqa: E731
+        found.append(known("last tile dropped", first, whole=whole, B_c=B_c))
     diagonal = key.size(-2) - query.size(-2) if lower_right else 0
     return found + _visited_tile_mistakes(Tiles(query, key, value, scale, B_r, B_c), diagonal if causal else None)
 
@@ -139,43 +136,40 @@ def _visited_tile_mistakes(on: Tiles, diagonal: int | None) -> list[Mistake]:
         return (key.clamp(0, on.seq_k) + B_c - 1) // B_c
 
     tiles = before(on.q_start + on.B_r + diagonal) if causal else before(last + 1)
-    sees, visits = on.key <= last, tile < tiles
+    sees, visits, below = on.key <= last, (tile < tiles) & on.exists, on.key <= on.row + (diagonal or 0)
     found = [known("only the last tile", on.answer(sees & (tile == tiles - 1)))]
     if on.padding:
-        counted = visits & (on.key <= on.row + diagonal) if causal else visits
+        counted = (tile < tiles) & (below if causal else True)
         found.append(known("padding counts", on.answer(counted), full=B_c - on.padding, B_c=B_c))
     if not causal:
         return found
     shift = f" + {diagonal}" if diagonal > 0 else f" - {-diagonal}" if diagonal else ""
-    where = f"q_start{shift}"
     first_last = on.q_start + diagonal  # the last key that the first row of the tile sees
+    told = {"where": f"q_start{shift}", "B_c": B_c}
     found += [
-        known("tiles on the diagonal left out", on.answer(sees & (tile < before(first_last))), where=where),
-        known(
-            "tiles on the diagonal left out (after the first)",
-            on.answer(sees & (tile <= first_last // B_c)),
-            where=where,
-        ),
-        known("tiles on the diagonal left out (the last)", on.answer(sees & (tile < tiles - 1)), B_c=B_c),
-        known("mask counted within the tile", on.answer((on.key % B_c <= on.row - on.q_start) & visits & on.exists)),
+        known(key, on.answer(sees & visited), **told)
+        for key, visited in (
+            ("tiles on the diagonal left out", tile < before(first_last)),
+            ("tiles on the diagonal left out (after the first)", tile <= first_last // B_c),
+            ("tiles on the diagonal left out (the last)", tile < tiles - 1),
+        )
+    ]
+    found += [
+        known("mask counted within the tile", on.answer((on.key % B_c <= on.row - on.q_start) & visits)),
         of_scores("masked scores are 0", on.answer(sees, end=tiles * B_c, hidden=0.0)),
     ]
     places = {"q_start": on.q_start, "row": on.row - on.q_start, "k_start": tile * B_c, "key": on.key % B_c}
     line = HIDDEN.replace("q_start", "q_start + diagonal") if diagonal else HIDDEN
-    found += varied(
-        line, places | {"diagonal": diagonal}, lambda after: on.answer(~after["hidden"] & visits & on.exists)()
-    )
+    found += varied(line, places | {"diagonal": diagonal}, lambda after: on.answer(~after["hidden"] & visits)())
     ends_with_the_queries = before((on.q_start + on.B_r).clamp(max=len(on.row)) + diagonal)
-    for seen in (visits & on.exists, (tile < ends_with_the_queries) & on.exists):
-        found += [
-            known("mask off by one", on.answer((on.key <= on.row + diagonal + 1) & seen), shift=shift),
-            known("causal mask missing", on.answer(seen), shift=shift),
-        ]
+    for seen in (visits, (tile < ends_with_the_queries) & on.exists):
+        one_late = (on.key <= on.row + diagonal + 1) & seen
+        found.append(known("mask off by one", on.answer(one_late), shift=shift))
+        found.append(known("causal mask missing", on.answer(seen), shift=shift))
     if diagonal > 0:
         cut = sees & (tile < before(on.q_start + on.B_r))
         found.append(known("alignment left out of the loop", on.answer(cut), diagonal=diagonal))
     if bool((blind := (last < 0) & (tiles > 0)).any()):
-        found.append(
-            known("masked row is NaN (no key in a tile)", lambda: torch.where(blind, math.nan, on.answer(sees)()))
-        )
+        of_nan = lambda: torch.where(blind, math.nan, on.answer(sees)())  # noqa: E731
+        found.append(known("masked row is NaN (no key in a tile)", of_nan))
     return found
