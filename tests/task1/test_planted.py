@@ -193,7 +193,6 @@ KERNEL = [
     ("masked_with_a_large_number", PADDING, "masked row is uniform", "gives the mean of V"),
     ("zero_over_zero", MASKED_ROW, "masked row is NaN", "so is 0 / 0"),
     ("zero_over_zero", PADDING, "masked row is NaN", "so is 0 / 0"),
-    ("zero_over_zero", EMPTY, "masked row is NaN", "so is 0 / 0"),
     ("softmax_forgotten", "full", "softmax missing", "multiplied by the scores S themselves"),
     ("rows_of_one_head", "full", "softmax missing", r"In part of the output, first at batch 0, head 1, row 0"),
 ]  # fmt: skip

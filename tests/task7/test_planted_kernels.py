@@ -56,7 +56,6 @@ PLANTED = [
     ("moments_of_the_residual", "layernorm: 31 columns", "moments of an addend"),
     ("last_row_unwritten", "layernorm: 33 rows of 100", None),
     ("erf", "gelu: below 0", "erf instead of tanh"),
-    ("erf", "gelu: 3,072 columns", "erf instead of tanh"),
     ("no_bias", "gelu: 31 columns", "bias forgotten"),
     ("bias_of_the_row", "gelu: 113 x 203", "bias by row"),
 ]
