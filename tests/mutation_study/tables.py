@@ -27,6 +27,7 @@ _FAMILIES = {
     "common/diagnosis/mistakes/inferring": "conclusions from the numbers",
     "common/diagnosis/mistakes/weights": "conclusions from the numbers",
     "common/diagnosis/mistakes": "known mistakes in `mistakes/`",
+    "task7/cases/mistakes.py  wrong ": "conclusions from the numbers",
     "task": "known mistakes in `taskN/cases/`",
     "common/testing/cases": "known mistakes in `taskN/cases/`",
     "": "conclusions from the numbers",
