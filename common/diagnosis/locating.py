@@ -59,6 +59,12 @@ def touched(wrong: Tensor, axis: int) -> Tensor:
     return wrong.amax(others) if others else wrong
 
 
+def indices_of(here: Tensor) -> tuple[list[int], bool]:
+    """Where a mask [size] is true, and whether without a gap."""
+    places = here.nonzero().flatten().tolist()
+    return places, len(places) == places[-1] - places[0] + 1
+
+
 def nameless_nan(out: Tensor, ref: Tensor) -> Tensor:
     """True where out is NaN, ref is not, and its bits do not say where it comes from: GPU arithmetic drops them."""
     known = unwritten_mask(out)
@@ -137,23 +143,23 @@ def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...], nan_from: Mappi
 def _along(name: str, wrong: Tensor) -> str:
     """What the indices with a wrong element have in common along one axis; "" if nothing that helps."""
     size = wrong.numel()
-    indices = wrong.nonzero().flatten()
-    first, last, count = int(indices[0]), int(indices[-1]), indices.numel()
+    indices, without_gap = indices_of(wrong)
+    first, last, count = indices[0], indices[-1], len(indices)
     if count == size:
         return ""
     if count == 1:
         return f"Only {name} {first} (of {size}) is wrong."
-    if count == last - first + 1:
+    if without_gap:
         if last == size - 1:
             return f"Only {name} >= {first} is wrong (of {size})."
         if first == 0:
             return f"Only {name} < {last + 1} is wrong (of {size})."
         return f"Only {name} {first} to {last} is wrong (of {size})."
     for step in (256, 128, 64, 32, 16, 8, 4, 2):
-        residues = indices.remainder(step)
-        if count > 2 and int(residues.min()) == int(residues.max()):
-            kind = {0: "even", 1: "odd"}[int(residues[0])] if step == 2 else f"% {step} == {int(residues[0])}"
-            all_of_them = " and every one of these" if count == len(range(int(residues[0]), size, step)) else ""
+        residue = first % step
+        if count > 2 and all(one % step == residue for one in indices):
+            kind = ("even", "odd")[residue] if step == 2 else f"% {step} == {residue}"
+            all_of_them = " and every one of these" if count == len(range(residue, size, step)) else ""
             return f"Only {name} {kind} is wrong{all_of_them}."
     return f"{count} of {size} values of {name} are touched, from {first} to {last}."
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from common.diagnosis.locating import SEPARATION, touched, wrong_mask
+from common.diagnosis.locating import SEPARATION, indices_of, touched, wrong_mask
 from common.diagnosis.mistakes.known import Words
 
 known = Words(__file__)
@@ -60,13 +60,10 @@ def explain_slices(
 
 def _listed(name: str, here: Tensor) -> str:
     """ "row 3", "row 32 to 63" or the first four; here [size] bool."""
-    places = here.nonzero().flatten().tolist()
-    first, last, count = places[0], places[-1], len(places)
-    if count == 1:
-        return f"{name} {first}"
-    if count == last - first + 1:
-        return f"{name} {first} to {last}"
-    return f"{name} {_first(places)}"
+    places, without_gap = indices_of(here)
+    if len(places) == 1:
+        return f"{name} {places[0]}"
+    return f"{name} {places[0]} to {places[-1]}" if without_gap else f"{name} {_first(places)}"
 
 
 def _first(places: Sequence[int]) -> str:

@@ -48,6 +48,7 @@ PLANTED = [
     ("assigned_not_added", "A B, 64 x 64 x 64", "last product only", r"\(= for \+=\)"),
     ("maximum_of_half_the_threads", "a peak in the columns of each thread", None, "NaN"),
     ("softmax_of_columns", "113 x 203", "softmax over the wrong axis", "the columns sum to 1 where the rows should"),
+    ("softmax_of_columns", "1023 x 1024", "softmax over the wrong axis", "wrong axis"),
     ("one_column_per_thread", "1025 columns", "unwritten outputs", "1538 of 2050 elements .* Only col >= 256 is wrong"),
     ("last_row_unwritten", "A B, 64 x 64 x 64", "unwritten outputs",
      r"64 of 4096 elements still hold .* Only row 63 \(of 64\)"),

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common.diagnosis.locating import SEPARATION, place, touched, wrong_mask
+from common.diagnosis.locating import SEPARATION, indices_of, place, touched, wrong_mask
 from common.diagnosis.mistakes.known import Inference, Mistake, Words
 
 known = Words(__file__)
@@ -75,20 +75,16 @@ def _partly(
 
 def _where(wrong: Tensor, axes: tuple[str, ...]) -> str:
     """ "row 3 to 7", of the axis along which the fewest places are wrong."""
-    best = ""
-    share = 1.0
+    best, share = "", 1.0
     for axis, name in enumerate(axes):
         here = touched(wrong, axis)
-        indices = here.nonzero().flatten().tolist()
-        if len(indices) / here.numel() < share:
-            share = len(indices) / here.numel()
-            first, last = indices[0], indices[-1]
-            if len(indices) == 1:
-                best = f"{name} {first} only"
-            elif len(indices) == last - first + 1:
-                best = f"{name} {first} to {last} (of {here.numel()}) only"
-            else:
-                best = f"{len(indices)} of {here.numel()} values of {name}, from {first} on"
+        indices, without_gap = indices_of(here)
+        first, last, size = indices[0], indices[-1], here.numel()
+        if len(indices) / size < share:
+            share = len(indices) / size
+            best = f"{len(indices)} of {size} values of {name}, from {first} on"
+            if without_gap:
+                best = f"{name} {first} only" if first == last else f"{name} {first} to {last} (of {size}) only"
     return best or f"part of the output, first at {place(tuple(wrong.nonzero()[0].tolist()), axes)}"
 
 

@@ -15,6 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from common.diagnosis.locating import indices_of
 from common.diagnosis.mistakes.known import Words
 
 known = Words(__file__)
@@ -77,16 +78,14 @@ def _renamed(says: str, of: str) -> str:
 
 def _keys(touched: Tensor) -> str:
     """ "0 to 31", "every 32nd from 3 on", or the first few; touched [keys] bool."""
-    places = touched.nonzero().flatten().tolist()
-    first, last, count = places[0], places[-1], len(places)
-    if count == 1:
-        return f"key {first}"
-    if count == last - first + 1:
-        return f"keys {first} to {last}"
+    places, without_gap = indices_of(touched)
+    first, last = places[0], places[-1]
+    if without_gap:
+        return f"key {first}" if first == last else f"keys {first} to {last}"
     steps = {b - a for a, b in pairwise(places)}
     if len(steps) == 1:
         return f"every {steps.pop()}th key from {first} to {last}"
-    return f"{count} keys ({', '.join(map(str, places[:4]))}, ...)"
+    return f"{len(places)} keys ({', '.join(map(str, places[:4]))}, ...)"
 
 
 def _nothing(got: Tensor, right: Tensor) -> Told:
