@@ -1,11 +1,12 @@
-"""How far a row is right that is shared out, by what warps or threads store of their part of it.
+"""How far a row that several warps or threads share is right, judged by what each stores of its part.
 
 handed_on(run, case, inputs)     attention whose warps each take some of a row's keys
 shared_out(run, case, inputs)    a softmax whose threads, or warps, each take some of a row's columns
 
-Who read the keys of some positions hands on what an online softmax knows of them: a number m, mostly the largest score,
-the sum of exp(score - m), and the rows of V weighted with these; of a softmax's columns the same without V. What each
-read was recorded, and so were the numbers that it stored: so we know which of these are among them.
+A warp that read the keys at some positions hands on what an online softmax knows of them: a number m, mostly the largest
+score, the sum of exp(score - m), and the rows of V weighted with these. Who read some columns of a softmax's row hands
+on the same without V. What each of them read was recorded, and so were the numbers that it stored, so we know which of
+these are among them.
 """
 
 from __future__ import annotations
