@@ -3,10 +3,10 @@
 handed_on(run, case, inputs)     attention whose warps each take some of a row's keys
 shared_out(run, case, inputs)    a softmax whose threads, or warps, each take some of a row's columns
 
-A warp that read the keys at some positions hands on what an online softmax knows of them: a number m, mostly the largest
-score, the sum of exp(score - m), and the rows of V weighted with these. Who read some columns of a softmax's row hands
-on the same without V. What each of them read was recorded, and so were the numbers that it stored, so we know which of
-these are among them.
+A warp that read the keys at some positions hands on what an online softmax knows of them: a number m (mostly the
+largest score), the sum of exp(score - m), and the rows of V weighted with these. A thread or a warp that read some
+columns of a softmax's row hands on the same without V. What each of them read was recorded, and so were the numbers
+that it stored, so we know which of these are among them.
 """
 
 from __future__ import annotations
