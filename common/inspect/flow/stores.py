@@ -1,4 +1,4 @@
-"""Elements of the output that no thread stores, or that one stores and should not: what stands at the wrong place.
+"""Stores to the output that do not fit: missing, needless, or at the wrong place.
 
 not_stored(run)                         no thread wrote them
 needlessly_stored(run, ref)             in an array that is changed in place: they were right before
