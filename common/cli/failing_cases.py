@@ -22,7 +22,7 @@ from common.inspect.checked_library import Collected
 from common.inspect.findings.model import VOTE, Group, grouped
 from common.inspect.findings.report import brief, may_be_the_index, print_findings
 from common.inspect.findings.words import happened
-from common.inspect.flow.looked import followed
+from common.inspect.flow.concluded import followed
 from common.inspect.origins import deciding, loops_with_barrier, origins
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place

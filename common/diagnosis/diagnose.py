@@ -28,8 +28,7 @@ from common.diagnosis.locating import (
 from common.diagnosis.mistakes.inferring import MOST_ELEMENTS, inferred_from
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.weights import explain_weights
-from common.diagnosis.row_factors import BARRIER, row_factors
-from common.diagnosis.slices import explain_slices, moved_slices
+from common.diagnosis.slices import BARRIER, explain_slices, moved_slices, row_factors
 from common.diagnosis.stages import Table
 
 ALSO = "On these inputs it also equals: "

@@ -53,6 +53,18 @@ def place(index, axes) -> str:
     return ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=True))
 
 
+def touched(wrong: Tensor, axis: int) -> Tensor:
+    """bool [size of the axis]: the indices along it at which anything is wrong."""
+    others = [other for other in range(wrong.dim()) if other != axis]
+    return wrong.amax(others) if others else wrong
+
+
+def indices_of(here: Tensor) -> tuple[list[int], bool]:
+    """Where a mask [size] is true, and whether without a gap."""
+    places = here.nonzero().flatten().tolist()
+    return places, len(places) == places[-1] - places[0] + 1
+
+
 def nameless_nan(out: Tensor, ref: Tensor) -> Tensor:
     """True where out is NaN, ref is not, and its bits do not say where it comes from: GPU arithmetic drops them."""
     known = unwritten_mask(out)
@@ -85,9 +97,7 @@ def locate(
     ]
     says += _not_finite(out, ref, axes, nan_from)
     for axis, name in enumerate(axes):
-        others = [other for other in range(wrong.dim()) if other != axis]
-        touched = wrong.amax(others) if others else wrong
-        if sentence := _along(name, touched):
+        if sentence := _along(name, touched(wrong, axis)):
             says.append(sentence)
     if not torch.isfinite(out[wrong]).all():
         return says
@@ -130,26 +140,26 @@ def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...], nan_from: Mappi
     return says
 
 
-def _along(name: str, touched: Tensor) -> str:
+def _along(name: str, wrong: Tensor) -> str:
     """What the indices with a wrong element have in common along one axis; "" if nothing that helps."""
-    size = touched.numel()
-    indices = touched.nonzero().flatten()
-    first, last, count = int(indices[0]), int(indices[-1]), indices.numel()
+    size = wrong.numel()
+    indices, without_gap = indices_of(wrong)
+    first, last, count = indices[0], indices[-1], len(indices)
     if count == size:
         return ""
     if count == 1:
         return f"Only {name} {first} (of {size}) is wrong."
-    if count == last - first + 1:
+    if without_gap:
         if last == size - 1:
             return f"Only {name} >= {first} is wrong (of {size})."
         if first == 0:
             return f"Only {name} < {last + 1} is wrong (of {size})."
         return f"Only {name} {first} to {last} is wrong (of {size})."
     for step in (256, 128, 64, 32, 16, 8, 4, 2):
-        residues = indices.remainder(step)
-        if count > 2 and int(residues.min()) == int(residues.max()):
-            kind = {0: "even", 1: "odd"}[int(residues[0])] if step == 2 else f"% {step} == {int(residues[0])}"
-            all_of_them = " and every one of these" if count == len(range(int(residues[0]), size, step)) else ""
+        residue = first % step
+        if count > 2 and all(one % step == residue for one in indices):
+            kind = ("even", "odd")[residue] if step == 2 else f"% {step} == {residue}"
+            all_of_them = " and every one of these" if count == len(range(residue, size, step)) else ""
             return f"Only {name} {kind} is wrong{all_of_them}."
     return f"{count} of {size} values of {name} are touched, from {first} to {last}."
 

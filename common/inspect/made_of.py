@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from tree_sitter import Node
 
+from common.inspect.origins import read_at
 from common.inspect.source_lines import Place
 from common.source.reader import (
     Call,
@@ -26,6 +27,7 @@ from common.source.reader import (
     line_of,
     names_in,
     read,
+    text_of,
     walk,
 )
 
@@ -44,14 +46,14 @@ def made_of(place: Place, files: Iterable[str], member: str = "") -> list[Place]
         files: whose functions are entered, beside that of the place.
         member: where a struct is stored, of which of its members; "" for all.
     """
-    sources = [one for file in dict.fromkeys([place.file, *files]) if (one := read(file))]
-    around = sources[0].function_at(place.line) if sources and sources[0].file == place.file else None
-    statement = sources[0].statement_at(place.line) if around else None
+    source, around, statement = read_at(place)
     if statement is None:
         return []
-    chain = tuple((one.file, one.line) for one in (*place.callers, *place.outer))
-    search = _Search(sources, chain)
-    where = _Where(sources[0], around, chain, line=place.line)
+    chain = tuple(one.at for one in (*place.callers, *place.outer))
+    search = _Search(
+        [source, *(one for file in dict.fromkeys(files) if file != place.file and (one := read(file)))], chain
+    )
+    where = _Where(source, around, chain, line=place.line)
     search.add(where, place.line, 0)
     stored = [one for one in around.changes if one.line == place.line]
     for change in stored:
@@ -65,24 +67,19 @@ def made_of(place: Place, files: Iterable[str], member: str = "") -> list[Place]
 
 def members_at(place: Place) -> list[str]:
     """The members of the struct that the line at `place` stores into an array; none if it is another type."""
-    source = read(place.file)
-    around = source.function_at(place.line) if source else None
+    source, around, _ = read_at(place)
     names = [one.name for one in around.changes if one.line == place.line] if around else []
     for declaration in (one for one in walk(around.body) if one.type == "declaration") if names else ():
-        declared = declaration.child_by_field_name("type").text.decode()
-        if names[0] in _declared(declaration) and declared in source.structs:
+        declared = text_of(declaration.child_by_field_name("type"))
+        identifiers = [text_of(one) for one in walk(declaration) if one.type == "identifier"]
+        if names[0] in identifiers and declared in source.structs:
             return source.structs[declared]
     return []
 
 
-def _declared(declaration: Node) -> list[str]:
-    return [one.text.decode() for one in walk(declaration) if one.type == "identifier"]
-
-
 def function_begin(place: Place) -> int:
     """The line in which the body of the function around a place begins; 0 if it cannot be read."""
-    source = read(place.file)
-    around = source.function_at(place.line) if source else None
+    around = read_at(place)[1]
     return around.line if around else 0
 
 

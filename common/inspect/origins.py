@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from tree_sitter import Node
 
@@ -45,7 +46,7 @@ def origins(place: Place, variable: str = "") -> list[Place]:
     Empty if the file or the function cannot be read, or if the line says it all. Where one of the line's pointers is
     made of `variable`, the others are left out.
     """
-    source, around, here = _at(place)
+    source, around, here = read_at(place)
     if here is None:
         return []
     found: list[int] = []
@@ -78,7 +79,7 @@ def deciding(place: Place, caller: Place | None = None) -> list[Place]:
     Loops and conditions around it, and those before it in its function that leave, the nearest first; then the lines
     that compute their bounds; in front of the call at `caller` as well, where a bound is passed there.
     """
-    source, around, here = _at(place)
+    source, around, here = read_at(place)
     if here is None:
         return []
     heads = source.heads(place.line)
@@ -105,7 +106,7 @@ def deciding(place: Place, caller: Place | None = None) -> list[Place]:
 
 def _passed_for(name: str, function: Function, caller: Place) -> list[Place]:
     """The lines that compute what is passed for a parameter in the line of a call."""
-    _, around, here = _at(caller)
+    _, around, here = read_at(caller)
     names = [one.name for one in function.parameters]
     if here is None or name not in names:
         return []
@@ -185,7 +186,7 @@ def _read_for(call: Place, names: Iterable[str], source: Source) -> list[Place]:
 
 def writers(place: Place, variable: str = "") -> list[Place]:
     """The lines of the file that store into an array that the line at `place` reads, under its name there or this."""
-    source, around, here = _at(place)
+    source, around, here = read_at(place)
     if here is None:
         return []
     stored = {one.name for one in around.changes if one.line == place.line and one.is_element and not one.keeps}
@@ -215,18 +216,18 @@ def _receivers(array: str, source: Source) -> Iterator[tuple[Function, str, Call
                 break
 
 
-def calls(place: Place, launch: Place | None) -> list[tuple[Place, str]]:
+def calls(place: Place, launch: Place | None) -> list[Place]:
     """The calls through which the code at `place` got its arguments, from the inside out: those on the device, the
     launch, and those of the function of the file that launches. Each with its whole statement; empty where they cannot
     be read."""
     found = []
     on_host = [launch, *_calls_of_launcher(launch)] if launch else []
     for one in dict.fromkeys([*place.callers[:MOST_CALLS], *place.outer[:MOST_CALLS], *on_host]):
-        _, around, statement = _at(one)
+        _, around, statement = read_at(one)
         if statement is not None:
             every = [each for each in walk(around.body) if one == launch and line_of(each) == one.line]
             launches = (each for each in every if each.type == "expression_statement" and "<<<" in text_of(each))
-            found.append((one, " ".join(text_of(next(launches, statement)).split())))
+            found.append(replace(one, statement=" ".join(text_of(next(launches, statement)).split())))
     return found
 
 
@@ -248,7 +249,7 @@ def launches_of(kernel: str, file: str) -> tuple[list[Place], str] | None:
 def leaving(place: Place) -> list[Place]:
     """The lines of the function around a place by which a thread leaves it, or a loop of it, before the others; at most
     MOST_LEAVING, the nearest first."""
-    _, around, _ = _at(place)
+    _, around, _ = read_at(place)
     if around is None:
         return []
     found = [line_of(one) for one in walk(around.body) if one.type in _LEAVING]
@@ -260,8 +261,8 @@ def leaving(place: Place) -> list[Place]:
 def loop_waits(place: Place, within_a_warp: bool = False) -> bool:
     """Whether the innermost loop around a line has a barrier that stands under no condition; one of the warp counts
     where that is enough."""
-    source = read(place.file)
-    heads = source.heads(place.line) if source else []
+    source, around, _ = read_at(place)
+    heads = source.heads(place.line) if around else []
     loop = next((one for one in heads if one.type in ("for_statement", "while_statement")), None)
     body = loop.child_by_field_name("body") if loop else None
     names = ("__syncthreads", "__syncwarp") if within_a_warp else ("__syncthreads",)
@@ -274,12 +275,12 @@ def loop_waits(place: Place, within_a_warp: bool = False) -> bool:
 def piece_of(place: Place, variable: str) -> str:
     """The pointer into an array by which the line at `place` accesses it, as the outermost function calls it; "" where
     that is the array itself, or cannot be told."""
-    source, around, here = _at(place)
+    source, around, here = read_at(place)
     if here is None:
         return ""
     names = arrays_in(here)
     for caller in place.callers:
-        called = [call for call in calls_in(_at(caller)[2] or here) if call.name == around.name]
+        called = [call for call in calls_in(read_at(caller)[2] or here) if call.name == around.name]
         if not called:
             return ""
         passed = dict(zip((one.name for one in around.parameters), called[0].arguments, strict=False))
@@ -294,7 +295,7 @@ def handed_to_before(array: str, launch: Place) -> list[Place]:
     """The calls that an array was handed to before the one that ends in a launch, in the function that makes both."""
     found = []
     for call in _calls_of_launcher(launch):
-        _, around, here = _at(call)
+        _, around, here = read_at(call)
         if here is None or array not in _bases(here):
             continue
         earlier = [one.line for one in around.calls if any(array in _bases(given) for given in one.arguments)]
@@ -306,7 +307,7 @@ def handed_to_before(array: str, launch: Place) -> list[Place]:
 
 def _calls_of_launcher(launch: Place) -> list[Place]:
     """The lines of the file that call the function in which a kernel is launched, at most MOST_CALLS."""
-    source, around, _ = _at(launch)
+    source, around, _ = read_at(launch)
     if around is None:
         return []
     others = [one for one in source.functions if one is not around]
@@ -330,7 +331,7 @@ def _returned(right: Node | None, source: Source) -> list[int]:
     return found
 
 
-def _at(place: Place) -> tuple[Source | None, Function | None, Node | None]:
+def read_at(place: Place) -> tuple[Source | None, Function | None, Node | None]:
     """The file of a place, the function around it and the statement there; None where they cannot be read."""
     source = read(place.file)
     around = source.function_at(place.line) if source else None

@@ -40,6 +40,7 @@ class Place:
         outer: the same in other files: a kernel that calls a header's function.
         instance: the outermost of these functions with its template arguments, usually the kernel; equal places may be
             in different instances.
+        statement: what is quoted in place of the line, where that is a part of it.
     """
 
     file: str
@@ -48,6 +49,12 @@ class Place:
     callers: tuple[Place, ...] = ()
     outer: tuple[Place, ...] = field(default=(), compare=False)
     instance: str = field(default="", compare=False)
+    statement: str = field(default="", compare=False)
+
+    @property
+    def at(self) -> tuple[str, int]:
+        """The file and the line alone."""
+        return self.file, self.line
 
     @property
     def shown(self) -> str:
@@ -58,7 +65,7 @@ class Place:
     def text(self) -> str:
         """The line's text without indentation; "" if the file cannot be read."""
         lines = _lines(self.file)
-        return lines[self.line - 1].strip() if 0 < self.line <= len(lines) else ""
+        return self.statement or (lines[self.line - 1].strip() if 0 < self.line <= len(lines) else "")
 
     @property
     def inlined_at(self) -> str:

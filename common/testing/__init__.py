@@ -6,8 +6,7 @@ worker/         the same in a process of its own, which may crash: what is the s
 runner/         what is not: a program without Python, in which the simulator runs kernels
 judging         judge(case, ops): one case against float64
 run             run_cases: many of them
-nan_origin      where NaN in an attention output come from
-probing         the weights of a fused kernel, read off its output
+probing         what further calls tell: the weights of a fused kernel, where NaN in its output come from
 showing         --show: a case in numbers
 stack           the call stack in the simulator's messages, as a student reads it
 failures        which failures belong together, and what they are

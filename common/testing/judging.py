@@ -26,16 +26,13 @@ from torch import Tensor
 
 from common.diagnosis.diagnose import UNSTEADY, diagnose, matching
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan, wrong_mask
-from common.diagnosis.mistakes.known import Words, any_mistakes
-from common.diagnosis.mistakes.layouts import layout_mistakes
-from common.diagnosis.mistakes.read_scores import explain_scores, explain_sums
-from common.diagnosis.mistakes.weights import explain_weights
+from common.diagnosis.mistakes.known import Words, any_mistakes, layout_mistakes
+from common.diagnosis.mistakes.weights import explain_scores, explain_sums, explain_weights
 from common.diagnosis.stages import show_stages
 from common.reference.bounds import max_error_of
 from common.testing.calling import BARE, Around, Called, Caller, CallFailed, caller_of
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
-from common.testing.nan_origin import nan_told
-from common.testing.probing import weights_of
+from common.testing.probing import again, nan_told, weights_of
 from common.testing.python_lines import MOST as MOST_LINES
 from common.testing.python_values import MADE_IN
 from common.testing.python_values import told as python_told
@@ -169,20 +166,11 @@ def _nan_from(
         places[UNUSED_BITS] = replace(around, unused=True)
     found = {}
     for bits, other in places.items():
-        again = _again(caller, case, inputs, other, out)
-        if again is None:
+        finite = again(caller, case, inputs, out, other)
+        if finite is None:
             return None
-        found[bits] = nameless & ~torch.isnan(again)
+        found[bits] = nameless & ~torch.isnan(finite)
     return found
-
-
-def _again(caller: Caller, case: Case, inputs: dict[str, Tensor], around: Around, out: Tensor) -> Tensor | None:
-    """The output of a further call; None if there is none, or one of another form than the first call's."""
-    try:
-        again = caller.call(case, inputs, around).out
-    except CallFailed:  # the first call gave an output: that is what matters
-        return None
-    return again if again is not None and (again.shape, again.dtype) == (out.shape, out.dtype) else None
 
 
 def _python_told(
@@ -216,7 +204,7 @@ def _explain(
     mistakes = any_mistakes(ref) + (case.mistakes(**doubles) if case.mistakes else [])
     if previous is not None and previous.shape == ref.shape:
         mistakes.append(known("stale output", lambda: previous))
-    repeated = _again(caller, case, inputs, around, out)
+    repeated = again(caller, case, inputs, out, around)
     nan_from = _nan_from(caller, case, inputs, out, ref, around)
     found = diagnose(
         out, ref, verdict.bound, case.axes, mistakes, repeated, case.is_softmax, nan_from, bool(case.values)

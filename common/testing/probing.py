@@ -1,7 +1,13 @@
-"""What a fused attention kernel keeps to itself, read off its output: weights_of(caller, case, inputs, out, around).
+"""What a fused attention kernel keeps to itself, found out by further calls with other inputs.
+
+weights_of(caller, case, inputs, out, around)       the weights P, read off outputs for other V
+nan_told(caller, case, inputs, out, ref, around)    where NaN come from
+again(caller, case, inputs, out, around)            such a call
 
 The output is linear in V: out[row] = sum over keys of P[row, key] * V[key]. With a V whose rows are 1 in one column
-each and 0 elsewhere the columns of the output are the weights of as many keys.
+each and 0 elsewhere the columns of the output are the weights of as many keys. Outputs that are NaN throughout hold no
+numbers to compare with wrong answers: the same call with Q = 0, where every score that counts is 0, tells whether the
+size of the scores has to do with it.
 """
 
 from __future__ import annotations
@@ -9,9 +15,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from common.console.words import Sentences
+from common.diagnosis.locating import nameless_nan
 from common.testing.calling import Around, Caller, CallFailed
 from common.testing.case import Case
 
+says = Sentences(__file__)
+OF_LARGE_SCORES, OF_ANY_SCORES = says("of large scores"), says("of any scores")
 MOST_CALLS = 12
 MOST_ELEMENTS = 1 << 18  # of the inputs: more is not worth the time
 SAME = 1e-3  # of the largest entry: how well the weights must explain the output
@@ -42,11 +52,8 @@ def weights_of(caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tenso
         count = min(width, keys - first)
         probe = torch.zeros_like(value)
         probe[..., range(first, first + count), range(count)] = 1
-        try:
-            of_these = caller.call(case, inputs | {case.values: probe}, around).out
-        except CallFailed:
-            return None
-        if of_these is None or of_these.shape != out.shape:
+        of_these = again(caller, case, inputs | {case.values: probe}, out, around)
+        if of_these is None:
             return None
         read.append(of_these[..., :count])
     weights = torch.cat(read, -1).double()
@@ -55,3 +62,40 @@ def weights_of(caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tenso
     error = (explained - out).abs().amax(-1, keepdim=True)
     good = error <= SAME * out.abs().amax(-1, keepdim=True) + case.floor
     return torch.where(good, weights, torch.nan) if bool(good.any()) else None
+
+
+def again(caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tensor, around: Around) -> Tensor | None:
+    """The output of a further call; None if there is none, or one of another form than `out`, the first call's."""
+    try:
+        found = caller.call(case, inputs, around).out
+    except CallFailed:  # the first call gave an output: that is what matters
+        return None
+    return found if found is not None and (found.shape, found.dtype) == (out.shape, out.dtype) else None
+
+
+def nan_told(
+    caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tensor, ref: Tensor, around: Around
+) -> str | None:
+    """A sentence for the student, or None if this tells nothing. It names no cause: the case's hints are next to it.
+
+    Args:
+        caller: calls the operator.
+        case: whose.
+        inputs: with "query", and all finite.
+        out, ref: what came, and what should.
+        around: as for `out`.
+    """
+    query = inputs.get("query")
+    nan = torch.isnan(out) & torch.isfinite(ref)
+    if bool((nan & ~nameless_nan(out, ref)).any()):  # their bits tell
+        return None
+    finite = all(bool(torch.isfinite(x).all()) for x in inputs.values())
+    if query is None or not finite or not bool(nan.any()):
+        return None
+    without = again(caller, case, inputs | {"query": torch.zeros_like(query)}, out, around)
+    if without is None:
+        return None
+    left = torch.isnan(without) & nan
+    if not bool(torch.isnan(without).any()):
+        return OF_LARGE_SCORES
+    return OF_ANY_SCORES if bool((left == nan).all()) else None

@@ -6,11 +6,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention_indices import output_indices, score_indices
-from common.diagnosis.mistakes.attention_output import output_mistakes
+from common.diagnosis.mistakes.attention import output_indices, output_mistakes
 from common.diagnosis.mistakes.inferring import product_inferences
 from common.diagnosis.mistakes.known import Mistake
-from common.diagnosis.mistakes.scores import score_mistakes
+from common.diagnosis.mistakes.scores import score_indices, score_mistakes
 from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case

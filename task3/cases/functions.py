@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.online_softmax import divided, shift_of
-from common.diagnosis.mistakes.softmax_formulas import STEP, computed
+from common.diagnosis.mistakes.formulas import computed, divided, shift_of
+from common.diagnosis.mistakes.softmax import STEP
 from common.reference import oracle as reference
 from common.testing.case import Call, Python
 

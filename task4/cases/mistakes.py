@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.formulas import divided, shift_of
 from common.diagnosis.mistakes.known import Mistake, Words
 from common.reference import oracle as right
 
@@ -24,11 +25,11 @@ def kernel_mistakes(
 
     def of_one_lane() -> Tensor:
         """O / l, where the l of column c holds the keys of lane c % 32 only."""
-        weights = torch.exp(s - torch.where(s.amax(-1, keepdim=True) == -math.inf, 0.0, s.amax(-1, keepdim=True)))
+        weights = torch.exp(s - shift_of(s.amax(-1, keepdim=True)))
         whole = torch.nn.functional.pad(weights, (0, -s.size(-1) % LANES))
         of_lane = whole.view(*s.shape[:-1], -1, LANES).sum(-2)  # [..., S_q, 32]
         l = of_lane[..., torch.arange(value.size(-1), device=s.device) % LANES]  # noqa: E741
-        return torch.where(l == 0, 0.0, weights @ value / l)
+        return divided(weights @ value, l)
 
     return [
         known("l of one lane", of_one_lane),

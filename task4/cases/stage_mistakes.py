@@ -4,14 +4,15 @@ Most are derived: a stage's formulas, and the indices at which it reads, with on
 """
 
 import math
+from functools import partial
+from itertools import permutations
 
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.formulas import misread, varied
+from common.diagnosis.mistakes.formulas import computed, misread, varied
 from common.diagnosis.mistakes.known import Mistake, Words
-from task4.cases.stage_sizes import B_C, B_R, K_STRIDE, KEYS, LANES, ROWS, D
-from task4.cases.stage_steps import masked, softmax_step
+from task4.cases.stage_steps import B_C, B_R, K_STRIDE, KEYS, LANES, ROWS, D, masked
 
 known = Words(__file__)
 
@@ -30,6 +31,7 @@ l = rescale * l + rowsum(p)
 O = rescale * O
 m = m_new
 """
+RESCALE, INVERSE = "exp2(m - shift_of(m_new))", "exp2(shift_of(m_new) - m)"
 MAXIMUM = "m = maximum(m, rowmax(s))"  # of what is stored; with a wrong m_new P is wrong, too
 RESULT = {"P": "p", "m": "m", "l": "l", "O": "O"}
 OUTPUT = "O = O + P @ V"
@@ -93,20 +95,19 @@ def mask_mistakes(s: Tensor, keys_left: int, diagonal: int) -> list[Mistake]:
 
 def softmax_mistakes(output: str, s: Tensor, m: Tensor, l: Tensor, o: Tensor) -> list[Mistake]:  # noqa: E741
     """Wrong values of one output ("P", "m", "l", "O") of a step of the online softmax."""
-    p, m_new, _, _ = softmax_step(s, m, l, o)
-    inverse = torch.exp2(torch.where(m_new == -math.inf, 0.0, m_new) - m)
-    index = "PmlO".index(output)
-    found = [known("no key yet", lambda: softmax_step(s, m, l, o, guarded=False)[index])]
-    if output in "lO":
-        found.append(
-            known("factor upside down", lambda: inverse * l + p.sum(-1) if output == "l" else inverse[:, None] * o)
-        )
-    if output == "l":
-        found.append(known("last key of each lane only", lambda: p[:, -LANES:].sum(-1)))
-    shape = softmax_step(s, m, l, o)[index].shape
+    shape = {"P": s, "m": m, "l": l, "O": o}[output].shape
     values = {"s": s, "m": m[:, None], "l": l[:, None], "O": o}
-    text = MAXIMUM if output == "m" else STEP
-    return found + varied(text, values, lambda after: after[RESULT[output]].reshape(shape))
+
+    def of(after: dict) -> Tensor:
+        return after[RESULT[output]].reshape(shape)
+
+    no_key_yet, upside_down = STEP.replace("shift_of(m_new)", "m_new"), STEP.replace(RESCALE, INVERSE)
+    found = [known("no key yet", lambda: of(computed(no_key_yet, values)))]
+    if output in "lO":
+        found.append(known("factor upside down", lambda: of(computed(upside_down, values))))
+    if output == "l":
+        found.append(known("last key of each lane only", lambda: computed(STEP, values)["p"][:, -LANES:].sum(-1)))
+    return found + varied(MAXIMUM if output == "m" else STEP, values, of)
 
 
 def output_mistakes(p: Tensor, v: Tensor, o: Tensor) -> list[Mistake]:
@@ -126,15 +127,8 @@ def output_mistakes(p: Tensor, v: Tensor, o: Tensor) -> list[Mistake]:
         *varied(OUTPUT, {"P": p, "V": v, "O": o}, lambda after: after["O"]),
         known("last four keys only", lambda: p[:, -4:] @ v[-4:]),
         *(
-            known(
-                "a row of V twice",
-                lambda first=first, second=second: with_row(first, second),
-                second=second,
-                first=first,
-            )
-            for first in range(4)
-            for second in range(4)
-            if first != second
+            known("a row of V twice", partial(with_row, first, second), second=second, first=first)
+            for first, second in permutations(range(4), 2)
         ),
     ]
 

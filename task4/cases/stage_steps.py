@@ -1,9 +1,15 @@
-"""What the stages of task 4's kernel compute, in PyTorch, right or with one thing wrong."""
+"""The sizes of the tile that a stage of task 4 is tested with, and what the stages compute, in PyTorch."""
 
 import math
 
 import torch
 from torch import Tensor
+
+# task4/given/stages.h has the same
+B_R, B_C, D, WARPS = 12, 64, 64, 4
+LANES = 32
+ROWS, KEYS = B_R // WARPS, B_C // LANES  # rows per warp, keys per lane
+K_STRIDE = D + 4
 
 
 def masked(s: Tensor, keys_left: int, diagonal: int, hidden: float = -math.inf) -> Tensor:
@@ -12,22 +18,15 @@ def masked(s: Tensor, keys_left: int, diagonal: int, hidden: float = -math.inf) 
     return s.masked_fill((key >= keys_left) | (key > row + diagonal), hidden)
 
 
-def softmax_step(
-    s: Tensor,
-    m: Tensor,
-    l: Tensor,  # noqa: E741
-    o: Tensor,
-    guarded: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def softmax_step(s: Tensor, m: Tensor, l: Tensor, o: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # noqa: E741
     """One step of the online softmax in base 2: (P, m, l, O).
 
     Args:
         s: the tile's scores [B_r, B_c].
         m, l: maximum and sum of the older tiles [B_r].
         o: their output [B_r, D].
-        guarded: a row that has seen no key subtracts 0.
     """
     m_new = torch.maximum(m, s.amax(-1))
-    shift = torch.where(m_new == -math.inf, 0.0, m_new) if guarded else m_new
+    shift = torch.where(m_new == -math.inf, 0.0, m_new)  # a row that has seen no key subtracts 0
     p, rescale = torch.exp2(s - shift[:, None]), torch.exp2(m - shift)
     return p, m_new, l * rescale + p.sum(-1), o * rescale[:, None]

@@ -19,8 +19,7 @@ from task4.cases.stage_mistakes import (
     softmax_mistakes,
     store_mistakes,
 )
-from task4.cases.stage_sizes import B_C, B_R, LANES, D
-from task4.cases.stage_steps import masked, softmax_step
+from task4.cases.stage_steps import B_C, B_R, LANES, D, masked, softmax_step
 
 STAGES = ("load", "scores", "mask", "softmax", "output", "store")
 

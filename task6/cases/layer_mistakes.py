@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention_output import known as of_attention
+from common.diagnosis.mistakes.attention import known as of_attention
 from common.diagnosis.mistakes.known import Mistake, Words
 from common.reference import oracle as reference
-from task6.cases.mistakes import GROUPS, block_mistakes
+from task6.cases.mistakes import GROUPS, Attend, block_mistakes
 
 known = Words(__file__, GROUPS=GROUPS)
 
@@ -56,37 +55,26 @@ def layer_mistakes(
         itself[:prompt] = False
         return reference.softmax(s.masked_fill(itself, -math.inf)) @ v
 
-    def decode_with(number: int) -> Callable[..., Tensor]:
-        """One of block_mistakes in the tokens after the prompt."""
+    def decoding(attend_to: Attend) -> Tensor:
+        """The layer whose blocks compute this for the tokens after the prompt."""
 
         def attend(q: Tensor, k: Tensor, v: Tensor, prompt: int) -> Tensor:
             s = reference.scores(q, k, causal=True)[:, :, prompt:]
-            return torch.cat((right(q, k, v, prompt)[:, :, :prompt], block_mistakes(s, v)[number].answer()), 2)
+            return torch.cat((right(q, k, v, prompt)[:, :, :prompt], attend_to(s, v)), 2)
 
-        return attend
+        return layer(attend)
 
     found = [
         known("prefill not causal", lambda: layer(not_causal)),
         known("a token attends to itself only", lambda: layer(alone)),
         known("attends before it is appended", lambda: layer(before_it_is_appended)),
         of_attention("K and V swapped", lambda: layer(right, value, key)),
-        *(
-            replace(one, answer=lambda number=number: layer(decode_with(number)))
-            for number, one in enumerate(block_mistakes(query, value))  # for their names: nothing is computed
-            if not one.vague
-        ),
+        *block_mistakes(decoding),
     ]
     if 1 < kv_heads < heads:
-        found.append(
-            known(
-                "K/V heads interleaved",
-                lambda: _first_tokens(layer(right, spread=lambda x: x.repeat(1, group, 1, 1)), layer(right), prompts),
-            )
+        is_prompt = torch.cat([torch.tensor([True] * prompt + [False] * new) for prompt, new in prompts])
+        interleaved = lambda: torch.where(  # noqa: E731
+            is_prompt.to(query.device)[:, None], layer(right, spread=lambda x: x.repeat(1, group, 1, 1)), layer(right)
         )
+        found.append(known("K/V heads interleaved", interleaved))
     return found
-
-
-def _first_tokens(of_prompts: Tensor, of_others: Tensor, prompts: Sequence[tuple[int, int]]) -> Tensor:
-    """[batch, tokens, hidden_dim]: tokens of prompts from the one output, those that came one by one from the other."""
-    is_prompt = torch.cat([torch.tensor([True] * prompt + [False] * new) for prompt, new in prompts])
-    return torch.where(is_prompt.to(of_prompts.device)[:, None], of_prompts, of_others)

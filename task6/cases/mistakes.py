@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.attention_output import attention_mistakes
-from common.diagnosis.mistakes.attention_output import known as of_attention
+from common.diagnosis.mistakes.attention import attention_mistakes
+from common.diagnosis.mistakes.attention import known as of_attention
 from common.diagnosis.mistakes.formulas import computed, misread, varied_by, without
 from common.diagnosis.mistakes.known import Mistake, Words
-from common.diagnosis.mistakes.softmax_formulas import MOST_SCORES, STEP, state_after
+from common.diagnosis.mistakes.softmax import MOST_SCORES, STEP, state_after
 from common.reference import oracle as reference
 
 WARPS, KEYS = 8, 8  # of decode_attention.cu: warps per block, keys that a warp takes at once
@@ -59,12 +60,8 @@ def update_mistakes(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor
         known("row number taken for the slot", lambda: written(lambda b, h, t: (b * kv_heads + h) * new_tokens + t)),
     ]
     if len({position for position, fit in zip(positions.tolist(), fits, strict=True) if fit}) > 1:
-        found.append(
-            known(
-                "position of the first sequence",
-                lambda: written(lambda b, h, t: right_slot(b, h, t) - int(positions[b]) + int(positions[0])),
-            )
-        )
+        first = lambda b, h, t: right_slot(b, h, t) - int(positions[b] - positions[0])  # noqa: E731
+        found.append(known("position of the first sequence", lambda: written(first)))
     return found
 
 
@@ -93,45 +90,50 @@ def warp_states(s: Tensor, value: Tensor, step: str = STEP) -> dict[str, Tensor]
     return {name: torch.stack([one[name] for one in every]) for name in every[0]}
 
 
-def block_mistakes(s: Tensor, value: Tensor) -> list[Mistake]:
-    """Wrong outputs [..., rows, head_dim] of a block whose warps share the keys; s [..., rows, keys] masked scores."""
+Attend = Callable[[Tensor, Tensor], Tensor]  # scores [..., rows, keys], values -> outputs [..., rows, head_dim]
+
+
+def block_mistakes(use: Callable[[Attend], Tensor], scores: Tensor | None = None) -> list[Mistake]:
+    """Mistakes of a block whose warps share the keys.
+
+    Args:
+        use: use(attend) -> the output, if attend(masked scores, values) is what a block computes.
+        scores: of the case, where wrong lines of the formulas are looked for, too.
+    """
 
     def merged(step: str = STEP, merge: str = MERGE) -> Tensor:
-        return computed(merge, warp_states(s, value, step))["out"]
+        return use(lambda s, value: computed(merge, warp_states(s, value, step))["out"])
 
-    formulas = s.numel() <= MOST_SCORES
-    first_of_lane = torch.arange(value.size(-1), device=value.device) % 32
-    return [
-        *(
-            known(key, lambda names=names: merged(merge=without(MERGE, "weight", names)))
-            for key, names in (
-                ("warps merged without weights", ("l", "O")),
-                ("warps merged without weights (only O)", ("O",)),
-                ("warps merged without weights (only l)", ("l",)),
-            )
-        ),
-        *(
-            known(
-                "state not rescaled",
-                lambda names=names: merged(without(STEP, "rescale", names)),
-                state=" and ".join(names).lower(),
-            )
-            for names in (("l", "O"), ("O",), ("l",))
-        ),
-        known(
-            "first group only",
-            lambda: reference.softmax(s[..., : WARPS * KEYS]) @ value[..., : WARPS * KEYS, :],
-            together=WARPS * KEYS,
-        ),
-        known("expf instead of exp2f", lambda: reference.softmax(s / math.log(2)) @ value),
-        known("first column of each lane", lambda: (reference.softmax(s) @ value)[..., first_of_lane]),
-        known(
-            "nothing seen is NaN",
-            lambda: torch.where((s == -math.inf).all(-1, keepdim=True), math.nan, reference.softmax(s) @ value),
-        ),
-        *(varied_by(STEP, lambda step: merged(step)) if formulas else ()),
-        *(varied_by(MERGE, lambda merge: merged(merge=merge)) if formulas else ()),
+    def of_weights(weights_of: Callable[[Tensor], Tensor], keys: int | None = None) -> Callable[[], Tensor]:
+        return lambda: use(lambda s, value: weights_of(s[..., :keys]) @ value[..., :keys, :])
+
+    def first_of_lanes(s: Tensor, value: Tensor) -> Tensor:
+        return (reference.softmax(s) @ value)[..., torch.arange(value.size(-1), device=value.device) % 32]
+
+    def nothing_seen_is_nan(s: Tensor) -> Tensor:
+        return torch.where((s == -math.inf).all(-1, keepdim=True), math.nan, reference.softmax(s))
+
+    both, together = ("l", "O"), WARPS * KEYS
+    found = [
+        known(key, lambda names=names: merged(merge=without(MERGE, "weight", names)))
+        for key, names in (
+            ("warps merged without weights", both),
+            ("warps merged without weights (only O)", ("O",)),
+            ("warps merged without weights (only l)", ("l",)),
+        )
     ]
+    for names in (both, ("O",), ("l",)):
+        answer = partial(merged, without(STEP, "rescale", names))
+        found.append(known("state not rescaled", answer, state=" and ".join(names).lower()))
+    found += [
+        known("first group only", of_weights(reference.softmax, together), together=together),
+        known("expf instead of exp2f", of_weights(lambda s: reference.softmax(s / math.log(2)))),
+        known("first column of each lane", lambda: use(first_of_lanes)),
+        known("nothing seen is NaN", of_weights(nothing_seen_is_nan)),
+    ]
+    if scores is not None and scores.numel() <= MOST_SCORES:
+        found += varied_by(STEP, lambda step: merged(step)) + varied_by(MERGE, lambda merge: merged(merge=merge))
+    return found
 
 
 # --------------------------------------------------------------------------------------------------- decode, generate
@@ -192,36 +194,24 @@ def decode_mistakes(
 ) -> list[Mistake]:
     """Wrong [batch, heads, 1, head_dim]; with one common length and no groups also those of attention."""
     batch, heads, kv_heads, capacity = query.size(0), query.size(1), k_cache.size(1), k_cache.size(2)
+    clamped = lengths.clamp(0, capacity)
 
-    one_less = (lengths.clamp(0, capacity) - 1).clamp(min=0)
-    found = [known("newest key left out", lambda: decoded(query, k_cache, v_cache, one_less, scale))]
+    def decode(k_cache: Tensor = k_cache, v_cache: Tensor = v_cache, lengths: Tensor = lengths) -> Tensor:
+        return decoded(query, k_cache, v_cache, lengths, scale)
+
+    found = [known("newest key left out", lambda: decode(lengths=(clamped - 1).clamp(min=0)))]
     if 1 < kv_heads < heads:
         scattered = [head % kv_heads for head in range(heads)]
-        found.append(
-            known(
-                "K/V heads interleaved",
-                lambda: decoded(query, k_cache[:, scattered], v_cache[:, scattered], lengths, scale),
-            )
-        )
+        found.append(known("K/V heads interleaved", lambda: decode(k_cache[:, scattered], v_cache[:, scattered])))
     if batch > 1 and bool((lengths != lengths[0]).any()):
-        found.append(
-            known(
-                "length of the first sequence",
-                lambda: decoded(query, k_cache, v_cache, lengths[:1].expand(batch), scale),
-            )
-        )
-    ends_within_a_group = (lengths.clamp(0, capacity) % KEYS > 0)[:, None, None, None]
-    found.append(
-        known(
-            "unused slots read",
-            lambda: torch.where(ends_within_a_group, math.nan, decoded(query, k_cache, v_cache, lengths, scale)),
-            reads_unused=True,
-        )
-    )
-    found += block_mistakes(*seen(query, k_cache, v_cache, lengths, scale))
-    found.append(of_attention("K and V swapped", lambda: decoded(query, v_cache, k_cache, lengths, scale)))
-    found += _misread(k_cache, v_cache, lambda k, v: decoded(query, k, v, lengths, scale))
-    length = int(lengths[0].clamp(0, capacity))
+        found.append(known("length of the first sequence", lambda: decode(lengths=lengths[:1].expand(batch))))
+    within_a_group = (clamped % KEYS > 0)[:, None, None, None]
+    found.append(known("unused slots read", lambda: torch.where(within_a_group, math.nan, decode()), reads_unused=True))
+    s, values = seen(query, k_cache, v_cache, lengths, scale)
+    found += block_mistakes(lambda attend: attend(s, values), s)
+    found.append(of_attention("K and V swapped", lambda: decode(v_cache, k_cache)))
+    found += _misread(k_cache, v_cache, decode)
+    length = int(clamped[0])
     if kv_heads == heads and bool((lengths == lengths[0]).all()) and length:
         found += attention_mistakes(query, k_cache[:, :, :length], v_cache[:, :, :length], scale=scale)
     return found
@@ -234,6 +224,8 @@ def generate_mistakes(query: Tensor, key: Tensor, value: Tensor, prompt: int) ->
     newest = torch.arange(prompt, total, device=query.device)[:, None]  # the position of each row
     keys = torch.arange(total, device=query.device)
 
+    masked = s[:, :, prompt:].masked_fill(keys > newest, -math.inf)
+
     def attended(see: Tensor) -> Tensor:
         """see: bool [new tokens, total]."""
         return reference.softmax(s[:, :, prompt:].masked_fill(~see, -math.inf)) @ value
@@ -241,5 +233,5 @@ def generate_mistakes(query: Tensor, key: Tensor, value: Tensor, prompt: int) ->
     return [
         known("length not advanced", lambda: attended((keys < prompt).expand(total - prompt, total))),
         known("newest key left out", lambda: attended(keys < newest)),
-        *block_mistakes(s[:, :, prompt:].masked_fill(keys > newest, -math.inf), value),
+        *block_mistakes(lambda attend: attend(masked, value), masked),
     ]

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.formulas import shift_of
 from common.diagnosis.mistakes.merge import merge_states
-from common.diagnosis.mistakes.online_softmax import shift_of
 from common.kernels.distributed.shards import zigzag
 from common.testing.case import Call, Case, Python
 from common.testing.python_side import naming_the_line, python_side

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.formulas import varied
+from common.diagnosis.mistakes.formulas import shift_of, varied
 from common.diagnosis.mistakes.known import Inference, Mistake, Words
 from common.diagnosis.mistakes.merge import merge_mistakes, merged_lse_mistakes, weighted
 from common.reference import oracle as right
@@ -62,30 +62,27 @@ def _shaped(mistakes: Sequence[Mistake], shape: Sequence[int]) -> list[Mistake]:
 
 def merge_out_mistakes(outs: Tensor, lse: Tensor, shape: Sequence[int]) -> list[Mistake]:
     """Wrong merged outputs of this shape."""
-    weights = right.softmax(lse.T).T
+    old, part = right.softmax(lse.T).T
+    one = torch.ones_like(old)
     own = [
-        known("weights exchanged", lambda: weighted(weights.flip(0), outs, lse)),
-        known(
-            "only out is weighted", lambda: weighted(torch.stack((weights[0], torch.ones_like(weights[1]))), outs, lse)
-        ),
-        known(
-            "only the part is weighted",
-            lambda: weighted(torch.stack((torch.ones_like(weights[0]), weights[1])), outs, lse),
-        ),
-        known("weights in base 2", lambda: weighted(right.softmax(lse.T * math.log(2)).T, outs, lse)),
+        known(key, lambda weights=weights: weighted(torch.stack(weights), outs, lse))
+        for key, weights in (
+            ("weights exchanged", (part, old)),
+            ("only out is weighted", (old, one)),
+            ("only the part is weighted", (one, part)),
+            ("weights in base 2", tuple(right.softmax(lse.T * math.log(2)).T)),
+        )
     ]
     return _shaped([*own, *merge_mistakes(outs, lse)], shape) + _formulas(outs, lse, "merged", shape)
 
 
 def merge_lse_mistakes(lse: Tensor, shape: Sequence[int]) -> list[Mistake]:
     """Wrong merged lse of this shape."""
+    m = lse.amax(0)
     own = [
         known("lse not merged", lambda: lse[0]),
         known("lse of the part", lambda: lse[1]),
-        known(
-            "lse in base 2",
-            lambda: (m := lse.amax(0)) + torch.log2(torch.exp(lse - torch.where(m == -math.inf, 0.0, m)).sum(0)),
-        ),
+        known("lse in base 2", lambda: m + torch.log2(torch.exp(lse - shift_of(m)).sum(0))),
     ]
     return _shaped([*own, *merged_lse_mistakes(lse)], shape) + _formulas(lse[..., None], lse, "merged_lse", shape)
 

@@ -11,17 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.formulas import varied
+from common.diagnosis.mistakes.formulas import computed, varied_by
 from common.diagnosis.mistakes.known import Inference, Mistake, Words
 from common.diagnosis.mistakes.merge import merge_mistakes
 from common.reference import oracle as reference
-from task6.cases.mistakes import block_mistakes
+from task6.cases.mistakes import Attend, block_mistakes
 
 known = Words(__file__)
 PART = """\
@@ -29,6 +27,7 @@ keys = ceil_div(length, splits)
 begin = part * keys
 end = minimum(begin + keys, length)
 """
+ROUNDED_DOWN = PART.replace("ceil_div(length, splits)", "length // splits")
 
 
 def keys_per_part(length: int, splits: int) -> int:
@@ -36,39 +35,29 @@ def keys_per_part(length: int, splits: int) -> int:
     return -(-length // splits)
 
 
-def part_slices(lengths: Tensor, capacity: int, splits: int, rounded_up: bool = True) -> list[list[slice]]:
+def part_slices(lengths: Tensor, capacity: int, splits: int, text: str = PART) -> list[list[slice]]:
     """The keys of each part of each sequence, [splits][batch].
 
     Args:
         lengths: [batch], counted as 0 .. capacity.
         capacity: max_seq_len.
         splits: how many parts.
-        rounded_up: whether a part has ceil(length / splits) keys, as it must, or floor(length / splits).
+        text: where a part begins and ends, PART or with something wrong.
     """
-    clamped = lengths.clamp(0, capacity).tolist()
-    sizes = [keys_per_part(length, splits) if rounded_up else length // splits for length in clamped]
-    return [
-        [slice(min(part * c, length), min((part + 1) * c, length)) for c, length in zip(sizes, clamped, strict=True)]
-        for part in range(splits)
-    ]
+    part = torch.arange(splits)[:, None].expand(splits, len(lengths))
+    sizes = {"length": lengths.clamp(0, capacity).cpu(), "max_seq_len": torch.tensor(capacity)}
+    sizes |= {"splits": torch.tensor(splits), "part": part, "ceil_div": lambda a, b: -(-a // b)}
+    after = computed(text, sizes)
+    both = (torch.broadcast_to(after[name], part.shape).clamp(0, capacity).tolist() for name in ("begin", "end"))
+    return [[slice(*one) for one in zip(*several, strict=True)] for several in zip(*both, strict=True)]
 
 
 def _of_wrong_parts(
     lengths: Tensor, capacity: int, splits: int, answer: Callable[[list[list[slice]]], Tensor]
 ) -> list[Mistake]:
     """What parts with other keys give, one line of PART wrong; answer(the keys of each part of each sequence)."""
-    clamped = lengths.clamp(0, capacity).cpu()
-    ceil_div = lambda a, b: -(-a // b)  # noqa: E731
-    part = torch.arange(splits)[:, None].expand(splits, len(lengths))
-    sizes = {"length": clamped, "max_seq_len": torch.tensor(capacity), "splits": torch.tensor(splits), "part": part}
-
-    def of(after: dict) -> Tensor:
-        begin, end = (torch.broadcast_to(after[name], part.shape).clamp(0, capacity) for name in ("begin", "end"))
-        both = zip(begin.tolist(), end.tolist(), strict=True)
-        return answer([[slice(*one) for one in zip(*several, strict=True)] for several in both])
-
-    exchanged = (("length", "max_seq_len"), ("keys", "splits"))
-    keys = ceil_div(clamped, splits)
+    clamped, part = lengths.clamp(0, capacity).cpu(), torch.arange(splits)[:, None]
+    keys = -(-clamped // splits)
     beyond = ((part + 1) * keys > clamped) & (clamped < capacity)
 
     def read_beyond() -> Tensor:
@@ -77,13 +66,19 @@ def _of_wrong_parts(
         unused = is_read.to(whole.device).repeat_interleave(whole.size(1) // len(lengths), 1)
         return whole.masked_fill(unused.view(*unused.shape, *[1] * (whole.dim() - 2)), math.nan)
 
+    exchanged = (("length", "max_seq_len"), ("keys", "splits"))
     return [
         known("part reads beyond the length", read_beyond, reads_unused=True),
-        *varied(PART, sizes | {"ceil_div": ceil_div}, of, exchanged),
+        *varied_by(PART, lambda text: answer(part_slices(lengths, capacity, splits, text)), exchanged),
     ]
 
 
-def outs_of(s: Tensor, value: Tensor, slices: list[list[slice]], attend: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def attention_of(s: Tensor, value: Tensor) -> Tensor:
+    """softmax(s) @ value."""
+    return reference.softmax(s) @ value
+
+
+def outs_of(s: Tensor, value: Tensor, slices: list[list[slice]], attend: Attend = attention_of) -> Tensor:
     """outs [splits, batch * heads, head_dim]: attend(scores, values) of each part; zeros where there are no keys."""
 
     def one(b: int, keys: slice) -> Tensor:
@@ -105,15 +100,10 @@ def lse_of(s: Tensor, slices: list[list[slice]]) -> Tensor:
     return torch.stack(parts).flatten(1)
 
 
-def attention_of(s: Tensor, value: Tensor) -> Tensor:
-    """softmax(s) @ value."""
-    return reference.softmax(s) @ value
-
-
 def parts_of(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> tuple[Tensor, Tensor]:
     """What decode_attention_split must give: (outs, lse); s and value are what `seen` gives."""
     slices = part_slices(lengths, s.size(-1), splits)
-    return outs_of(s, value, slices, attention_of), lse_of(s, slices)
+    return outs_of(s, value, slices), lse_of(s, slices)
 
 
 def split_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
@@ -127,14 +117,11 @@ def split_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> li
     def merged(outs: Tensor, weights_of: Tensor = lse) -> Tensor:
         return (reference.softmax(weights_of.T).T[..., None] * outs).sum(0).view(shape)
 
-    def rounded_down() -> Tensor:
-        slices = part_slices(lengths, s.size(-1), splits, rounded_up=False)
-        return merged(outs_of(s, value, slices, attention_of), lse_of(s, slices))
-
+    down = part_slices(lengths, s.size(-1), splits, ROUNDED_DOWN)
     return [
         *(one.then(as_shape) for one in merge_mistakes(outs, lse) if not isinstance(one, Inference)),
         known("lse in base 2", lambda: merged(outs, lse / math.log(2))),
-        known("keys per part rounded down", rounded_down),
+        known("keys per part rounded down", lambda: merged(outs_of(s, value, down), lse_of(s, down))),
         *(one.then(merged) for one in _block_mistakes_of_parts(s, value, lengths, splits)),
     ]
 
@@ -142,24 +129,16 @@ def split_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> li
 def _block_mistakes_of_parts(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
     """outs with a mistake of block_mistakes in every part."""
     slices = part_slices(lengths, s.size(-1), splits)
-
-    def outs(number: int) -> Tensor:
-        return outs_of(s, value, slices, lambda s, v: block_mistakes(s, v)[number].answer())
-
-    return [
-        replace(one, answer=partial(outs, number))
-        for number, one in enumerate(block_mistakes(s, value))
-        if not one.vague
-    ]
+    return block_mistakes(lambda attend: outs_of(s, value, slices, attend))
 
 
 def split_outs_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> list[Mistake]:
     """Wrong outs [splits, batch * heads, head_dim]."""
-    rounded_down = part_slices(lengths, s.size(-1), splits, rounded_up=False)
+    rounded_down = part_slices(lengths, s.size(-1), splits, ROUNDED_DOWN)
     return [
         known("every part has all keys", lambda: attention_of(s, value).flatten(0, 2).expand(splits, -1, -1)),
-        known("keys per part rounded down", lambda: outs_of(s, value, rounded_down, attention_of)),
-        *_of_wrong_parts(lengths, s.size(-1), splits, lambda slices: outs_of(s, value, slices, attention_of)),
+        known("keys per part rounded down", lambda: outs_of(s, value, rounded_down)),
+        *_of_wrong_parts(lengths, s.size(-1), splits, lambda slices: outs_of(s, value, slices)),
         *_block_mistakes_of_parts(s, value, lengths, splits),
     ]
 

@@ -8,15 +8,18 @@ bias_gelu, bias_gelu_mistakes
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.formulas import varied
+from common.diagnosis.mistakes.formulas import Values, computed, varied
 from common.diagnosis.mistakes.known import Inference, Mistake, Words
-from task7.cases.inferring import layernorm_told
 
 known = Words(__file__)
+
+SAME = 2e-3  # relative
+LEAST = 4  # columns
 
 # --------------------------------------------------------------------------------------------------------- layernorm
 
@@ -25,10 +28,12 @@ x = x + bias
 cube = x * x * x
 y = 0.5 * x * (1.0 + tanh(sqrt(2.0 / pi) * (x + 0.044715 * cube)))
 """
-LAYERNORM = """\
+MOMENTS = """\
 mean = rowmean(sum)
 squares = rowmean(square(sum - mean))
-inverse_std = rsqrt(squares + eps)
+"""
+LAYERNORM = f"""\
+{MOMENTS}inverse_std = rsqrt(squares + eps)
 y = (sum - mean) * inverse_std * weight + bias
 """
 
@@ -48,44 +53,88 @@ def layernorm_mistakes(
     x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None, *, eps: float
 ) -> list[Mistake]:
     """Wrong [2, rows, width] for `layernorm`."""
-    width = x.size(1)
-    total = x if residual is None else x + residual
-    mean = total.mean(-1, keepdim=True)
-    variance = ((total - mean) ** 2).mean(-1, keepdim=True)
-    mistakes = [
-        known(name, lambda by=by: torch.stack([(total - mean) * by * weight + bias, total]))
-        for name, by in (
-            ("no eps", torch.rsqrt(variance)),
-            ("eps outside the root", 1 / (torch.sqrt(variance) + eps)),
-            ("variance over width - 1", torch.rsqrt(variance * width / max(1, width - 1) + eps)),
-        )
-    ]
-    mistakes += [
-        known("weight forgotten", lambda: torch.stack([_normalized(total, torch.ones_like(weight), bias, eps), total])),
-        known("bias forgotten", lambda: torch.stack([_normalized(total, weight, torch.zeros_like(bias), eps), total])),
+    width, total = x.size(1), x if residual is None else x + residual
+    values = {"x": x, "residual": residual, "sum": x, "weight": weight, "bias": bias, "eps": eps}
+    text = LAYERNORM if residual is None else f"sum = x + residual\n{LAYERNORM}"
+
+    def of(after: Values) -> Tensor:
+        return torch.stack([after["y"], after["sum"]])
+
+    def edited(old: str, new: str) -> Callable[[], Tensor]:
+        return lambda: of(computed(text.replace(old, new), values))
+
+    found = [
+        known("no eps", edited("squares + eps", "squares")),
+        known("eps outside the root", edited("rsqrt(squares + eps)", "1 / (squares**0.5 + eps)")),
+        known("variance over width - 1", edited("squares + eps", f"squares * {width} / {max(1, width - 1)} + eps")),
+        known("weight forgotten", edited(" * weight", "")),
+        known("bias forgotten", edited(" + bias", "")),
     ]
     if residual is not None:
         alone, both = _normalized(x, weight, bias, eps), _normalized(total, weight, bias, eps)
-        for name, out, its_sum in (
-            ("residual not added", alone, x),
-            ("residual not in sum", both, x),
-            ("residual not normalized", alone, total),
-        ):
-            mistakes.append(known(name, lambda out=out, its_sum=its_sum: torch.stack([out, its_sum])))
-        mistakes += [
-            known("moments of an addend", lambda one=one: _by_moments_of(one, total, weight, bias, eps), name=name)
-            for name, one in (("x", x), ("residual", residual))
+        found += [
+            known("residual not added", lambda: torch.stack([alone, x])),
+            known("residual not in sum", lambda: torch.stack([both, x])),
+            known("residual not normalized", lambda: torch.stack([alone, total])),
         ]
-    values = {"x": x, "residual": residual, "sum": x, "weight": weight, "bias": bias, "eps": eps}
-    text = LAYERNORM if residual is None else f"sum = x + residual\n{LAYERNORM}"
+        for name in ("x", "residual"):
+            moments = f"mean = rowmean({name})\nsquares = rowmean(square({name} - mean))\n"
+            found.append(known("moments of an addend", edited(MOMENTS, moments), name=name))
     addends = () if residual is None else (("sum", "x", "residual"),)
-    formulas = varied(text, values, lambda after: torch.stack([after["y"], after["sum"]]), addends)
-    return [*mistakes, *formulas, Inference(lambda out, bound: layernorm_told(out, total, weight, bias, eps))]
+    found += varied(text, values, of, addends)
+    return [*found, Inference(lambda out, bound: _layernorm_told(out, total, weight, bias, eps))]
 
 
-def _by_moments_of(one: Tensor, total: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    mean, variance = one.mean(-1, keepdim=True), one.var(-1, unbiased=False, keepdim=True)
-    return torch.stack([(total - mean) * torch.rsqrt(variance + eps) * weight + bias, total])
+def _layernorm_told(out: Tensor, total: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[str, str] | None:
+    """What a wrong layernorm tells that equals no known wrong answer: (a name, what to tell) of the moments it was made
+    with, or None. Each row is a straight line over `total`: its slope is 1 / standard deviation, its zero the mean.
+
+    out [2, rows, width]: the normalized rows and the sums; total [rows, width]: x + residual; weight, bias [width].
+    """
+    out, sums = out
+    if bool(((sums - total).abs() > 1e-5 + 1e-5 * total.abs()).any()):
+        return None
+    width = total.size(-1)
+    used = weight.abs() > 1e-3
+    if int(used.sum()) < LEAST:
+        return None
+    line = ((out - bias) / weight)[:, used]
+    its = total[:, used]
+    spread = its - its.mean(-1, keepdim=True)
+    slope = (spread * line).sum(-1) / (spread**2).sum(-1).clamp(min=1e-30)
+    offset = line.mean(-1) - slope * its.mean(-1)
+    error = (slope[:, None] * its + offset[:, None] - line).abs().amax(-1)
+    fits = error <= SAME * (line.abs().amax(-1) + 1e-6)
+    fits &= spread.abs().amax(-1) > 1e-3
+    if not bool(fits.all()) or not bool((slope != 0).all()):
+        return None
+    mean, variance = total.mean(-1), total.var(-1, unbiased=False)
+    got_mean, got_variance = -offset / slope, slope**-2 - eps
+    size = total.abs().amax(-1)
+    mean_wrong = (got_mean - mean).abs() > SAME * size
+    variance_wrong = (got_variance - variance).abs() > 2 * SAME * (variance + eps)
+    if not bool(mean_wrong.any() or variance_wrong.any()):
+        return None
+    row = int((mean_wrong | variance_wrong).nonzero()[0])
+    if bool(mean_wrong.any()):
+        relation = _relation(got_mean, mean, width, "sum")
+        return known.says("wrong mean", row=row, got=float(got_mean[row]), right=float(mean[row]), relation=relation)
+    relation = _relation(got_variance, variance, width, "sum of squares")
+    return known.says(
+        "wrong variance", row=row, got=float(got_variance[row]), right=float(variance[row]), relation=relation
+    )
+
+
+def _relation(got: Tensor, right: Tensor, width: int, what: str) -> str:
+    """How the wrong number is made from the right one, if all rows agree."""
+    more = (got - right) * width
+    if float((more - more[0]).abs().max()) < 10 * SAME * (float(more[0].abs()) + 1e-3) and float(more[0].abs()) > 0.05:
+        return f" In every row the {what} is too large by {float(more.mean()):.3g}." if float(more[0]) > 0 else ""
+    ratio = got / right
+    if float((ratio - ratio[0]).abs().max()) < SAME * float(ratio[0].abs()) and len(ratio) > 1:
+        is_width = " (the width)" if abs(float(ratio[0]) - width) < 0.01 * width else ""
+        return f" In every row it is {float(ratio[0]):.4g} times the right one{is_width}."
+    return ""
 
 
 # --------------------------------------------------------------------------------------------------------- bias + gelu
@@ -103,15 +152,11 @@ def _tanh_gelu(x: Tensor) -> Tensor:
 def bias_gelu_mistakes(x: Tensor, bias: Tensor) -> list[Mistake]:
     """Wrong [rows, width] for `bias_gelu`."""
     y = x + bias
-    rows, width = x.shape
-
-    def by_row() -> Tensor:
-        return _tanh_gelu(x + bias[torch.arange(rows) % width][:, None])
-
+    by_row = bias[torch.arange(x.size(0)) % x.size(1)][:, None]
     wrong = [
         known("erf instead of tanh", lambda: 0.5 * y * (1 + torch.erf(y / math.sqrt(2)))),
         known("bias forgotten (GELU)", lambda: _tanh_gelu(x)),
-        known("bias by row", by_row),
+        known("bias by row", lambda: _tanh_gelu(x + by_row)),
     ]
     formulas = varied(GELU, {"x": x, "bias": bias}, lambda after: after["y"])
     return [*wrong, *formulas]

@@ -11,7 +11,7 @@ from common.compiling.operators import Operators
 from common.inspect.checked_library import CHECK, PROFILE, CheckedCaller, CheckedLibrary, Collected
 from common.inspect.checked_run import checked
 from common.inspect.findings.model import Finding
-from common.inspect.flow.looked import followed
+from common.inspect.flow.concluded import followed
 from common.inspect.profile.model import KernelProfile
 from common.testing.judging import make_inputs
 

@@ -1,6 +1,6 @@
 """Plants mistakes in a real solution: exact replacements in its text, all of a file's in one build.
 
-    TASK4 = Planted("task4", {"no_rescale": [("state.l[r] *= rescale;", "", 1)], ...})
+    TASK4 = Planted("task4", {"no_rescale": [("state.l[r] *= rescale;", "")], ...})
     ops = TASK4.operators("no_rescale", "simulator")        # or operators(None, ...): nothing planted
 
 All are compiled into one library, and a number chooses while it runs: see tests/helpers/planting.py for what may be
@@ -31,15 +31,15 @@ from common.console.paths import build_root
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.judging import judge
 
-# (what is in the solution, what is planted, how often it is there). Where only a part of the first text is
+# (what is in the solution, what is planted, how often it is there if not once). Where only a part of the first text is
 # replaced and the rest says which one is meant, the part is between « and ».
-Replacement = tuple[str, str, int]
+Replacement = tuple[str, str] | tuple[str, str, int]
 FILE_MARK = "\f"
 
 
 def places(text: str, replacement: Replacement) -> list[tuple[int, int]]:
     """Where the replaced part is; AssertionError unless it occurs as often as the replacement says."""
-    old, _, times = replacement
+    old, _, times = (*replacement, 1)[:3]
     before, part, after = re.fullmatch("(.*)«(.*)»(.*)", old, re.DOTALL).groups() if "«" in old else ("", old, "")
     found = [match.start() + len(before) for match in re.finditer(re.escape(before + part + after), text)]
     assert len(found) == times, f"{old!r} occurs {len(found)} times in the solution, not {times}"

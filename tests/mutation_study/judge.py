@@ -16,7 +16,7 @@ from observing import Claim, Observation
 
 from common.inspect.findings.model import OF_FLOW
 from common.inspect.findings.words import OR_THE_ORDER
-from common.testing.nan_origin import OF_ANY_SCORES
+from common.testing.probing import OF_ANY_SCORES
 
 NAMED, NEAR, CAUGHT, MISLED, MISSED, EQUIVALENT = "named", "near", "caught", "misled", "missed", "equivalent"
 VERDICTS = (NAMED, NEAR, CAUGHT, MISLED, MISSED, EQUIVALENT)

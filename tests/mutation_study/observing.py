@@ -27,8 +27,8 @@ from common.inspect.source_lines import Place
 from common.testing.case import ERROR, FAIL, Verdict
 from common.testing.failures import Cause, causes_of, failed, failed_stages, of_first_step
 from common.testing.judging import judge
-from common.testing.nan_origin import OF_ANY_SCORES
 from common.testing.only_these import only_these
+from common.testing.probing import OF_ANY_SCORES
 from common.testing.run import run_cases
 
 SMALL = 80_000  # elements of the inputs of a case that runs in a moment
@@ -141,7 +141,7 @@ def _findings(groups: Iterable[Group]) -> Iterator[Claim]:
         if group.first.launch and not places:
             places = [group.first.launch]
         if number == 0:
-            places += [place for _, made in made_in(group.first) for place, _ in made]
+            places += [place for _, made in made_in(group.first) for place in made]
         says = explained(group.first) + f" {OR_AN_INDEX}" * may_be_the_index(group.first)
         yield Claim("finding", group.kind, says, _lines_of(places), str(rule_of(group.kind)))
 
@@ -170,7 +170,7 @@ def _of_cause(cause: Cause, task: str, of_finding: bool) -> Iterator[Claim]:
         yield Claim("sign", first.mistakes[0], words[:900], rule=str(rule_of(first.mistakes[0], task=task)))
     elif not of_finding:
         rules = {
-            OF_ANY_SCORES[:80]: "common/testing/nan_origin.py  where NaN comes from",
+            OF_ANY_SCORES[:80]: "common/testing/probing.py  where NaN comes from",
             "holds what belongs": "common/diagnosis/slices.py  holds what belongs",
             "": "common/diagnosis/locating.py  where, and no cause",
         }

@@ -38,104 +38,44 @@ SCORES = "scores = query @ key.transpose(-2, -1) / self.head_dim**0.5"
 
 # name -> (replacements, the case, the mistake's name, words of the diagnosis)
 LAYER = {
-    "heads viewed in one go": (
-        [(HEADS, ".reshape(batch, self.num_heads, seq_len, self.head_dim)", 3)],
-        FULL,
-        "heads not transposed",
-        r"transpose\(1, 2\)",
-    ),
-    "heads interleaved": (
-        [
-            (
-                "split = (batch, seq_len, self.num_heads, self.head_dim)",
-                "split = (batch, seq_len, self.head_dim, -1)",
-                1,
-            ),
-            (HEADS, ".view(split).permute(0, 3, 1, 2)", 3),
-        ],
-        FULL,
-        "heads interleaved",
-        r"Split it into \(num_heads, head_dim\)",
-    ),
-    "scale forgotten": ([(" / self.head_dim**0.5", "", 1)], CAUSAL, "scale forgotten", "The scores are not scaled"),
-    "square root forgotten": (
-        [("head_dim**0.5", "head_dim", 1)],
-        FULL,
-        "scale applied twice",
-        "square root is missing",
-    ),
-    "scale of all heads": ([("head_dim**0.5", "hidden_dim**0.5", 1)], FULL, "scaled by the hidden size", "of one head"),
-    "diagonal hidden": ([(FUTURE, FUTURE.replace("1)", "0)"), 1)], CAUSAL, "mask off by one", "the diagonal is masked"),
-    "one ahead": ([(FUTURE, FUTURE.replace("1)", "2)"), 1)], CAUSAL, "mask off by one", r"sees key i \+ 1"),
-    "past hidden": (
-        [(FUTURE, FUTURE.replace("triu(diagonal=1)", "tril(diagonal=-1)"), 1)],
-        CAUSAL,
-        "mask transposed",
-        "must see j <= i",
-    ),
-    "never masked": ([(HIDE, "pass", 1)], CAUSAL, "causal mask missing", "queries see keys of the future"),
-    "always masked": (
-        [("if self.causal:", "if True:", 1)],
-        FULL,
-        "causal mask not asked for",
-        "although causal is false",
-    ),
-    "masked with 0": ([(HIDE, HIDE.replace("-torch.inf", "0.0"), 1)], CAUSAL, "masked scores are 0", r"exp\(0\) is 1"),
-    "masked too late": (
-        [
-            (HIDE, "pass", 1),
-            (SOFTMAX, f"{SOFTMAX}\n        weights = weights.masked_fill(future, 0.0) if self.causal else weights", 1),
-        ],
-        CAUSAL,
-        "masked after the softmax",
-        "no longer sum to 1",
-    ),
-    "softmax over the queries": (
-        [(SOFTMAX, SOFTMAX.replace("-1", "-2"), 1)],
-        FULL,
-        "softmax over the wrong axis",
-        "along each row of S",
-    ),
-    "softmax over the heads": (
-        [(SOFTMAX, SOFTMAX.replace("-1", "1"), 1)],
-        FULL,
-        "softmax over the heads",
-        "runs over the heads",
-    ),
-    "no softmax": (
-        [(SOFTMAX, "weights = scores", 1)],
-        FULL,
-        "softmax missing",
-        "multiplied by the scores S themselves",
-    ),
-    "keys and values swapped": (
-        [("query @ key.transpose", "query @ value.transpose", 1), ("weights @ value", "weights @ key", 1)],
-        FULL,
-        "K and V swapped",
-        "the scores come from V",
-    ),
-    "key not transposed": (
-        [("key.transpose(-2, -1)", "key.reshape(batch, self.num_heads, self.head_dim, seq_len)", 1)],
-        FULL,
-        "K not transposed",
-        "K is read as if",
-    ),
-    "no output projection": (
-        [("self.out_projection(self.merge_heads(heads))", "self.merge_heads(heads)", 1)],
-        FULL,
-        "output projection missing",
-        "returned as they are",
-    ),
-}
+    "heads viewed in one go": ([(HEADS, ".reshape(batch, self.num_heads, seq_len, self.head_dim)", 3)], FULL,
+     "heads not transposed", r"transpose\(1, 2\)"),
+    "heads interleaved": ([("split = (batch, seq_len, self.num_heads, self.head_dim)",
+     "split = (batch, seq_len, self.head_dim, -1)"), (HEADS, ".view(split).permute(0, 3, 1, 2)", 3)], FULL,
+     "heads interleaved", r"Split it into \(num_heads, head_dim\)"),
+    "scale forgotten": ([(" / self.head_dim**0.5", "")], CAUSAL, "scale forgotten", "The scores are not scaled"),
+    "square root forgotten": ([("head_dim**0.5", "head_dim")], FULL, "scale applied twice", "square root is missing"),
+    "scale of all heads": ([("head_dim**0.5", "hidden_dim**0.5")], FULL, "scaled by the hidden size", "of one head"),
+    "diagonal hidden": ([(FUTURE, FUTURE.replace("1)", "0)"))], CAUSAL, "mask off by one", "the diagonal is masked"),
+    "one ahead": ([(FUTURE, FUTURE.replace("1)", "2)"))], CAUSAL, "mask off by one", r"sees key i \+ 1"),
+    "past hidden": ([(FUTURE, FUTURE.replace("triu(diagonal=1)", "tril(diagonal=-1)"))], CAUSAL, "mask transposed",
+     "must see j <= i"),
+    "never masked": ([(HIDE, "pass")], CAUSAL, "causal mask missing", "queries see keys of the future"),
+    "always masked": ([("if self.causal:", "if True:")], FULL, "causal mask not asked for", "although causal is false"),
+    "masked with 0": ([(HIDE, HIDE.replace("-torch.inf", "0.0"))], CAUSAL, "masked scores are 0", r"exp\(0\) is 1"),
+    "masked too late": ([(HIDE, "pass"), (SOFTMAX,
+     f"{SOFTMAX}\n        weights = weights.masked_fill(future, 0.0) if self.causal else weights")], CAUSAL,
+     "masked after the softmax", "no longer sum to 1"),
+    "softmax over the queries": ([(SOFTMAX, SOFTMAX.replace("-1", "-2"))], FULL, "softmax over the wrong axis",
+     "along each row of S"),
+    "softmax over the heads": ([(SOFTMAX, SOFTMAX.replace("-1", "1"))], FULL, "softmax over the heads",
+     "runs over the heads"),
+    "no softmax": ([(SOFTMAX, "weights = scores")], FULL, "softmax missing", "multiplied by the scores S themselves"),
+    "keys and values swapped":
+     ([("query @ key.transpose", "query @ value.transpose"), ("weights @ value", "weights @ key")], FULL,
+     "K and V swapped", "the scores come from V"),
+    "key not transposed": ([("key.transpose(-2, -1)", "key.reshape(batch, self.num_heads, self.head_dim, seq_len)")],
+     FULL, "K not transposed", "K is read as if"),
+    "no output projection": ([("self.out_projection(self.merge_heads(heads))", "self.merge_heads(heads)")], FULL,
+     "output projection missing", "returned as they are"),
+}  # fmt: skip
 # What PyTorch itself or the shape check refuses; the verdict must name the student's line
 LAYER_ERRORS = {
-    "transpose forgotten": (
-        [(HEADS, ".view(split)", 3)],
-        r"attention.py:\d+ in forward: ValueError: query has shape \[2, 21, 3, 8\]; it must be",
-    ),
-    "keys not turned over": ([("key.transpose(-2, -1)", "key", 1)], r"attention.py:\d+ in forward: RuntimeError: "),
-    "heads not merged": ([("self.merge_heads(heads)", "heads", 1)], r"attention.py:\d+ in forward: RuntimeError: "),
-}
+    "transpose forgotten": ([(HEADS, ".view(split)", 3)],
+     r"attention.py:\d+ in forward: ValueError: query has shape \[2, 21, 3, 8\]; it must be"),
+    "keys not turned over": ([("key.transpose(-2, -1)", "key")], r"attention.py:\d+ in forward: RuntimeError: "),
+    "heads not merged": ([("self.merge_heads(heads)", "heads")], r"attention.py:\d+ in forward: RuntimeError: "),
+}  # fmt: skip
 
 MASKED = "masked_score(sum * scale, mask, batch_head, q, k)"
 VISIBLE = "masked_score(0.0f, mask, batch_head, q, k) == 0.0f"
@@ -146,61 +86,60 @@ KERNELS = Planted(
     "task1",
     {
         "number_without_block_size": [
-            ("static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x", "int64_t(blockIdx.x) + threadIdx.x", 1)
+            ("static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x", "int64_t(blockIdx.x) + threadIdx.x")
         ],
-        "number_in_32_bits": [("static_cast<int64_t>(blockIdx.x) * blockDim.x", "blockIdx.x * blockDim.x", 1)],
-        "rounded_down": [("ceil_div(threads, THREADS)", "threads / THREADS", 1)],
+        "number_in_32_bits": [("static_cast<int64_t>(blockIdx.x) * blockDim.x", "blockIdx.x * blockDim.x")],
+        "rounded_down": [("ceil_div(threads, THREADS)", "threads / THREADS")],
         # scores_kernel
-        "no_guard_for_scores": [("if (index >= batch_heads * S_q * S_k) return;", "", 1)],
+        "no_guard_for_scores": [("if (index >= batch_heads * S_q * S_k) return;", "")],
         "query_and_key_exchanged": [
-            ("k = index % S_k;\n    q = index / S_k % S_q;", "q = index % S_q;\n    k = index / S_q % S_k;", 1)
+            ("k = index % S_k;\n    q = index / S_k % S_q;", "q = index % S_q;\n    k = index / S_q % S_k;")
         ],
-        "query_of_all_heads": [("q = «index / S_k % S_q»;\n    batch_head", "index / S_k", 1)],
-        "K_of_the_first_matrix": [("«key + (batch_head * S_k + k) * head_dim»", "key + k * head_dim", 1)],
+        "query_of_all_heads": [("q = «index / S_k % S_q»;\n    batch_head", "index / S_k")],
+        "K_of_the_first_matrix": [("«key + (batch_head * S_k + k) * head_dim»", "key + k * head_dim")],
         "K_counted_in_queries": [
-            ("«key + (batch_head * S_k + k) * head_dim»", "key + (batch_head * S_q + k) * head_dim", 1)
+            ("«key + (batch_head * S_k + k) * head_dim»", "key + (batch_head * S_q + k) * head_dim")
         ],
-        "last_column_left_out": [("«d < head_dim»; ++d", "d + 1 < head_dim", 1)],
-        "products_in_16_bits": [(PRODUCT, "static_cast<float>(query_row[d] * key_row[d])", 1)],
-        "diagonal_hidden": [("causal && k > q", "causal && k >= q", 1)],
-        "never_causal": [("causal && k > q", "false", 1)],
-        "counted_from_the_end": [("causal && k > q", "causal && k > q + S_k - S_q", 1)],
-        "scale_forgotten": [(MASKED, MASKED.replace(" * scale", ""), 1)],
-        "bool_inverted": [(MASKED, f"{VISIBLE} ? -INFINITY : sum * scale", 1)],
-        "mask_before_the_scale": [(MASKED, "masked_score(sum, mask, batch_head, q, k) * scale", 1)],
-        "mask_of_the_first_query": [(MASKED, MASKED.replace("q, k", "0, k"), 1)],
-        "mask_ignored": [(MASKED, "sum * scale", 1)],
-        "mask_of_the_first_head": [(MASKED, MASKED.replace("batch_head", "0"), 1)],
-        "masked_with_a_large_number": [(MASKED, f"{VISIBLE} ? sum * scale : -1e9f", 1)],
+        "last_column_left_out": [("«d < head_dim»; ++d", "d + 1 < head_dim")],
+        "products_in_16_bits": [(PRODUCT, "static_cast<float>(query_row[d] * key_row[d])")],
+        "diagonal_hidden": [("causal && k > q", "causal && k >= q")],
+        "never_causal": [("causal && k > q", "false")],
+        "counted_from_the_end": [("causal && k > q", "causal && k > q + S_k - S_q")],
+        "scale_forgotten": [(MASKED, MASKED.replace(" * scale", ""))],
+        "bool_inverted": [(MASKED, f"{VISIBLE} ? -INFINITY : sum * scale")],
+        "mask_before_the_scale": [(MASKED, "masked_score(sum, mask, batch_head, q, k) * scale")],
+        "mask_of_the_first_query": [(MASKED, MASKED.replace("q, k", "0, k"))],
+        "mask_ignored": [(MASKED, "sum * scale")],
+        "mask_of_the_first_head": [(MASKED, MASKED.replace("batch_head", "0"))],
+        "masked_with_a_large_number": [(MASKED, f"{VISIBLE} ? sum * scale : -1e9f")],
         # softmax_kernel
-        "no_guard_for_rows": [("if (index >= rows) return;", "", 1)],
-        "first_row_for_all": [("«scores + index * cols»;", "scores", 1)],
-        "no_max": [("row_max == -INFINITY ? 0.0f : row_max", "0.0f", 1)],
-        "infinity_minus_infinity": [("row_max == -INFINITY ? 0.0f : row_max", "row_max", 1)],
-        "max_without_the_last_column": [("«k < cols»; ++k) row_max", "k + 1 < cols", 1)],
-        "max_without_the_first_column": [("for (int64_t k = «0»; k < cols; ++k) row_max", "1", 1)],
+        "no_guard_for_rows": [("if (index >= rows) return;", "")],
+        "first_row_for_all": [("«scores + index * cols»;", "scores")],
+        "no_max": [("row_max == -INFINITY ? 0.0f : row_max", "0.0f")],
+        "infinity_minus_infinity": [("row_max == -INFINITY ? 0.0f : row_max", "row_max")],
+        "max_without_the_last_column": [("«k < cols»; ++k) row_max", "k + 1 < cols")],
+        "max_without_the_first_column": [("for (int64_t k = «0»; k < cols; ++k) row_max", "1")],
         "blocks_and_threads_exchanged": [
-            ("scores_kernel<<<«blocks_for(batch_heads * S_q * S_k)»", "THREADS", 1),
-            ("S_q * S_k), «THREADS»", "blocks_for(batch_heads * S_q * S_k)", 1),
+            ("scores_kernel<<<«blocks_for(batch_heads * S_q * S_k)»", "THREADS"),
+            ("S_q * S_k), «THREADS»", "blocks_for(batch_heads * S_q * S_k)"),
         ],
-        "grid_of_the_scores": [("output_kernel<<<blocks_for(batch_heads * S_q * «head_dim»)", "S_k", 1)],
-        "not_normalized": [("weights_row[k] *= «inverse_sum»;", "1.0f", 1)],
-        "zero_over_zero": [("sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum", 1)],
-        "softmax_forgotten": [("launch_softmax(scores, scores, batch_heads * S_q, S_k, stream);", "", 1)],
-        "rows_of_one_head": [("launch_softmax(scores, scores, «batch_heads * S_q»,", "S_q", 1)],
+        "grid_of_the_scores": [("output_kernel<<<blocks_for(batch_heads * S_q * «head_dim»)", "S_k")],
+        "not_normalized": [("weights_row[k] *= «inverse_sum»;", "1.0f")],
+        "zero_over_zero": [("sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum")],
+        "softmax_forgotten": [("launch_softmax(scores, scores, batch_heads * S_q, S_k, stream);", "")],
+        "rows_of_one_head": [("launch_softmax(scores, scores, «batch_heads * S_q»,", "S_q")],
         # output_kernel
-        "guard_off_by_one": [(GUARD, GUARD.replace(">=", ">"), 1)],
-        "V_of_the_first_matrix": [("value + row / S_q * S_k * head_dim + d", "value + d", 1)],
+        "guard_off_by_one": [(GUARD, GUARD.replace(">=", ">"))],
+        "V_of_the_first_matrix": [("value + row / S_q * S_k * head_dim + d", "value + d")],
         "V_transposed": [
-            ("value + row / S_q * S_k * head_dim + «d»", "d * S_k", 1),
-            ("value_column[«k * head_dim»]", "k", 1),
+            ("value + row / S_q * S_k * head_dim + «d»", "d * S_k"),
+            ("value_column[«k * head_dim»]", "k"),
         ],
-        "last_key_left_out": [("«k < S_k»; ++k) sum +=", "k + 1 < S_k", 1)],
+        "last_key_left_out": [("«k < S_k»; ++k) sum +=", "k + 1 < S_k")],
         "sum_overwritten": [
             (
                 "sum += weights_row[k] * static_cast<float>(value_column[k * head_dim]);",
                 "sum = weights_row[k] * static_cast<float>(value_column[k * head_dim]);",
-                1,
             )
         ],
     },
@@ -244,12 +183,8 @@ KERNEL = [
     ("never_causal", "Q K^T, 31 queries, 7 keys, causal", "causal mask missing", "keys of the future"),
     ("mask_before_the_scale", FLOAT_S, "mask added before the scale", "it belongs to the scaled scores"),
     ("mask_before_the_scale", BIAS, "mask added before the scale", "it belongs to the scaled scores"),
-    (
-        "counted_from_the_end",
-        "7 queries, 31 keys, causal",
-        "causal mask counted from the end",
-        "both count from the start",
-    ),
+    ("counted_from_the_end", "7 queries, 31 keys, causal", "causal mask counted from the end",
+     "both count from the start"),
     ("mask_of_the_first_query", BOOL, "mask broadcast wrong", "The mask of the first query is used for every query"),
     ("mask_ignored", FLOAT_S, "mask ignored", "The float mask that was given is not applied"),
     ("mask_ignored", BOOL, "mask ignored", "The bool mask that was given is not applied"),
@@ -258,10 +193,9 @@ KERNEL = [
     ("masked_with_a_large_number", PADDING, "masked row is uniform", "gives the mean of V"),
     ("zero_over_zero", MASKED_ROW, "masked row is NaN", "so is 0 / 0"),
     ("zero_over_zero", PADDING, "masked row is NaN", "so is 0 / 0"),
-    ("zero_over_zero", EMPTY, "masked row is NaN", "so is 0 / 0"),
     ("softmax_forgotten", "full", "softmax missing", "multiplied by the scores S themselves"),
     ("rows_of_one_head", "full", "softmax missing", r"In part of the output, first at batch 0, head 1, row 0"),
-]
+]  # fmt: skip
 # Found by the checked build: (planted, case, the kind, the tensor beyond whose end a thread goes)
 OUT_OF_BOUNDS = [
     ("no_guard_for_scores", CROSS, "out_of_bounds", "query"),

@@ -22,12 +22,8 @@ SOFTMAX_MASKS = "masked entries, a masked row"
 
 # (mistake, case, its name, words of the diagnosis)
 PLANTED = [
-    (
-        "sum_without_the_loop",
-        "sums of 113 x 1023",
-        "first columns only",
-        "the first 256 of 1023 columns .* continue through the row",
-    ),
+    ("sum_without_the_loop", "sums of 113 x 1023", "first columns only",
+     "the first 256 of 1023 columns .* continue through the row"),
     ("sum_assigned", "sums of 113 x 1023", "last entry of each thread", r"\(= for \+=\)"),
     ("sum_of_row_0", "sums of 7 x 31", "every row is the first", r"begins at blockIdx.x \* cols"),
     ("sum_without_the_tree", "sums of 5 x 256", "part of thread 0 only", r"adds nothing to partial\[0\]"),
@@ -44,12 +40,8 @@ PLANTED = [
     ("B_read_as_N_by_K", "A B, 33 x 32 x 31", "B read as [N, K]", "look at the row length in its index"),
     ("B_read_as_N_by_K", "A B, K = 1", "B read as [N, K]", r"it is \[K, N\]"),
     ("A_read_as_K_by_M", "A B^T, 63 x 65 x 64", "A read as [K, M]", "A is read as a matrix of K rows and M columns"),
-    (
-        "b_tile_from_k0_first_col",
-        "A B^T, 64 x 64 x 64",
-        "tiles of B from exchanged places",
-        "its first row and its first column are exchanged",
-    ),
+    ("b_tile_from_k0_first_col", "A B^T, 64 x 64 x 64", "tiles of B from exchanged places",
+     "its first row and its first column are exchanged"),
     ("b_tile_from_k0_first_col", "A B^T, 63 x 65 x 64", "tiles of B from exchanged places", "The tiles of B"),
     ("a_tile_transposed", "A B, 64 x 64 x 64", "tiles of A transposed", "Each 32 x 32 tile of A is used transposed"),
     ("a_tile_transposed", "A B^T, batch 3, 37 x 50 x 41", "tiles of A transposed", "where it is read"),
@@ -58,18 +50,12 @@ PLANTED = [
     ("softmax_of_columns", "113 x 203", "softmax over the wrong axis", "the columns sum to 1 where the rows should"),
     ("softmax_of_columns", "1023 x 1024", "softmax over the wrong axis", "wrong axis"),
     ("one_column_per_thread", "1025 columns", "unwritten outputs", "1538 of 2050 elements .* Only col >= 256 is wrong"),
-    (
-        "last_row_unwritten",
-        "A B, 64 x 64 x 64",
-        "unwritten outputs",
-        r"64 of 4096 elements still hold .* Only row 63 \(of 64\)",
-    ),
+    ("last_row_unwritten", "A B, 64 x 64 x 64", "unwritten outputs",
+     r"64 of 4096 elements still hold .* Only row 63 \(of 64\)"),
     ("softmax_zeros", "one warp wide", "all zeros", "Every output is 0"),
     ("gemm_zeros", "A B^T, K = 1", "all zeros", "Every output is 0"),
-    ("gemm_zeros", "A B, 64 x 64 x 64", "all zeros", "Every output is 0"),
     ("gemm_zeros", "full", "all zeros", "Every output is 0"),
     ("scale_forgotten", "full", "scale forgotten", r"must be multiplied by 1 / sqrt\(head_dim\) = 0.25"),
-    ("scale_forgotten", "causal", "scale forgotten", "The scores are not scaled"),
     ("scale_forgotten", "CustomAttention module", "scale forgotten", "The scores are not scaled"),
     ("diagonal_hidden", "causal", "mask off by one", "the diagonal is masked too"),
     ("diagonal_hidden", "CustomAttention module", "mask off by one", "the diagonal is masked too"),
@@ -78,24 +64,19 @@ PLANTED = [
     ("bool_inverted", PADDING, "mask inverted", "true means that the query may attend"),
     ("mask_not_passed_on", FLOAT, "mask ignored", "The float mask that was given is not applied"),
     ("counted_from_the_end", "40 queries, 23 keys, causal", "causal mask counted from the end", "count from the start"),
-    (
-        "mask_of_the_first_batch_entry",
-        PADDING,
-        "mask broadcast wrong",
-        "The mask of the first batch entry is used for every",
-    ),
+    ("mask_of_the_first_batch_entry", PADDING, "mask broadcast wrong",
+     "The mask of the first batch entry is used for every"),
     ("mask_before_the_scale", BIAS, "mask added before the scale", "it belongs to the scaled scores"),
     ("mask_not_passed_on", BOOL, "mask ignored", "The bool mask that was given is not applied"),
     ("mask_of_the_first_head", FLOAT, "mask broadcast wrong", "The mask of the first head is used for every head"),
     ("mask_of_the_first_head", BIAS, "mask broadcast wrong", "its stride must not be 0"),
     ("masked_with_a_large_number", PADDING, "masked row is uniform", "gives the mean of V"),
     ("float_as_bool", FLOAT, "float mask read as bool", "It must be added to the scores"),
-    ("mask_not_passed_on", BIAS, "mask ignored", "The float mask that was given is not applied"),
     ("infinity_minus_infinity", SOFTMAX_MASKS, "masked row is NaN", "In this course such a row is all zeros"),
     ("infinity_minus_infinity", PADDING, "masked row is NaN", "A query that may see no key gives NaN"),
     ("zero_over_zero", SOFTMAX_MASKS, "masked row is NaN", "In this course such a row is all zeros"),
     ("zero_over_zero", FLOAT, "masked row is NaN", "A query that may see no key gives NaN"),
-]
+]  # fmt: skip
 
 # Races. In the simulator their outcome is always the same; a GPU may happen to give the right result.
 RACES = [

@@ -27,12 +27,8 @@ PLANTED = [
     ("rows_of_D_floats", PART, "rows of D floats", "they have head_dim = 40"),
     ("Q_rows_of_the_first_warp", SCORES, "q_tile[r * D + d]", r"it should be `\(first_row \+ r\) \* D \+ d`"),
     ("neighboring_keys", SCORES, "neighboring keys per lane", r"its keys are lane, lane \+ 32"),
-    (
-        "first_key_of_the_lane",
-        SCORES,
-        "k_tile[lane * K_STRIDE + d]",
-        r"it should be `\(lane \+ 32 \* c\) \* K_STRIDE \+ d`",
-    ),
+    ("first_key_of_the_lane", SCORES, "k_tile[lane * K_STRIDE + d]",
+     r"it should be `\(lane \+ 32 \* c\) \* K_STRIDE \+ d`"),
     ("K_not_padded", SCORES, "k_tile[(lane + 32 * c) * D + d]", r"it should be `\(lane \+ 32 \* c\) \* K_STRIDE \+ d`"),
     ("scores_assigned", SCORES, "last four columns only", "= for"),
     ("not_causal", BOTH, "hidden = key >= keys_left", r"\| \(key > row \+ diagonal\)`"),
@@ -65,7 +61,7 @@ PLANTED = [
     ("not_normalized", STORE, "not normalized", "divide by l"),
     ("lanes_not_summed", STORE_PART, "l of one lane", "warp_sum"),
     ("zero_over_zero", STORE, "0 / 0", "it must give zeros"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("planted", "case", "name", "words"), PLANTED)

@@ -13,7 +13,7 @@ from planted import (
 from task5.cases import causal_cases, full_cases
 
 COMPARES = "ahead > r"
-RESCALE_O = ("#pragma unroll\n        for (int c = 0; c < T::COLS; ++c) state.o[r][c] *= rescale;", "", 1)
+RESCALE_O = ("#pragma unroll\n        for (int c = 0; c < T::COLS; ++c) state.o[r][c] *= rescale;", "")
 COUNT = "ceil_div(seen - offset, stride)"
 SEEN = "causal && q_start + T::B_r < S_k ? q_start + T::B_r : S_k"
 
@@ -21,36 +21,36 @@ TASK5 = Planted(
     "task5",
     {
         # hidden_rows
-        "not_causal": [(COMPARES, "false", 1)],
-        "diagonal_hidden": [(COMPARES, "ahead >= r", 1)],
-        "sees_one_ahead": [(COMPARES, "ahead > r + 1", 1)],
-        "every_row_is_the_first": [(COMPARES, "ahead > 0", 1)],
-        "end_of_keys_not_masked": [("key_position >= S_k", "false", 1)],
+        "not_causal": [(COMPARES, "false")],
+        "diagonal_hidden": [(COMPARES, "ahead >= r")],
+        "sees_one_ahead": [(COMPARES, "ahead > r + 1")],
+        "every_row_is_the_first": [(COMPARES, "ahead > 0")],
+        "end_of_keys_not_masked": [("key_position >= S_k", "false")],
         # strided_attention_kernel
-        "row_step_ignored": [("count - n, «stride»,", "1", 1)],
-        "every_tile_full": [("«count - n», stride,", "T::B_c", 1)],
-        "offset_forgotten": [("position = «offset + n * stride»;", "n * stride", 1)],
+        "row_step_ignored": [("count - n, «stride»,", "1")],
+        "every_tile_full": [("«count - n», stride,", "T::B_c")],
+        "offset_forgotten": [("position = «offset + n * stride»;", "n * stride")],
         "offset_left_out_of_the_loads": [
-            ("key + position * head_dim", "key + n * stride * head_dim", 1),
-            ("value + position * head_dim", "value + n * stride * head_dim", 1),
+            ("key + position * head_dim", "key + n * stride * head_dim"),
+            ("value + position * head_dim", "value + n * stride * head_dim"),
         ],
-        "n_taken_for_the_position": [("«position + lane * stride», q_start", "n + lane", 1)],
-        "lanes_are_neighbors": [("«position + lane * stride», q_start", "position + lane", 1)],
-        "offset_left_out_of_the_mask": [("«position + lane * stride», q_start", "(n + lane) * stride", 1)],
-        "mask_within_the_tile": [("lane * stride, «q_start + first_row», S_k", "first_row", 1)],
-        "V_without_offset": [("value + position * head_dim", "value + n * stride * head_dim", 1)],
-        "count_rounded_down": [(COUNT, "(seen - offset) / stride", 1)],
-        "every_key_counted": [(COUNT, "seen", 1)],
-        "last_tile_dropped": [("«n < count»; n += T::B_c", "n + T::B_c <= count", 1)],
-        "loop_ends_at_q_start": [(SEEN, "causal && q_start < S_k ? q_start : S_k", 1)],
+        "n_taken_for_the_position": [("«position + lane * stride», q_start", "n + lane")],
+        "lanes_are_neighbors": [("«position + lane * stride», q_start", "position + lane")],
+        "offset_left_out_of_the_mask": [("«position + lane * stride», q_start", "(n + lane) * stride")],
+        "mask_within_the_tile": [("lane * stride, «q_start + first_row», S_k", "first_row")],
+        "V_without_offset": [("value + position * head_dim", "value + n * stride * head_dim")],
+        "count_rounded_down": [(COUNT, "(seen - offset) / stride")],
+        "every_key_counted": [(COUNT, "seen")],
+        "last_tile_dropped": [("«n < count»; n += T::B_c", "n + T::B_c <= count")],
+        "loop_ends_at_q_start": [(SEEN, "causal && q_start < S_k ? q_start : S_k")],
         # custom_strided_attention, and what a kernel of one's own can get wrong: planted in the given functions
-        "scale_forgotten": [("«scale * LOG2_E»", "LOG2_E", 1)],
-        "stride_ignored": [("S_k, head_dim, «stride», offset, causal, scale * LOG2_E", "1", 1)],
-        "causal_not_passed_on": [("stride, offset, «causal», scale * LOG2_E", "false", 1)],
-        "masked_with_0": [("s[r] = «-INFINITY»;", "0.0f", 1)],
-        "no_key_yet": [("m_new == -INFINITY ? 0.0f : m_new", "m_new", 1)],
+        "scale_forgotten": [("«scale * LOG2_E»", "LOG2_E")],
+        "stride_ignored": [("S_k, head_dim, «stride», offset, causal, scale * LOG2_E", "1")],
+        "causal_not_passed_on": [("stride, offset, «causal», scale * LOG2_E", "false")],
+        "masked_with_0": [("s[r] = «-INFINITY»;", "0.0f")],
+        "no_key_yet": [("m_new == -INFINITY ? 0.0f : m_new", "m_new")],
         "O_not_rescaled": [RESCALE_O],
-        "V_not_strided": [("v_tile, value, rows_left, «row_step»", "1", 1)],
+        "V_not_strided": [("v_tile, value, rows_left, «row_step»", "1")],
     },
     file="strided_attention.cu",
 )

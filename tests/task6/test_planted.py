@@ -42,21 +42,13 @@ PLANTED = [
     ("expf_for_exp2f", RAGGED, "expf instead of exp2f", "too peaked"),
     ("maximum_from_warp_1", PEAKS, None, "large scores cause them"),
     ("maximum_without_the_last_warp", PEAKS, None, "large scores cause them"),
-    (
-        "cache_of_tokens_and_heads",
-        "a length beyond the cache",
-        "axes of k_cache, v_cache exchanged",
-        r"as if stored as \[3, 16, 2, 8\], with axes 1 and 2 exchanged; they are \[3, 2, 16, 8\]",
-    ),
+    ("cache_of_tokens_and_heads", "a length beyond the cache", "axes of k_cache, v_cache exchanged",
+     r"as if stored as \[3, 16, 2, 8\], with axes 1 and 2 exchanged; they are \[3, 2, 16, 8\]"),
     ("merged_without_weights", RAGGED, UNWEIGHTED, "The warps' states are added up as if every weight were 1"),
     (r"merged_without_weights", GROUPED, UNWEIGHTED, r"m\[w\] must be the maximum that they are relative to"),
     ("merged_without_weights", STEPS, UNWEIGHTED, "The warps' states are added up as if every weight were 1"),
-    (
-        "merged_without_weights",
-        "outputs of 7 parts",
-        UNWEIGHTED,
-        "The warps' states are added up as if every weight were 1",
-    ),
+    ("merged_without_weights", "outputs of 7 parts", UNWEIGHTED,
+     "The warps' states are added up as if every weight were 1"),
     ("merged_without_weights", MERGED, UNWEIGHTED, "The warps' states are added up as if every weight were 1"),
     ("merged_without_weights", ONE_BY_ONE, UNWEIGHTED, "The warps' states are added up as if every weight were 1"),
     ("sums_without_weights", "a full cache", UNWEIGHTED, "The sums l of the warps are added up without weights"),
@@ -66,12 +58,8 @@ PLANTED = [
     ("K_V_heads_interleaved", GROUPED, "K/V heads interleaved", "neighboring query heads share a K/V head"),
     ("newest_key_left_out", "40 keys", "newest key left out", "a token attends to itself too"),
     ("newest_key_left_out", STEPS, "newest key left out", "a token attends to itself too"),
-    (
-        "length_of_the_first_sequence",
-        EMPTY,
-        "length of the first sequence|all zeros|no key has a weight",
-        "has its own length|never computed|nothing of V reaches the output",
-    ),
+    ("length_of_the_first_sequence", EMPTY, "length of the first sequence|all zeros|no key has a weight",
+     "has its own length|never computed|nothing of V reaches the output"),
     ("keys_rounded_down", PARTS, "keys per part rounded down", "The last keys belong to no part"),
     ("keys_rounded_down", MERGED, "keys per part rounded down", "The last keys belong to no part"),
     ("every_part_has_all_keys", PARTS, "every part has all keys", r"only the c keys from p c on"),
@@ -85,72 +73,41 @@ PLANTED = [
     ("lse_in_base_2", LSE, "lse in base 2", r"must be divided by it"),
     ("lse_in_base_2", MERGED, "lse in base 2", r"must be divided by log2\(e\)"),
     ("empty_part_is_nan", LSE_EMPTY, None, "got nan, expected -inf"),
-]
+]  # fmt: skip
 IN_THE_CHECKED_BUILD = {"position_not_checked", "length_not_limited", "no_barrier_before_merge", "warps_share_keys"}
 
 MERGE = "out, _ = merge_ops.merge_states(outs, lse)"
 ATTENDS = "self.cache.append(key, value)\n            heads = self.cache.attend(query)"
 # name -> (replacements in attention.py, case, the mistake's name or None, words of the diagnosis)
 LAYER = {
-    "prefill path taken for decode": (
-        [("self.cache.attend(query)", "self.flash_ops.flash_attention(query, key, value, True)", 1)],
-        ONE_BY_ONE,
-        "a token attends to itself only",
-        "Decode attends to the cache",
-    ),
-    "prefill not causal": ([("values, «True»)", "False", 1)], PROMPT, "prefill not causal", "see those after them"),
-    "attends before it appends": (
-        [(ATTENDS, "heads = self.cache.attend(query)\n            self.cache.append(key, value)", 1)],
-        ONE_BY_ONE,
-        "attends before it is appended",
-        "a token sees itself",
-    ),
-    "K/V heads repeated in the wrong order": (
-        [("rows.repeat_interleave(group, dim=1)", "rows.repeat(1, group, 1, 1)", 1)],
-        "a layer of 6 heads on 2",
-        "K/V heads interleaved",
-        "0, 0, 1, 1",
-    ),
-    "key and value exchanged": (
-        [("query, «key, value» = self.project", "value, key", 1)],
-        ONE_BY_ONE,
-        "K and V swapped",
-        "the scores come from V",
-    ),
-    "parts averaged": ([(MERGE, "out = outs.mean(0)", 1)], MERGED, "plain average", "what its scores weigh"),
-    "parts added up": ([(MERGE, "out = outs.sum(0)", 1)], MERGED, "plain sum", "without weights"),
-}
+    "prefill path taken for decode":
+     ([("self.cache.attend(query)", "self.flash_ops.flash_attention(query, key, value, True)")], ONE_BY_ONE,
+     "a token attends to itself only", "Decode attends to the cache"),
+    "prefill not causal": ([("values, «True»)", "False")], PROMPT, "prefill not causal", "see those after them"),
+    "attends before it appends":
+     ([(ATTENDS, "heads = self.cache.attend(query)\n            self.cache.append(key, value)")], ONE_BY_ONE,
+     "attends before it is appended", "a token sees itself"),
+    "K/V heads repeated in the wrong order": ([("rows.repeat_interleave(group, dim=1)", "rows.repeat(1, group, 1, 1)")],
+     "a layer of 6 heads on 2", "K/V heads interleaved", "0, 0, 1, 1"),
+    "key and value exchanged": ([("query, «key, value» = self.project", "value, key")], ONE_BY_ONE, "K and V swapped",
+     "the scores come from V"),
+    "parts averaged": ([(MERGE, "out = outs.mean(0)")], MERGED, "plain average", "what its scores weigh"),
+    "parts added up": ([(MERGE, "out = outs.sum(0)")], MERGED, "plain sum", "without weights"),
+}  # fmt: skip
 # what check_call, the cache or PyTorch refuses: (replacements, case, words); the verdict names the student's line
 LAYER_ERRORS = {
-    "cache not reset": (
-        [("self.cache.reset()", "pass", 1)],
-        "three prompts in turn",
-        r"position is 5, but the cache holds 20 tokens.* begins with an empty cache",
-    ),
-    "prompt not appended": (
-        [
-            ("self.cache.append(key, value)\n            «group»", "group", 1),
-            ("self.cache.reset()\n            «self.cache.append(key, value)»", "pass", 1),
-        ],
-        ONE_BY_ONE,
-        "position is 9, but the cache holds 0 tokens",
-    ),
-    "token not appended": (
-        [("else:\n            «self.cache.append(key, value)»", "pass", 1)],
-        ONE_BY_ONE,
-        "position is 10, but the cache holds 9 tokens",
-    ),
-    "K/V heads not repeated": (
-        [("rows.repeat_interleave(group, dim=1)", "rows", 1)],
-        "a layer of 6 heads on 2",
-        r"key has shape \[2, 2, 10, 16\] and query has shape \[2, 6, 10, 16\]",
-    ),
-    "merge forgotten": (
-        [("return self.merge(heads)", "return heads", 1)],
-        PROMPT,
-        r"customAttention.forward gave \[2, 2, 21, 16\] for x \[2, 21, 32\]",
-    ),
-}
+    "cache not reset": ([("self.cache.reset()", "pass")], "three prompts in turn",
+     r"position is 5, but the cache holds 20 tokens.* begins with an empty cache"),
+    "prompt not appended": ([("self.cache.append(key, value)\n            «group»", "group"),
+     ("self.cache.reset()\n            «self.cache.append(key, value)»", "pass")], ONE_BY_ONE,
+     "position is 9, but the cache holds 0 tokens"),
+    "token not appended": ([("else:\n            «self.cache.append(key, value)»", "pass")], ONE_BY_ONE,
+     "position is 10, but the cache holds 9 tokens"),
+    "K/V heads not repeated": ([("rows.repeat_interleave(group, dim=1)", "rows")], "a layer of 6 heads on 2",
+     r"key has shape \[2, 2, 10, 16\] and query has shape \[2, 6, 10, 16\]"),
+    "merge forgotten": ([("return self.merge(heads)", "return heads")], PROMPT,
+     r"customAttention.forward gave \[2, 2, 21, 16\] for x \[2, 21, 32\]"),
+}  # fmt: skip
 
 
 @pytest.fixture

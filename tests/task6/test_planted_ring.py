@@ -28,139 +28,73 @@ WITHOUT_MAXIMUM = (
     "    merged = (old.unsqueeze(-1) * out + new.unsqueeze(-1) * part) / (old + new).unsqueeze(-1)\n"
     "    return merged, torch.log(old + new)\n"
     "    largest = torch.maximum(lse, part_lse)",
-    1,
 )
 # mistake -> (replacements, case, the mistake's name, words of the diagnosis)
 NAMED = {
-    "contiguous": (
-        [("return «rank, 2 * ranks - 1 - rank»", "2 * rank, 2 * rank + 1", 1)],
-        "order: 7 ranks",
-        "contiguous order",
-        "they wait for the last one",
-    ),
-    "one too far": ([(ORDER, "2 * ranks - rank", 1)], FOUR, "mirrored piece one too far", "number 2 . ranks - 1"),
-    "mirrored among the ranks": (
-        [(ORDER, "ranks - 1 - rank", 1)],
-        FOUR,
-        "mirrored among the ranks",
-        "half as many as pieces",
-    ),
-    "not mirrored": ([(ORDER, "ranks + rank", 1)], FOUR, "second piece not mirrored", "counts from the end"),
-    "in reverse": (
-        [("return «rank, 2 * ranks - 1 - rank»", "ranks - 1 - rank, ranks + rank", 1)],
-        "order: 2 ranks",
-        "ranks in reverse",
-        "rank 0 holds the two pieces in the middle",
-    ),
-    "sums without weights": ([(BOTH, "out + part", 1)], OUT, "plain sum", "added up without weights"),
-    "averaged": ([(BOTH, "(out + part) / 2", 1)], OUT, "plain average", "what its scores weigh"),
-    "weights exchanged": (
-        [("(«old» * inverse).unsqueeze(-1) * out", "new", 1), ("(«new» * inverse).unsqueeze(-1) * part", "old", 1)],
-        OUT,
-        "weights exchanged",
-        "Each counts by its own",
-    ),
-    "weights not normalized": (
-        [("«inverse» = 1 / total.clamp(min=1.0)", "inverse = torch.ones_like(total); _", 1)],
-        OUT,
-        "weights not normalized",
-        "not divided by their sum",
-    ),
-    "part whole": (
-        [("«(new * inverse).unsqueeze(-1) * part»", "part", 1)],
-        OUT,
-        "only out is weighted",
-        "the two weights add up to 1",
-    ),
-    "not weighed anew": (
-        [("«(old * inverse).unsqueeze(-1) * out»", "out", 1)],
-        OUT,
-        "only the part is weighted",
-        "What was there is not weighed anew",
-    ),
-    "base 2": (
-        [("torch.exp(lse - shift), torch.exp(part_lse", "torch.exp2(lse - shift), torch.exp2(part_lse", 1)],
-        OUT,
-        "weights in base 2",
-        "exp, not exp2",
-    ),
-    "part ignored": ([(BOTH, "out", 1)], OUT, "first part only", "that of the first part"),
-    "overwritten": ([(BOTH, "part.float()", 1)], OUT, "last part only", "overwrites the one before"),
-    "maximum not subtracted": (
-        [WITHOUT_MAXIMUM],
-        "merge: out, lse beyond 88",
-        "no max subtraction",
-        "overflows float32",
-    ),
-    "maximum not subtracted, lse": (
-        [WITHOUT_MAXIMUM],
-        "merge: lse beyond 88",
-        "no max subtraction",
-        "overflows float32",
-    ),
-    "maximum not subtracted, far below 0": (
-        [WITHOUT_MAXIMUM],
-        "merge: out, lse below -104",
-        "no max subtraction",
-        "without the maximum subtracted",
-    ),
-    "-inf minus -inf": ([(GUARD, "", 1)], EMPTY, "row without keys is NaN", "-inf - .-inf. is NaN"),
-    "-inf minus -inf, lse": ([(GUARD, "", 1)], EMPTY_LSE, "row without keys is NaN", "their lse is -inf"),
-    "0 / 0": ([("total«.clamp(min=1.0)»", "", 1)], EMPTY, "row without keys is NaN", "so is 0 / 0"),
-    "lse not merged": ([(RETURNED, "lse", 1)], LSE, "lse not merged", "the old one"),
-    "lse of the part": ([(RETURNED, "part_lse", 1)], LSE, "lse of the part", "that of both sides"),
-    "only the maximum": ([(RETURNED, "shift", 1)], LSE, "only the maximum", "m . log.l."),
-    "maximum left out": ([(RETURNED, "torch.log(total)", 1)], LSE, "maximum left out", "m . log.l."),
-    "logarithm left out": ([(RETURNED, "shift + total", 1)], LSE, "logarithm left out", "m . log.l."),
-    "lse in base 2": ([(RETURNED, "shift + torch.log2(total)", 1)], LSE, "lse in base 2", "lse is to base e"),
-    "lse added up": ([(RETURNED, "lse + part_lse", 1)], LSE, "plain sum", "the sum of the parts' lse"),
-    "0 for -inf": (
-        [(RETURNED, "torch.where(total == 0, 0.0, shift + torch.log(total))", 1)],
-        EMPTY_LSE,
-        "row without keys is 0",
-        "the logarithm of 0",
-    ),
-}
+    "contiguous": ([("return «rank, 2 * ranks - 1 - rank»", "2 * rank, 2 * rank + 1")], "order: 7 ranks",
+     "contiguous order", "they wait for the last one"),
+    "one too far": ([(ORDER, "2 * ranks - rank")], FOUR, "mirrored piece one too far", "number 2 . ranks - 1"),
+    "mirrored among the ranks": ([(ORDER, "ranks - 1 - rank")], FOUR, "mirrored among the ranks",
+     "half as many as pieces"),
+    "not mirrored": ([(ORDER, "ranks + rank")], FOUR, "second piece not mirrored", "counts from the end"),
+    "in reverse": ([("return «rank, 2 * ranks - 1 - rank»", "ranks - 1 - rank, ranks + rank")], "order: 2 ranks",
+     "ranks in reverse", "rank 0 holds the two pieces in the middle"),
+    "sums without weights": ([(BOTH, "out + part")], OUT, "plain sum", "added up without weights"),
+    "averaged": ([(BOTH, "(out + part) / 2")], OUT, "plain average", "what its scores weigh"),
+    "weights exchanged":
+     ([("(«old» * inverse).unsqueeze(-1) * out", "new"), ("(«new» * inverse).unsqueeze(-1) * part", "old")], OUT,
+     "weights exchanged", "Each counts by its own"),
+    "weights not normalized": ([("«inverse» = 1 / total.clamp(min=1.0)", "inverse = torch.ones_like(total); _")], OUT,
+     "weights not normalized", "not divided by their sum"),
+    "part whole": ([("«(new * inverse).unsqueeze(-1) * part»", "part")], OUT, "only out is weighted",
+     "the two weights add up to 1"),
+    "not weighed anew": ([("«(old * inverse).unsqueeze(-1) * out»", "out")], OUT, "only the part is weighted",
+     "What was there is not weighed anew"),
+    "base 2": ([("torch.exp(lse - shift), torch.exp(part_lse", "torch.exp2(lse - shift), torch.exp2(part_lse")], OUT,
+     "weights in base 2", "exp, not exp2"),
+    "part ignored": ([(BOTH, "out")], OUT, "first part only", "that of the first part"),
+    "overwritten": ([(BOTH, "part.float()")], OUT, "last part only", "overwrites the one before"),
+    "maximum not subtracted": ([WITHOUT_MAXIMUM], "merge: out, lse beyond 88", "no max subtraction",
+     "overflows float32"),
+    "maximum not subtracted, lse": ([WITHOUT_MAXIMUM], "merge: lse beyond 88", "no max subtraction",
+     "overflows float32"),
+    "maximum not subtracted, far below 0": ([WITHOUT_MAXIMUM], "merge: out, lse below -104", "no max subtraction",
+     "without the maximum subtracted"),
+    "-inf minus -inf": ([(GUARD, "")], EMPTY, "row without keys is NaN", "-inf - .-inf. is NaN"),
+    "-inf minus -inf, lse": ([(GUARD, "")], EMPTY_LSE, "row without keys is NaN", "their lse is -inf"),
+    "0 / 0": ([("total«.clamp(min=1.0)»", "")], EMPTY, "row without keys is NaN", "so is 0 / 0"),
+    "lse not merged": ([(RETURNED, "lse")], LSE, "lse not merged", "the old one"),
+    "lse of the part": ([(RETURNED, "part_lse")], LSE, "lse of the part", "that of both sides"),
+    "only the maximum": ([(RETURNED, "shift")], LSE, "only the maximum", "m . log.l."),
+    "maximum left out": ([(RETURNED, "torch.log(total)")], LSE, "maximum left out", "m . log.l."),
+    "logarithm left out": ([(RETURNED, "shift + total")], LSE, "logarithm left out", "m . log.l."),
+    "lse in base 2": ([(RETURNED, "shift + torch.log2(total)")], LSE, "lse in base 2", "lse is to base e"),
+    "lse added up": ([(RETURNED, "lse + part_lse")], LSE, "plain sum", "the sum of the parts' lse"),
+    "0 for -inf": ([(RETURNED, "torch.where(total == 0, 0.0, shift + torch.log(total))")], EMPTY_LSE,
+     "row without keys is 0", "the logarithm of 0"),
+}  # fmt: skip
 # what has the wrong form: replacements, case, words; the verdict names the student's line or the function
 REFUSED = {
-    "three pieces": ([("return «rank», 2", "rank, rank", 1)], FOUR, r"pieces_of\(0, 4\) gave \(0, 0, 7\); it must be"),
-    "half a piece": ([(ORDER, "(2 * ranks - 1) / 2", 1)], FOUR, "it must be two whole numbers"),
-    "no lse": ([(", shift + torch.log(total)", "", 1)], OUT, r"merge gave float32 \[2, 2, 9, 8\]; it must be \(out"),
-    "lse with a column": (
-        [(RETURNED, "(shift + torch.log(total)).unsqueeze(-1)", 1)],
-        LSE,
-        r"merge gave as lse float32 \[2, 2, 9, 1\]; it must be float32 \[2, 2, 9\]",
-    ),
-    "16 bits": ([("return «merged»", "merged.bfloat16()", 1)], OUT, r"as out bfloat16 .*; it must be float32"),
-    "shapes do not fit": ([("(old * inverse)«.unsqueeze(-1)»", "", 1)], OUT, r"task6/solution/ring.py:\d+ in merge"),
-}
+    "three pieces": ([("return «rank», 2", "rank, rank")], FOUR, r"pieces_of\(0, 4\) gave \(0, 0, 7\); it must be"),
+    "half a piece": ([(ORDER, "(2 * ranks - 1) / 2")], FOUR, "it must be two whole numbers"),
+    "no lse": ([(", shift + torch.log(total)", "")], OUT, r"merge gave float32 \[2, 2, 9, 8\]; it must be \(out"),
+    "lse with a column": ([(RETURNED, "(shift + torch.log(total)).unsqueeze(-1)")], LSE,
+     r"merge gave as lse float32 \[2, 2, 9, 1\]; it must be float32 \[2, 2, 9\]"),
+    "16 bits": ([("return «merged»", "merged.bfloat16()")], OUT, r"as out bfloat16 .*; it must be float32"),
+    "shapes do not fit": ([("(old * inverse)«.unsqueeze(-1)»", "")], OUT, r"task6/solution/ring.py:\d+ in merge"),
+}  # fmt: skip
 OTHERWISE = {
-    "logaddexp": [
-        (
-            "largest = torch.maximum(lse, part_lse)",
-            "both = torch.logaddexp(lse, part_lse)\n"
-            "    none = both == -torch.inf\n"
-            "    a, b = (torch.exp(x - both).masked_fill(none, 0.0).unsqueeze(-1) for x in (lse, part_lse))\n"
-            "    return a * out + b * part.float(), both\n"
-            "    largest = torch.maximum(lse, part_lse)",
-            1,
-        )
-    ],
-    "a softmax over two": [
-        (
-            "largest = torch.maximum(lse, part_lse)",
-            "both = torch.stack((lse, part_lse))\n"
-            "    weights = torch.softmax(both, 0).nan_to_num().unsqueeze(-1)\n"
-            "    return weights[0] * out + weights[1] * part, torch.logsumexp(both, 0)\n"
-            "    largest = torch.maximum(lse, part_lse)",
-            1,
-        )
-    ],
-    "in place": [
-        ("return merged, shift + torch.log(total)", "return merged, largest.copy_(shift + torch.log(total))", 1)
-    ],
-    "the late piece first": [("return «rank, 2 * ranks - 1 - rank»", "2 * ranks - 1 - rank, rank", 1)],
-}
+    "logaddexp": [("largest = torch.maximum(lse, part_lse)", "both = torch.logaddexp(lse, part_lse)\n"
+     "    none = both == -torch.inf\n"
+     "    a, b = (torch.exp(x - both).masked_fill(none, 0.0).unsqueeze(-1) for x in (lse, part_lse))\n"
+     "    return a * out + b * part.float(), both\n" "    largest = torch.maximum(lse, part_lse)")],
+    "a softmax over two": [("largest = torch.maximum(lse, part_lse)", "both = torch.stack((lse, part_lse))\n"
+     "    weights = torch.softmax(both, 0).nan_to_num().unsqueeze(-1)\n"
+     "    return weights[0] * out + weights[1] * part, torch.logsumexp(both, 0)\n"
+     "    largest = torch.maximum(lse, part_lse)")],
+    "in place": [("return merged, shift + torch.log(total)", "return merged, largest.copy_(shift + torch.log(total))")],
+    "the late piece first": [("return «rank, 2 * ranks - 1 - rank»", "2 * ranks - 1 - rank, rank")],
+}  # fmt: skip
 
 
 def python_side(variant: str = "solution") -> SimpleNamespace:

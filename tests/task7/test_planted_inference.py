@@ -32,72 +32,67 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+def in_place_of(owner, name: str):
+    """Makes a mistake, which is planted by mistake(monkeypatch), of what is called in place of a method: the first
+    argument of that is the right one."""
+
+    def made(wrong):
+        def plant(monkeypatch):
+            right = getattr(owner, name)
+            monkeypatch.setattr(owner, name, lambda *given, **options: wrong(right, *given, **options))
+
+        plant.__name__ = wrong.__name__
+        return plant
+
+    return made
+
+
 # ---- transformers' modules: attention and cache ----------------------------------------------------
 
 
-def one_slot_off(monkeypatch):
+@in_place_of(KVCache, "append")
+def one_slot_off(right, self, key, value):
     """From the second token on every key and value is one slot too far."""
-    right = KVCache.append
-
-    def append(self, key, value):
-        if self.seq_len > 0:
-            self.ops.update_cache(self.k, self.v, key, value, self.lengths + 1)
-            self.lengths += key.shape[2]
-            self._host_lengths = [length + key.shape[2] for length in self._host_lengths]
-        else:
-            self.k.zero_()
-            self.v.zero_()
-            right(self, key, value)
-
-    monkeypatch.setattr(KVCache, "append", append)
-
-
-def length_not_advanced(monkeypatch):
-    """The device's lengths stay behind: each token overwrites the one before."""
-    right = KVCache.append
-
-    def append(self, key, value):
-        before = self.lengths.clone()
+    if self.seq_len > 0:
+        self.ops.update_cache(self.k, self.v, key, value, self.lengths + 1)
+        self.lengths += key.shape[2]
+        self._host_lengths = [length + key.shape[2] for length in self._host_lengths]
+    else:
+        self.k.zero_()
+        self.v.zero_()
         right(self, key, value)
-        if key.shape[2] == 1:
-            self.lengths.copy_(before)
-
-    monkeypatch.setattr(KVCache, "append", append)
 
 
-def keys_and_values_exchanged(monkeypatch):
-    right = KernelCacheLayer.update
-    monkeypatch.setattr(KernelCacheLayer, "update", lambda self, key, value, *rest: right(self, value, key, *rest))
+@in_place_of(KVCache, "append")
+def length_not_advanced(right, self, key, value):
+    """The device's lengths stay behind: each token overwrites the one before."""
+    before = self.lengths.clone()
+    right(self, key, value)
+    if key.shape[2] == 1:
+        self.lengths.copy_(before)
 
 
-def scale_of_the_wrong_width(monkeypatch):
+@in_place_of(KernelCacheLayer, "update")
+def keys_and_values_exchanged(right, self, key, value, *rest):
+    return right(self, value, key, *rest)
+
+
+@in_place_of(KernelAttention, "forward")
+def scale_of_the_wrong_width(right, self, module, query, key, value, mask, scaling=None, **others):
     """1 / head_dim in place of its square root."""
-    right = KernelAttention.forward
-
-    def forward(self, module, query, key, value, mask, scaling=None, **others):
-        return right(self, module, query, key, value, mask, scaling=1 / query.size(-1), **others)
-
-    monkeypatch.setattr(KernelAttention, "forward", forward)
+    return right(self, module, query, key, value, mask, scaling=1 / query.size(-1), **others)
 
 
-def prefill_not_causal(monkeypatch):
-    right = KernelAttention._flash
-
-    def flash(self, query, key, value, scale, causal=True, **others):
-        return right(self, query, key, value, scale, causal=False, **others)
-
-    monkeypatch.setattr(KernelAttention, "_flash", flash)
+@in_place_of(KernelAttention, "_flash")
+def prefill_not_causal(right, self, query, key, value, scale, causal=True, **others):
+    return right(self, query, key, value, scale, causal=False, **others)
 
 
-def groups_interleaved(monkeypatch):
+@in_place_of(KernelAttention, "_flash")
+def groups_interleaved(right, self, query, key, value, *rest, **others):
     """Query head h on key head h % kv_heads in place of h // group."""
-    right = KernelAttention._flash
-
-    def flash(self, query, key, value, *rest, **others):
-        group = query.size(1) // key.size(1)
-        return right(self, query, key.repeat(1, group, 1, 1), value.repeat(1, group, 1, 1), *rest, **others)
-
-    monkeypatch.setattr(KernelAttention, "_flash", flash)
+    group = query.size(1) // key.size(1)
+    return right(self, query, key.repeat(1, group, 1, 1), value.repeat(1, group, 1, 1), *rest, **others)
 
 
 # mistake -> where the first difference must be said to be
@@ -148,74 +143,51 @@ def test_the_text_of_a_model_with_groups_catches_interleaved_ones(monkeypatch, g
 # ---- the lean engine -------------------------------------------------------------------------------
 
 
-def first_token_dropped(monkeypatch):
-    right = Engine.generate
-    monkeypatch.setattr(
-        Engine,
-        "generate",
-        lambda self, prompts, **how: right(self, [prompt[1:] or prompt for prompt in prompts], **how),
-    )
+@in_place_of(Engine, "generate")
+def first_token_dropped(right, self, prompts, **how):
+    return right(self, [prompt[1:] or prompt for prompt in prompts], **how)
 
 
-def ends_of_the_longest_prompt(monkeypatch):
+@in_place_of(PromptBuffer, "upload")
+def ends_of_the_longest_prompt(right, self, seq_len, sampled):
     """The first new token is read where the longest prompt ends, for shorter ones after their padding."""
-    right = PromptBuffer.upload
-
-    def upload(self, seq_len, sampled):
-        right(self, seq_len, sampled)
-        self.state.positions.fill_(self.state.positions.max())
-        self.state.lengths.fill_(self.state.lengths.max())
-
-    monkeypatch.setattr(PromptBuffer, "upload", upload)
+    right(self, seq_len, sampled)
+    self.state.positions.fill_(self.state.positions.max())
+    self.state.lengths.fill_(self.state.lengths.max())
 
 
-def position_is_stale(monkeypatch):
+@in_place_of(TorchStep, "advance")
+def position_is_stale(right, self, tokens):
     """Every new token is embedded at, and written to, the place of the first one."""
-    right = TorchStep.advance
-
-    def advance(self, tokens):
-        before = self.state.positions.clone()
-        right(self, tokens)
-        if int(self.state.steps[0]) > 1:
-            self.state.positions.copy_(before)
-            torch.add(self.state.positions, 1, out=self.state.lengths)
-
-    monkeypatch.setattr(TorchStep, "advance", advance)
+    before = self.state.positions.clone()
+    right(self, tokens)
+    if int(self.state.steps[0]) > 1:
+        self.state.positions.copy_(before)
+        torch.add(self.state.positions, 1, out=self.state.lengths)
 
 
-def newest_key_not_seen(monkeypatch):
-    right = gpt2_forward.DecodeAttention.__call__
-
-    def attend(self, number, qkv):
-        self.lengths.sub_(1)
-        out = right(self, number, qkv)
-        self.lengths.add_(1)
-        return out
-
-    monkeypatch.setattr(gpt2_forward.DecodeAttention, "__call__", attend)
+@in_place_of(gpt2_forward.DecodeAttention, "__call__")
+def newest_key_not_seen(right, self, number, qkv):
+    self.lengths.sub_(1)
+    out = right(self, number, qkv)
+    self.lengths.add_(1)
+    return out
 
 
 def fixed(name, value):
     """A setting of the draw that is always this number."""
 
-    def plant(monkeypatch):
-        right = DecodeState.choose
+    def choose(right, self, logits, sampled):
+        getattr(self, name).fill_(value)
+        return right(self, logits, sampled)
 
-        def choose(self, logits, sampled):
-            getattr(self, name).fill_(value)
-            return right(self, logits, sampled)
-
-        monkeypatch.setattr(DecodeState, "choose", choose)
-
-    plant.__name__ = f"{name}_ignored"
-    return plant
+    choose.__name__ = f"{name}_ignored"
+    return in_place_of(DecodeState, "choose")(choose)
 
 
-def engine_not_causal(monkeypatch):
-    right = TorchOps.flash_attention
-    monkeypatch.setattr(
-        TorchOps, "flash_attention", lambda self, q, k, v, causal, *rest: right(self, q, k, v, False, *rest)
-    )
+@in_place_of(TorchOps, "flash_attention")
+def engine_not_causal(right, self, q, k, v, causal, *rest):
+    return right(self, q, k, v, False, *rest)
 
 
 def last_layernorm_without_the_sum(monkeypatch, where=engine):

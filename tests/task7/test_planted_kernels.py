@@ -13,31 +13,30 @@ TASK7 = Planted(
     "task7",
     {
         # row_moments
-        "no_eps": [(VARIANCE, "warp_sum(squares) / width", 1)],
-        "eps_outside_the_root": [(VARIANCE, "powf(sqrtf(warp_sum(squares) / width) + eps, 2.0f)", 1)],
-        "n_minus_1": [(VARIANCE, "warp_sum(squares) / (width - 1) + eps", 1)],
+        "no_eps": [(VARIANCE, "warp_sum(squares) / width")],
+        "eps_outside_the_root": [(VARIANCE, "powf(sqrtf(warp_sum(squares) / width) + eps, 2.0f)")],
+        "n_minus_1": [(VARIANCE, "warp_sum(squares) / (width - 1) + eps")],
         "one_pass_variance": [
-            ("«(row[col] - moments.mean) * (row[col] - moments.mean)»;", "row[col] * row[col]", 1),
-            (VARIANCE, "warp_sum(squares) / width - moments.mean * moments.mean + eps", 1),
+            ("«(row[col] - moments.mean) * (row[col] - moments.mean)»;", "row[col] * row[col]"),
+            (VARIANCE, "warp_sum(squares) / width - moments.mean * moments.mean + eps"),
         ],
-        "variance_of_32_columns": [("«col < width»; col += 32)\n        squares", "col < 32 && col < width", 1)],
+        "variance_of_32_columns": [("«col < width»; col += 32)\n        squares", "col < 32 && col < width")],
         # layernorm_kernel
-        "no_residual": [("residual == nullptr ? x[i] : x[i] + residual[i]", "x[i]", 1)],
-        "weight_forgotten": [("moments.inverse_std * «weight[col]»", "1.0f", 1)],
-        "last_row_unwritten": [("if («row >= rows») return;", "row >= rows - (rows > 1)", 1)],
-        "moments_of_x": [("row_moments(«sum» + row", "x", 1)],
-        "x_normalized": [("«sum[row * width + col]» - moments.mean) *", "x[row * width + col]", 1)],
-        "moments_of_the_residual": [("row_moments(«sum» + row", "(residual == nullptr ? x : residual)", 1)],
+        "no_residual": [("residual == nullptr ? x[i] : x[i] + residual[i]", "x[i]")],
+        "weight_forgotten": [("moments.inverse_std * «weight[col]»", "1.0f")],
+        "last_row_unwritten": [("if («row >= rows») return;", "row >= rows - (rows > 1)")],
+        "moments_of_x": [("row_moments(«sum» + row", "x")],
+        "x_normalized": [("«sum[row * width + col]» - moments.mean) *", "x[row * width + col]")],
+        "moments_of_the_residual": [("row_moments(«sum» + row", "(residual == nullptr ? x : residual)")],
         # gelu, bias_gelu_kernel
         "erf": [
             (
                 "0.5f * x * (1.0f + tanhf(SQRT_2_OVER_PI * (x + 0.044715f * x * x * x)))",
                 "0.5f * x * (1.0f + erff(0.70710678f * x))",
-                1,
             )
         ],
-        "no_bias": [("gelu(«x[i] + bias[i % width]»)", "x[i]", 1)],
-        "bias_of_the_row": [("bias[«i % width»]", "i / width % width", 1)],
+        "no_bias": [("gelu(«x[i] + bias[i % width]»)", "x[i]")],
+        "bias_of_the_row": [("bias[«i % width»]", "i / width % width")],
     },
 )
 
@@ -57,7 +56,6 @@ PLANTED = [
     ("moments_of_the_residual", "layernorm: 31 columns", "moments of an addend"),
     ("last_row_unwritten", "layernorm: 33 rows of 100", None),
     ("erf", "gelu: below 0", "erf instead of tanh"),
-    ("erf", "gelu: 3,072 columns", "erf instead of tanh"),
     ("no_bias", "gelu: 31 columns", "bias forgotten"),
     ("bias_of_the_row", "gelu: 113 x 203", "bias by row"),
 ]

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.known import Mistake
-from common.diagnosis.mistakes.online_softmax import divided, shift_of
 
 Values = dict[str, Any]
 _SWAPPED = {
@@ -34,6 +33,16 @@ _SWAPPED = {
     "log": "log2",
 }
 _UNARY = ("exp", "exp2", "log", "tanh", "rsqrt", "square", "sqrt")  # what may be forgotten
+
+
+def shift_of(m: Tensor) -> Tensor:
+    """What exp() subtracts: the maximum, or 0 where nothing but -inf was seen."""
+    return torch.where(m == -math.inf, 0.0, m)
+
+
+def divided(o: Tensor, l: Tensor) -> Tensor:  # noqa: E741
+    """o / l; 0 where l is 0."""
+    return torch.where(l == 0, 0.0, o / l)
 
 
 def _functions() -> Values:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from common.diagnosis.locating import SEPARATION, place, wrong_mask
+from common.diagnosis.locating import SEPARATION, indices_of, place, touched, wrong_mask
 from common.diagnosis.mistakes.known import Inference, Mistake, Words
 
 known = Words(__file__)
@@ -75,21 +75,16 @@ def _partly(
 
 def _where(wrong: Tensor, axes: tuple[str, ...]) -> str:
     """ "row 3 to 7", of the axis along which the fewest places are wrong."""
-    best = ""
-    share = 1.0
+    best, share = "", 1.0
     for axis, name in enumerate(axes):
-        others = [other for other in range(wrong.dim()) if other != axis]
-        touched = wrong.amax(others) if others else wrong
-        indices = touched.nonzero().flatten().tolist()
-        if len(indices) / touched.numel() < share:
-            share = len(indices) / touched.numel()
-            first, last = indices[0], indices[-1]
-            if len(indices) == 1:
-                best = f"{name} {first} only"
-            elif len(indices) == last - first + 1:
-                best = f"{name} {first} to {last} (of {touched.numel()}) only"
-            else:
-                best = f"{len(indices)} of {touched.numel()} values of {name}, from {first} on"
+        here = touched(wrong, axis)
+        indices, without_gap = indices_of(here)
+        first, last, size = indices[0], indices[-1], here.numel()
+        if len(indices) / size < share:
+            share = len(indices) / size
+            best = f"{len(indices)} of {size} values of {name}, from {first} on"
+            if without_gap:
+                best = f"{name} {first} only" if first == last else f"{name} {first} to {last} (of {size}) only"
     return best or f"part of the output, first at {place(tuple(wrong.nonzero()[0].tolist()), axes)}"
 
 
@@ -148,19 +143,17 @@ def _operand(
     by_chance = a.numel() * tolerance / size  # how likely a number that is no element of a is close to one
     if min(by_chance, 1.0) ** len(where) > 1e-3:
         return None
-    sources = []
-    for place_of in where.tolist():
-        value = used[tuple(place_of)]
-        if abs(float(value)) <= tolerance:
-            sources.append(None)
-            continue
-        at = int(torch.searchsorted(flat, value).clamp(1, flat.numel() - 1))
-        nearest = at if abs(float(flat[at] - value)) < abs(float(flat[at - 1] - value)) else at - 1
-        if abs(float(flat[nearest] - value)) > tolerance:
-            return None
-        if bool((flat[max(0, nearest - 1) : nearest + 2] == flat[nearest]).sum() > 1):
-            return None  # several elements are equal: there is no telling which one it is
-        sources.append(torch.unravel_index(order[nearest], a.shape))
+    values, last = used[tuple(where.T)], flat.numel() - 1
+    at = torch.searchsorted(flat, values).clamp(1, last)
+    nearest = torch.where((flat[at] - values).abs() < (flat[at - 1] - values).abs(), at, at - 1)
+    found = flat[nearest]
+    is_zero = values.abs() <= tolerance
+    # of several elements that are equal there is no telling which one it is
+    alike = ((nearest > 0) & (flat[(nearest - 1).clamp(min=0)] == found)) | (
+        (nearest < last) & (flat[(nearest + 1).clamp(max=last)] == found)
+    )
+    if bool((~is_zero & (alike | ((found - values).abs() > tolerance))).any()):
+        return None
 
     def named(index: Sequence[int]) -> str:
         *batch, row, col = (int(one) for one in index)
@@ -168,14 +161,14 @@ def _operand(
             row, col = col, row
         return f"{names[0]}[{', '.join(map(str, [*batch, row, col]))}]"
 
-    taken = [(place_of, source) for place_of, source in zip(where.tolist(), sources, strict=True) if source is not None]
-    nothing = len(where) - len(taken)
-    if nothing == len(where):
+    if bool(is_zero.all()):
         first, last = (named(where[at].tolist()) for at in (0, -1))
         return known.says(
             "elements of {operand} left out", operand=names[0], count=int(moved.sum()), first=first, last=last
         )
-    examples = "; ".join(f"{named(source)} where {named(place_of)} belongs" for place_of, source in taken[:3])
+    sources = torch.stack(torch.unravel_index(order[nearest], a.shape), 1)
+    taken = zip(where[~is_zero][:3].tolist(), sources[~is_zero][:3].tolist(), strict=True)
+    examples = "; ".join(f"{named(source)} where {named(place_of)} belongs" for place_of, source in taken)
     return known.says("other elements of {operand}", operand=names[0], examples=examples)
 
 

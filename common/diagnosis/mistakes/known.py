@@ -1,26 +1,26 @@
 """Wrong answers that students' kernels are known to give, computed in PyTorch so that an output can be compared.
 
-    softmax_mistakes(x)                         every mistake for y = softmax(x)
-    any_mistakes(ref)                           for any operator: zeros, transposed
+    any_mistakes(ref)                       of any operator: zeros, transposed
+    layout_mistakes(inputs, reference)      of one that takes an array for one of another layout
 
-Those of matrix products are in gemm.py, those of attention in attention_output.py. Each function returns a list of
-Mistake. The inputs come in float64; where overflow is the mistake it is computed in float32.
+Each function of the modules here returns a list of Mistake. The inputs come in float64; where overflow or underflow is
+the mistake it is computed in float32.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from common.console.words import Sentences
-from common.reference import oracle as right
 
 TILES = (8, 16, 32, 64, 128, 256)
+MOST_ELEMENTS = 1 << 16  # of all inputs: each layout is one more call of the reference
 
 
 @dataclass(frozen=True)
@@ -100,28 +100,30 @@ def any_mistakes(ref: Tensor) -> list[Mistake]:
     return found
 
 
-def softmax_mistakes(x: Tensor) -> list[Mistake]:
-    """Wrong answers for y = softmax(x) over the last axis, x [rows, cols]."""
-    largest = x.amax(-1, keepdim=True)
-    e = torch.exp(x - torch.where(largest == -math.inf, 0.0, largest))
-    masked = largest == -math.inf
-    found = [
-        known("not normalized", lambda: e),
-        known("masked row is NaN", lambda: torch.where(masked, math.nan, right.softmax(x))),
-        known("no max subtraction", lambda: softmax_without_max(x, True)),
-        known("no max subtraction", lambda: softmax_without_max(x, False)),
-    ]
-    if bool((largest < 0).any()):
-        found.append(known("maximum starts at 0", lambda: softmax_without_max(x, True, largest.clamp(min=0.0))))
-    if x.size(0) > 1:
-        found += [
-            known("softmax over the wrong axis", lambda: right.softmax(x.transpose(-2, -1)).transpose(-2, -1)),
-        ]
+def layout_mistakes(inputs: Mapping[str, Tensor], reference: Callable[..., Tensor]) -> list[Mistake]:
+    """Each input, and all inputs of one shape together, with two axes exchanged in memory.
+
+    Args:
+        inputs: of the call, in the oracle's precision.
+        reference: reference(**inputs) computes the right answer.
+    """
+    if sum(x.numel() for x in inputs.values()) > MOST_ELEMENTS:
+        return []
+    floats = {name: x for name, x in inputs.items() if x.is_floating_point()}
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name, x in floats.items():
+        alike.setdefault(tuple(x.shape), []).append(name)
+    found = []
+    for names in [[name] for name in floats] + [names for names in alike.values() if len(names) > 1]:
+        shape = floats[names[0]].shape
+        for i, j in combinations(range(len(shape)), 2):
+            if len(shape) < 3 or min(shape[i], shape[j]) < 2:  # of a matrix the exchange is known by other names
+                continue
+            stored = [*shape]
+            stored[i], stored[j] = stored[j], stored[i]
+            read = {name: floats[name].reshape(stored).transpose(i, j) for name in names}
+            values = {"stored": stored, "i": i, "j": j, "shape": [*shape]}
+            values |= {"names": ", ".join(names), "all": " and ".join(names)}
+            key = "axes of {names} exchanged (several arrays)" if len(names) > 1 else "axes of {names} exchanged"
+            found.append(known(key, lambda read=read: reference(**{**inputs, **read}), **values))
     return found
-
-
-def softmax_without_max(x: Tensor, guarded: bool, shift: Tensor | float = 0.0) -> Tensor:
-    """softmax in float32 that subtracts another number than the maximum; guarded: a sum of 0 gives zeros, not NaN."""
-    e = torch.exp((x - shift).float())
-    total = e.sum(-1, keepdim=True)
-    return (torch.where(total == 0, 0.0, e / total) if guarded else e / total).to(x.dtype)

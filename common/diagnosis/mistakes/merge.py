@@ -4,7 +4,7 @@
     merged_lse_mistakes(lse)        wrong lse [rows]
 
 The right answer is a softmax over the parts' lse, and with these weights the sum of their outputs. A part whose lse is
--inf has seen no key, and its output may hold anything. See common.diagnosis.mistakes.known for what a Mistake is.
+-inf has seen no key, and its output may hold anything.
 """
 
 import math
@@ -12,14 +12,21 @@ import math
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.formulas import misread
+from common.diagnosis.mistakes.formulas import divided, misread, shift_of, varied
 from common.diagnosis.mistakes.known import Inference, Mistake, Words
-from common.diagnosis.mistakes.softmax_formulas import merge_formulas
 from common.diagnosis.mistakes.weights import explain_weights
 from common.reference import oracle as right
 
+MERGE = """\
+m = partmax(lse)
+weight = exp(lse - shift_of(m))
+l = partsum(weight)
+out = partsum(divided(weight, l) * outs)
+lse_new = m + log(l)
+"""
 LANES = 32
 MOST_READ = 1 << 14  # elements of outs, for wrong indices
+INDEX = "part * rows + row"  # of lse
 
 known = Words(__file__, LANES=LANES)
 
@@ -34,61 +41,56 @@ def weighted(weights: Tensor, outs: Tensor, lse: Tensor) -> Tensor:
     return (weights[..., None] * outs.masked_fill((lse == -math.inf)[..., None], 0.0)).sum(0)
 
 
+def _formulas(outs: Tensor, lse: Tensor, result: str = "out") -> list[Mistake]:
+    """Wrong out [rows, head_dim] or lse_new [rows], one line of MERGE wrong."""
+    outs = outs.masked_fill((lse == -math.inf)[..., None], 0.0)
+
+    def of(after: dict) -> Tensor:
+        return after[result].squeeze(-1) if result == "lse_new" else torch.broadcast_to(after["out"], outs.shape[1:])
+
+    return varied(MERGE, {"outs": outs, "lse": lse[..., None]}, of)
+
+
 def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
     """Wrong out; see the head of the file."""
     parts, rows, _ = outs.shape
-    empty = lse == -math.inf
-    m = lse.amax(0)
-    e = torch.exp(lse - torch.where(m == -math.inf, 0.0, m))
+    empty, m = lse == -math.inf, lse.amax(0)
+    no_keys = (m == -math.inf)[:, None]
+    e, weights = torch.exp(lse - shift_of(m)), right.softmax(lse.T).T
     single = torch.exp(lse.float())
     rounded = (m.float() + e.sum(0).float().log()).to(lse.dtype)
+
+    def by(weights: Tensor) -> Tensor:
+        return weighted(weights, outs, lse)
 
     def first(count: int) -> Tensor:
         return merge_states(outs[:count], lse[:count])[0]
 
-    def by_numbers() -> Tensor:
-        return (single[..., None] * outs.float().masked_fill(empty[..., None], 0.0)).sum(0) / single.sum(0)[:, None]
+    def by_numbers() -> tuple[Tensor, Tensor]:
+        return weighted(single, outs.float(), lse), single.sum(0)[:, None]
 
     found = [
-        known("plain average", lambda: weighted(torch.full_like(lse, 1 / parts), outs, lse)),
-        known("plain sum", lambda: weighted(torch.ones_like(lse), outs, lse)),
-        known(
-            "weight of lane 0",
-            lambda: weighted(
-                right.softmax(lse.T).T[torch.arange(parts, device=lse.device) // LANES * LANES], outs, lse
-            ),
-        ),
-        known("weights not normalized", lambda: weighted(e, outs, lse)),
-        known("weights from the rounded lse", lambda: weighted(torch.exp(lse - rounded), outs, lse)),
-        known("no max subtraction (in the weights)", lambda: by_numbers().to(outs.dtype)),
-        known(
-            "no max subtraction (in the weights)",
-            lambda: torch.where(single.sum(0)[:, None] == 0, 0.0, by_numbers()).to(outs.dtype),
-        ),
+        known("plain average", lambda: by(torch.full_like(lse, 1 / parts))),
+        known("plain sum", lambda: by(torch.ones_like(lse))),
+        known("weight of lane 0", lambda: by(weights[torch.arange(parts, device=lse.device) // LANES * LANES])),
+        known("weights not normalized", lambda: by(e)),
+        known("weights from the rounded lse", lambda: by(torch.exp(lse - rounded))),
+        known("no max subtraction (in the weights)", lambda: torch.div(*by_numbers()).to(outs.dtype)),
+        known("no max subtraction (in the weights)", lambda: divided(*by_numbers()).to(outs.dtype)),
         known("last part only", lambda: weighted(torch.ones_like(lse[-1:]), outs[-1:], lse[-1:])),
-        known("empty part read", lambda: (right.softmax(lse.T).T[..., None] * outs).sum(0)),
-        known("empty part is NaN", lambda: torch.where(empty.any(0)[:, None], math.nan, merge_states(outs, lse)[0])),
-        known(
-            "row without keys is NaN",
-            lambda: torch.where((m == -math.inf)[:, None], math.nan, merge_states(outs, lse)[0]),
-        ),
+        known("empty part read", lambda: (weights[..., None] * outs).sum(0)),
+        known("empty part is NaN", lambda: torch.where(empty.any(0)[:, None], math.nan, by(weights))),
+        known("row without keys is NaN", lambda: torch.where(no_keys, math.nan, by(weights))),
     ]
     if parts > LANES:
-        found += [
-            known("first 32 parts only", lambda: first(LANES), parts=parts),
-            known(
-                "first 32 parts only (in the sum)",
-                lambda: weighted(torch.exp(lse - torch.logsumexp(lse[:LANES], 0)), outs, lse),
-                parts=parts,
-            ),
-        ]
+        of_lanes = torch.exp(lse - torch.logsumexp(lse[:LANES], 0))
+        found.append(known("first 32 parts only", lambda: first(LANES), parts=parts))
+        found.append(known("first 32 parts only (in the sum)", lambda: by(of_lanes), parts=parts))
     if parts > 1:
         found.append(known("first part only", lambda: first(1)))
     if parts > 1 and rows > 1:
-        found.append(
-            known("lse read as [rows, parts]", lambda: weighted(right.softmax(lse.reshape(rows, parts)).T, outs, lse))
-        )
-    found += merge_formulas(outs, lse) + _misread(outs, lse)
+        found.append(known("lse read as [rows, parts]", lambda: by(right.softmax(lse.reshape(rows, parts)).T)))
+    found += _formulas(outs, lse) + _misread(outs, lse)
     return [*found, Inference(lambda out, bound: _read_weights(out, outs, lse))]
 
 
@@ -100,26 +102,20 @@ def _misread(outs: Tensor, lse: Tensor) -> list[Mistake]:
     part, row, col = (torch.arange(size, device=outs.device) for size in outs.shape)
     places = {"part": part[:, None], "row": row, "rows": rows}
     of_outs = {"part": part[:, None, None], "row": row[:, None], "col": col, "rows": rows, "head_dim": head_dim}
-    index = "part * rows + row"
-
-    def sum_of(read: Tensor) -> Tensor:
-        """The sum alone is made of what was read."""
-        return weighted(torch.exp(lse - torch.logsumexp(read, 0)), outs, lse)
-
-    return [
-        *misread("lse", index, lse, places, lambda read: weighted(right.softmax(read.T).T, outs, lse)),
-        *misread("lse", index, lse, places, sum_of),
-        *misread(
-            "lse", index, lse, places, lambda read: weighted(torch.exp(read - torch.logsumexp(lse, 0)), outs, lse)
-        ),
-        *misread(
-            "outs",
-            f"({index}) * head_dim + col",
-            outs,
-            of_outs,
-            lambda read: weighted(right.softmax(lse.T).T, read, lse),
-        ),
-    ]
+    weights_of = (  # all of them made of what was read, the sum alone, and all but the sum
+        lambda read: right.softmax(read.T).T,
+        lambda read: torch.exp(lse - torch.logsumexp(read, 0)),
+        lambda read: torch.exp(read - torch.logsumexp(lse, 0)),
+    )
+    found = [misread("lse", INDEX, lse, places, lambda read, of=of: weighted(of(read), outs, lse)) for of in weights_of]
+    of_read = misread(
+        "outs",
+        f"({INDEX}) * head_dim + col",
+        outs,
+        of_outs,
+        lambda read: weighted(right.softmax(lse.T).T, read, lse),
+    )
+    return [one for several in [*found, of_read] for one in several]
 
 
 def _read_weights(out: Tensor, outs: Tensor, lse: Tensor) -> tuple[str, str] | None:
@@ -137,22 +133,18 @@ def _read_weights(out: Tensor, outs: Tensor, lse: Tensor) -> tuple[str, str] | N
 def merged_lse_mistakes(lse: Tensor) -> list[Mistake]:
     """Wrong lse; see the head of the file."""
     m = lse.amax(0)
-    l = torch.exp(lse - torch.where(m == -math.inf, 0.0, m)).sum(0)  # noqa: E741
+    l = torch.exp(lse - shift_of(m)).sum(0)  # noqa: E741
+    merged, no_keys = m + torch.log(l), m == -math.inf
+    places = {"part": torch.arange(lse.size(0))[:, None], "row": torch.arange(lse.size(1)), "rows": lse.size(1)}
     return [
-        known("empty part is NaN", lambda: torch.where((lse == -math.inf).any(0), math.nan, m + torch.log(l))),
+        known("empty part is NaN", lambda: torch.where((lse == -math.inf).any(0), math.nan, merged)),
         known("only the maximum", lambda: m),
         known("maximum left out", lambda: torch.log(l)),
         known("plain sum (of the lse)", lambda: lse.sum(0)),
         known("logarithm left out", lambda: m + l),
         known("no max subtraction", lambda: torch.log(torch.exp(lse.float()).sum(0)).to(lse.dtype)),
-        known("row without keys is NaN (the lse)", lambda: torch.where(m == -math.inf, math.nan, m + torch.log(l))),
-        known("row without keys is 0", lambda: torch.where(m == -math.inf, 0.0, m + torch.log(l))),
-        *merge_formulas(torch.zeros_like(lse[..., None]), lse, "lse_new"),
-        *misread(
-            "lse",
-            "part * rows + row",
-            lse,
-            {"part": torch.arange(lse.size(0))[:, None], "row": torch.arange(lse.size(1)), "rows": lse.size(1)},
-            lambda read: torch.logsumexp(read, 0),
-        ),
+        known("row without keys is NaN (the lse)", lambda: torch.where(no_keys, math.nan, merged)),
+        known("row without keys is 0", lambda: torch.where(no_keys, 0.0, merged)),
+        *_formulas(torch.zeros_like(lse[..., None]), lse, "lse_new"),
+        *misread("lse", INDEX, lse, places, lambda read: torch.logsumexp(read, 0)),
     ]

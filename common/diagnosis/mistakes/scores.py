@@ -1,20 +1,27 @@
-"""Wrong scores that students' attention is known to compute: score_mistakes(query, key, causal, scale, mask, ...).
+"""Wrong scores that students' attention is known to compute, scaled and masked as they would be with the mistake.
 
-The scale, the causal mask, the mask argument, operands swapped, parts of the sum left out. Each answer is S, scaled and
-masked, as it would be with the mistake; attention.py follows it to the output. See known.py
-for what a Mistake is.
+    score_mistakes(query, key, causal, scale, mask, lower_right)    the scale, operands, what is left out, the masks
+    score_indices(query, key, scores_of)                            Q or K read at a wrong index for S = Q K^T
+
+attention.py follows them to the output.
 """
 
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from common.diagnosis.mistakes.formulas import misread
 from common.diagnosis.mistakes.known import Mistake, Words
-from common.diagnosis.mistakes.masks import causal_mistakes, mask_mistakes
 from common.reference import oracle as right
 
 known = Words(__file__)
+
+MOST_ELEMENTS = 1 << 15  # of an operand that is misread, and of what comes out: more would take too long
 
 
 def score_mistakes(
@@ -38,9 +45,9 @@ def score_mistakes(
         known("K not transposed", lambda: masked(query @ key.reshape(*key.shape[:-2], head_dim, seq_k) * factor)),
         known("last column left out", lambda: masked(right.gemm_nt(query[..., :-1], key[..., :-1]) * factor)),
     ]
-    found += causal_mistakes(right.masked(raw * factor, mask=mask), causal, lower_right)
+    found += _causal_mistakes(right.masked(raw * factor, mask=mask), causal, lower_right)
     if mask is not None:
-        found += mask_mistakes(raw, factor, causal, mask, lower_right)
+        found += _mask_mistakes(raw, factor, causal, mask, lower_right)
     if query.dim() == 4 and query.size(1) > 1:
         found.append(known("scaled by the hidden size", lambda: masked(raw * factor * query.size(1) ** -0.5)))
     if key.dim() == 4 and key.size(0) * key.size(1) > 1:
@@ -55,6 +62,106 @@ def score_mistakes(
 def _counted_in(rows: int, x: Tensor) -> Tensor:
     """x [batch, heads, S, D] read as if a head had `rows` rows, at most S: each has S rows from number * rows on."""
     batch, heads, seq, head_dim = x.shape
-    flat = x.reshape(-1, head_dim)
     first = rows * torch.arange(batch * heads, device=x.device)
-    return flat[first[:, None] + torch.arange(seq, device=x.device)].reshape(x.shape)
+    return x.reshape(-1, head_dim)[first[:, None] + torch.arange(seq, device=x.device)].reshape(x.shape)
+
+
+def _causal_mistakes(s: Tensor, causal: bool, lower_right: bool) -> list[Mistake]:
+    """Mistakes in the causal mask; s [..., S_q, S_k] is scaled, and masked by the mask argument only."""
+    see = right.causal_mask(*s.shape[-2:], s.device, lower_right)
+    if not causal:
+        if s.size(-2) == 1:  # V of key 0 comes out, which has other causes
+            return []
+        return [known("causal mask not asked for", lambda: s.masked_fill(~see, -math.inf))]
+    lag = s.size(-1) - s.size(-2)
+    diagonal = lag if lower_right else 0
+    last = "i" if diagonal == 0 else f"i {'+' if diagonal > 0 else '-'} {abs(diagonal)}"  # the last key of query i
+    included = "its own position" if diagonal == 0 else "the last one"
+
+    def below(number: int) -> Tensor:
+        """The scores of the keys j <= i + number only."""
+        return s.masked_fill(~torch.ones_like(see).tril(number), -math.inf)
+
+    found = [
+        known("causal mask missing", lambda: s, last=last),
+        known("mask off by one (diagonal hidden)", lambda: below(diagonal - 1), last=last, included=included),
+        known("mask off by one", lambda: below(diagonal + 1), last=last),
+        known("mask transposed", lambda: s.masked_fill(torch.ones_like(see).tril(diagonal - 1), -math.inf), last=last),
+        known("masked scores are 0", lambda: s.masked_fill(~see, 0.0)),
+    ]
+    if lag and lower_right:
+        found.append(known("causal mask counted from the start", lambda: below(0), last=last))
+        found.append(known("causal mask shifted the wrong way", lambda: below(-lag), last=last))
+    elif lag:
+        by = f"{'+' if lag > 0 else '-'} {abs(lag)}"
+        found.append(known("causal mask counted from the end", lambda: below(lag), lag=by))
+    return found
+
+
+def _mask_mistakes(raw: Tensor, factor: float, causal: bool, mask: Tensor, lower_right: bool) -> list[Mistake]:
+    """Mistakes with the mask argument; raw [..., S_q, S_k] is neither scaled nor masked."""
+    s = raw * factor
+    hide_future = partial(right.masked, causal=causal, lower_right=lower_right)
+    kind = "bool" if mask.dtype == torch.bool else "float"
+    found = [known("mask ignored", lambda: hide_future(s), kind=kind)]
+    if kind == "bool":
+        found.append(known("mask inverted", lambda: hide_future(s, mask=~mask)))
+    else:
+        found.append(known("mask added before the scale", lambda: hide_future((raw + mask) * factor)))
+        found.append(known("float mask read as bool", lambda: hide_future(s, mask=mask != 0)))
+    # read with a stride left out or exchanged
+    whole = mask.reshape((1,) * (raw.dim() - mask.dim()) + mask.shape)
+    names = dict(enumerate(("batch entry", "head", "query", "key")[-raw.dim() :], -raw.dim()))
+    for axis, name in names.items():
+        if whole.size(axis) > 1:
+            first = whole.narrow(axis, 0, 1)
+            answer = partial(hide_future, s, mask=first)
+            found.append(known("mask broadcast wrong", answer, name=name, size=whole.size(axis)))
+    for a, b in ((-2, -1), (-4, -3)) if raw.dim() == 4 else ((-2, -1),):
+        turned = whole.transpose(a, b)
+        fits = all(size in (1, wanted) for size, wanted in zip(turned.shape, raw.shape, strict=True))
+        if fits and whole.size(a) * whole.size(b) > 1:
+            both = {"name_a": names[a], "name_b": names[b]}
+            answer = partial(hide_future, s, mask=turned)
+            found.append(known("mask broadcast wrong (dimensions exchanged)", answer, **both))
+    return found
+
+
+# ---- indices
+
+
+def score_indices(query: Tensor, key: Tensor, scores_of: Callable[[Tensor, Tensor], Tensor]) -> list[Mistake]:
+    """Wrong scores; scores_of(query, key) gives the right ones, query [batch, heads, S_q, d], key [..., S_k, d]."""
+    if max(query.numel(), key.numel(), query[..., 0].numel() * key.size(2)) > MOST_ELEMENTS:
+        return []
+    sizes = {"S_q": query.size(2), "S_k": key.size(2)}
+    of_query = sizes | places_in(query, "q", "S_q", "d", "head_dim")
+    of_key = sizes | places_in(key, "k", "S_k", "d", "head_dim")
+    index = "(batch_head * {count} + {row}) * head_dim + d"
+    return [
+        all_heads("query", query, lambda read: scores_of(read, key)),
+        *misread("query", index.format(count="S_q", row="q"), query, of_query, lambda read: scores_of(read, key)),
+        *misread("key", index.format(count="S_k", row="k"), key, of_key, lambda read: scores_of(query, read)),
+    ]
+
+
+def places_in(rows: Tensor, row: str, count: str, col: str, width: str) -> dict[str, Tensor | int]:
+    """The values of the names in an index into rows [batch, heads, R, W]: batch_head, those of R and of W."""
+    batch, heads, size, wide = rows.shape
+    number = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1, 1)
+    row_at, col_at = (torch.arange(n, device=rows.device) for n in (size, wide))
+    return {"batch_head": number, row: row_at[:, None], col: col_at, count: size, width: wide}
+
+
+def all_heads(name: str, rows: Tensor, use: Callable[[Tensor], Tensor]) -> Mistake:
+    """A row's number among those of all heads, taken for its number within its head: rows [batch, heads, R, W]."""
+    size = rows.size(2)
+
+    def answer() -> Tensor:
+        flat = rows.flatten(0, 2)
+        number = torch.arange(len(flat), device=rows.device)
+        at = number // size * size + number
+        read = torch.where((at < len(flat))[:, None], flat[at.clamp(max=len(flat) - 1)], math.nan)
+        return use(read.view(rows.shape))
+
+    return known("query counted through all heads", answer, name=name)

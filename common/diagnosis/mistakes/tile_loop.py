@@ -4,8 +4,7 @@
     tile_loop_mistakes(query, key, value, causal, scale, B_r, B_c, ...)    every mistake of such a loop
     Tiles(query, key, value, scale, B_r, B_c)                              the answer of a loop with one thing wrong
 
-They come on top of those in attention.py; see known.py for what a Mistake is. Where overflow or
-underflow is the mistake, it is computed in float32.
+They come on top of those in attention.py.
 """
 
 import math
@@ -16,9 +15,9 @@ from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import varied, without
 from common.diagnosis.mistakes.known import TILES, Mistake, Words
-from common.diagnosis.mistakes.masks import known as of_masks
-from common.diagnosis.mistakes.online_softmax import known as of_states
-from common.diagnosis.mistakes.softmax_formulas import STEP, tile_formulas, tile_loop
+from common.diagnosis.mistakes.scores import known as of_scores
+from common.diagnosis.mistakes.softmax import STEP, tile_formulas, tile_loop
+from common.diagnosis.mistakes.softmax import known as of_states
 from common.reference import oracle as right
 
 known = Words(__file__)
@@ -52,7 +51,7 @@ def tile_loop_mistakes(
 ) -> list[Mistake]:
     """Wrong answers of attention tile by tile; query [..., S_q, head_dim], key and value [..., S_k, head_dim].
 
-    They come on top of common.diagnosis.mistakes.attention_output.
+    They come on top of common.diagnosis.mistakes.attention.
     """
     s = right.scores(query, key, causal, scale, lower_right=lower_right)
 
@@ -66,18 +65,15 @@ def tile_loop_mistakes(
         known("divides instead of rescaling", lambda: loop(STEP.replace("rescale * O", INVERSE))),
         known("maximum of the tile", lambda: loop(without(OF_TILE, "rescale", ("l", "O")))),
         known("maximum of the tile (kept as m)", lambda: in_float32(OF_TILE)),
-        of_states("maximum starts at 0", lambda: in_float32(STEP, 0.0)),
+        of_states("maximum starts at 0 (the running one)", lambda: in_float32(STEP, 0.0)),
         known("normalized in every tile", lambda: loop(f"{STEP}O = divided(O, l)\n")),
         known("masked row is NaN", lambda: loop(STEP.replace("shift_of(m_new)", "m_new"))),
     ]
     found += rescale_mistakes(s, value, B_c) + tile_formulas(s, value, B_c)
     whole = (key.size(-2) - 1) // B_c * B_c
     if whole and (B_c not in TILES or key.size(-2) % B_c == 0):
-        found.append(
-            known(
-                "last tile dropped", lambda: right.softmax(s[..., :whole]) @ value[..., :whole, :], whole=whole, B_c=B_c
-            )
-        )
+        first = lambda: right.softmax(s[..., :whole]) @ value[..., :whole, :]  # noqa: E731
+        found.append(known("last tile dropped", first, whole=whole, B_c=B_c))
     diagonal = key.size(-2) - query.size(-2) if lower_right else 0
     return found + _visited_tile_mistakes(Tiles(query, key, value, scale, B_r, B_c), diagonal if causal else None)
 
@@ -140,43 +136,40 @@ def _visited_tile_mistakes(on: Tiles, diagonal: int | None) -> list[Mistake]:
         return (key.clamp(0, on.seq_k) + B_c - 1) // B_c
 
     tiles = before(on.q_start + on.B_r + diagonal) if causal else before(last + 1)
-    sees, visits = on.key <= last, tile < tiles
+    sees, visits, below = on.key <= last, (tile < tiles) & on.exists, on.key <= on.row + (diagonal or 0)
     found = [known("only the last tile", on.answer(sees & (tile == tiles - 1)))]
     if on.padding:
-        counted = visits & (on.key <= on.row + diagonal) if causal else visits
+        counted = (tile < tiles) & (below if causal else True)
         found.append(known("padding counts", on.answer(counted), full=B_c - on.padding, B_c=B_c))
     if not causal:
         return found
     shift = f" + {diagonal}" if diagonal > 0 else f" - {-diagonal}" if diagonal else ""
-    where = f"q_start{shift}"
     first_last = on.q_start + diagonal  # the last key that the first row of the tile sees
+    told = {"where": f"q_start{shift}", "B_c": B_c}
     found += [
-        known("tiles on the diagonal left out", on.answer(sees & (tile < before(first_last))), where=where),
-        known(
-            "tiles on the diagonal left out (after the first)",
-            on.answer(sees & (tile <= first_last // B_c)),
-            where=where,
-        ),
-        known("tiles on the diagonal left out (the last)", on.answer(sees & (tile < tiles - 1)), B_c=B_c),
-        known("mask counted within the tile", on.answer((on.key % B_c <= on.row - on.q_start) & visits & on.exists)),
-        of_masks("masked scores are 0", on.answer(sees, end=tiles * B_c, hidden=0.0)),
+        known(key, on.answer(sees & visited), **told)
+        for key, visited in (
+            ("tiles on the diagonal left out", tile < before(first_last)),
+            ("tiles on the diagonal left out (after the first)", tile <= first_last // B_c),
+            ("tiles on the diagonal left out (the last)", tile < tiles - 1),
+        )
+    ]
+    found += [
+        known("mask counted within the tile", on.answer((on.key % B_c <= on.row - on.q_start) & visits)),
+        of_scores("masked scores are 0", on.answer(sees, end=tiles * B_c, hidden=0.0)),
     ]
     places = {"q_start": on.q_start, "row": on.row - on.q_start, "k_start": tile * B_c, "key": on.key % B_c}
     line = HIDDEN.replace("q_start", "q_start + diagonal") if diagonal else HIDDEN
-    found += varied(
-        line, places | {"diagonal": diagonal}, lambda after: on.answer(~after["hidden"] & visits & on.exists)()
-    )
+    found += varied(line, places | {"diagonal": diagonal}, lambda after: on.answer(~after["hidden"] & visits)())
     ends_with_the_queries = before((on.q_start + on.B_r).clamp(max=len(on.row)) + diagonal)
-    for seen in (visits & on.exists, (tile < ends_with_the_queries) & on.exists):
-        found += [
-            known("mask off by one", on.answer((on.key <= on.row + diagonal + 1) & seen), shift=shift),
-            known("causal mask missing", on.answer(seen), shift=shift),
-        ]
+    for seen in (visits, (tile < ends_with_the_queries) & on.exists):
+        one_late = (on.key <= on.row + diagonal + 1) & seen
+        found.append(known("mask off by one", on.answer(one_late), shift=shift))
+        found.append(known("causal mask missing", on.answer(seen), shift=shift))
     if diagonal > 0:
         cut = sees & (tile < before(on.q_start + on.B_r))
         found.append(known("alignment left out of the loop", on.answer(cut), diagonal=diagonal))
     if bool((blind := (last < 0) & (tiles > 0)).any()):
-        found.append(
-            known("masked row is NaN (no key in a tile)", lambda: torch.where(blind, math.nan, on.answer(sees)()))
-        )
+        of_nan = lambda: torch.where(blind, math.nan, on.answer(sees)())  # noqa: E731
+        found.append(known("masked row is NaN (no key in a tile)", of_nan))
     return found

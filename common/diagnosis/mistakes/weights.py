@@ -1,7 +1,10 @@
-"""What the weights of attention say, read off its output: explain_weights(got, right).
+"""What the weights of attention say that were read off its output, compared with the right ones row by row.
 
-They are compared with the right ones row by row. Each sentence says what is so in the rows that could be read; what
-cannot be said of all of them is not said.
+explain_weights(got, right)     which are missing, extra, or off by a factor
+explain_scores(got, scores)     whether rows have the scores of other rows
+explain_sums(got, scores)       whether keys with the score 0 are in the sums that divide the rows
+
+Each sentence says what is so in the rows that could be read; what cannot be said of all of them is not said.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from common.diagnosis.locating import indices_of
 from common.diagnosis.mistakes.known import Words
 
 known = Words(__file__)
@@ -23,9 +27,16 @@ ENOUGH = 16  # ratios that are equal, so that they are not by chance
 LIGHT = 1e-4  # a right weight below this may well come out as 0
 MOST_TIMES = 8  # that a key counts
 HEAVY = 1e-3  # weights that are compared one by one
+LEAST_WEIGHT = 1e-7  # below it float32 tells little of the logarithm
+SAME_SCORE = 0.02  # of a score's difference
+MOST_ROWS = 64
+SAME_SUM = 2e-5  # of a row of weights: how far float32 may be away
+CLEAR = 0.05  # how far from a whole number of keys
+LEAST_ROWS = 4  # whose sums hold keys too many
+Told = tuple[str, str] | None
 
 
-def explain_weights(got: Tensor, right: Tensor | None, of: str = "key") -> tuple[str, str] | None:
+def explain_weights(got: Tensor, right: Tensor | None, of: str = "key") -> Told:
     """(a name, what the report says), or None.
 
     Args:
@@ -67,26 +78,24 @@ def _renamed(says: str, of: str) -> str:
 
 def _keys(touched: Tensor) -> str:
     """ "0 to 31", "every 32nd from 3 on", or the first few; touched [keys] bool."""
-    places = touched.nonzero().flatten().tolist()
-    first, last, count = places[0], places[-1], len(places)
-    if count == 1:
-        return f"key {first}"
-    if count == last - first + 1:
-        return f"keys {first} to {last}"
+    places, without_gap = indices_of(touched)
+    first, last = places[0], places[-1]
+    if without_gap:
+        return f"key {first}" if first == last else f"keys {first} to {last}"
     steps = {b - a for a, b in pairwise(places)}
     if len(steps) == 1:
         return f"every {steps.pop()}th key from {first} to {last}"
-    return f"{count} keys ({', '.join(map(str, places[:4]))}, ...)"
+    return f"{len(places)} keys ({', '.join(map(str, places[:4]))}, ...)"
 
 
-def _nothing(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+def _nothing(got: Tensor, right: Tensor) -> Told:
     empty = got.abs().amax(-1) < NOTHING
     if bool(empty.all()):
         return known.says("no key counts")
     return None
 
 
-def _uniform(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+def _uniform(got: Tensor, right: Tensor) -> Told:
     seen = right > 0
     spread = (got.amax(-1) - torch.where(seen, got, torch.inf).amin(-1)).abs()
     sums_to_one = (got.sum(-1) - 1).abs() < SAME
@@ -104,7 +113,7 @@ def _shares_right(got: Tensor, right: Tensor, among: Tensor) -> bool:
     return bool(fits) and bool(((other > HEAVY).sum(-1) >= 2).any()) and bool((factor > 0)[total > HEAVY].all())
 
 
-def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+def _hidden_seen(got: Tensor, right: Tensor) -> Told:
     extra = (got > HEAVY) & (right == 0)
     if not bool(extra.any()) or not _shares_right(got, right, right > 0):
         return None
@@ -112,7 +121,7 @@ def _hidden_seen(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     return known.says("hidden keys count", keys=_keys(extra[row]))
 
 
-def _left_out(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+def _left_out(got: Tensor, right: Tensor) -> Told:
     least = NOTHING * got.abs().sum(-1, keepdim=True).clamp(max=1.0)  # a factor may make all of a row's weights small
     missing = (got.abs() < least) & (right > LIGHT)
     if not bool((missing & (right > HEAVY)).any()) or not _shares_right(got, right, got.abs() >= least):
@@ -129,7 +138,7 @@ def _ratio(got: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(used, got / right, 1.0), used
 
 
-def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+def _one_factor(got: Tensor, right: Tensor) -> Told:
     ratio, used = _ratio(got, right)
     if int(used.sum()) < LEAST or bool((((right > HEAVY) & ~used) | ((right == 0) & (got != 0))).any()):
         return None
@@ -147,7 +156,7 @@ def _one_factor(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     return known.says("rows not normalized", sums=sums, size=size)
 
 
-def _counted(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+def _counted(got: Tensor, right: Tensor) -> Told:
     """Keys that count several times: in every row their weights are 2, 3, ... times what the others' are."""
     ratio, used = _ratio(got, right)
     if bool(((right > HEAVY) & ~used).any()):
@@ -172,7 +181,7 @@ def _counted(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     )
 
 
-def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:
+def _power(got: Tensor, right: Tensor) -> Told:
     """log got is a multiple of log right: the scores are multiplied by something."""
     used = (right > 1e-5) & (got > 1e-5)
     if bool(((right > HEAVY) & (got <= 0)).any()):
@@ -200,3 +209,76 @@ def _power(got: Tensor, right: Tensor) -> tuple[str, str] | None:
     if slopes[0] < 0:
         return known.says("sign of the exponent")
     return known.says("scores times a factor", factor=slopes[0])
+
+
+# ---- the scores behind them: the logarithm of a row's weights, up to a number that is the same for all its keys
+
+
+def explain_scores(got: Tensor, scores: Tensor) -> Told:
+    """(a name, what the report says), or None.
+
+    Args:
+        got: the weights that were read, [..., rows, keys]; NaN in rows that could not be read.
+        scores: the right ones, scaled, -inf where hidden, the same shape.
+    """
+    if got.shape != scores.shape:
+        return None
+    used = (got > LEAST_WEIGHT) & torch.isfinite(scores) & ~got.isnan().any(-1, keepdim=True)
+    count = used.sum(-1, keepdim=True)
+    if int((count >= 3).sum()) < 3:
+        return None
+    used &= count >= 3
+    log = torch.where(used, got.clamp(min=1e-30).log(), 0.0)
+    centered = _centered(log, used)
+    if float((centered - _centered(torch.where(used, scores, 0.0), used)).abs().max()) < SAME_SCORE:
+        return None  # the scores are right
+    return _explain_rows(centered, used, scores)
+
+
+def explain_sums(got: Tensor, scores: Tensor) -> Told:
+    """(a name, what the report says) where rows are divided by a sum that holds exp(0) some whole times too often."""
+    used = torch.isfinite(scores) & ~got.isnan().any(-1, keepdim=True)
+    if got.shape != scores.shape or bool(((got > LEAST_WEIGHT) & ~used).any()):
+        return None
+    total = torch.where(used, scores, -torch.inf).exp().sum(-1)
+    times = total / got.sum(-1) - total  # the sum of the exponentials that divides a row is total / got.sum(-1)
+    exact = used.any(-1) & (total * SAME_SUM < CLEAR) & (got.sum(-1) > LEAST_WEIGHT)
+    shares = torch.where(used, scores, -torch.inf).softmax(-1) * got.sum(-1, keepdim=True)
+    if not bool(((got - shares).abs() <= SAME_SUM)[exact].all()):
+        return None
+    times = times[exact]
+    whole = times.round()
+    if bool(((times - whole).abs() > CLEAR).any()) or bool((whole < 0).any()) or int((whole > 0).sum()) < LEAST_ROWS:
+        return None
+    return known.says("keys with score 0", count=int(whole[whole > 0][0]))
+
+
+def _centered(x: Tensor, used: Tensor) -> Tensor:
+    """x minus its mean over the used keys of the row; 0 elsewhere."""
+    mean = torch.where(used, x, 0.0).sum(-1, keepdim=True) / used.sum(-1, keepdim=True).clamp(min=1)
+    return torch.where(used, x - mean, 0.0)
+
+
+def _explain_rows(centered: Tensor, used: Tensor, scores: Tensor) -> Told:
+    """Whether wrong rows have the scores of other rows of the same head."""
+    rows, keys = scores.shape[-2:]
+    flat, used, right = (x.reshape(-1, rows, keys) for x in (centered, used, scores))
+    pairs = []
+    for head in range(min(flat.size(0), 4)):
+        for row in range(min(rows, MOST_ROWS)):
+            here = used[head, row]
+            if int(here.sum()) < 4:
+                continue
+            finite = torch.isfinite(right[head]) | ~here
+            others = _centered(torch.where(here & finite, right[head], 0.0), here.expand(rows, keys))
+            distance = (others - flat[head, row]).abs().amax(-1).masked_fill(~finite.all(-1), torch.inf)
+            if float(distance[row]) < SAME_SCORE:
+                continue
+            best = int(distance.argmin())
+            if float(distance[best]) > SAME_SCORE:
+                return None
+            pairs.append((row, best))
+    if len(pairs) < 3:
+        return None
+    shown = "; ".join(f"row {row} those of row {best}" for row, best in pairs[:3])
+    return known.says("rows with the weights of others", shown=shown)

@@ -36,6 +36,7 @@ OR_AN_INDEX = "If these threads should not share it, the index is wrong."
 _OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized", *OF_FLOW)
 _DECIDES = "Whether that line runs, and how often, is decided in:"
 _COMES = "Which threads come to it, and how often, is decided in:"
+Told = list[tuple[str, Sequence[Place]]]  # a sentence, and lines that it is about
 # that a line ran for an element, or did not, may be the mistake
 _DECIDED = ("not_stored", "needlessly_stored", "not_read", "not_needed", "out_of_bounds")
 _VERBS = {
@@ -81,17 +82,17 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
     tell(explained(finding))
     left = MOST_SHOWN
     made = made_in(finding) if number == 1 else []  # a screen holds no more
-    name = len({place.file for _, every in made for place, _ in every}) > 1
-    here = {(one.file, one.line) for one in (lead, *(access.place for access in finding.accesses)) if one}
+    name = len({place.file for _, every in made for place in every}) > 1
+    here = {one.at for one in (lead, *(access.place for access in finding.accesses)) if one}
     for what, every in made:
-        places = [one for one in every if (one[0].file, one[0].line) not in here]
+        places = [one for one in every if one.at not in here]
         if not places:
             continue
         shown = places[: min(MOST_LINES, left)]
         left -= len(shown)
         tell(what if shown else f"{what} {_numbers(places, name)}")
-        for place, text in shown:
-            _quote(console, f"{_label(place, name):>5}  {text}", 4, MOST_QUOTED if what == PASSED else 1)
+        for place in shown:
+            _quote(console, f"{_label(place, name):>5}  {place.text}", 4, MOST_QUOTED if what == PASSED else 1)
         if shown and len(places) > len(shown):
             tell(f"  and {_numbers(places[len(shown) :], name)}")
     if number > 1 and may_be_the_index(finding) and "index" not in explained(finding):
@@ -155,58 +156,52 @@ def may_be_the_index(finding: Finding) -> bool:
     return any("__syncwarp" in Place(first.place.file, line).text.split("//")[0] for line in between)
 
 
-def made_in(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
-    """Lines of the text, beside those of the accesses, in which the mistake may be: a sentence and the lines, each with
-    its text."""
+def made_in(finding: Finding) -> Told:
+    """Lines of the text, beside those of the accesses, in which the mistake may be: a sentence and the lines."""
     places = [access.place for access in finding.accesses if access.place]
     if finding.kind == "wrong_result" and finding.launch:
         return [(PASSED, calls(finding.launch, finding.launch))]
     if finding.kind == "wrong_value":
-        return [("This number is computed in:", _with_text(finding.lines))] if finding.lines else []
+        return _told("This number is computed in:", finding.lines)
     if finding.kind == "not_read" and not places and finding.launch:
         if not finding.lines or NOT_LAUNCHED not in finding.detail:
             return _where_used(finding)
         where = "It is launched in:" if len(finding.lines) == 1 else "It is launched, and called, in:"
-        return [(where, _with_text(finding.lines))]
+        return _told(where, finding.lines)
     if finding.kind in ("barrier", "absent_lane", VOTE) and places:
         return _who_comes(places[0])
     if not places or not (finding.kind in _OF_AN_INDEX or may_be_the_index(finding)):
         return []
     told = []
-    stores = writers(places[0], finding.variable) if finding.kind == "uninitialized" else []
-    if finding.kind == "uninitialized" and finding.launch and finding.space == "global":
-        before = handed_to_before(finding.variable, finding.launch)
-        told += [("Called with this array before, and should have written it:", _with_text(before))] if before else []
-    if stores:
-        told.append(("It is written in:", _with_text(stores)))
+    if finding.kind == "uninitialized":
+        of_launch = finding.launch and finding.space == "global"
+        before = handed_to_before(finding.variable, finding.launch) if of_launch else []
+        told += _told("Called with this array before, and should have written it:", before)
+        told += _told("It is written in:", writers(places[0], finding.variable))
     if finding.lines:
-        return [("The stored number is computed in:", _with_text(finding.lines)), *_passed(finding, places)]
+        return _told("The stored number is computed in:", finding.lines) + _passed(finding, places)
     has_guard = NO_GUARD not in explained(finding)
     if finding.kind == "out_of_bounds" and leading_line(finding):
         return _passed(finding, places)
     if finding.kind in OF_FLOW:
         places = owned(places) or places
-    is_decided = finding.kind in _DECIDED and has_guard and READS_OTHERS not in finding.detail
-    if is_decided and (lines := _deciding(places[-1])):
-        told.append((_DECIDES, _with_text(lines[: MOST_GUARDS if finding.kind == "out_of_bounds" else None])))
+    if finding.kind in _DECIDED and has_guard and READS_OTHERS not in finding.detail:
+        told += _told(_DECIDES, _deciding(places[-1])[: MOST_GUARDS if finding.kind == "out_of_bounds" else None])
     every = [one for place in dict.fromkeys(places) for one in origins(place, finding.variable)]
-    told_before = {(one.file, one.line) for _, several in told for one, _ in several}
-    places_at = {(one.file, one.line): one for one in every}
-    lines = [one for at, one in places_at.items() if at not in told_before][:MOST_ORIGINS]
-    lines.sort(key=is_head)
-    if lines:
-        race = f"{OR_AN_INDEX} " if finding.kind == "race" and "index" not in explained(finding) else ""
-        told.append((f"{race}Its address is computed in:", _with_text(lines)))
+    told_before = {one.at for _, several in told for one in several}
+    lines = [one for at, one in {one.at: one for one in every}.items() if at not in told_before][:MOST_ORIGINS]
+    race = f"{OR_AN_INDEX} " if finding.kind == "race" and "index" not in explained(finding) else ""
+    told += _told(f"{race}Its address is computed in:", sorted(lines, key=is_head))
     if not owned(places):
         told = _handed_to_given(finding, places, told)
-    if has_guard:
-        told += _passed(finding, places)
-    return told
+    return told + (_passed(finding, places) if has_guard else [])
 
 
-def _handed_to_given(
-    finding: Finding, places: Sequence[Place], told: list[tuple[str, list[tuple[Place, str]]]]
-) -> list[tuple[str, list[tuple[Place, str]]]]:
+def _told(what: str, places: Sequence[Place]) -> Told:
+    return [(what, places)] if places else []
+
+
+def _handed_to_given(finding: Finding, places: Sequence[Place], told: Told) -> Told:
     """Of given code, which goes wrong by what it is handed: the student's lines that this is made of, in place of the
     lines that were `told` of the given code itself."""
     files = [one.file for place in places for one in (*place.callers, *place.outer)]
@@ -214,40 +209,35 @@ def _handed_to_given(
     lines = owned(made_of(places[0], files))[:MOST_OWN]
     if not lines:
         return told
-    own = [(what, [one for one in several if owned([one[0]])]) for what, several in told]
-    before = [place for _, several in own for place, _ in several]
-    more = [one for one in lines if all((one.file, one.line) != (two.file, two.line) for two in before)]
-    return [*(one for one in own if one[1]), ("What it is given is computed in your lines:", _with_text(more))]
+    own = [one for what, several in told for one in _told(what, owned(several))]
+    before = {place.at for _, several in own for place in several}
+    return [*own, ("What it is given is computed in your lines:", [one for one in lines if one.at not in before])]
 
 
-def _who_comes(place: Place) -> list[tuple[str, list[tuple[Place, str]]]]:
+def _who_comes(place: Place) -> Told:
     """What is around a barrier, and by which lines a thread leaves before the others."""
     leaves = list(dict.fromkeys(one for frame in (place, *place.callers) for one in leaving(frame)))
     lines = [one for one in _deciding(place) if one not in leaves]
-    told = [("Lines by which threads leave:", _with_text(leaves))] if leaves else []
-    told += [(_COMES, _with_text(lines))] if lines else []
+    told = _told("Lines by which threads leave:", leaves) + _told(_COMES, lines)
     is_nearer = leaves and lines and leaves[0].line < lines[0].line < place.line
     return told[::-1] if is_nearer else told
 
 
-def _passed(finding: Finding, places: Sequence[Place]) -> list[tuple[str, list[tuple[Place, str]]]]:
+def _passed(finding: Finding, places: Sequence[Place]) -> Told:
     """The calls through which the code got its arguments."""
-    passed = calls(places[-1] if finding.kind in OF_FLOW else places[0], finding.launch)
-    return [(PASSED, passed)] if passed else []
+    return _told(PASSED, calls(places[-1] if finding.kind in OF_FLOW else places[0], finding.launch))
 
 
-def _where_used(finding: Finding) -> list[tuple[str, list[tuple[Place, str]]]]:
+def _where_used(finding: Finding) -> Told:
     """Where an argument that no code reads is used in the text, and what decides whether that runs."""
     uses = used_in(finding.variable, finding.kernel_name, finding.launch)
     if not uses:
         return [(PASSED, calls(finding.launch, finding.launch))]
-    told = [(f"{finding.variable} is used in:", _with_text(uses))]
-    if finding.lines:
-        told.append(("Your lines that use an array, and never read or wrote one:", _with_text(finding.lines)))
+    told = _told(f"{finding.variable} is used in:", uses)
+    told += _told("Your lines that use an array, and never read or wrote one:", finding.lines)
     frames = (*finding.lines[-1:], *uses, *uses[-1].callers)
-    if lines := list(dict.fromkeys(one for frame in frames for one in deciding(frame))):
-        told.append((_DECIDES, _with_text(lines[:MOST_DECIDING])))
-    return [*told, *_passed(finding, uses[-1:])]
+    lines = list(dict.fromkeys(one for frame in frames for one in deciding(frame)))
+    return told + _told(_DECIDES, lines[:MOST_DECIDING]) + _passed(finding, uses[-1:])
 
 
 def _deciding(place: Place) -> list[Place]:
@@ -256,10 +246,6 @@ def _deciding(place: Place) -> list[Place]:
     callers = [None, *chain]
     found = (one for frame, caller in zip(chain, callers, strict=False) for one in deciding(frame, caller))
     return list(dict.fromkeys(found))[:MOST_DECIDING]
-
-
-def _with_text(places: Sequence[Place]) -> list[tuple[Place, str]]:
-    return [(place, place.text) for place in places]
 
 
 def _cases(cases: Sequence[str]) -> str:
@@ -271,18 +257,14 @@ def _cases(cases: Sequence[str]) -> str:
     return f"case {cases[0]} (also in: {named}{more})"
 
 
-def _by_line(place: Place) -> tuple[str, int]:
-    return place.file, place.line
-
-
 def _label(place: Place, name: bool) -> str:
     """ "94"; with the name of its file, where lines of several are listed: "stages.cuh:94"."""
     return f"{Path(place.file).name}:{place.line}" if name else str(place.line)
 
 
-def _numbers(places: Sequence[tuple[Place, str]], name: bool) -> str:
+def _numbers(places: Sequence[Place], name: bool) -> str:
     """ "line 94", "lines 94 and 97"."""
-    numbers = list(dict.fromkeys(_label(one, name) for one in sorted({one for one, _ in places}, key=_by_line)))
+    numbers = list(dict.fromkeys(_label(one, name) for one in sorted(places, key=lambda one: one.at)))
     return f"line {numbers[0]}" if len(numbers) == 1 else f"lines {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 

@@ -1,6 +1,9 @@
-"""Where the elements that a wrong output was made of are not those that it depends on: concluded(...) -> findings.
+"""Where the elements that a wrong output was made of are not those that it depends on.
 
-The first of these that holds, in this order. It reports only what was recorded:
+followed(case, caller, ...)     runs a failing case with every access recorded, and concludes what flowed wrong
+concluded(case, inputs, ...)    the same of a call that was recorded
+
+The finding is the first of these that holds, in this order. It reports only what was recorded:
 
     not_stored       elements of the output that no thread wrote
     other_element    what a thread wrote depends on one element, and it uses another one of the same input
@@ -20,23 +23,49 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.locating import wrong_mask
+from common.inspect.checked_library import Collected
 from common.inspect.findings.model import Finding
-from common.inspect.flow.needs import Needs
-from common.inspect.flow.not_needed import not_needed
-from common.inspect.flow.not_read import not_read
-from common.inspect.flow.not_stored import needlessly_stored, not_stored
-from common.inspect.flow.other_element import other_element
-from common.inspect.flow.reached import threads_of
+from common.inspect.flow.reached import Needs, threads_of
+from common.inspect.flow.reads import not_needed, not_read, other_element
 from common.inspect.flow.run import Run
 from common.inspect.flow.sources import Sources, sources_of
 from common.inspect.flow.stages import CLOSE, WrongStage, first_wrong
-from common.inspect.flow.stored_elsewhere import stored_elsewhere
+from common.inspect.flow.stores import needlessly_stored, not_stored, stored_elsewhere
 from common.inspect.flow.trace import Trace
 from common.inspect.flow.wrong_value import wrong_value
 from common.inspect.replay.recording import Launch
+from common.reference.bounds import max_error_of
+from common.testing.calling import POISONED, Caller, CallFailed
 from common.testing.case import Case
+from common.testing.judging import make_inputs, oracle
 
 MOST_ACCESSES = 1_200_000
+
+
+def followed(case: Case, caller: Caller, collected: Collected, seed: int) -> list[Finding]:
+    """One finding at most, of the first draw of the inputs that fails.
+
+    None where the case passes, gives no output, or is too large to be recorded.
+
+    Args:
+        case: that failed.
+        caller: a CheckedCaller, or a Worker around one.
+        collected: reads what that one collects.
+        seed: of the inputs.
+    """
+    for draw in range(case.draws):
+        inputs = make_inputs(case, seed, draw)
+        try:
+            out = caller.call(case, inputs, replace(POISONED, recorded=True)).out
+        except CallFailed:
+            return []
+        ref, bound = oracle(case, inputs)
+        if out is None or out.shape != ref.shape:
+            return []
+        if not max_error_of(out, ref) <= bound:
+            launches, whole = collected.launches()
+            return concluded(case, inputs, out, ref, bound, launches) if whole else []
+    return []
 
 
 def concluded(
@@ -91,8 +120,7 @@ def _run_of(
 def _first(run: Run, out: Tensor, ref: Tensor, bound: float, case: Case) -> Finding | None:
     found = not_stored(run) or needlessly_stored(run, ref)
     if not found and run.needs:
-        found = other_element(run, case) or not_read(run)
-        found = found or not_needed(run, out, case)
+        found = other_element(run, case) or not_read(run) or not_needed(run, out, case)
     return found or stored_elsewhere(run, out, ref, bound) or wrong_value(run, out, ref, case)
 
 

@@ -1,26 +1,74 @@
-"""What the results of each thread may be made of: the elements of inputs that reach it, as bits of an integer.
+"""What a right answer depends on, and what may have reached the thread that stores it.
 
-More than the truth, never less: whatever a thread has read counts for all that it writes, and where lanes of a warp
-exchange registers all of them get what one has. So what does not reach a thread cannot be in its results.
+Needs(reference, inputs)       the elements of inputs that an element of the right answer depends on
+reached(trace, sources, ...)   the elements of inputs that the results of each thread may be made of
+
+An answer depends on the elements by which its derivative is not 0, in fp32. What reaches a thread is kept as bits of an
+integer, and is more than the truth, never less: whatever a thread has read counts for all that it writes, and where
+lanes of a warp exchange registers all of them get what one has. So what does not reach a thread cannot be in its
+results.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
+import torch
+from torch import Tensor
 
 from common.inspect.flow.sources import Sources
 from common.inspect.flow.trace import Trace
-from common.inspect.replay.recording import WARP_OPERATION
 
 MOST_PAIRS = 2_000_000  # of threads of which one reads what the other wrote
 WARP = 32
+SMALLEST = torch.finfo(torch.float32).tiny  # a kernel in fp32 may leave out what has a smaller weight: it is 0 there
+
+
+class Needs:
+    """What the elements of a right answer depend on.
+
+    Args:
+        reference: reference(**inputs) computes it.
+        inputs: on the CPU.
+
+    Raises:
+        RuntimeError: the reference cannot be differentiated.
+    """
+
+    def __init__(self, reference: Callable[..., Tensor], inputs: Mapping[str, Tensor]) -> None:
+        self.leaves = {  # what must not be read is NaN, which would spoil every derivative
+            name: x.double().nan_to_num(nan=0.5, posinf=torch.inf, neginf=-torch.inf).requires_grad_()
+            for name, x in inputs.items()
+            if x.is_floating_point()
+        }
+        with torch.enable_grad():
+            self._ref = reference(**{**inputs, **self.leaves}).reshape(-1)
+        if not self._ref.requires_grad:
+            raise RuntimeError("the reference has no derivative")
+        generator = torch.Generator().manual_seed(0)
+        self._factors = 1 + torch.rand(self._ref.numel(), generator=generator, dtype=torch.float64)  # nothing cancels
+
+    def of(self, elements: Sequence[int]) -> dict[str, Tensor]:
+        """For each input which of its elements these depend on, bool [numel]; without inputs where that is unknown.
+
+        Elements that are 0 are left out: there is no telling where a 0 comes from.
+        """
+        at = torch.as_tensor(elements)
+        weighed = (self._ref[at] * self._factors[at]).sum()
+        grads = torch.autograd.grad(weighed, list(self.leaves.values()), retain_graph=True, allow_unused=True)
+        found = {}
+        for name, grad in zip(self.leaves, grads, strict=True):
+            if grad is None:
+                found[name] = torch.zeros(self.leaves[name].numel(), dtype=torch.bool)
+            elif not bool(torch.isnan(grad).any()):
+                found[name] = (grad.reshape(-1).abs() >= SMALLEST) & (self.leaves[name].detach().reshape(-1) != 0)
+        return found
 
 
 def threads_of(trace: Trace) -> np.ndarray:
     """A number for the thread of a launch that each access belongs to; threads of earlier launches come first."""
-    blocks, threads = int(trace.block.max(initial=0)) + 1, int(trace.thread.max(initial=0)) + 1
-    every = (trace.launch.astype(np.int64) * blocks + trace.block) * threads + trace.thread
-    return np.unique(every, return_inverse=True)[1]
+    return np.unique(trace.actors(), return_inverse=True)[1]
 
 
 def reached(trace: Trace, sources: Sources, threads: np.ndarray) -> list[int] | None:
@@ -87,7 +135,7 @@ def _read_by(threads: np.ndarray, sources: Sources, count: int) -> list[int]:
 
 def _warps(trace: Trace, threads: np.ndarray, count: int) -> list[list[int]]:
     """The threads of each warp in launches in which lanes exchange registers."""
-    exchanging = [any(one.kind == WARP_OPERATION for one in launch.entries) for launch in trace.launches]
+    exchanging = trace.exchanging()
     first = np.unique(threads, return_index=True)[1]
     groups: dict[tuple, list[int]] = {}
     for thread, access in enumerate(first):

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from common.console.words import counted
 from common.inspect.findings.model import Access, Finding
-from common.inspect.flow.needs import Needs
-from common.inspect.flow.slices_said import said
+from common.inspect.flow.reached import Needs
 from common.inspect.flow.sources import Sources
 from common.inspect.flow.trace import Trace
+from common.inspect.made_of import made_of
+from common.inspect.own_lines import owned
+from common.inspect.source_lines import Place
 
 MOST_ELEMENTS = 8  # of a thread, among which one is looked for that shows it
 MOST_THREADS = 8  # that are looked at
@@ -93,12 +96,22 @@ class Run:
         """Elements of an input in words."""
         return said(name, tuple(self.inputs[name].shape), mask)
 
-    def out_said(self, elements: np.ndarray) -> str:
+    def delivered(self, read: int) -> str:
+        """The element of an input that a read delivers, in words."""
+        element, first = self.sources.of_read[read], self.sources.first
+        name = next(one for one in reversed(self.sources.names) if first[one] <= element)
+        return self.said(name, np.arange(self.inputs[name].numel()) == element - first[name])
+
+    def made_at(self, place: Place | None) -> list[Place]:
+        """The student's lines in which the number is made that is stored at a place, those that matter most first."""
+        return owned(made_of(place, self.files)) if place else []
+
+    def out_said(self, elements: Sequence[int]) -> str:
         """These elements of the output in words; where it is made of several arrays those in that of the first."""
         memory, start = max((one for one in self.sources.outputs if one[1] <= elements[0]), key=lambda one: one[1])
         array = self.trace.memories[memory].array
         mask = np.zeros(array.bytes // array.element_bytes, dtype=bool)
-        inside = elements - start
+        inside = np.asarray(elements) - start
         mask[inside[(inside >= 0) & (inside < mask.size)]] = True
         return said(array.name or "the output", array.shape or (mask.size,), mask)
 
@@ -126,6 +139,33 @@ def access_of(run: Run, access: int, action: str) -> Access:
     entry = trace.entry_of(access)
     block = _coordinates(int(trace.block[access]), launch.grid)
     return Access(action, entry.bytes, entry.place, block, _coordinates(int(trace.thread[access]), launch.block))
+
+
+def said(name: str, shape: tuple[int, ...], mask: np.ndarray) -> str:
+    """A set of elements as the smallest slice of a tensor that holds them, "key[0, 1, 16:32, :]"; where it holds others
+    as well, with their count.
+
+    Args:
+        name: of the tensor.
+        shape: of it.
+        mask: which of its elements, bool [numel]; one at least.
+    """
+    chosen = mask.reshape(shape)
+    ranges = []
+    for axis, size in enumerate(shape):
+        others = tuple(i for i in range(len(shape)) if i != axis)
+        at = np.flatnonzero(chosen.any(others)) if others else np.flatnonzero(chosen)
+        ranges.append((int(at[0]), int(at[-1]) + 1, size))
+    count, whole = int(chosen.sum()), int(np.prod([stop - start for start, stop, _ in ranges]))
+    text = f"{name}[{', '.join(map(_range, ranges))}]" if shape else name
+    return text if count == whole else f"{counted(count, 'element')} of {text}"
+
+
+def _range(one: tuple[int, int, int]) -> str:
+    start, stop, size = one
+    if stop - start == 1:
+        return str(start)
+    return ":" if stop - start == size else f"{start}:{stop}"
 
 
 def _coordinates(number: int, size: tuple[int, int, int]) -> tuple[int, int, int]:

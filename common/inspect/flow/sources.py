@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from common.inspect.flow.trace import Memory, Trace
-from common.inspect.replay.recording import WARP_OPERATION
 
 LEAST_FLOAT = 1 << 23  # the bits of a float32 that is not 0 and no subnormal number
 WARP = 32
@@ -96,15 +95,13 @@ def _is_result(trace: Trace, copied_from: np.ndarray, begin: np.ndarray) -> np.n
     """Which accesses hold a number that may have been computed: a 0 only if its line stores other numbers as well that
     are no copies, and if who stores it reads clearly more of the inputs than it stores in shared memory: else it fills
     a tile up."""
-    entry = trace.launch.astype(np.int64) * (int(trace.entry.max(initial=0)) + 1) + trace.entry
-    of_numbers = np.unique(entry[trace.is_write & (trace.value != 0) & (copied_from < 0)])
+    of_numbers = np.unique(trace.lines[trace.is_write & (trace.value != 0) & (copied_from < 0)])
     _, group = np.unique(_who(trace), return_inverse=True)
     direct, count = ~trace.is_write & (begin >= 0), int(group.max(initial=-1)) + 1
     elements = int(begin.max(initial=0)) + 1
     read = np.bincount(np.unique(group[direct] * elements + begin[direct]) // elements, minlength=count)
-    shared = np.array([one.is_shared for one in trace.memories])[trace.memory]
-    reduces = np.bincount(group[trace.is_write & shared], minlength=count) < MOSTLY * read
-    return (trace.value != 0) | (trace.is_write & np.isin(entry, of_numbers) & reduces[group])
+    reduces = np.bincount(group[trace.is_write & trace.shared], minlength=count) < MOSTLY * read
+    return (trace.value != 0) | (trace.is_write & np.isin(trace.lines, of_numbers) & reduces[group])
 
 
 def _may_be_chosen(trace: Trace, copied_from: np.ndarray, begin: np.ndarray) -> np.ndarray:
@@ -123,10 +120,7 @@ def _may_be_chosen(trace: Trace, copied_from: np.ndarray, begin: np.ndarray) -> 
 
 def _who(trace: Trace) -> np.ndarray:
     """A number for the thread of each access, or for its warp where lanes exchange numbers."""
-    exchanging = [any(one.kind == WARP_OPERATION for one in launch.entries) for launch in trace.launches]
-    lanes = np.where(np.array(exchanging or [False])[trace.launch], WARP, 1)
-    blocks, threads = int(trace.block.max(initial=0)) + 1, int(trace.thread.max(initial=0)) + 1
-    return (trace.launch.astype(np.int64) * blocks + trace.block) * threads + trace.thread // lanes * lanes
+    return trace.actors(np.where(trace.exchanging()[trace.launch], WARP, 1))
 
 
 def _is(memory: Memory, x: Tensor) -> bool:
@@ -151,7 +145,7 @@ def _same(data: bytes, x: Tensor) -> bool:
 
 def _copies(trace: Trace) -> np.ndarray:
     """For each write the last read of the same thread before it that got the very number; -1 for none, and for 0."""
-    who = (trace.launch.astype(np.int64) << 44) + (trace.block.astype(np.int64) << 16) + trace.thread
+    who = trace.actors()
     order = np.lexsort((trace.value, who))  # stable: by thread, by number, then in time
     is_read = ~trace.is_write[order]
     last = np.maximum.accumulate(np.where(is_read, np.arange(order.size), -1))
@@ -161,15 +155,14 @@ def _copies(trace: Trace) -> np.ndarray:
     of_float = np.array([one.unit == 4 for one in trace.memories])[trace.memory]
     found[of_float & (trace.value & WILD == WILD)] = -1
     # the threads that store at a line, and those of them that copy there
-    line = trace.launch.astype(np.int64) * (int(trace.entry.max(initial=0)) + 1) + trace.entry
     stores = trace.is_write & (trace.value != 0)
-    pairs = (np.unique(np.stack([line[some], who[some]]), axis=1)[0] for some in (stores, stores & (found >= 0)))
+    pairs = (np.unique(np.stack([trace.lines[some], who[some]]), axis=1)[0] for some in (stores, stores & (found >= 0)))
     (lines, every), (copying, some) = (np.unique(one, return_counts=True) for one in pairs)
     copied = dict(zip(copying.tolist(), some.tolist(), strict=True))
     computing = [
         one for one, count in zip(lines.tolist(), every.tolist(), strict=True) if copied.get(one, 0) < MOSTLY * count
     ]
-    found[np.isin(line, computing)] = -1
+    found[np.isin(trace.lines, computing)] = -1
     return found
 
 
@@ -179,8 +172,7 @@ def _without_lost_addends(trace: Trace, copied_from: np.ndarray, base: np.ndarra
     origin = _origins(trace, copied_from)
     source = copied_from[origin]
     of_input = (source >= 0) & (base[trace.memory[source]] >= 0)
-    from_shared = np.array([one.is_shared for one in trace.memories])[trace.memory[copied_from]]
-    return np.where((copied_from >= 0) & from_shared & ~of_input, -1, copied_from)
+    return np.where((copied_from >= 0) & trace.shared[copied_from] & ~of_input, -1, copied_from)
 
 
 def _origins(trace: Trace, copied_from: np.ndarray) -> np.ndarray:

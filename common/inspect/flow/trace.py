@@ -6,6 +6,7 @@ four, arrays are the same from launch to launch, and every read knows the write 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from common.inspect.replay.recording import ASYNC_COPY, ATOMIC, READ, WARP_OPERATION, Array, Entry, Launch
+from common.inspect.source_lines import Place
 
 WIDEST = 4  # bytes of an element of shared memory, whatever it was declared as
 
@@ -94,10 +96,36 @@ class Trace:
         """The kind of event that an access is, with its source line."""
         return self.launches[self.launch[access]].entries[self.entry[access]]
 
+    def place_of(self, access: int) -> Place | None:
+        """The source line of an access."""
+        return self.entry_of(access).place
+
+    @functools.cached_property
+    def shared(self) -> np.ndarray:
+        """Which accesses are to shared memory."""
+        return np.array([one.is_shared for one in self.memories], dtype=bool)[self.memory]
+
+    @functools.cached_property
+    def blocks(self) -> np.ndarray:
+        """For each access a number for its block among those of all launches."""
+        return self.launch.astype(np.int64) * (int(self.block.max(initial=0)) + 1) + self.block
+
+    @functools.cached_property
+    def lines(self) -> np.ndarray:
+        """For each access a number for its entry among those of all launches."""
+        return self.launch.astype(np.int64) * (int(self.entry.max(initial=0)) + 1) + self.entry
+
+    def actors(self, lanes: np.ndarray | int = 1) -> np.ndarray:
+        """For each access a number for its thread among those of all launches, or for the first of so many lanes."""
+        return self.blocks * (int(self.thread.max(initial=0)) + 1) + self.thread // lanes * lanes
+
+    def exchanging(self) -> np.ndarray:
+        """Which launches have lanes that exchange registers."""
+        return np.array([any(one.kind == WARP_OPERATION for one in launch.entries) for launch in self.launches])
+
     def at_places(self) -> np.ndarray:
         """For each memory access one number that tells apart whose element it is: of shared memory each block's."""
-        shared = np.array([one.is_shared for one in self.memories], dtype=bool)[self.memory]
-        owner = np.where(shared, 1 + self.launch.astype(np.int64) * (self.block.max(initial=0) + 1) + self.block, 0)
+        owner = np.where(self.shared, 1 + self.blocks, 0)
         most = self.element.max(initial=0) + 1
         return (owner * len(self.memories) + self.memory) * most + self.element
 

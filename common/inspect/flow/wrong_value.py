@@ -10,9 +10,18 @@ import torch
 from torch import Tensor
 
 from common.inspect.findings.model import Finding
-from common.inspect.flow.not_read import misses_nothing
-from common.inspect.flow.partial_rows import AFTER, MAXIMA, REPEATED, SUMS, SharedOut, shared_out
-from common.inspect.flow.partial_states import SAYS, SHARED, handed_on
+from common.inspect.flow.partial import (
+    BEHIND,
+    MAXIMA,
+    REPEATED,
+    ROW_SUMS,
+    SAYS,
+    SHARED,
+    SharedOut,
+    handed_on,
+    shared_out,
+)
+from common.inspect.flow.reads import misses_nothing
 from common.inspect.flow.run import Run, finding_of
 from common.inspect.made_of import function_begin, is_head, made_of, members_at
 from common.inspect.origins import deciding
@@ -34,15 +43,13 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     finite = stored[torch.isfinite(got[stored]).numpy()]
     element = int((finite if finite.size else stored)[0])
     access = int(run.writer[element])
-    place = run.trace.entry_of(access).place
-    lines = owned(made_of(place, run.files)) if place else []
+    place = run.trace.place_of(access)
+    lines = run.made_at(place)
     if not lines:
         return None
-    text = (
-        f"{run.out_said(np.array([element]))} is stored here as {got[element]:.6g}; it should be {right[element]:.6g}. "
-    )
+    text = f"{run.out_said([element])} is stored here as {got[element]:.6g}; it should be {right[element]:.6g}. "
     singled = False
-    above, most = [one for one in lines if (one.file, one.line) != (place.file, place.line)], MOST_LINES
+    above, most = [one for one in lines if one.at != place.at], MOST_LINES
     if len(above) > MOST_LINES and (handed := handed_on(run, case, run.inputs)):
         text += SAYS[handed[0]] + " "
         above = _in_functions_of(handed[1] or [place], above)
@@ -51,7 +58,7 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     elif len(above) > MOST_LINES and (shared := shared_out(run, case, run.inputs)):
         text += shared.says + " "
         above, most = _beside(shared, above, run.files), MOST_BETWEEN
-        singled = shared.first == SUMS and bool(shared.right and shared.others and above)
+        singled = shared.first == ROW_SUMS and bool(shared.right and shared.others and above)
         if shared.first == REPEATED:
             above, singled = _loops_first(above, shared.reads)
     else:  # the loops bring what is needed, or decide it: what is computed comes first
@@ -60,24 +67,23 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
             text += "All inputs that it depends on reach this thread; what it computes from them is wrong. "
     if len(above) > TOO_MANY:
         return None
-    told = above[:most]
     found = finding_of(run, "wrong_value", access, "write", text.strip())
-    return replace(found, lines=tuple(told), singled=singled)
+    return replace(found, lines=tuple(above[:most]), singled=singled)
 
 
 def _loops_first(lines: list[Place], reads: Sequence[Place]) -> tuple[list[Place], bool]:
     """The lines, first those that say what is read in a line of `reads`, and whether there are any."""
-    loops = {(one.file, one.line) for read in reads for one in deciding(read)}
-    found = sorted(lines, key=lambda one: (one.file, one.line) not in loops)
-    return found, bool(found) and (found[0].file, found[0].line) in loops
+    loops = {one.at for read in reads for one in deciding(read)}
+    found = sorted(lines, key=lambda one: one.at not in loops)
+    return found, bool(found) and found[0].at in loops
 
 
 def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Place]:
     """Of these lines those in which what threads store goes wrong, and where that is right the others."""
-    if shared.first == AFTER:
-        made = {(one.file, one.line) for store in shared.stores for one in made_of(store, files)}
-        made -= {(one.file, one.line) for one in shared.stores}
-        return [one for one in lines if (one.file, one.line) not in made]
+    if shared.first == BEHIND:
+        made = {one.at for store in shared.stores for one in made_of(store, files)}
+        made -= {one.at for one in shared.stores}
+        return [one for one in lines if one.at not in made]
     every = list(dict.fromkeys(one for store in shared.stores for one in owned(made_of(store, files))))
     of_maximum = set(every)  # it is made without the sum
     for store in shared.stores:
@@ -87,25 +93,21 @@ def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Pla
         return [one for one in every if one in of_maximum]
     if right := [store for store in shared.right if not members_at(store)]:  # stored at lines of its own
         of_maximum = _above(right, files)
-        stores = {(one.file, one.line) for one in shared.stores}
+        stores = {one.at for one in shared.stores}
         first = _above(shared.others, files) - of_maximum - stores
         nearest = [one for store in shared.others for one in owned(made_of(store, files))]
-        left = [one for one in dict.fromkeys([*nearest, *every]) if (one.file, one.line) not in of_maximum]
-        return sorted(left, key=lambda one: (one.file, one.line) not in first)
+        left = [one for one in dict.fromkeys([*nearest, *every]) if one.at not in of_maximum]
+        return sorted(left, key=lambda one: one.at not in first)
     return sorted(every, key=lambda one: one in of_maximum)  # what the maximum, which is right, is made of comes last
 
 
 def _above(stores: Sequence[Place], files: list[str]) -> set[tuple[str, int]]:
     """The lines that what these lines store is made in, above each in its own function."""
     found = [(one, store) for store in stores for one in made_of(store, files) if one.line <= store.line]
-    return {(one.file, one.line) for one, store in found if function_begin(one) == function_begin(store)}
+    return {one.at for one, store in found if function_begin(one) == function_begin(store)}
 
 
 def _in_functions_of(places: Sequence[Place], lines: list[Place]) -> list[Place]:
     """Those lines that stand in a function in which one of the places does."""
-    found = []
-    for one in lines:
-        begin = function_begin(one)
-        if any(place.file == one.file and function_begin(place) == begin for place in places):
-            found.append(one)
-    return found
+    begins = {(place.file, function_begin(place)) for place in places}
+    return [one for one in lines if (one.file, function_begin(one)) in begins]

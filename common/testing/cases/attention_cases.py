@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.locating import wrong_mask
-from common.diagnosis.mistakes.attention_output import attention_mistakes
+from common.diagnosis.mistakes.attention import attention_mistakes
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.tile_loop import tile_loop_mistakes
 from common.reference import oracle as reference

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from common.diagnosis.mistakes.attention_output import attention_mistakes
+from common.diagnosis.mistakes.attention import attention_mistakes
 from common.diagnosis.mistakes.known import Inference, Mistake, Words
 from common.reference import oracle as reference
 from common.testing.case import Case

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.known import softmax_mistakes
-from common.diagnosis.mistakes.softmax_formulas import row_formulas
+from common.diagnosis.mistakes.softmax import row_formulas, softmax_mistakes
 from common.reference import oracle as reference
 from common.reference.bounds import exponent_floor, running_sum_floor
 from common.testing.case import Case

@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from common.diagnosis.diagnose import diagnose
-from common.diagnosis.mistakes.attention_indices import output_indices, score_indices
+from common.diagnosis.mistakes.attention import output_indices
 from common.diagnosis.mistakes.formulas import misread, variations, varied
 from common.diagnosis.mistakes.gemm import gemm_mistakes
 from common.diagnosis.mistakes.merge import merge_mistakes, merge_states
-from common.diagnosis.mistakes.softmax_formulas import row_formulas, tile_formulas
+from common.diagnosis.mistakes.scores import score_indices
+from common.diagnosis.mistakes.softmax import row_formulas, tile_formulas
 from common.reference import oracle
 
 

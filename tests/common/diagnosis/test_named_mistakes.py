@@ -46,25 +46,16 @@ def flash_without_rescale(query, key, value, causal, scale=None):
 SOFTMAX_MISTAKES = [
     ("7 x 31", "e = exp2(x - shift_of(m))", lambda x: reference.softmax(x * math.log(2))),
     ("113 x 203", "output transposed", lambda x: reference.softmax(x).T.contiguous().view_as(x)),
-    ("1023 x 1024", "unwritten outputs", torch.empty_like),
 ]
 
 GEMM_NT_MISTAKES = [
     ("A B^T, 63 x 65 x 64", "output transposed", lambda a, b: (b @ a.mT).view(1, 63, 65)),
-    ("A B^T, batch 70,000", "all zeros", lambda a, b: 0 * (a @ b.mT)),
-    ("A B^T, one element", "unwritten outputs", lambda a, b: torch.empty(1, 1, 1)),
 ]
 
 ATTENTION_MISTAKES = [
     ("full", "equal weights", wrong_attention(lambda s: torch.full_like(s, 1 / s.size(-1)))),
     ("causal", "equal weights", wrong_attention(lambda s: torch.softmax(s.masked_fill(s > -math.inf, 0.0), -1))),
-    (
-        "13 queries, 47 keys, scale 0.1",
-        "last tile dropped",
-        lambda q, k, v, c, _=None: reference.attention(q, k[..., :32, :], v[..., :32, :], c, _),
-    ),
     ("65 tokens, head_dim 80", "no rescale in the online softmax", flash_without_rescale),
-    ("scores beyond 88", "all zeros", lambda q, k, v, c, _=None: torch.zeros_like(q)),
 ]
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from common.diagnosis.mistakes.read_scores import explain_sums
-from common.diagnosis.mistakes.weights import explain_weights
+from common.diagnosis.mistakes.weights import explain_sums, explain_weights
 
 torch.manual_seed(0)
 SCORES = 2 * torch.randn(2, 40, 40, dtype=torch.float64)

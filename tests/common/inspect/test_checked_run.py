@@ -41,6 +41,13 @@ def case(shape, name="a case", call=None, **options) -> Case:
     return Case(name, "softmax", inputs, call, lambda x, lengths: x, 1e-6, ("row", "col"), **options)
 
 
+def checked(chosen, ops) -> tuple[int, str]:
+    """The status of check_cases, and what it prints."""
+    text = io.StringIO()
+    console = Console(file=text, width=120)
+    return checked_run.check_cases(console, "a title", chosen, CheckedCaller(ops, CHECK), seed=0), text.getvalue()
+
+
 # ---- choosing
 
 
@@ -150,12 +157,8 @@ def planted():
 
 
 def test_a_race_is_told_once_for_all_cases(planted):
-    text = io.StringIO()
     chosen = [CASES["softmax: 7 x 31"], CASES["softmax: 113 x 203"], CASES["gemm: A B, K = 1"]]
-    status = checked_run.check_cases(
-        Console(file=text, width=120), "a title", chosen, CheckedCaller(planted, CHECK), seed=0
-    )
-    out = text.getvalue()
+    status, out = checked(chosen, planted)
     assert status == 1
     assert "1 finding in 2 of 3 cases:" in out and "1. race in softmax_kernel: partial[" in out
     assert "row_max = partial[0];" in out and "partial[threadIdx.x] = row_sum;" in out
@@ -171,31 +174,17 @@ def test_a_race_is_told_once_for_all_cases(planted):
 
 def test_the_solution_passes_the_check():
     ops = load(BuildRequest("task2", "solution", "simulator", checked=True))
-    text = io.StringIO()
     chosen = [one for name, one in CASES.items() if name.startswith("attention") and checked_run.is_small(one)]
-    assert (
-        checked_run.check_cases(Console(file=text, width=120), "a title", chosen, CheckedCaller(ops, CHECK), seed=0)
-        == 0
-    )
-    assert f"No findings in {len(chosen)} cases." in text.getvalue()
+    status, out = checked(chosen, ops)
+    assert status == 0 and f"No findings in {len(chosen)} cases." in out
 
 
 def test_an_unfilled_gap_is_no_clean_bill(planted):
     def gap(ops, x, lengths):
         raise NotImplementedError("task2 softmax is not implemented yet: kernel.cu:57")
 
-    text = io.StringIO()
-    assert (
-        checked_run.check_cases(
-            Console(file=text, width=120),
-            "a title",
-            [case((2, 3), call=gap)],
-            CheckedCaller(planted, CHECK),
-            0,
-        )
-        == 1
-    )
-    assert "No case ran" in text.getvalue() and "No findings" not in text.getvalue()
+    status, out = checked([case((2, 3), call=gap)], planted)
+    assert status == 1 and "No case ran" in out and "No findings" not in out
 
 
 def test_bank_conflicts_and_arithmetic_are_counted(planted):

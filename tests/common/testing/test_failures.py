@@ -1,22 +1,35 @@
 """Which failures belong together, and which are told first."""
 
 import io
-from dataclasses import replace
 
 import torch
 from rich.console import Console
 
 from common.diagnosis.diagnose import Diagnosis
-from common.diagnosis.row_factors import BARRIER
+from common.diagnosis.slices import BARRIER
 from common.diagnosis.stages import show_stages
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.failures import causes_of, print_failures
 
 
-def failure(name: str, elements: int, max_error: float | None = None, **possible: str) -> Verdict:
-    case = Case(name, "gemm", lambda generator: {}, None, None, 1e-6, ())
+def verdict(part: str, name: str = "a", status: str = FAIL, **known: object) -> Verdict:
+    return Verdict(Case(name, part, lambda generator: {}, None, None, 1e-6, ()), status, **known)
+
+
+def failure(name: str, elements: int, max_error: float | None = None, part: str = "gemm", **possible: str) -> Verdict:
     found = Diagnosis([*possible], [*possible.values()], possible, where=["3 of 9 elements are wrong."])
-    return Verdict(case, FAIL, max_error=max_error, found=found, elements=elements)
+    return verdict(part, name, max_error=max_error, found=found, elements=elements)
+
+
+def printed(verdicts: list[Verdict], inside: dict | None = None, **options: object) -> str:
+    text = io.StringIO()
+    print_failures(Console(file=text, width=100), verdicts, inside, **options)
+    return text.getvalue()
+
+
+def words(*arguments: object, **options: object) -> str:
+    """What is printed, wherever lines break."""
+    return " ".join(printed(*arguments, **options).split())
 
 
 def test_what_is_known_is_told_before_what_is_not() -> None:
@@ -35,18 +48,12 @@ def test_a_tiny_case_alone_does_not_lead() -> None:
 
 def test_one_error_with_other_sizes_is_told_once() -> None:
     def refused(name: str, shape: list[int], line: int) -> Verdict:
-        case = Case(name, "layer", lambda generator: {}, None, None, 1e-6, ())
-        return Verdict(case, ERROR, said=[f"query has shape {shape}"], file_line=f"attention.py:{line}")
-
-    def printed(*failures: Verdict) -> str:
-        text = io.StringIO()
-        print_failures(Console(file=text, width=100), failures)
-        return text.getvalue()
+        return verdict("layer", name, ERROR, said=[f"query has shape {shape}"], file_line=f"attention.py:{line}")
 
     small, large = refused("small", [2, 3], 7), refused("large", [64, 128], 7)
-    assert "query has shape [2, 3]" in printed(small, large)
-    assert "The same, with other numbers, holds for: large" in printed(small, large)
-    assert "The same holds for: again" in printed(small, refused("again", [2, 3], 7))
+    assert "query has shape [2, 3]" in printed([small, large])
+    assert "The same, with other numbers, holds for: large" in printed([small, large])
+    assert "The same holds for: again" in printed([small, refused("again", [2, 3], 7)])
     assert len(causes_of([small, refused("elsewhere", [64, 128], 9)])) == 2
 
 
@@ -55,33 +62,21 @@ def test_one_table_of_stages_fits_on_a_screen() -> None:
     weights, ref = torch.tensor([[1.0, 0.0], [0.25, 0.75]]), p @ value
     table = show_stages({"S": p.log(), "P": p}, weights @ value, ref, 1e-6, ("row", "col"), weights)
 
-    def of(part: str) -> Verdict:
-        found = Diagnosis(where=["Wrong."], table=table)
-        return Verdict(Case("a", part, lambda generator: {}, None, None, 1e-6, ()), FAIL, found=found)
-
-    def printed(**options) -> str:
-        text = io.StringIO()
-        print_failures(Console(file=text, width=100), [of("full"), of("causal")], **options)
-        return " ".join(text.getvalue().split())
-
-    one = printed()
+    both = [verdict(part, found=Diagnosis(where=["Wrong."], table=table)) for part in ("full", "causal")]
+    one = words(both)
     assert one.count("O expected") == 1 and one.index("O expected") < one.index("causal: a")
     assert one.count("Key 0 is the first to differ: 0.25, not 0.5.") == 2
     assert one.count("--all shows the numbers of each stage.") == 1
-    none, every = printed(with_table=False), printed(everything=True)
+    none, every = words(both, with_table=False), words(both, everything=True)
     assert none.count("O expected") == 0 and none.count("--all shows") == 2
     assert every.count("O expected") == 2 and "--all shows" not in every
 
 
 def test_parts_that_follow_from_the_same_stages_are_told_together() -> None:
-    def of(part: str, name: str = "a") -> Verdict:
-        return Verdict(Case(name, part, lambda generator: {}, None, None, 1e-6, ()), FAIL, said=["Wrong."])
-
-    text = io.StringIO()
     built_of = {"full": ["load", "store"], "causal": ["load", "store"]}
-    verdicts = [of("full"), of("full", "b"), of("causal"), of("store")]
-    print_failures(Console(file=text, width=100), verdicts, built_of=built_of)
-    assert "full, causal: 3 cases also failed. They are built on store: fix that first" in text.getvalue()
+    parts = (("full", "a"), ("full", "b"), ("causal", "a"), ("store", "a"))
+    told = printed([verdict(*one, said=["Wrong."]) for one in parts], built_of=built_of)
+    assert "full, causal: 3 cases also failed. They are built on store: fix that first" in told
 
 
 def test_one_small_output_that_equals_an_answer_by_chance_says_nothing() -> None:
@@ -112,22 +107,18 @@ def test_zeros_come_behind_what_tells_more() -> None:
 
 
 def test_no_barrier_is_asked_for_where_no_race_was_found() -> None:
-    def printed(inside: dict) -> str:
-        one, text = failure("7 x 31", 217), io.StringIO()
-        one.found.signs, one.found.unless_clean = ["Row 0 is wrong by one factor."], [BARRIER]
-        print_failures(Console(file=text, width=100), [one], inside)
-        return " ".join(text.getvalue().split())
-
-    assert "is there a __syncthreads() between" in printed({})
-    assert "is wrong by one factor." in printed({"gemm": []}) and "__syncthreads" not in printed({"gemm": []})
+    one = failure("7 x 31", 217)
+    one.found.signs, one.found.unless_clean = ["Row 0 is wrong by one factor."], [BARRIER]
+    clean = words([one], {"gemm": []})
+    assert "is there a __syncthreads() between" in words([one])
+    assert "is wrong by one factor." in clean and "__syncthreads" not in clean
 
 
 def test_what_is_recognized_leads_alone() -> None:
     """Its sentence, how much is wrong, and no more."""
-    one, text = failure("64 x 64", 5000, swapped="M and N are exchanged."), io.StringIO()
+    one = failure("64 x 64", 5000, swapped="M and N are exchanged.")
     one.found.signs, one.found.hints, one.found.unless_clean = ["A sign."], ["A hint."], [BARRIER]
-    print_failures(Console(file=text, width=100), [one])
-    lines = [line.strip() for line in text.getvalue().strip().splitlines()]
+    lines = [line.strip() for line in printed([one]).strip().splitlines()]
     assert lines == ["gemm: 64 x 64  FAIL", "M and N are exchanged.", "3 of 9 elements are wrong."]
 
 
@@ -149,15 +140,10 @@ def test_of_cases_with_one_cause_a_certain_one_is_told() -> None:
 
 
 def test_what_is_recognized_is_told_first_and_once_and_alone() -> None:
-    def of(part: str, name: str, **possible: str) -> Verdict:
-        one = failure(name, 5000, **possible)
-        return replace(one, case=replace(one.case, part=part))
-
-    text = io.StringIO()
     mean, width = {"mean": "The mean is wrong."}, {"width": "It is divided by width - 1."}
-    causal = [of("causal", "a", **width), of("causal", "b", **width), of("causal", "1 row", **mean)]
-    print_failures(Console(file=text, width=100), [of("full", "1 column"), *causal, of("layer", "c", **width)])
-    told = text.getvalue()
+    causal = [failure(name, 5000, None, "causal", **one) for name, one in (("a", width), ("b", width), ("1 row", mean))]
+    full, layer = failure("1 column", 5000, None, "full"), failure("c", 5000, None, "layer", **width)
+    told = printed([full, *causal, layer])
     assert told.index("causal: a") < told.index("full: 1 column")
     assert told.count("width - 1") == 1 and "The mean" not in told
     assert "causal: 1 row  FAIL: 3 of 9 elements are wrong." in told

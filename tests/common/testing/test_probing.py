@@ -1,4 +1,6 @@
-"""The weights of a fused kernel, read off its output, and the stages that are shown with them."""
+"""What further calls tell of a fused kernel: its weights, the stages shown with them, and where NaN come from."""
+
+import math
 
 import pytest
 import torch
@@ -24,7 +26,9 @@ def case(**options):
 
 
 def told(operator) -> str:
-    return "\n".join(judge(case(), fake_operators(attention=operator)).diagnosis)
+    verdict = judge(case(), fake_operators(attention=operator))
+    assert verdict.status == "FAIL"
+    return "\n".join(verdict.diagnosis)
 
 
 def numbers(text: str, line: str) -> list[float]:
@@ -83,3 +87,36 @@ def test_too_many_calls_are_not_made():
     inputs = make_inputs(long, 0)
     caller = InProcess(fake_operators(attention=reference.attention))
     assert weights_of(caller, long, inputs, caller.call(long, inputs).out, POISONED) is None
+
+
+# ---- what the same call with Q = 0 tells of NaN
+
+
+def quotient_of_infinities(query, key, value, causal, scale=None):
+    """exp overflows: the scores are taken for a thousand times as large."""
+    e = torch.exp(1000 * (query @ key.transpose(-2, -1)).abs())
+    return e / e.sum(-1, keepdim=True) @ value
+
+
+def first_factor_upside_down(query, key, value, causal, scale=None):
+    s = reference.scores(query, key, scale=scale)
+    factor = torch.exp(s.amax(-1, keepdim=True) + math.inf)  # m_new - m, where m is -infinity
+    return 0 * factor + reference.attention(query, key, value, causal, scale)
+
+
+def test_nan_that_the_size_of_the_scores_makes() -> None:
+    said = told(quotient_of_infinities)
+    assert "With Q = 0" in said and "large scores cause them" in said
+
+
+def test_nan_that_come_with_any_scores() -> None:
+    said = told(first_factor_upside_down)
+    assert "gives these NaN as well: no score is too large" in said and "0 * exp(inf)" in said
+
+
+def test_nan_in_a_column_whatever_the_scores_and_more_of_large_ones_are_not_told() -> None:
+    def both(query, key, value, causal, scale=None):
+        out = quotient_of_infinities(query, key, value, causal)
+        return torch.cat((torch.full_like(out[..., :1], 0.0) / 0.0, out[..., 1:]), -1)
+
+    assert "With Q = 0" not in told(both)

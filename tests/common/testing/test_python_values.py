@@ -43,38 +43,19 @@ def test_of_a_right_solution_every_call_is_right(task):
 
 # task, file, part of its text, what is there by mistake, a case, what is said, the lines that are told
 PLANTED = [
-    (
-        "task3",
-        "P = torch.exp(S - shift)",
-        "P = torch.exp2(S - shift)",
-        "algorithm: causal, 96 tokens",
-        r"call of add_tile returns a wrong result for correct arguments\. `l` at .*`O` is wrong.*`m`.* are right",
-        ["P = torch.exp2(S - shift)", "l = rescale", "O = rescale", "return RowState"],
-    ),
-    (
-        "task3",
-        "tile = slice(k_start, k_start + B_c)",
-        "tile = slice(k_start, k_start + B_c - 1)",
-        "algorithm: causal, 96 tokens",
-        r"call of attend returns a wrong result",
-        ["state = nothing", "seen = min", "for k_start", "tile = slice", "S = ", "state = add_tile", "return state"],
-    ),
-    (
-        "task1",
-        "weights = torch.softmax(scores, dim=-1)",
-        "weights = torch.softmax(scores, dim=-2)",
-        "layer: as MultiheadAttention, causal",
-        r"`query`, `key`, `value`, `scores` and `future` are right",
-        ["weights = torch", "heads = weights", "return self.out"],
-    ),
-    (
-        "task1",
-        "value = value.view(split).transpose(1, 2)",
-        "value = key.view(split).transpose(1, 2) if key.dim() == 3 else key",
-        "layer: as MultiheadAttention, causal",
-        r"`weights` are right. `value` holds what `key` should.",
-        ["batch, seq_len", "split =", "value = key", "heads = weights", "return"],
-    ),
+    ("task3", "P = torch.exp(S - shift)", "P = torch.exp2(S - shift)", "algorithm: causal, 96 tokens",
+     r"call of add_tile returns a wrong result for correct arguments\. `l` at .*`O` is wrong.*`m`.* are right",
+     ["P = torch.exp2(S - shift)", "l = rescale", "O = rescale", "return RowState"]),
+    ("task3", "tile = slice(k_start, k_start + B_c)", "tile = slice(k_start, k_start + B_c - 1)",
+     "algorithm: causal, 96 tokens", r"call of attend returns a wrong result",
+     ["state = nothing", "seen = min", "for k_start", "tile = slice", "S = ", "state = add_tile", "return state"]),
+    ("task1", "weights = torch.softmax(scores, dim=-1)", "weights = torch.softmax(scores, dim=-2)",
+     "layer: as MultiheadAttention, causal", r"`query`, `key`, `value`, `scores` and `future` are right",
+     ["weights = torch", "heads = weights", "return self.out"]),
+    ("task1", "value = value.view(split).transpose(1, 2)",
+     "value = key.view(split).transpose(1, 2) if key.dim() == 3 else key", "layer: as MultiheadAttention, causal",
+     r"`weights` are right. `value` holds what `key` should.",
+     ["batch, seq_len", "split =", "value = key", "heads = weights", "return"]),
     (  # what it holds is right, for another one
         "task1",
         "heads = weights @ value\n        return self.out_projection(self.merge_heads(heads))",
@@ -83,14 +64,9 @@ PLANTED = [
         r"`query`, `key`, `value`, `scores`, `future` and `weights` are right\.$",
         ["mixed = value", "return self.out"],
     ),
-    (
-        "task6",
-        "merged, shift + torch.log(total)",
-        "merged, shift - torch.log(total)",
-        "ring: merge: lse",
-        r"Part 2 of what it returns at .*\. part 1 of what it returns, .*`total`.* are right",
-        ["return merged, shift - torch"],
-    ),
+    ("task6", "merged, shift + torch.log(total)", "merged, shift - torch.log(total)", "ring: merge: lse",
+     r"Part 2 of what it returns at .*\. part 1 of what it returns, .*`total`.* are right",
+     ["return merged, shift - torch"]),
 ]  # fmt: skip
 
 

@@ -119,26 +119,66 @@ def test_a_line_is_quoted_once_and_cut_at_the_width(tmp_path):
 # ---- races
 
 
-# of each side its line and that of its call, and what it does; all that is said of it
-RACES = [
-    (
-        ((5, 11), "read"), ((2, 9), "write"),
-        "The order of the read and the write is undefined. Put a __syncthreads() between line 9 and line 11. If the "
-        "two are in the wrong order, swap them.",
-    ),
-    (((2, 14), "write"), ((5, 16), "read"), "between lines 14 and 16, but none on the way back|after line 16"),
-    (((2, 9), "write"), ((2, 9), "read"), "Both happen in line 2: put a __syncthreads() between one iteration of the"),
-    (((11,), "read"), ((9,), "atomic"), "safe against other atomic operations only.|between line 9 and line 11"),
-    (((11,), "read"), ((9,), "async copy"), "for the copies that the thread started itself|__syncthreads() after the"),
+HEAP = {"variable": "the 64 bytes of cudaMalloc at /course/kernel.cu:50", "shape": []}
+OUT, TENSOR = {"space": "global", "variable": "out"}, {"space": "global", "variable": "out", "shape": [4, 32]}
+LOOPED = {"variable": "the 24 bytes of cudaMalloc at /x.cu:7", "shape": [], "space": "global", "byte_offset": 24}
+UNKNOWN = {"variable": "", "shape": [], "space": "global"}
+RACE, COPY = "race in kernel: tile[3][17] (shared memory)", "race with an asynchronous copy in kernel: tile[3][17]"
+OUTSIDE, FRESH = "out of bounds in kernel", "uninitialized memory in kernel"
+# what each side does, in which line (called from which one), in which block and thread; what else is known of it; what
+# happened; all that is said of it, after a ! what is not
+SAID = [
+    ((("read", (5, 11), B0, T0), ("write", (2, 9), B0, T40)), {}, RACE,
+     "The order of the read and the write is undefined. Put a __syncthreads() between line 9 and line 11. If the two "
+     "are in the wrong order, swap them."),
+    ((("write", (2, 14), B0, T0), ("read", (5, 16), B0, T40)), {}, RACE,
+     "between lines 14 and 16, but none on the way back|after line 16"),
+    ((("write", (2, 9), B0, T0), ("read", (2, 9), B0, T40)), {}, RACE,
+     "Both happen in line 2: put a __syncthreads() between one iteration of the"),
+    ((("read", 11, B0, T0), ("atomic", 9, B0, T40)), {}, RACE,
+     "safe against other atomic operations only.|between line 9 and line 11"),
+    ((("read", 11, B0, T0), ("async copy", 9, B0, T40)), {}, RACE,
+     "for the copies that the thread started itself|__syncthreads() after the"),
+    # two threads write one element
+    ((("write", 18, B0, T0), ("write", 18, B0, T1)), OUT, "race in kernel: out",
+     "Several threads write this element in line 18|atomicAdd"),
+    ((("write", 11, B0, T0), ("write", 9, B0, T1)), {}, RACE,
+     "Which of the two values remains is undefined. Line 9 and line 11 should write different elements: check both "
+     "indices, and which threads come to each line. Only if both are meant to write this element must the later write "
+     "wait for the earlier one."),
+    # blocks cannot wait for each other
+    ((("read", 18, B1, T0), ("write", 18, B0, T0)), OUT, "race in kernel: out",
+     "__syncthreads() does not reach beyond a block|a kernel of its own|!Put a __syncthreads()"),
+    ((("write", 18, B1, T0), ("write", 18, B0, T0)), OUT, "race in kernel: out", "how blockIdx enters the index"),
+    # a copy that may still be under way
+    ((("read", 11, B0, T0), ("async copy", 9, B0, T0)), {"kind": "async_race"}, COPY,
+     "started in line 9 may still be under way|cp_async_commit(), a cp_async_wait<N>()"),
+    ((("write", 11, B0, T0), ("async copy", 9, B0, T0)), {"kind": "async_race"}, COPY,
+     "Before this place is written again there must be a cp_async_wait<N>()"),
+    # out of a shared array, of memory in a kernel with a loop over tiles, and of nothing known
+    ((("write", 2, B0, T0),), {"kind": "out_of_bounds", "byte_offset": 4 * 32 * 33}, f"{OUTSIDE}: tile[32][0]",
+     "tile[32][33], has 1,056 elements; this is the first element past its end."),
+    ((("read", 2, B0, T0),), LOOPED | {"kind": "out_of_bounds"}, OUTSIDE,
+     "leaves the 24 bytes of cudaMalloc|!if (index >= n) return;"),
+    ((("write", 2, B0, T0),), UNKNOWN | {"kind": "out_of_bounds"}, OUTSIDE, "belongs to no array"),
+    ((("read", 5, B0, T0),), {"kind": "uninitialized"}, FRESH, "no thread of this block has written it|ragged tile"),
+    ((("read", 18, B0, T0),), TENSOR | {"kind": "uninitialized"}, FRESH, "a new tensor is not cleared|with =, not +="),
+    ((("atomic", 18, B0, T0),), TENSOR | {"kind": "uninitialized"}, FRESH,
+     "It is updated atomically before any kernel has written it"),
+    ((("read", 18, B0, T0),), HEAP | {"kind": "uninitialized", "space": "global", "element_bytes": 1},
+     f"{FRESH}: byte 464 of the 64 bytes of cudaMalloc at", "cudaMalloc does not clear memory"),
+    ((("read", 18, B0, T0),), {"kind": "use_after_free", "detail": "freed at /course/kernel.cu:60"}, "use after free",
+     "This memory was freed at /course/kernel.cu:60."),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("noticed", "earlier", "says"), RACES)
-def test_what_a_race_needs(kernel, noticed, earlier, says):
-    places = {number: kernel(*at) for number, (at, _) in enumerate((noticed, earlier), 1)}
-    finding = read(places, (noticed[1], 1, B0, T0), (earlier[1], 2, B0, T40))
-    assert happened(finding) == "race in kernel: tile[3][17] (shared memory)"
-    assert all(one in explained(finding) for one in says.split("|"))
+@pytest.mark.parametrize(("sides", "changes", "what", "says"), SAID)
+def test_what_happened_and_what_it_needs(kernel, sides, changes, what, says):
+    places = {n: kernel(*at) if isinstance(at, tuple) else kernel(at) for n, (_, at, *_) in enumerate(sides)}
+    finding = read(places, *((action, n, *who) for n, (action, _, *who) in enumerate(sides)), **changes)
+    assert happened(finding).startswith(what)
+    for one in says.split("|"):
+        assert (one.lstrip("!") in explained(finding)) != one.startswith("!"), explained(finding)
 
 
 def test_a_barrier_behind_a_condition_may_have_been_passed(kernel):
@@ -220,27 +260,6 @@ def test_where_several_threads_write_an_element_no_barrier_is_asked_for(kernel):
     assert "put a __syncthreads() between one iteration" in words_of(("a", [reads, elsewhere]))
 
 
-def test_two_threads_write_one_element(kernel):
-    same = read({1: kernel(18)}, ("write", 1, B0, T0), ("write", 1, B0, T1), space="global", variable="out")
-    assert "Several threads write this element in line 18" in explained(same) and "atomicAdd" in explained(same)
-    other = read({1: kernel(11), 2: kernel(9)}, ("write", 1, B0, T0), ("write", 2, B0, T1))
-    assert explained(other) == (
-        "Which of the two values remains is undefined. Line 9 and line 11 should write different elements: check both "
-        "indices, and which threads come to each line. Only if both are meant to write this element must the later "
-        "write wait for the earlier one."
-    )
-
-
-def test_blocks_cannot_wait_for_each_other(kernel):
-    tensor = {"space": "global", "variable": "out", "shape": [64]}
-    finding = read({1: kernel(18)}, ("read", 1, B1, T0), ("write", 1, B0, T0), **tensor)
-    assert "__syncthreads() does not reach beyond a block" in explained(finding)
-    assert "a kernel of its own" in explained(finding)
-    assert "Put a __syncthreads()" not in explained(finding)
-    both_write = read({1: kernel(18)}, ("write", 1, B1, T0), ("write", 1, B0, T0), **tensor)
-    assert "how blockIdx enters the index" in explained(both_write)
-
-
 def test_without_source_lines_the_advice_remains(kernel):
     finding = read({1: None, 2: None}, ("read", 1, B0, T0), ("write", 2, B0, T40))
     assert explained(finding).endswith("Put a __syncthreads() between the two.")
@@ -259,16 +278,6 @@ def test_lanes_of_one_warp_may_use_syncwarp(kernel):
 
 
 # ---- asynchronous copies, bounds, alignment, initialization, allocation
-
-
-def test_a_copy_that_may_still_be_under_way(kernel):
-    places = {1: kernel(11), 2: kernel(9)}
-    early = read(places, ("read", 1, B0, T0), ("async copy", 2, B0, T0), kind="async_race")
-    assert happened(early) == "race with an asynchronous copy in kernel: tile[3][17] (shared memory)"
-    assert "started in line 9 may still be under way" in explained(early)
-    assert "cp_async_commit(), a cp_async_wait<N>()" in explained(early)
-    again = read(places, ("write", 1, B0, T0), ("async copy", 2, B0, T0), kind="async_race")
-    assert "Before this place is written again there must be a cp_async_wait<N>()" in explained(again)
 
 
 @pytest.mark.parametrize(
@@ -309,55 +318,19 @@ def test_a_condition_around_an_access_is_a_guard(tmp_path):
     assert "return at `if (i >= n) return;`" in says[2] and "none of them returns" in says[3]
 
 
-def test_out_of_bounds_of_a_shared_array_and_of_nothing_known(kernel):
-    shared = read({1: kernel(2)}, ("write", 1, B0, T0), kind="out_of_bounds", byte_offset=4 * 32 * 33)
-    assert happened(shared) == "out of bounds in kernel: tile[32][0] (shared memory)"
-    assert explained(shared).startswith("tile[32][33], has 1,056 elements; this is the first element past its end.")
-    given = {"variable": "the 24 bytes of cudaMalloc at /x.cu:7", "shape": [], "space": "global", "byte_offset": 24}
-    said = explained(read({1: kernel(2)}, ("read", 1, B0, T0), kind="out_of_bounds", **given))
-    assert (
-        "leaves the 24 bytes of cudaMalloc" in said and "if (index >= n) return;" not in said
-    )  # it has a loop of tiles
-    unknown = {"variable": "", "shape": [], "space": "global"}
-    assert "belongs to no array" in explained(
-        read({1: kernel(2)}, ("write", 1, B0, T0), kind="out_of_bounds", **unknown)
-    )
-
-
 def test_a_misaligned_vector(kernel):
     finding = read({1: kernel(2)}, ("read", 1, B0, T0), kind="misaligned")
     finding = Finding(**{**vars(finding), "accesses": (Access("read", 16, kernel(2), B0, T0),)})
     assert "16 bytes (float4) needs an address that is a multiple of 16 bytes (4 elements)" in explained(finding)
 
 
-TENSOR = {"space": "global", "variable": "out", "shape": [4, 32]}
-MALLOC = {"variable": "the 64 bytes of cudaMalloc at /course/kernel.cu:50", "shape": [], "element_bytes": 1}
-
-
-@pytest.mark.parametrize(
-    ("line", "action", "changes", "says"),
-    [
-        (5, "read", {}, "no thread of this block has written it|ragged tile"),
-        (18, "read", TENSOR, "a new tensor is not cleared|with =, not +="),
-        (18, "atomic", TENSOR, "It is updated atomically before any kernel has written it"),
-        (18, "read", MALLOC | {"space": "global"}, "cudaMalloc does not clear memory"),
-    ],
-)
-def test_uninitialized_memory(kernel, line, action, changes, says):
-    finding = read({1: kernel(line)}, (action, 1, B0, T0), kind="uninitialized", **changes)
-    assert all(one in explained(finding) for one in says.split("|"))
-    assert "cudaMalloc" not in says or "byte 464 of the 64 bytes of cudaMalloc at" in happened(finding)
-
-
-def test_freed_memory(kernel):
-    used = read({1: kernel(18)}, ("read", 1, B0, T0), kind="use_after_free", detail="freed at /course/kernel.cu:60")
-    assert "This memory was freed at /course/kernel.cu:60." in explained(used)
-    host = {"space": "host", "kernel": "", "shape": [], "byte_offset": 0, "launch": "/course/kernel.cu:61"}
-    name = "the 64 bytes of cudaMalloc at /course/kernel.cu:50"
-    twice = read({}, kind="double_free", variable=name, detail="freed before at /course/kernel.cu:60", **host)
+def test_freed_memory():
+    host = HEAP | {"space": "host", "kernel": "", "byte_offset": 0, "launch": "/course/kernel.cu:61"}
+    name = HEAP["variable"]
+    twice = read({}, kind="double_free", detail="freed before at /course/kernel.cu:60", **host)
     assert happened(twice) == f"cudaFree called twice: {name}"
     assert "freed before at /course/kernel.cu:60" in explained(twice)
-    leak = read({}, kind="leak", variable=name, **host)
+    leak = read({}, kind="leak", **host)
     assert happened(leak) == f"memory leak: {name}" and "call cudaFree" in explained(leak)
     assert "/course/kernel.cu:61" in printed(("a case", [leak]))
 

@@ -1,5 +1,6 @@
 """Wrong indices, bounds, arguments and numbers planted in real kernels: what is told, and at which lines."""
 
+import importlib
 import re
 
 import pytest
@@ -7,43 +8,31 @@ from checked_findings import followed_in
 from kernel_mistakes import TASK2, TASK4, TASK6
 from planted import Planted
 
-import task2.cases
-import task3.cases
-import task4.cases
-import task5.cases
-import task6.cases
-import task7.cases
 from common.inspect.findings.report import made_in
+from common.testing.case_choice import full_name
 
 CASES = {
-    task: {f"{case.part}: {case.name}": case for case in cases()}
-    for task, cases in (
-        ("task2", task2.cases.cases),
-        ("task3", task3.cases.cases),
-        ("task4", task4.cases.cases),
-        ("task5", task5.cases.cases),
-        ("task6", task6.cases.cases),
-        ("task7", task7.cases.cases),
-    )
+    task: {full_name(case): case for case in importlib.import_module(f"{task}.cases").cases()}
+    for task in ("task2", "task3", "task4", "task5", "task6", "task7")
 }
 INSIDE = "            const int col = lane + 32 * c;\n            const bool inside = first_key + i < length"
 SUM = "exp2f(m_shared[w] - shift) * l_shared[w]"
-WINDOW = Planted("task5", {"window_without_an_end": [("end < S_k ? end : S_k", "S_k", 1)]}, "flow", "sparse")
+WINDOW = Planted("task5", {"window_without_an_end": [("end < S_k ? end : S_k", "S_k")]}, "flow", "sparse")
 STRIDED = Planted(
     "task5",
-    {"lanes_are_neighbors": [("«position + lane * stride», q_start", "position + lane", 1)]},
+    {"lanes_are_neighbors": [("«position + lane * stride», q_start", "position + lane")]},
     "flow_strided",
     "strided",
 )
 SPLIT = Planted(
     "task6",
     {
-        "scores_begin_at_1": [("s[i] = «0.0f»;", "1.0f", 1)],
+        "scores_begin_at_1": [("s[i] = «0.0f»;", "1.0f")],
         "columns_begin_at_1": [
-            (f"s[i] = 0.0f;\n#pragma unroll\n        for (int c = «0»; c < COLS; ++c) {{\n{INSIDE}", "1", 1)
+            (f"s[i] = 0.0f;\n#pragma unroll\n        for (int c = «0»; c < COLS; ++c) {{\n{INSIDE}", "1")
         ],
-        "maximum_not_stored": [("m_shared[warp] = «state.m»;", "state.l", 1)],
-        "sum_added_twice": [(f"l_all += «{SUM}»;", f"2 * {SUM}", 1)],
+        "maximum_not_stored": [("m_shared[warp] = «state.m»;", "state.l")],
+        "sum_added_twice": [(f"l_all += «{SUM}»;", f"2 * {SUM}")],
     },
     "flow",
 )
@@ -51,137 +40,51 @@ NORM = Planted(
     "task7",
     {
         "eps_outside_the_root": [
-            ("rsqrtf(«warp_sum(squares) / width + eps»)", "powf(sqrtf(warp_sum(squares) / width) + eps, 2.0f)", 1)
+            ("rsqrtf(«warp_sum(squares) / width + eps»)", "powf(sqrtf(warp_sum(squares) / width) + eps, 2.0f)")
         ]
     },
     "flow",
 )
-MERGE = Planted("task3", {"lse_of_another_row": [("{lse[«part * rows + row»]}", "row * parts + part", 1)]}, "flow")
+MERGE = Planted("task3", {"lse_of_another_row": [("{lse[«part * rows + row»]}", "row * parts + part")]}, "flow")
 SOLUTIONS = {"task3": MERGE, "task7": NORM, "task2": TASK2, "task5": WINDOW, "task6": TASK6, "task6 split": SPLIT}
 
 # task, mistake, case, kind, what the detail says, and what stands in a line among those that are shown
 PLANTED = [
-    (
-        "task2",
-        "sum_of_row_0",
-        "row-sums: sums of 5 x 256",
-        "other_element",
-        r"This thread stores sums\[1\], which depends on x\[1, :\]; it uses .*x\[0, ",
-        r"row_x\[i\]",
-    ),
-    (
-        "task2",
-        "one_column_per_thread",
-        "softmax: 1025 columns",
-        "not_stored",
-        r"elements of the result are never stored, the first is y\[0, 256\]",
-        r"row_y\[",
-    ),
-    (
-        "task2",
-        "tree_stops_early",
-        "row-sums: sums of 5 x 256",
-        "not_read",
-        r"sums\[0\] depends on x\[0, :\]\. Nothing that reaches the thread .* made of 128 elements of x\[0, 1:256\]\. "
-        r"Another thread reads x\[0, 1\] and stores it where it is shown\.",
-        r"partial\[threadIdx\.x\] \+=|partial\[threadIdx\.x \+ active\]",
-    ),
-    (
-        "task3",
-        "lse_of_another_row",
-        "merge: 8 parts, head_dim 64",
-        "other_element",
-        r"depends on lse\[:, \d+\]; it uses",
-        r"score\[1\] = ",
-    ),
-    (
-        "task6",
-        "l_not_rescaled",
-        "decode: lengths 1, 7, 31, 203",
-        "wrong_value",
-        r"Each warp stores the largest score of the keys that it read, but not the sum of exponentials",
-        r"state\.l \+= p;",
-    ),
-    (
-        "task6",
-        "o_not_rescaled",
-        "decode: lengths 1, 7, 31, 203",
-        "wrong_value",
-        r"Each warp stores the sum of the exponentials of the keys that it read, but not their rows of V",
-        r"state\.o\[c\] \*= rescale",
-    ),
-    (
-        "task6",
-        "outputs_without_weights",
-        "decode: lengths 1, 7, 31, 203",
-        "wrong_value",
-        r"What each warp stores of the keys that it read is right",
-        r"o_all \+= o\[w \* D \+ col\];",
-    ),
-    (
-        "task6",
-        "warps_share_keys",
-        "decode: a full cache",
-        "wrong_value",
-        r"Several warps of a block read the same keys, so these count more than once",
-        r"for \(int64_t first_key",
-    ),
-    (
-        "task7",
-        "eps_outside_the_root",
-        "layernorm: values of 0.001",
-        "wrong_value",
-        r"out\[0, 0\] is stored here as",
-        r"eps",
-    ),
-    (
-        "task6 split",
-        "maximum_not_stored",
-        "decode: lengths 1, 7, 31, 203",
-        "wrong_value",
-        r"and that score is not among the numbers that it stores",
-        r"m_shared\[warp\] = ",
-    ),
-    (
-        "task6 split",
-        "scores_begin_at_1",
-        "split: lse of 2 parts, all warps",
-        "wrong_value",
-        r"the largest score itself is not\. So the same wrong number is in all scores",
-        r"s\[i\] = \(planted",
-    ),
-    (
-        "task6 split",
-        "sum_added_twice",
-        "split: lse of 2 parts, all warps",
-        "wrong_value",
-        r"What each warp stores of the keys that it read is right",
-        r"l_all \+= .*2 \* exp2f",
-    ),
-    (
-        "task6 split",
-        "columns_begin_at_1",
-        "decode: a length beyond the cache",
-        "not_read",
-        r"No thread of any launch reads k_cache at all",
-        r"for \(int c = \(planted",
-    ),
-    (
-        "task6",
-        "new_tokens_not_counted",
-        "update: positions outside are skipped",
-        "needlessly_stored",
-        r"k_cache\[1, 0, 13, 0\] must keep what it held before the call",
-        r"if \(position < 0",
-    ),
-    (
-        "task5",
-        "window_without_an_end",
-        "window: infinity where no query looks",
-        "not_needed",
-        r"out\[0, 0, 0, 0\] is NaN\. It depends on no element of key\[0, 0, 200:300, :\]; they are infinite",
-        r"keys\.end = ",
-    ),
+    ("task2", "sum_of_row_0", "row-sums: sums of 5 x 256", "other_element",
+     r"This thread stores sums\[1\], which depends on x\[1, :\]; it uses .*x\[0, ", r"row_x\[i\]"),
+    ("task2", "one_column_per_thread", "softmax: 1025 columns", "not_stored",
+     r"elements of the result are never stored, the first is y\[0, 256\]", r"row_y\["),
+    ("task2", "tree_stops_early", "row-sums: sums of 5 x 256", "not_read",
+     r"sums\[0\] depends on x\[0, :\]\. Nothing that reaches the thread .* made of 128 elements of x\[0, 1:256\]\. "
+     r"Another thread reads x\[0, 1\] and stores it where it is shown\.",
+     r"partial\[threadIdx\.x\] \+=|partial\[threadIdx\.x \+ active\]"),
+    ("task3", "lse_of_another_row", "merge: 8 parts, head_dim 64", "other_element",
+     r"depends on lse\[:, \d+\]; it uses", r"score\[1\] = "),
+    ("task6", "l_not_rescaled", "decode: lengths 1, 7, 31, 203", "wrong_value",
+     r"Each warp stores the largest score of the keys that it read, but not the sum of exponentials",
+     r"state\.l \+= p;"),
+    ("task6", "o_not_rescaled", "decode: lengths 1, 7, 31, 203", "wrong_value",
+     r"Each warp stores the sum of the exponentials of the keys that it read, but not their rows of V",
+     r"state\.o\[c\] \*= rescale"),
+    ("task6", "outputs_without_weights", "decode: lengths 1, 7, 31, 203", "wrong_value",
+     r"What each warp stores of the keys that it read is right", r"o_all \+= o\[w \* D \+ col\];"),
+    ("task6", "warps_share_keys", "decode: a full cache", "wrong_value",
+     r"Several warps of a block read the same keys, so these count more than once", r"for \(int64_t first_key"),
+    ("task7", "eps_outside_the_root", "layernorm: values of 0.001", "wrong_value", r"out\[0, 0\] is stored here as",
+     r"eps"),
+    ("task6 split", "maximum_not_stored", "decode: lengths 1, 7, 31, 203", "wrong_value",
+     r"and that score is not among the numbers that it stores", r"m_shared\[warp\] = "),
+    ("task6 split", "scores_begin_at_1", "split: lse of 2 parts, all warps", "wrong_value",
+     r"the largest score itself is not\. So the same wrong number is in all scores", r"s\[i\] = \(planted"),
+    ("task6 split", "sum_added_twice", "split: lse of 2 parts, all warps", "wrong_value",
+     r"What each warp stores of the keys that it read is right", r"l_all \+= .*2 \* exp2f"),
+    ("task6 split", "columns_begin_at_1", "decode: a length beyond the cache", "not_read",
+     r"No thread of any launch reads k_cache at all", r"for \(int c = \(planted"),
+    ("task6", "new_tokens_not_counted", "update: positions outside are skipped", "needlessly_stored",
+     r"k_cache\[1, 0, 13, 0\] must keep what it held before the call", r"if \(position < 0"),
+    ("task5", "window_without_an_end", "window: infinity where no query looks", "not_needed",
+     r"out\[0, 0, 0, 0\] is NaN\. It depends on no element of key\[0, 0, 200:300, :\]; they are infinite",
+     r"keys\.end = "),
 ]  # fmt: skip
 
 
@@ -196,7 +99,7 @@ def test_what_flowed_wrong_is_told(task, mistake, case, kind, says, line):
     assert finding.kind == kind
     assert re.search(says, finding.detail), finding.detail
     shown = [access.place.text for access in finding.accesses]
-    shown += [text for _, places in made_in(finding) for _, text in places]
+    shown += [one.text for _, places in made_in(finding) for one in places]
     assert any(re.search(line, text) for text in shown), shown
 
 
@@ -234,26 +137,21 @@ LARGE = CASES["task3"]["softmax: large offsets"]
 SOFTMAX = Planted(
     "task3",
     {
-        "last_score": [("m = «fmaxf(m, scores[i])»;", "scores[i]", 1)],
-        "sum_of_signs": [("«l += expf(scores[i] - shift)»;", "l -= expf(scores[i] - shift)", 1)],
+        "last_score": [("m = «fmaxf(m, scores[i])»;", "scores[i]")],
+        "sum_of_signs": [("«l += expf(scores[i] - shift)»;", "l -= expf(scores[i] - shift)")],
         "sum_of_the_warps_twice": [("inverse_l = state.l == 0.0f ? 0.0f : «1.0f / state.l»", "2.0f / state.l", 2)],
-        "first_score_left_out": [("for (int i = «0»; i < COUNT; ++i) l +=", "1", 1)],
-        "padding": [("row_x[col] : «-INFINITY»", "INFINITY", 1)],
-        "steps_overlap": [("first < cols; first += «ITEMS * THREADS»", "THREADS", 1)],
+        "first_score_left_out": [("for (int i = «0»; i < COUNT; ++i) l +=", "1")],
+        "padding": [("row_x[col] : «-INFINITY»", "INFINITY")],
+        "steps_overlap": [("first < cols; first += «ITEMS * THREADS»", "THREADS")],
     },
 )
 TOLD = [
-    (
-        "last_score",
-        "No number that a warp stores is the largest",
-        r"fmaxf\(m, scores\[i\]\)",
-        r"l \+= expf",
-    ),
+    ("last_score", "No number that a warp stores is the largest", r"fmaxf\(m, scores\[i\]\)", r"l \+= expf"),
     ("sum_of_signs", "but not the sum of their exponentials", r"l \+= expf|l -= expf", r"m = fmaxf"),
     # every sum is 0, and every maximum equals an entry: neither is nothing, or a copy of that entry alone
     ("first_score_left_out", "but not the sum of their exponentials", r"l \+= expf", r"no such line"),
     ("padding", "No number that a warp stores is the largest", r"scores\[i\] = ", r"l \+= expf"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -296,7 +194,7 @@ def test_what_is_passed_for_the_bound_of_a_loop_is_among_what_decides():
     ops = TASK6.operators("begin_in_splits", "simulator", checked=True)
     (finding,) = followed_in(ops, CASES["task6"]["split: outputs of 4 parts, 2 heads"])
     decided = next(lines for what, lines in made_in(finding) if what.startswith("Whether that line runs"))
-    assert any("begin = (planted" in text for _, text in decided), decided
+    assert any("begin = (planted" in one.text for one in decided), decided
 
 
 @pytest.mark.slow

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from common.inspect.flow.needs import Needs
-from common.inspect.flow.reached import bits_of, mask_of
-from common.inspect.flow.slices_said import said
+from common.inspect.flow.reached import Needs, bits_of, mask_of
+from common.inspect.flow.run import said
 from common.reference import oracle
 
 
