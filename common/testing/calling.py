@@ -52,7 +52,8 @@ class Around:
         finite: the guards, and with `unused` the parts of inputs that must not be read, hold OUTSIDE and not NaN: what
             is NaN then did not come from there.
         unused: see finite.
-        large: fresh shared memory holds large numbers and not NaN, which fmaxf and fminf swallow (simulator).
+        large: fresh shared memory holds large numbers and not NaN, which fmaxf and fminf swallow, and the threads of a
+            block run from the last to the first (simulator).
         recorded: every access is recorded, by a checked build.
         watched: what the functions of the case's Python were given and gave is kept, see watching.py.
     """

@@ -64,8 +64,8 @@ def algorithm_cases() -> list[Case]:
         case("one tile", 2, 2, 16, 16, 8, 16, 16, points=0.1, required=True),
         case("113 queries, 203 keys", 1, 2, 113, 203, 16, 32, 64, points=0.2, required=True),
         causal("causal, 96 tokens", 2, 2, 96, 96, 16, 32, 16, points=0.2, required=True),
-        measured(causal("memory", 1, 2, 512, 640, 8, 32, 64, points=0.2, required=True), B_r=32, B_c=64),
-        measured(case("memory, many keys", 1, 1, 16, 28_000, 128, 8, 128, required=True), B_r=8, B_c=128),
+        measured(causal("memory", 1, 2, 512, 640, 8, 32, 64, points=0.2, required=True), True, 32, 64),
+        measured(case("memory, many keys", 1, 1, 16, 28_000, 128, 8, 128, required=True), False, 8, 128),
         case("1 query, 1 key, head_dim 1", 1, 1, 1, 1, 1, 4, 4, points=0.05),
         case("tiles of 3 x 5", 2, 1, 7, 33, 5, 3, 5, points=0.05),
         case("tiles larger than the input", 1, 2, 40, 50, 8, 128, 128, points=0.05),
@@ -83,8 +83,8 @@ def algorithm_cases() -> list[Case]:
     ]
 
 
-def measured(case: Case, B_r: int, B_c: int) -> Case:
-    """The case of flash_attention(..., B_r, B_c); it also fails if the call takes too much memory."""
+def measured(case: Case, causal: bool, B_r: int, B_c: int) -> Case:
+    """The case of flash_attention(..., causal, scale, B_r, B_c); it also fails if the call takes too much memory."""
 
     def call(ops, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if query.is_cuda:
@@ -92,7 +92,7 @@ def measured(case: Case, B_r: int, B_c: int) -> Case:
         line = getattr(python_side(ops), "calling_line", None)  # of code that runs in another process
         with AllocationRecorder(query.device, line, (query, key, value), query, key) as made:
             out = case.call(ops, query, key, value)
-        if too_much := complaint(made, query, key, B_r, B_c):
+        if too_much := complaint(made, query, key, causal, B_r, B_c):
             raise RuntimeError(too_much)
         return out
 

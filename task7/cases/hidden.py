@@ -1,6 +1,7 @@
 """Task 7's hidden cases."""
 
 from collections.abc import Mapping
+from functools import partial
 from random import Random
 
 import torch
@@ -8,6 +9,8 @@ import torch
 from common.course.grading.hidden import HiddenCase, like
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
+from task7.cases import mistakes
+from task7.cases.kernels import normalized
 
 # What runs a model goes through Python: the parts whose kernels it builds on must have been found to be kernels.
 MODEL = ("task4 causal", "task6 update", "task6 decode", "task7 layernorm", "task7 gelu")
@@ -18,6 +21,7 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     """Both kernels at sizes beyond the handout's."""
     size = random.randint
     rows, width = size(41, 90), size(800, 1500)
+    eps = 10 ** random.uniform(-3, 0)
 
     def layernorm(generator: torch.Generator) -> dict[str, torch.Tensor]:
         def normal(*shape: int) -> torch.Tensor:
@@ -32,6 +36,15 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
 
     sizes = f"{rows} x {width}"
     return [
-        like(cases, "layernorm: 33 rows of 100", sizes, layernorm, running_sum_floor(width, 4.0)),
+        like(
+            cases,
+            "layernorm: 33 rows of 100",
+            sizes,
+            layernorm,
+            running_sum_floor(width, 4.0),
+            call=partial(normalized, eps=eps),
+            reference=partial(mistakes.layernorm, eps=eps),
+            steps=None,
+        ),
         like(cases, "gelu: 113 x 203", sizes, gelu),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ def layernorm_cases() -> list[Case]:
         change: Callable[[Tensor], Tensor] = lambda x: x,
         residual: bool = True,
         size: float = 4.0,
+        eps: float = EPS,
         **options,
     ) -> Case:
         """change: what else to do to x. size: how many standard deviations a row's numbers are from 0."""
@@ -39,19 +41,16 @@ def layernorm_cases() -> list[Case]:
                 given["residual"] = x.flip(0) * (1 if rows > 1 else 2)
             return given
 
-        def call(ops, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None) -> Tensor:
-            return torch.stack(ops.layernorm(x, residual, weight, bias, EPS))
-
         return Case(
             name,
             "layernorm",
             inputs,
-            call,
-            lambda **given: mistakes.layernorm(**given, eps=EPS),
+            partial(normalized, eps=eps),
+            partial(mistakes.layernorm, eps=eps),
             floor=running_sum_floor(width, size),
             axes=("output", "row", "col"),
-            mistakes=lambda **given: mistakes.layernorm_mistakes(**given, eps=EPS),
-            steps=_layernorm_steps,
+            mistakes=partial(mistakes.layernorm_mistakes, eps=eps),
+            steps=partial(_layernorm_steps, eps=eps),
             **options,
         )
 
@@ -61,6 +60,11 @@ def layernorm_cases() -> list[Case]:
     def equal_values(x: Tensor) -> Tensor:
         """Rows of one integer each: their mean is exact, and what is left of them is 0."""
         return torch.arange(float(len(x)))[:, None].expand_as(x) + 1
+
+    def one_flat_row(x: Tensor) -> Tensor:
+        """The middle one: its variance is of 1e-5's size."""
+        x[1] *= 3e-3
+        return x
 
     def peaked(x: Tensor) -> Tensor:
         x[:, 0] += 1e4
@@ -76,16 +80,24 @@ def layernorm_cases() -> list[Case]:
         case("a mean of 1,000", 4, 768, large_mean, size=1000.0, points=0.02),
         case("rows of equal values", 3, 65, equal_values, points=0.01),
         case("values of 0.001", 3, 768, lambda x: 1e-3 * x, points=0.01),
+        case("an eps of 0.1", 3, 96, one_flat_row, eps=0.1, required=True),
         case("one large value", 2, 203, peaked, size=100.0, points=0.01),
         case("16,384 rows of 1,600", 16_384, 1600, gpu_only=True, draws=1),
     ]
 
 
-def _layernorm_steps(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None) -> dict[str, Tensor]:
+def normalized(ops, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None, *, eps: float) -> Tensor:
+    """Both outputs of the operator, one after the other."""
+    return torch.stack(ops.layernorm(x, residual, weight, bias, eps))
+
+
+def _layernorm_steps(
+    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None, *, eps: float
+) -> dict[str, Tensor]:
     whole = x if residual is None else x + residual
     mean = whole.mean(-1, keepdim=True)
     variance = (whole - mean).square().mean(-1, keepdim=True)
-    return {"the row's mean": mean, "its variance": variance, "1 / sqrt(variance + eps)": (variance + EPS).rsqrt()}
+    return {"the row's mean": mean, "its variance": variance, "1 / sqrt(variance + eps)": (variance + eps).rsqrt()}
 
 
 def gelu_cases() -> list[Case]:

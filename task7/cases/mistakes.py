@@ -65,6 +65,7 @@ def layernorm_mistakes(
 
     found = [
         known("no eps", edited("squares + eps", "squares")),
+        *([known("eps of its own", edited("squares + eps", "squares + 1e-5"))] if eps != 1e-5 else []),
         known("eps outside the root", edited("rsqrt(squares + eps)", "1 / (squares**0.5 + eps)")),
         known("variance over width - 1", edited("squares + eps", f"squares * {width} / {max(1, width - 1)} + eps")),
         known("weight forgotten", edited(" * weight", "")),

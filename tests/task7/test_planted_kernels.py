@@ -14,6 +14,7 @@ TASK7 = Planted(
     {
         # row_moments
         "no_eps": [(VARIANCE, "warp_sum(squares) / width")],
+        "eps_of_its_own": [(VARIANCE, "warp_sum(squares) / width + 1e-5f")],
         "eps_outside_the_root": [(VARIANCE, "powf(sqrtf(warp_sum(squares) / width) + eps, 2.0f)")],
         "n_minus_1": [(VARIANCE, "warp_sum(squares) / (width - 1) + eps")],
         "one_pass_variance": [
@@ -44,6 +45,7 @@ TASK7 = Planted(
 PLANTED = [
     ("no_eps", "layernorm: rows of equal values", "no eps"),
     ("no_eps", "layernorm: values of 0.001", "no eps"),
+    ("eps_of_its_own", "layernorm: an eps of 0.1", "eps of its own"),
     ("eps_outside_the_root", "layernorm: values of 0.001", "eps outside the root"),
     ("n_minus_1", "layernorm: 31 columns", "variance over width - 1"),
     ("one_pass_variance", "layernorm: a mean of 1,000", None),

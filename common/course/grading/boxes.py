@@ -24,6 +24,7 @@ from common.compiling.places import places_of
 from common.compiling.variant import Variant
 from common.console.paths import ROOT
 from common.course.grading.clean_tree import with_submission
+from common.course.grading.hidden import tasks_below
 from common.course.grading.sandbox import FairClock, Limits, Sandbox, patience
 from common.course.grading.worker import SandboxedKernels, SandboxedRunner, SandboxedWorker
 from common.course.grading.workshop import Workshop
@@ -93,7 +94,7 @@ class Boxes:
     def in_python(self, task: str, compiled: bool, hidden: bool) -> SandboxedWorker:
         """What calls what goes through Python. NotLoaded: see kernels, and no sandbox can be had."""
         if compiled:
-            for one in self._workshop.tasks:
+            for one in sorted({*self._workshop.tasks, *tasks_below(task)}):
                 with contextlib.suppress(NotLoaded):
                     self.kernels(one)
             self.kernels(task)

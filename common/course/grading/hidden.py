@@ -41,6 +41,14 @@ class HiddenCase:
     closed: bool = True
 
 
+def tasks_below(task: str) -> set[str]:
+    """The tasks whose kernels parts of this one run; none in a student's checkout."""
+    if importlib.util.find_spec(f"{task}.cases.hidden") is None:
+        return set()
+    rests_on = getattr(importlib.import_module(f"{task}.cases.hidden"), "RESTS_ON", {})
+    return {part.split()[0] for parts in rests_on.values() for part in parts}
+
+
 def like(
     cases: Mapping[str, Case],
     name: str,

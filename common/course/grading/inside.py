@@ -127,6 +127,8 @@ def _kernels(task: str):
 
     folder = Path(os.environ["GRADING_KERNELS"])  # what is built later appears there, too
     (place,) = places_of(task, Variant.STUDENT)
+    if not (folder / f"{task}.json").exists():
+        raise RuntimeError(f"{task}'s kernels, which this runs, cannot be built.")
     about = json.loads((folder / f"{task}.json").read_text())
     built = Built.of(folder / f"{task}.so", about, place.binding)
     library = Library(about["name"], built.library, (*place.kernels, place.binding))

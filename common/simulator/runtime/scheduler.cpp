@@ -21,7 +21,8 @@
 
 namespace simulator {
 
-int fresh_shared = 0xff;
+constexpr int NAN_BYTE = 0xff;
+int fresh_shared = NAN_BYTE;
 
 // ---- who runs next
 
@@ -30,10 +31,21 @@ SIMULATOR_INLINE static void make_ready(Worker& worker, unsigned warp, uint32_t 
     if (worker.warps[warp].ready) worker.ready_warps |= 1u << warp;
 }
 
-// The lowest set bit above `after`, or else the lowest one.
+// Which of a block's threads runs before which: by their numbers, or the other way round. What needs a barrier and has none
+// may be right in one order, but hardly in both.
+SIMULATOR_INLINE static bool backward() { return fresh_shared != NAN_BYTE; }
+
+SIMULATOR_INLINE static unsigned first_bit(uint32_t bits) {
+    return backward() ? 31 - __builtin_clz(bits) : __builtin_ctz(bits);
+}
+// Those of the bits whose turn comes after that of `after`.
+SIMULATOR_INLINE static uint32_t bits_after(uint32_t bits, unsigned after) {
+    return bits & (backward() ? (1u << after) - 1 : ~((2u << after) - 1));
+}
+// The first set bit after `after`, or else the first one.
 SIMULATOR_INLINE static unsigned next_bit(uint32_t bits, unsigned after) {
-    const uint32_t above = bits & ~((2u << after) - 1);
-    return __builtin_ctz(above ? above : bits);
+    const uint32_t rest = bits_after(bits, after);
+    return first_bit(rest ? rest : bits);
 }
 
 SIMULATOR_INLINE static Thread* take(Worker& worker, unsigned warp, unsigned lane) {
@@ -75,7 +87,7 @@ SIMULATOR_INLINE static Thread* next_thread(Worker& worker, const Thread& from) 
         return take(worker, from.warp, next_bit(worker.warps[from.warp].ready, from.lane));
     if (!worker.ready_warps) return nullptr;
     const unsigned warp = next_bit(worker.ready_warps, from.warp);
-    return take(worker, warp, __builtin_ctz(worker.warps[warp].ready));
+    return take(worker, warp, first_bit(worker.warps[warp].ready));
 }
 
 static Thread* put_back(Worker& worker, Thread* thread) {
@@ -102,15 +114,14 @@ void yield() {
     Thread& me = *worker.running;
     worker.warps[me.warp].yielded |= 1u << me.lane;
     answer_if_nobody_comes(worker, me.warp);
-    // All other threads get their turn before this one does, so not the own warp first but in order of their
-    // numbers.
+    // All other threads get their turn before this one does, so not the own warp first but in the block's order.
     Thread* next;
-    const uint32_t above = worker.warps[me.warp].ready & ~((2u << me.lane) - 1);
-    if (above)
-        next = take(worker, me.warp, __builtin_ctz(above));
+    const uint32_t rest = bits_after(worker.warps[me.warp].ready, me.lane);
+    if (rest)
+        next = take(worker, me.warp, first_bit(rest));
     else if (worker.ready_warps) {
         const unsigned warp = next_bit(worker.ready_warps, me.warp);
-        next = take(worker, warp, __builtin_ctz(worker.warps[warp].ready));
+        next = take(worker, warp, first_bit(worker.warps[warp].ready));
     } else if (worker.together)
         next = nullptr;
     else
@@ -483,8 +494,8 @@ static bool engine_works(Worker& worker) {
 void resume_block(Worker& worker) {
     while (!worker.failed) {
         if (worker.ready_warps) {
-            const unsigned warp = __builtin_ctz(worker.ready_warps);
-            enter_threads(worker, take(worker, warp, __builtin_ctz(worker.warps[warp].ready)));
+            const unsigned warp = first_bit(worker.ready_warps);
+            enter_threads(worker, take(worker, warp, first_bit(worker.warps[warp].ready)));
             if (worker.failed) return;
             if (worker.ready_warps) return;  // all that is left to do is spin: other blocks have their turn
             continue;
@@ -513,5 +524,6 @@ void run_block(Worker& worker, uint64_t i) {
 
 }  // namespace simulator
 
-// For Python (common/testing/calling.py): the bytes of shared memory that nobody has written.
+// For Python (common/testing/calling.py): the bytes of shared memory that no thread has written; with others than NaN's,
+// the threads of a block run in the opposite order.
 extern "C" __attribute__((visibility("default"), used)) void simulator_fill_shared(int byte) { simulator::fresh_shared = byte; }
