@@ -59,8 +59,8 @@ def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, causal: bool
     ends = [min(seq_k, -(-min(start + B_r, seq_q) // B_c) * B_c) if causal else seq_k for start in range(0, seq_q, B_r)]
     if 1.5 * key.numel() // seq_k * sum(ends) < made.met <= 1.5 * once:
         return (
-            f"The tiles of {B_r} queries meet {made.met * seq_k // key.numel()} keys together; {sum(ends)} are enough: end "
-            "the loop over the keys where the last query of the tile sees no further key."
+            f"The tiles of {B_r} queries meet {made.met * seq_k // key.numel()} keys together; {sum(ends)} are enough: "
+            "end the loop over the keys where the last query of the tile sees no further key."
         )
     if made.met > 1.5 * once:
         return (

@@ -23,6 +23,15 @@ TASK2 = Planted(
         "sum_not_filled": [("partial[threadIdx.x] = sum;", "if (threadIdx.x < cols) partial[threadIdx.x] = sum;")],
         "sum_no_barrier_before_the_tree": [("for some of them.\n    «__syncthreads();»", "")],
         "sum_no_barrier_in_the_tree": [("partial[threadIdx.x + active];\n        «__syncthreads();»", "")],
+        "sum_by_the_last_thread": [
+            ("for some of them.\n    «__syncthreads();»", ""),
+            (f"«active > 0»; {TREE}", "false"),
+            (
+                "if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];",
+                "for (int i = 0; threadIdx.x == ROW_THREADS - 1 && i < ROW_THREADS - 1; ++i) sum += partial[i];\n"
+                "    if (threadIdx.x == ROW_THREADS - 1) sums[blockIdx.x] = sum;",
+            ),
+        ],
         # softmax_kernel
         "maximum_starts_at_0": [("partial[threadIdx.x] = «row_max»;", "fmaxf(row_max, 0.0f)")],
         "no_max": [("row_max == -INFINITY ? 0.0f : row_max", "0.0f")],

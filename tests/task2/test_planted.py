@@ -119,6 +119,13 @@ def test_a_maximum_over_shared_memory_that_nobody_wrote() -> None:
     assert judge(CASES["7 x 31"], ops).status == FAIL
 
 
+def test_a_thread_that_reads_what_earlier_ones_wrote_without_a_barrier() -> None:
+    """In the first call threads run in the order of their numbers; in the second one from the last to the first."""
+    ops, case = TASK2.operators("sum_by_the_last_thread", "simulator"), CASES["sums of 5 x 256"]
+    assert judge(replace(case, draws=1), ops).ok
+    assert judge(case, ops).status == FAIL
+
+
 def test_a_missing_barrier_in_the_matrix_product_is_located() -> None:
     verdict = judge(CASES["A B, 32 x 31 x 33"], TASK2.operators("no_barrier_after_multiply", "simulator"))
     assert_named(verdict, None, "elements are wrong")
