@@ -7,7 +7,8 @@
 //                                            this thread wrote, which takes .release.cluster and costs a membar
 //   cluster_send(to, from, bytes, full, rank)    bulk copy from shared memory to `to` in CTA `rank`; its mbarrier `full`
 //                                            counts the bytes
-//   cluster_send(to, x, full, rank)          the same for one number, or 16 bytes
+//   cluster_send(to, x, full, rank)          the same for one number, or 16 bytes, which are there after
+//   cluster_wait(full, parity)               a wait for what threads of other CTAs have sent
 //
 // A CTA's shared memory may be accessed only while that CTA runs: call cluster_sync() after the mbarriers' init and at the
 // end of the kernel. Bytes may arrive before they are expected: the transaction count is negative then, and the phase
@@ -54,6 +55,19 @@ __device__ __forceinline__ void cluster_send(const float4* to, const float4& x, 
                  "r"(__float_as_uint(x.x)), "r"(__float_as_uint(x.y)), "r"(__float_as_uint(x.z)),
                  "r"(__float_as_uint(x.w)), "r"(remote_offset(&full, rank))
                  : "memory");
+}
+__device__ __forceinline__ void cluster_wait(Mbarrier& barrier, unsigned parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred complete;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [%0], %1;\n"
+        "@complete bra done;\n"
+        "bra again;\n"
+        "done:\n"
+        "}" ::"r"(shared_offset(&barrier)),
+        "r"(parity)
+        : "memory");
 }
 
 }  // namespace hopper

@@ -129,7 +129,7 @@ __device__ __forceinline__ void sum_parts(float (&y)[S::BLOCKS][4], const float 
             }
         }
     }
-    if constexpr (S::SPLIT > 1) mbarrier_wait(arrived, 0);
+    if constexpr (S::SPLIT > 1) cluster_wait(arrived, 0);
     UNROLL
     for (int from = 0; from < S::SPLIT - 1; ++from) {
         UNROLL
