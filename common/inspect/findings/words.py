@@ -63,6 +63,7 @@ TITLES = {
     "stored_elsewhere": "another element's value",
     "wrong_result": "wrong intermediate result",
     "wrong_value": "wrong number",
+    "single_edit": "found by trial",
     "error": "error",
 }
 

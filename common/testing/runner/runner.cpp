@@ -171,7 +171,7 @@ void function(Request& request, Reply& reply) {
         bytes = reinterpret_cast<const char* (*)(uint64_t*)>(found)(&size);
     } else if (name == "simulator_replay_begin") {
         reinterpret_cast<void (*)(uint64_t)>(found)(argument);
-    } else if (name == "simulator_fill_shared" || name == "simulator_check_begin") {
+    } else if (name == "simulator_fill_shared" || name == "simulator_check_begin" || name == "choose_edit") {
         reinterpret_cast<void (*)(int)>(found)(static_cast<int>(argument));
     } else {
         throw std::runtime_error(name + " cannot be called from outside");

@@ -1,0 +1,305 @@
+"""Which single edit of the student's own kernels makes the failing cases pass: with_edits(...) adds it to the findings.
+
+Fault localization by mutants that pass (Papadakis, Le Traon: Metallaxis, 2015): all edits are compiled into one library
+(common/diagnosis/single_edits.py) and run one after another on the smallest failing case; those whose output is right
+are run on the part's other failing cases, and on some that pass. What is then said is true because it was run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from torch import Tensor
+
+from common.cli.failing_cases import recognized
+from common.cli.runner import RunnerOperators
+from common.compiling.gaps import functions_behind, with_own_headers
+from common.compiling.objects import CompilerFailed, compile_objects, link
+from common.compiling.operators import Library, Operators
+from common.compiling.plan import Plan, plans_of
+from common.compiling.request import BuildRequest
+from common.compiling.result import BuildError
+from common.compiling.runner import runner_program
+from common.compiling.toolchain import ToolchainError
+from common.console.files import write_whole
+from common.console.paths import build_root
+from common.console.terminal import working
+from common.console.words import counted
+from common.diagnosis.single_edits import HEADER, KINDS, Edit, edits_in, switched
+from common.inspect.checked_run import small_size_of
+from common.inspect.findings.model import Finding, Group, grouped
+from common.inspect.findings.report import made_in
+from common.inspect.own_lines import own_lines
+from common.inspect.source_lines import Place
+from common.reference.bounds import max_error_of
+from common.source.reader import Source, read
+from common.testing.calling import Around, CallFailed, InProcess, poisoned_memory
+from common.testing.case import ERROR, FAIL, Case, Verdict
+from common.testing.case_choice import full_name
+from common.testing.failures import failed, failed_stages, of_first_step
+from common.testing.first_operator import first_operator
+from common.testing.judging import make_inputs, oracle
+from common.testing.runner.process import RunnerProcess, is_available
+from common.testing.worker.worker import NotLoaded
+
+EDIT = "single_edit"  # the kind of finding
+OF_AN_INDEX_OR_NUMBER = (
+    "out_of_bounds", "misaligned", "uninitialized", "not_stored", "needlessly_stored", "not_read", "not_needed",
+    "other_element", "stored_elsewhere", "wrong_result", "wrong_value",
+)  # fmt: skip
+MOST_EDITS = 1500  # of one library
+MOST_BUILDS = 3  # of it: what does not compile is left out, and then it is compiled again
+MOST_SECONDS = 8.0  # of the processors, for one part's edits
+CALL_SECONDS, PATIENCE = 3.0, "0.3"  # for one call: an edit may make a loop endless
+MOST_HELPING = 40  # edits that are tried in further cases
+MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
+MOST_SAID = 2
+MOST_PASSING = 3  # passing cases that an edit must leave so
+_ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(error|required)")
+
+
+def with_edits(
+    console: Console,
+    verdicts: Sequence[Verdict],
+    inside: Mapping[str, list[Group]],
+    ops: Operators | None,
+    seed: int,
+    built_of: Mapping[str, Sequence[str]],
+) -> dict[str, list[Group]]:
+    """The findings inside failing cases, part -> findings; where one edit makes a part's failing cases pass, that is the
+    part's first.
+
+    It is looked for in the first part, not built of another one that fails, whose failure no known mistake explains and
+    no barrier. Without `ops`, which say what the kernels are compiled of, nothing is looked for.
+    """
+    wrong = {one.case.part for one in verdicts if failed(one)}
+    for part, groups in inside.items():
+        every = [one for one in verdicts if one.case.part == part]
+        if failed_stages(part, wrong, built_of) or recognized(every) or ops is None or not is_available():
+            continue
+        if any(one.kind not in OF_AN_INDEX_OR_NUMBER for one in groups):
+            continue
+        with working(console, f"{part}: trying single edits of your code ..."):
+            found = _tried(every, groups, ops, seed)
+        return {**inside, part: [*grouped([("", [found])]), *groups]} if found else dict(inside)
+    return dict(inside)
+
+
+def _tried(verdicts: Sequence[Verdict], groups: Sequence[Group], ops: Operators, seed: int) -> Finding | None:
+    failures = [one for one in of_first_step([one for one in verdicts if failed(one)]) if not one.case.python]
+    failures = [one for one in failures if one.status in (FAIL, ERROR) and not one.is_endless]
+    failures.sort(key=lambda one: one.elements)
+    if not failures or small_size_of(failures[0]) is None:
+        return None
+    operator = first_operator(failures[0].case, seed)
+    suspects = {(one.file, one.line): number for number, one in enumerate(_suspects(groups))}
+    library = next((one for one in ops.libraries if operator in one.operators), None)
+    with contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded):
+        build = library and _Build.of(ops, library, operator, suspects)
+        if build:
+            with build.trials() as trials:
+                passing = sorted((one for one in verdicts if one.ok), key=lambda one: one.elements)[:MOST_PASSING]
+                return _found(build, trials, failures, passing, seed, suspects)
+    return None
+
+
+def _suspects(groups: Iterable[Group]) -> list[Place]:
+    """The lines that the findings tell of, the likeliest first."""
+    found = []
+    for finding in (one for group in groups for one in group.findings):
+        found += [place for _, several in made_in(finding) for place, _ in several]
+        found += [one.place for one in finding.accesses if one.place]
+    return list(dict.fromkeys(found))
+
+
+# ---- the library with all edits
+
+
+@dataclass
+class _Build:
+    """A library, and the edits in it by number."""
+
+    operators: tuple[str, str]
+    library: Library
+    edits: dict[int, Edit]
+
+    @classmethod
+    def of(cls, ops: Operators, library: Library, operator: str, suspects: Mapping) -> _Build | None:
+        kernels = [one for one in library.sources if one.suffix == ".cu"]
+        sources = {file: source for file in with_own_headers(kernels) if (source := read(file))}
+        functions = functions_behind(operator, library.sources)
+        every = []
+        for file, source in sources.items():
+            every += edits_in(source, functions, own_lines(str(file)))
+        every.sort(key=lambda one: (one.kind == "more", suspects.get((one.file, one.line), 99), KINDS.index(one.kind)))
+        edits = dict(enumerate(every[:MOST_EDITS], 1))
+        if not edits:
+            return None
+        folder = build_root() / "edits" / ops.task
+        write_whole(folder / "single_edits.h", HEADER)
+        request = BuildRequest(
+            ops.task, backend="simulator", sources=[_written(folder, one, "") for one in kernels], label="edits"
+        )
+        plan = plans_of(request)[0]
+        for _ in range(MOST_BUILDS):
+            at = {}
+            for file, source in sources.items():
+                mine = {number: one for number, one in edits.items() if one.file == str(file)}
+                text, lines = switched("\n".join(source.lines), mine)
+                _written(folder, file, f'#include "single_edits.h"\n{text}')
+                at[file.name] = {line + 1: number for line, number in lines.items()}
+            try:
+                _compiled(plan)
+            except CompilerFailed as error:
+                wrong = set(_not_compiling(str(error), at))
+                if not wrong:
+                    raise
+                edits = {number: one for number, one in edits.items() if number not in wrong}
+            else:
+                its = Library(plan.name, plan.library, (*plan.place.kernels, plan.place.binding))
+                return cls((ops.task, "edits"), its, edits)
+        return None
+
+    @contextlib.contextmanager
+    def trials(self) -> Iterator[list[_Trial]]:
+        """As many as there are processors."""
+        with contextlib.ExitStack() as stack:
+            every = [_Trial(self, runner_program()) for _ in range(min(2, os.cpu_count() or 1))]
+            for one in every:
+                stack.callback(one.process.close)
+            stack.enter_context(poisoned_memory())  # for all of them: it is the process's
+            yield every
+
+
+def _written(folder: Path, file: Path, text: str) -> Path:
+    write_whole(folder / file.name, text)
+    return folder / file.name
+
+
+def _compiled(plan: Plan) -> None:
+    """Compiles and links it, without what is for the student: no optimization, nothing watched, no lines."""
+    jobs, linker_flags = plan.for_simulator()
+    quick = re.compile(r"-O\d|-g\d|-f(?:no-)?sanitize.*|-W.*")
+    mine = {one.stem for one in plan.place.kernels}
+    jobs = [
+        (source, [*(flag for flag in flags if not quick.match(flag)), "-O0", "-w"]) if source.name.split(".")[0] in mine else (source, flags)
+        for source, flags in jobs
+    ]
+    link(compile_objects(jobs), linker_flags, plan.library)
+
+
+def _not_compiling(log: str, at: Mapping[str, Mapping[int, int]]) -> Iterator[int]:
+    """The edits that the compiler's errors are about."""
+    for file, line, _ in _ERROR.findall(log):
+        if number := at.get(file, {}).get(int(line)):
+            yield number
+
+
+class _Process(RunnerProcess):
+    call_seconds = CALL_SECONDS
+
+
+class _Trial:
+    """A process in which edits run, one at a time."""
+
+    def __init__(self, build: _Build, program: Path) -> None:
+        self.process = _Process(program, [build.library.path], {"SIMULATOR_TIMEOUT": PATIENCE})
+        self._caller = InProcess(RunnerOperators(*build.operators, [build.library], self.process))
+        self.seconds = 0.0
+
+    def is_right(self, edit: int, run: _Run) -> bool:
+        """Whether a call with this edit (0: none) gives the right output."""
+        start = time.monotonic()
+        try:
+            self.process.begin()
+            self.process.ask(0, "choose_edit", edit)
+            called = self._caller.call(run.case, run.inputs, Around(large=run.draw % 2 == 1))
+        except CallFailed:
+            self.process.end_process()  # what it damaged must not reach the next
+            return False
+        finally:
+            self.seconds += time.monotonic() - start
+        out = called.out
+        right = out is not None and out.shape == run.ref.shape and not called.problems
+        return right and max_error_of(out, run.ref) <= run.bound
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A case with one draw of its inputs, and what is right."""
+
+    case: Case
+    draw: int
+    inputs: dict[str, Tensor]
+    ref: Tensor
+    bound: float
+
+
+def _runs(case: Case, seed: int) -> Iterator[_Run]:
+    for draw in range(case.draws):
+        inputs = make_inputs(case, seed, draw)
+        yield _Run(case, draw, inputs, *oracle(case, inputs))
+
+
+def _found(
+    build: _Build,
+    trials: Sequence[_Trial],
+    failures: Sequence[Verdict],
+    passing: Sequence[Verdict],
+    seed: int,
+    suspects: Mapping,
+) -> Finding | None:
+    first = next((run for run in _runs(failures[0].case, seed) if not trials[0].is_right(0, run)), None)
+    if first is None:  # the mistake does not show here
+        return None
+    left = iter(build.edits)
+    helping: list[int] = []
+
+    def work(trial: _Trial) -> None:
+        for number in left:
+            if sum(one.seconds for one in trials) > MOST_SECONDS or len(helping) > MOST_HELPING:
+                return
+            if trial.is_right(number, first):
+                helping.append(number)
+
+    with ThreadPoolExecutor(len(trials)) as pool:
+        list(pool.map(work, trials))
+    confirmed = sorted(helping)
+    for case in [one.case for one in (*failures, *passing)]:
+        if len({build.edits[number].line for number in confirmed}) == 0:
+            return None
+        runs = list(_runs(case, seed))
+        confirmed = [number for number in confirmed if all(trials[0].is_right(number, run) for run in runs)]
+    return _said([build.edits[number] for number in confirmed], failures, suspects)
+
+
+def _said(edits: Sequence[Edit], failures: Sequence[Verdict], suspects: Mapping) -> Finding | None:
+    """What to say of edits that all help."""
+    lines: dict[tuple[str, int], Edit] = {}
+    for one in sorted(edits, key=lambda one: (KINDS.index(one.kind), len(one.new))):
+        lines.setdefault((one.file, one.line), one)
+    if not 0 < len(lines) <= MOST_LINES:
+        return None
+    told = sorted(lines.values(), key=lambda one: suspects.get((one.file, one.line), 99))[:MOST_SAID]
+    part, count = failures[0].case.part, len(failures)
+    every = f"all {count} failing cases of {part} pass" if count > 1 else f"{full_name(failures[0].case)} passes"
+    words = [_words(one, f"line {one.line}") for one in told]
+    text = f"{words[0][0].upper()}{words[0][1:]}, {every}." + "".join(f" So they do {one}." for one in words[1:])
+    places = tuple(Place(one.file, one.line) for one in told)
+    return Finding(EDIT, variable=part, detail=text, lines=places, singled=True, count=1)
+
+
+def _words(one: Edit, where: str) -> str:
+    if one.kind == "statement":
+        return f"without `{one.old}` in {where}"
+    if one.kind == "order":
+        return f"with `{one.new}` in place of `{one.old}`, the other order, in {where}"
+    return f"with `{one.new}` in place of `{one.old}` in {where}"
