@@ -35,7 +35,7 @@ from common.console.terminal import working
 from common.console.words import counted
 from common.diagnosis.single_edits import HEADER, KINDS, Edit, edits_in, switched
 from common.inspect.checked_run import small_size_of
-from common.inspect.findings.model import Finding, Group, grouped
+from common.inspect.findings.model import EDIT, Finding, Group, grouped
 from common.inspect.findings.report import made_in
 from common.inspect.own_lines import own_lines
 from common.inspect.source_lines import Place
@@ -48,21 +48,21 @@ from common.testing.failures import failed, failed_stages, of_first_step
 from common.testing.first_operator import first_operator
 from common.testing.judging import make_inputs, oracle
 from common.testing.runner.process import RunnerProcess, is_available
+from common.testing.worker.process_stat import stat_of
 from common.testing.worker.worker import NotLoaded
 
-EDIT = "single_edit"  # the kind of finding
 OF_AN_INDEX_OR_NUMBER = (
     "out_of_bounds", "misaligned", "uninitialized", "not_stored", "needlessly_stored", "not_read", "not_needed",
     "other_element", "stored_elsewhere", "wrong_result", "wrong_value",
 )  # fmt: skip
 MOST_EDITS = 1500  # of one library
-MOST_BUILDS = 3  # of it: what does not compile is left out, and then it is compiled again
+MOST_BUILDS = 6  # of it: what does not compile is left out, and then it is compiled again
 MOST_SECONDS = 8.0  # of the processors, for one part's edits
-CALL_SECONDS, PATIENCE = 3.0, "0.3"  # for one call: an edit may make a loop endless
+CALL_SECONDS, PATIENCE = 3.0, "0.1"  # for one call of a small case: an edit may make a loop endless
 MOST_HELPING = 40  # edits that are tried in further cases
 MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
 MOST_SAID = 2
-MOST_PASSING = 3  # passing cases that an edit must leave so
+MOST_PASSING = 12  # passing cases that an edit must leave so
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(error|required)")
 
 
@@ -170,9 +170,10 @@ class _Build:
 
     @contextlib.contextmanager
     def trials(self) -> Iterator[list[_Trial]]:
-        """As many as there are processors."""
+        """As many as there are processors, and a patient one."""
         with contextlib.ExitStack() as stack:
-            every = [_Trial(self, runner_program()) for _ in range(min(2, os.cpu_count() or 1))]
+            every = [_Trial(self, runner_program(), PATIENCE) for _ in range(min(2, os.cpu_count() or 1))]
+            every.append(_Trial(self, runner_program(), "3"))
             for one in every:
                 stack.callback(one.process.close)
             stack.enter_context(poisoned_memory())  # for all of them: it is the process's
@@ -210,23 +211,36 @@ class _Process(RunnerProcess):
 class _Trial:
     """A process in which edits run, one at a time."""
 
-    def __init__(self, build: _Build, program: Path) -> None:
-        self.process = _Process(program, [build.library.path], {"SIMULATOR_TIMEOUT": PATIENCE})
+    def __init__(self, build: _Build, program: Path, patience: str) -> None:
+        self.process = _Process(program, [build.library.path], {"SIMULATOR_TIMEOUT": patience})
         self._caller = InProcess(RunnerOperators(*build.operators, [build.library], self.process))
-        self.seconds = 0.0
+        self._seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Of the processors, for all calls."""
+        return self._seconds + self._of_process()
+
+    def _of_process(self) -> float:
+        """The same of the process as it is now."""
+        with contextlib.suppress(OSError):
+            if self.process._process is not None:
+                return sum(map(int, stat_of(self.process._process)[11:13])) / os.sysconf("SC_CLK_TCK")
+        return 0.0
 
     def is_right(self, edit: int, run: _Run) -> bool:
         """Whether a call with this edit (0: none) gives the right output."""
-        start = time.monotonic()
+        start = time.thread_time()
         try:
             self.process.begin()
             self.process.ask(0, "choose_edit", edit)
             called = self._caller.call(run.case, run.inputs, Around(large=run.draw % 2 == 1))
         except CallFailed:
+            self._seconds += self._of_process()
             self.process.end_process()  # what it damaged must not reach the next
             return False
         finally:
-            self.seconds += time.monotonic() - start
+            self._seconds += time.thread_time() - start
         out = called.out
         right = out is not None and out.shape == run.ref.shape and not called.problems
         return right and max_error_of(out, run.ref) <= run.bound
@@ -270,14 +284,15 @@ def _found(
             if trial.is_right(number, first):
                 helping.append(number)
 
-    with ThreadPoolExecutor(len(trials)) as pool:
-        list(pool.map(work, trials))
+    *quick, patient = trials
+    with ThreadPoolExecutor(len(quick)) as pool:
+        list(pool.map(work, quick))
     confirmed = sorted(helping)
     for case in [one.case for one in (*failures, *passing)]:
         if len({build.edits[number].line for number in confirmed}) == 0:
             return None
         runs = list(_runs(case, seed))
-        confirmed = [number for number in confirmed if all(trials[0].is_right(number, run) for run in runs)]
+        confirmed = [number for number in confirmed if all(patient.is_right(number, run) for run in runs)]
     return _said([build.edits[number] for number in confirmed], failures, suspects)
 
 

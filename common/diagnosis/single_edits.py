@@ -20,12 +20,15 @@ from common.source.reader import Function, Node, Source, code_of, line_of, text_
 CHOSEN = "chosen_edit"  # the variable
 HEADER = f"""#pragma once
 #include <type_traits>
+#undef __forceinline__
+#define __forceinline__ inline
 inline int {CHOSEN} = 0;
 template <typename T>
 using edited_type = std::decay_t<T>;
 extern "C" __attribute__((visibility("default"), weak)) void choose_edit(int edit) {{ {CHOSEN} = edit; }}
 """
-_VALUE, _REFERENCE, _STATEMENT, _BEFORE = range(4)  # what is edited, or what a statement is put in front of
+# what is edited: a value, a pointer with a subscript, what is referred to, a statement; what it is put in front of
+_VALUE, _POINTER, _REFERENCE, _STATEMENT, _BEFORE = range(5)
 _COMPARED = {"<": "<= > >=", "<=": "< >= >", ">": ">= < <=", ">=": "> <= <", "==": "!= >= <=", "!=": "=="}
 _OPERATORS = {"+": "- *", "-": "+", "*": "/ +", "/": "* %", "%": "/", "&&": "||", "||": "&&"}
 _PRECEDENCE = {"*": 2, "/": 2, "%": 2, "+": 1, "-": 1}
@@ -41,12 +44,11 @@ _KEPT = (  # what stays as it is: a constant expression, a type, or what is decl
 )  # fmt: skip
 _WHOLE = re.compile(r"(?:const |unsigned |long )*(?:u?int(?:\d+_t)?|size_t|unsigned|long|short)$")
 _BARRIER = re.compile(r"__sync\w+\(|CUDA_|cp_async|wait")
-_CONSTANT = re.compile(r"\bconstexpr\s+(\w+)\s+(\w+)\s*=")
+_CONSTANT = re.compile(r"^(?:static |inline )*constexpr\s+(\w+)\s+(\w+)\s*=", re.MULTILINE)
 MOST_SHOWN = 70  # characters of an expression that is quoted
-# the surest first: of several edits of a line that all help, the first is told
-KINDS = (
-    "comparison", "condition", "operator", "parentheses", "name", "names", "constant", "function", "term", "factor",
-    "arguments", "assignment", "statement", "order", "jump", "more",
+KINDS = (  # those with few edits first
+    "comparison", "condition", "operator", "parentheses", "function", "term", "factor", "names", "arguments",
+    "assignment", "statement", "order", "jump", "constant", "name", "more",
 )  # fmt: skip
 
 
@@ -81,8 +83,7 @@ def edits_in(source: Source, functions: Collection[str], lines: Collection[int] 
             for node in _values(function.body):
                 if lines is None or line_of(node) in lines:
                     found += _edits_of(node, scope)
-    own = {" ".join(one.old.split()): one for one in found}
-    return [one for one in dict.fromkeys(found) if own and "".join(one.old.split()) != "".join(one.new.split())]
+    return [one for one in dict.fromkeys(found) if "".join(one.old.split()) != "".join(one.new.split())]
 
 
 # ---- what is known of names
@@ -96,6 +97,7 @@ class _Scope:
         self._text = "\n".join(source.lines)
         whole = function.node.parent.parent
         self.names: list[tuple[int, int, str, str]] = []  # from, to, name, type
+        self.as_declared: dict[str, str] = {}  # name -> its type with const, int64_t and the like
         begin, end = function.node.start_byte, function.body.end_byte
         if whole is not None and whole.type == "template_declaration":
             head = text_of(whole.child_by_field_name("parameters"))
@@ -104,6 +106,9 @@ class _Scope:
             if re.search(rf"\b{name}\b", text_of(function.body)):
                 self.names.append((0, len(self._text), name, _plain(kind)))
         for node in itertools.chain(walk(function.node), walk(function.body)):
+            if node.type in ("parameter_declaration", "declaration"):
+                kind = " ".join(text_of(one) for one in node.named_children if one.type.endswith(("type", "qualifier", "identifier")))
+                self.as_declared |= {name: f"{kind} {its}" for name, its in _declared(node)}
             if node.type == "parameter_declaration":
                 self.names += [(begin, end, *one) for one in _declared(node)]
             elif node.type == "declaration":
@@ -167,6 +172,11 @@ def _declared(node: Node) -> Iterator[tuple[str, str]]:
             yield names[0], f"{base}{more}" if base != "auto" else ""
 
 
+def _bracketed(code: str) -> str:
+    """In brackets, but for a name: gcc takes (name) for a reference."""
+    return code if re.fullmatch(r"[\w.:]+", code) else f"({code})"
+
+
 # ---- the tree
 
 
@@ -209,8 +219,8 @@ def _holds(node: Node, field: str) -> bool:
 def _is_reference(node: Node, scope: _Scope) -> bool:
     """Whether it is needed itself, and not its value alone."""
     outer = node.parent
-    if outer.type in ("subscript_expression", "field_expression"):
-        return _holds(node, "argument")
+    if outer.type == "field_expression":
+        return True
     if outer.type in ("pointer_expression", "update_expression"):
         return True
     if outer.type == "assignment_expression":
@@ -219,7 +229,7 @@ def _is_reference(node: Node, scope: _Scope) -> bool:
         name = re.findall(r"\w+", text_of(outer.parent.child_by_field_name("function")).split("<")[0])[-1:]
         called = scope.source.function(name[0]) if name else None
         at = outer.named_children.index(node)
-        return called is not None and at < len(called.parameters) and called.parameters[at].is_seen_outside
+        return called is not None and at < len(called.parameters) and called.parameters[at].is_reference
     return False
 
 
@@ -235,12 +245,12 @@ def _edits_of(node: Node, scope: _Scope) -> Iterator[Edit]:
         return
     is_reference = _is_reference(node, scope)
     for kind, new in _others(node, scope, is_reference):
-        yield _edit(kind, scope, [(node, new)], _REFERENCE if is_reference else _VALUE)
+        yield _edit(kind, scope, [(node, new)])
     for kind, several in _pairs(node, scope):
-        yield _edit(kind, scope, several, None)
+        yield _edit(kind, scope, several)
 
 
-def _edit(kind: str, scope: _Scope, replaced: Sequence[tuple[Node, str]], way: int | None) -> Edit:
+def _edit(kind: str, scope: _Scope, replaced: Sequence[tuple[Node, str]]) -> Edit:
     """The edit that makes each of these nodes another text; it is quoted with as much around it as tells which one."""
     first, last = replaced[0][0], replaced[-1][0]
     shown = first
@@ -253,8 +263,9 @@ def _edit(kind: str, scope: _Scope, replaced: Sequence[tuple[Node, str]], way: i
         new = new[: one.start_byte - start] + text + new[one.end_byte - start :]
     changes = []
     for one, text in replaced:
-        its = way if way is not None else _REFERENCE if _is_reference(one, scope) else _VALUE
-        changes.append(Change(one.start_byte, one.end_byte, text, its))
+        way = _REFERENCE if _is_reference(one, scope) else _VALUE
+        way = _POINTER if one.parent.type == "subscript_expression" and _holds(one, "argument") else way
+        changes.append(Change(one.start_byte, one.end_byte, text, way))
     new = " ".join(re.sub(r"//[^\n]*", " ", new).split())
     return Edit(scope.source.file, line_of(first), kind, _code(shown), new, tuple(changes))
 
@@ -285,7 +296,7 @@ def _others(node: Node, scope: _Scope, is_reference: bool) -> Iterator[tuple[str
             yield "constant", "0.0f"
     elif node.type == "conditional_expression":
         condition, yes, no = (scope.code(node.child_by_field_name(one)) for one in _TERNARY)
-        yield from (("condition", one) for one in (yes, no, f"({condition}) ? ({no}) : ({yes})"))
+        yield from (("condition", one) for one in (yes, no, f"({condition}) ? {_bracketed(no)} : {_bracketed(yes)}"))
     elif node.type == "call_expression":
         yield from _of_call(node, scope)
     elif node.type == "subscript_expression":
@@ -318,12 +329,12 @@ def _of_operator(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
         return
     for other in _OPERATORS.get(operator, "").split():
         if other != "%" or is_whole:
-            bracketed = (f"({one})", f"({two})") if _PRECEDENCE.get(other, 0) == 2 else (one, f"({two})")
-            yield "operator", f"{bracketed[0]} {other} {bracketed[1]}"
+            first = _bracketed(one) if _PRECEDENCE.get(other, 0) == 2 else one
+            yield "operator", f"{first} {other} {_bracketed(two)}"
     kind = {"*": "factor", "/": "factor"}.get(operator, "condition" if operator in ("&&", "||") else "term")
     yield from ((kind, side) for side in (one, two))
     if operator in ("-", "/"):
-        yield "operator", f"({two}) {operator} ({one})"
+        yield "operator", f"{_bracketed(two)} {operator} {_bracketed(one)}"
     for inner, is_left in ((left, True), (right, False)):
         bare = inner.named_children[0] if inner.type == "parenthesized_expression" else inner
         if bare.type == "binary_expression" and {_operator(bare), operator} <= {*_PRECEDENCE}:
@@ -347,6 +358,8 @@ def _of_name(node: Node, scope: _Scope, is_reference: bool) -> Iterator[tuple[st
     if not mine:
         return
     same = [one for one, kind in names.items() if kind == mine and one != name]
+    if is_reference:
+        same = [one for one in same if scope.as_declared.get(one) == scope.as_declared.get(name, "?")]
     yield from (("name", one) for one in same)
     if mine == "bool":
         yield "condition", f"!{name}"
@@ -378,7 +391,7 @@ def _of_call(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
         if one.name != base and _types_of(one) == _types_of(mine):
             yield "function", f"{one.name}{'<' * bool(more)}{more}{given}"
     if node.parent.type != "expression_statement":
-        yield from (("function", f"({_code(one)})") for one in arguments.named_children)
+        yield from (("function", _bracketed(_code(one))) for one in arguments.named_children)
 
 
 def _types_of(function: Function) -> list[str]:
@@ -482,4 +495,5 @@ def _switch(old: str, kept: str, changes: Sequence[tuple[int, Change]]) -> str:
     for number, one in changes:
         kind = f"decltype(({old}))" if one.way == _REFERENCE else f"edited_type<decltype(({old}))>"
         made += f"\n{CHOSEN} == {number} ? static_cast<{kind}>({one.new}) :\n"
-    return f"({made}({kept}))"
+    whole = f"({made}{_bracketed(kept)})"
+    return f"(+{whole})" if changes[0][1].way == _POINTER else whole
