@@ -258,7 +258,8 @@ def _report(
         if in_kernels:
             inside = failing_cases.at_failures(console, in_kernels, workers.checked, options.seed, test.built_of)
             ops = getattr(workers.checked, "ops", None)
-            inside = tried_edits.with_edits(console, verdicts, inside, ops, options.seed, test.built_of)
+            alone = [case for case in test.cases(options.variant) if case.part in sound]
+            inside = tried_edits.with_edits(console, verdicts, inside, ops, options.seed, test.built_of, alone)
         failing_cases.print_diagnosis(console, verdicts, inside, options.all, test.built_of, sound)
         told = failing_cases.told_of(verdicts, inside, test.built_of)
     else:

@@ -19,7 +19,6 @@ from pathlib import Path
 from rich.console import Console
 from torch import Tensor
 
-from common.cli.failing_cases import recognized
 from common.cli.runner import RunnerOperators
 from common.compiling.gaps import functions_behind, with_own_headers
 from common.compiling.objects import CompilerFailed, compile_objects, link
@@ -31,20 +30,20 @@ from common.compiling.runner import runner_program
 from common.compiling.toolchain import ToolchainError
 from common.console.files import write_whole
 from common.console.paths import build_root
-from common.console.terminal import working
-from common.console.words import counted
+from common.console.terminal import say, working
+from common.diagnosis.diagnose import Diagnosis
 from common.diagnosis.single_edits import HEADER, KINDS, Edit, edits_in, switched
-from common.inspect.checked_run import small_size_of
+from common.inspect.checked_run import small_size, small_size_of
 from common.inspect.findings.model import EDIT, Finding, Group, grouped
 from common.inspect.findings.report import made_in
 from common.inspect.own_lines import own_lines
 from common.inspect.source_lines import Place
 from common.reference.bounds import max_error_of
-from common.source.reader import Source, read
+from common.source.reader import read
 from common.testing.calling import Around, CallFailed, InProcess, poisoned_memory
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.case_choice import full_name
-from common.testing.failures import failed, failed_stages, of_first_step
+from common.testing.failures import causes_of, failed, failed_stages, of_first_step
 from common.testing.first_operator import first_operator
 from common.testing.judging import make_inputs, oracle
 from common.testing.runner.process import RunnerProcess, is_available
@@ -55,14 +54,14 @@ OF_AN_INDEX_OR_NUMBER = (
     "out_of_bounds", "misaligned", "uninitialized", "not_stored", "needlessly_stored", "not_read", "not_needed",
     "other_element", "stored_elsewhere", "wrong_result", "wrong_value",
 )  # fmt: skip
-MOST_EDITS = 1500  # of one library
+MOST_EDITS = 800  # of one library
 MOST_BUILDS = 6  # of it: what does not compile is left out, and then it is compiled again
 MOST_SECONDS = 8.0  # of the processors, for one part's edits
-CALL_SECONDS, PATIENCE = 3.0, "0.1"  # for one call of a small case: an edit may make a loop endless
+PATIENCE = "0.1"  # seconds of a small case without progress: an edit may make a loop endless
 MOST_HELPING = 40  # edits that are tried in further cases
 MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
 MOST_SAID = 2
-MOST_PASSING = 12  # passing cases that an edit must leave so
+MOST_PASSING, MOST_OF_OTHERS = 8, 2  # passing cases that an edit must leave so, of the part and of each other one
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(error|required)")
 
 
@@ -73,42 +72,71 @@ def with_edits(
     ops: Operators | None,
     seed: int,
     built_of: Mapping[str, Sequence[str]],
+    sound: Sequence[Case] = (),
 ) -> dict[str, list[Group]]:
-    """The findings inside failing cases, part -> findings; where one edit makes a part's failing cases pass, that is the
-    part's first.
+    """The findings inside failing cases, part -> findings; an edit that makes a part's failing cases pass is its first,
+    and of its verdicts then only what was measured is left.
 
-    It is looked for in the first part, not built of another one that fails, whose failure no known mistake explains and
-    no barrier. Without `ops`, which say what the kernels are compiled of, nothing is looked for.
+    It is looked for in the first part, not built of another one that fails, whose failures no known mistake and no
+    barrier explain. Without `ops`, which say what the kernels are compiled of, nothing is looked for. Cases that pass,
+    and the `sound` ones, of stages that were tested alone, must pass with the edit as well.
     """
     wrong = {one.case.part for one in verdicts if failed(one)}
-    for part, groups in inside.items():
-        every = [one for one in verdicts if one.case.part == part]
-        if failed_stages(part, wrong, built_of) or recognized(every) or ops is None or not is_available():
+    for part, groups in inside.items() if ops is not None and is_available() else ():
+        failures = [one for one in verdicts if one.case.part == part and failed(one)]
+        if failed_stages(part, wrong, built_of) or _is_explained(failures):
             continue
         if any(one.kind not in OF_AN_INDEX_OR_NUMBER for one in groups):
             continue
-        with working(console, f"{part}: trying single edits of your code ..."):
-            found = _tried(every, groups, ops, seed)
-        return {**inside, part: [*grouped([("", [found])]), *groups]} if found else dict(inside)
+        passing = _chosen([*(one.case for one in verdicts if one.ok), *sound], part, seed)
+        try:
+            with working(console, f"{part}: trying single edits of your code ..."):
+                found = _tried(failures, passing, groups, ops, seed)
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            # the report is worth more than what could be added to it
+            say(console, f"{part}: edits could not be tried: {type(error).__name__}: {error}", "dim")
+            found = None
+        if not found:
+            break  # it takes as long for each part
+        for one in failures:
+            one.found = Diagnosis(where=one.found.where)
+        return {**inside, part: [*grouped([("", [found])]), *groups]}
     return dict(inside)
 
 
-def _tried(verdicts: Sequence[Verdict], groups: Sequence[Group], ops: Operators, seed: int) -> Finding | None:
-    failures = [one for one in of_first_step([one for one in verdicts if failed(one)]) if not one.case.python]
-    failures = [one for one in failures if one.status in (FAIL, ERROR) and not one.is_endless]
-    failures.sort(key=lambda one: one.elements)
-    if not failures or small_size_of(failures[0]) is None:
+def _is_explained(failures: Sequence[Verdict]) -> bool:
+    """Whether a known mistake explains all of them, for certain."""
+    first = of_first_step(failures)
+    cause = causes_of(first)[0]
+    return cause.is_recognized and len(cause.verdicts) == len(first)
+
+
+def _tried(
+    failures: Sequence[Verdict], passing: Sequence[Case], groups: Sequence[Group], ops: Operators, seed: int
+) -> Finding | None:
+    small = [one for one in failures if one.status in (FAIL, ERROR) and not one.is_endless and not one.case.python]
+    small = sorted((one for one in small if small_size_of(one) is not None), key=lambda one: one.elements)
+    if not small:
         return None
-    operator = first_operator(failures[0].case, seed)
+    operator = first_operator(small[0].case, seed)
     suspects = {(one.file, one.line): number for number, one in enumerate(_suspects(groups))}
     library = next((one for one in ops.libraries if operator in one.operators), None)
     with contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded):
-        build = library and _Build.of(ops, library, operator, suspects)
-        if build:
+        if build := library and _Build.of(ops, library, operator, suspects):
             with build.trials() as trials:
-                passing = sorted((one for one in verdicts if one.ok), key=lambda one: one.elements)[:MOST_PASSING]
-                return _found(build, trials, failures, passing, seed, suspects)
+                edits = _helping(build, trials, [*(one.case for one in small), *passing], seed)
+            return _said(edits, small, len(failures), suspects)
     return None
+
+
+def _chosen(cases: Sequence[Case], part: str, seed: int) -> list[Case]:
+    """Of each part a few small ones, of this part more."""
+    sized = {case: size for case in cases if not case.python and (size := small_size(case, seed)) is not None}
+    found = []
+    for one in dict.fromkeys(case.part for case in sized):
+        every = sorted((case for case in sized if case.part == one), key=sized.get)
+        found += every[: MOST_PASSING if one == part else MOST_OF_OTHERS]
+    return found
 
 
 def _suspects(groups: Iterable[Group]) -> list[Place]:
@@ -139,7 +167,7 @@ class _Build:
         every = []
         for file, source in sources.items():
             every += edits_in(source, functions, own_lines(str(file)))
-        every.sort(key=lambda one: (one.kind == "more", suspects.get((one.file, one.line), 99), KINDS.index(one.kind)))
+        every.sort(key=lambda one: _rank(one, suspects))
         edits = dict(enumerate(every[:MOST_EDITS], 1))
         if not edits:
             return None
@@ -180,20 +208,26 @@ class _Build:
             yield every
 
 
+def _rank(edit: Edit, suspects: Mapping[tuple[str, int], int]) -> tuple[int, int, int]:
+    """The smallest first: edits of lines that are suspected, and kinds of which there are few."""
+    rank, kind = suspects.get((edit.file, edit.line)), KINDS.index(edit.kind)
+    tier = (0 if edit.kind != "more" else 2) if rank is not None else max(1, kind - KINDS.index("constant") + 2)
+    return tier, rank or 0, kind
+
+
 def _written(folder: Path, file: Path, text: str) -> Path:
     write_whole(folder / file.name, text)
     return folder / file.name
 
 
 def _compiled(plan: Plan) -> None:
-    """Compiles and links it, without what is for the student: no optimization, nothing watched, no lines."""
+    """Compiles and links it, without what is for the student: little optimization, nothing watched, no lines."""
     jobs, linker_flags = plan.for_simulator()
     quick = re.compile(r"-O\d|-g\d|-f(?:no-)?sanitize.*|-W.*")
     mine = {one.stem for one in plan.place.kernels}
-    jobs = [
-        (source, [*(flag for flag in flags if not quick.match(flag)), "-O0", "-w"]) if source.name.split(".")[0] in mine else (source, flags)
-        for source, flags in jobs
-    ]
+    for number, (source, flags) in enumerate(jobs):
+        if source.name.split(".")[0] in mine:
+            jobs[number] = source, [*(flag for flag in flags if not quick.match(flag)), "-Og", "-w"]
     link(compile_objects(jobs), linker_flags, plan.library)
 
 
@@ -204,15 +238,11 @@ def _not_compiling(log: str, at: Mapping[str, Mapping[int, int]]) -> Iterator[in
             yield number
 
 
-class _Process(RunnerProcess):
-    call_seconds = CALL_SECONDS
-
-
 class _Trial:
     """A process in which edits run, one at a time."""
 
     def __init__(self, build: _Build, program: Path, patience: str) -> None:
-        self.process = _Process(program, [build.library.path], {"SIMULATOR_TIMEOUT": patience})
+        self.process = RunnerProcess(program, [build.library.path], {"SIMULATOR_TIMEOUT": patience})
         self._caller = InProcess(RunnerOperators(*build.operators, [build.library], self.process))
         self._seconds = 0.0
 
@@ -263,19 +293,11 @@ def _runs(case: Case, seed: int) -> Iterator[_Run]:
         yield _Run(case, draw, inputs, *oracle(case, inputs))
 
 
-def _found(
-    build: _Build,
-    trials: Sequence[_Trial],
-    failures: Sequence[Verdict],
-    passing: Sequence[Verdict],
-    seed: int,
-    suspects: Mapping,
-) -> Finding | None:
-    first = next((run for run in _runs(failures[0].case, seed) if not trials[0].is_right(0, run)), None)
-    if first is None:  # the mistake does not show here
-        return None
-    left = iter(build.edits)
-    helping: list[int] = []
+def _helping(build: _Build, trials: Sequence[_Trial], cases: Sequence[Case], seed: int) -> list[Edit]:
+    """The edits with which all these cases pass, of which the first one fails without."""
+    *quick, patient = trials
+    first = next((run for run in _runs(cases[0], seed) if not patient.is_right(0, run)), None)
+    left, helping = iter(build.edits if first else ()), []
 
     def work(trial: _Trial) -> None:
         for number in left:
@@ -284,37 +306,31 @@ def _found(
             if trial.is_right(number, first):
                 helping.append(number)
 
-    *quick, patient = trials
     with ThreadPoolExecutor(len(quick)) as pool:
         list(pool.map(work, quick))
-    confirmed = sorted(helping)
-    for case in [one.case for one in (*failures, *passing)]:
-        if len({build.edits[number].line for number in confirmed}) == 0:
-            return None
+    helping.sort()
+    for case in cases if helping else ():
         runs = list(_runs(case, seed))
-        confirmed = [number for number in confirmed if all(patient.is_right(number, run) for run in runs)]
-    return _said([build.edits[number] for number in confirmed], failures, suspects)
+        helping = [number for number in helping if all(patient.is_right(number, run) for run in runs)]
+        if not helping or patient.seconds > MOST_SECONDS:
+            return []
+    return [build.edits[number] for number in helping]
 
 
-def _said(edits: Sequence[Edit], failures: Sequence[Verdict], suspects: Mapping) -> Finding | None:
-    """What to say of edits that all help."""
+def _said(edits: Sequence[Edit], failures: Sequence[Verdict], count: int, suspects: Mapping) -> Finding | None:
+    """What to say of edits with which these of `count` failures pass: of one or two lines, the likeliest first."""
     lines: dict[tuple[str, int], Edit] = {}
-    for one in sorted(edits, key=lambda one: (KINDS.index(one.kind), len(one.new))):
+    for one in sorted(edits, key=lambda one: (KINDS.index(one.kind), len(one.says))):
         lines.setdefault((one.file, one.line), one)
     if not 0 < len(lines) <= MOST_LINES:
         return None
-    told = sorted(lines.values(), key=lambda one: suspects.get((one.file, one.line), 99))[:MOST_SAID]
-    part, count = failures[0].case.part, len(failures)
-    every = f"all {count} failing cases of {part} pass" if count > 1 else f"{full_name(failures[0].case)} passes"
-    words = [_words(one, f"line {one.line}") for one in told]
-    text = f"{words[0][0].upper()}{words[0][1:]}, {every}." + "".join(f" So they do {one}." for one in words[1:])
-    places = tuple(Place(one.file, one.line) for one in told)
-    return Finding(EDIT, variable=part, detail=text, lines=places, singled=True, count=1)
-
-
-def _words(one: Edit, where: str) -> str:
-    if one.kind == "statement":
-        return f"without `{one.old}` in {where}"
-    if one.kind == "order":
-        return f"with `{one.new}` in place of `{one.old}`, the other order, in {where}"
-    return f"with `{one.new}` in place of `{one.old}` in {where}"
+    first, *more = sorted(lines.values(), key=lambda one: suspects.get((one.file, one.line), len(suspects)))
+    part = failures[0].case.part
+    passes = f"all {count} failing cases of {part} pass" if count > 1 else f"{full_name(failures[0].case)} passes"
+    if count > len(failures):
+        passes = f"{len(failures)} of the {count} failing cases of {part} pass; the others were not tried"
+    text = f"{first.says}, {passes}."
+    for one in more[: MOST_SAID - 1]:
+        text += f" So {'they do' if count > 1 else 'it does'} {one.says} in line {one.line}."
+    places = tuple(Place(one.file, one.line) for one in (first, *more[: MOST_SAID - 1]))
+    return Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True)
