@@ -61,7 +61,7 @@ PATIENCE = "0.1"  # seconds of a small case without progress: an edit may make a
 MOST_HELPING = 40  # edits that are tried in further cases
 MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
 MOST_SAID = 2
-MOST_PASSING, MOST_OF_OTHERS = 8, 2  # passing cases that an edit must leave so, of the part and of each other one
+MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases that an edit must leave so, of the part and of each other one
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(error|required)")
 
 
@@ -130,12 +130,13 @@ def _tried(
 
 
 def _chosen(cases: Sequence[Case], part: str, seed: int) -> list[Case]:
-    """Of each part a few small ones, of this part more."""
+    """Of each part a few of the smallest and largest of the small ones, of this part more."""
     sized = {case: size for case in cases if not case.python and (size := small_size(case, seed)) is not None}
     found = []
     for one in dict.fromkeys(case.part for case in sized):
         every = sorted((case for case in sized if case.part == one), key=sized.get)
-        found += every[: MOST_PASSING if one == part else MOST_OF_OTHERS]
+        most = MOST_PASSING if one == part else MOST_OF_OTHERS
+        found += dict.fromkeys([*every[:most], *every[-most:]])
     return found
 
 

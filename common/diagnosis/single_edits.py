@@ -215,7 +215,7 @@ def _way(node: Node, scope: _Scope) -> int:
 def _edits(node: Node, scope: _Scope) -> Iterator[Edit]:
     """Those of an expression."""
     if node.type.endswith(("_expression", "literal", "identifier")) and scope.code(node):
-        if _way(node, scope) == _VALUE or node.type in _LEAF:
+        if _way(node, scope) == _VALUE or node.type in (*_LEAF, "subscript_expression"):
             yield from (_edit(kind, scope, [(node, new)]) for kind, new in _others(node, scope))
         yield from (_edit(kind, scope, several) for kind, several in _exchanged(node, scope))
 
@@ -224,10 +224,14 @@ def _edit(kind: str, scope: _Scope, replaced: Sequence[tuple[Node, str]]) -> Edi
     """The edit that makes each of these nodes another text; it is quoted with as much around it as tells which one."""
     (first, _), (last, _) = replaced[0], replaced[-1]
     line, shown = scope.source.lines[line_of(first) - 1].split("//")[0], first
-    while shown.end_byte < last.end_byte or (
-        len(replaced) == 1
-        and shown.parent.type.endswith("_expression")
-        and len(re.findall(rf"(?<!\w){re.escape(text_of(shown))}(?!\w)", line)) > 1
+    while (
+        shown.end_byte < last.end_byte
+        or shown.type == "argument_list"
+        or (
+            len(replaced) == 1
+            and shown.parent.type.endswith("_expression")
+            and len(re.findall(rf"(?<!\w){re.escape(text_of(shown))}(?!\w)", line)) > 1
+        )
     ):
         shown = shown.parent
     new, start = text_of(shown), shown.start_byte
@@ -258,7 +262,8 @@ def _others(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
     elif node.type == "conditional_expression":
         fields = ("condition", "consequence", "alternative")
         condition, yes, no = (_bracketed(scope.code(node.child_by_field_name(one))) for one in fields)
-        yield from (("condition", one) for one in (yes, no, f"{condition} ? {no} : {yes}"))
+        yield from (("condition", scope.code(node.child_by_field_name(one))) for one in fields[1:])
+        yield "condition", f"{condition} ? {no} : {yes}"
     elif node.type == "call_expression" and outer.type != "expression_statement":
         yield from _of_call(node, scope)
     elif node.type == "subscript_expression" and node.named_children[0].type == "subscript_expression":
