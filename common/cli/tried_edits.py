@@ -43,7 +43,7 @@ from common.source.reader import read
 from common.testing.calling import Around, CallFailed, InProcess, poisoned_memory
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.case_choice import full_name
-from common.testing.failures import causes_of, failed, failed_stages, of_first_step
+from common.testing.failures import TELLING, causes_of, failed, failed_stages, of_first_step
 from common.testing.first_operator import first_operator
 from common.testing.judging import make_inputs, oracle
 from common.testing.runner.process import RunnerProcess, is_available
@@ -77,38 +77,47 @@ def with_edits(
     """The findings inside failing cases, part -> findings; an edit that makes a part's failing cases pass is its first,
     and of its verdicts then only what was measured is left.
 
-    It is looked for in the first part, not built of another one that fails, whose failures no known mistake and no
-    barrier explain. Without `ops`, which say what the kernels are compiled of, nothing is looked for. Cases that pass,
-    and the `sound` ones, of stages that were tested alone, must pass with the edit as well.
+    It is looked for in the `undecided` part; without `ops`, which say what the kernels are compiled of, in none. Cases
+    that pass, and the `sound` ones, of stages that were tested alone, must pass with the edit as well.
     """
+    part = undecided(verdicts, inside, built_of) if ops is not None and is_available() else None
+    if part is None:
+        return dict(inside)
+    failures = [one for one in verdicts if one.case.part == part and failed(one)]
+    passing = _chosen([*(one.case for one in verdicts if one.ok), *sound], part, seed)
+    try:
+        with working(console, f"{part}: trying single edits of your code ..."):
+            found = _tried(failures, passing, inside[part], ops, seed)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # the report is worth more than what could be added to it
+        say(console, f"{part}: edits could not be tried: {type(error).__name__}: {error}", "dim")
+        found = None
+    for one in failures if found else ():
+        one.found = Diagnosis(where=one.found.where)
+    return {**inside, part: [*grouped([("", [found])] if found else []), *inside[part]]}
+
+
+def undecided(
+    verdicts: Sequence[Verdict], inside: Mapping[str, list[Group]], built_of: Mapping[str, Sequence[str]]
+) -> str | None:
+    """The first part that was looked at, not built of another one that fails, whose failures neither a known mistake
+    nor a barrier explains. One only: each takes as long."""
     wrong = {one.case.part for one in verdicts if failed(one)}
-    for part, groups in inside.items() if ops is not None and is_available() else ():
+    for part, groups in inside.items():
         failures = [one for one in verdicts if one.case.part == part and failed(one)]
-        if failed_stages(part, wrong, built_of) or _is_explained(failures):
+        if failed_stages(part, wrong, built_of) or not failures or _is_explained(failures):
             continue
-        if any(one.kind not in OF_AN_INDEX_OR_NUMBER for one in groups):
-            continue
-        passing = _chosen([*(one.case for one in verdicts if one.ok), *sound], part, seed)
-        try:
-            with working(console, f"{part}: trying single edits of your code ..."):
-                found = _tried(failures, passing, groups, ops, seed)
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-            # the report is worth more than what could be added to it
-            say(console, f"{part}: edits could not be tried: {type(error).__name__}: {error}", "dim")
-            found = None
-        if not found:
-            break  # it takes as long for each part
-        for one in failures:
-            one.found = Diagnosis(where=one.found.where)
-        return {**inside, part: [*grouped([("", [found])]), *groups]}
-    return dict(inside)
+        if all(one.kind in OF_AN_INDEX_OR_NUMBER for one in groups):
+            return part
+    return None
 
 
 def _is_explained(failures: Sequence[Verdict]) -> bool:
-    """Whether a known mistake explains all of them, for certain."""
+    """Whether a known mistake explains them for certain: no output that is large enough to show one is left open."""
     first = of_first_step(failures)
     cause = causes_of(first)[0]
-    return cause.is_recognized and len(cause.verdicts) == len(first)
+    is_open = any(one.status == FAIL and one.elements >= TELLING and not one.found.possible for one in first)
+    return cause.is_recognized and not is_open
 
 
 def _tried(

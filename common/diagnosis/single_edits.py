@@ -226,7 +226,7 @@ def _edit(kind: str, scope: _Scope, replaced: Sequence[tuple[Node, str]]) -> Edi
     line, shown = scope.source.lines[line_of(first) - 1].split("//")[0], first
     while (
         shown.end_byte < last.end_byte
-        or shown.type == "argument_list"
+        or shown.type in ("argument_list", "number_literal")
         or (
             len(replaced) == 1
             and shown.parent.type.endswith("_expression")
