@@ -21,6 +21,7 @@ from torch import Tensor
 
 from common.cli.runner import RunnerOperators
 from common.compiling.gaps import functions_behind, with_own_headers
+from common.compiling.locking import locked
 from common.compiling.objects import CompilerFailed, compile_objects, link
 from common.compiling.operators import Library, Operators
 from common.compiling.plan import Plan, plans_of
@@ -62,7 +63,7 @@ MOST_HELPING = 40  # edits that are tried in further cases
 MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
 MOST_SAID = 2
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases that an edit must leave so, of the part and of each other one
-_ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(error|required)")
+_ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
 
 
 def with_edits(
@@ -123,18 +124,20 @@ def _is_explained(failures: Sequence[Verdict]) -> bool:
 def _tried(
     failures: Sequence[Verdict], passing: Sequence[Case], groups: Sequence[Group], ops: Operators, seed: int
 ) -> Finding | None:
-    small = [one for one in failures if one.status in (FAIL, ERROR) and not one.is_endless and not one.case.python]
-    small = sorted((one for one in small if small_size_of(one) is not None), key=lambda one: one.elements)
+    wrong = [one for one in failures if one.status in (FAIL, ERROR)]
+    small = [one for one in wrong if not one.is_endless and not one.case.python and small_size_of(one) is not None]
+    small.sort(key=lambda one: (one.elements < TELLING, one.elements))
     if not small:
         return None
     operator = first_operator(small[0].case, seed)
     suspects = {(one.file, one.line): number for number, one in enumerate(_suspects(groups))}
     library = next((one for one in ops.libraries if operator in one.operators), None)
-    with contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded):
+    cannot = contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded)
+    with cannot, locked(build_root() / "edits" / ops.task):
         if build := library and _Build.of(ops, library, operator, suspects):
             with build.trials() as trials:
                 edits = _helping(build, trials, [*(one.case for one in small), *passing], seed)
-            return _said(edits, small, len(failures), suspects)
+            return _said(edits, small, len(wrong), suspects)
     return None
 
 
@@ -243,7 +246,7 @@ def _compiled(plan: Plan) -> None:
 
 def _not_compiling(log: str, at: Mapping[str, Mapping[int, int]]) -> Iterator[int]:
     """The edits that the compiler's errors are about."""
-    for file, line, _ in _ERROR.findall(log):
+    for file, line in _ERROR.findall(log):
         if number := at.get(file, {}).get(int(line)):
             yield number
 
@@ -328,7 +331,7 @@ def _helping(build: _Build, trials: Sequence[_Trial], cases: Sequence[Case], see
 
 
 def _said(edits: Sequence[Edit], failures: Sequence[Verdict], count: int, suspects: Mapping) -> Finding | None:
-    """What to say of edits with which these of `count` failures pass: of one or two lines, the likeliest first."""
+    """What to say of edits with which these of `count` failures pass: in one or two lines, the likeliest first."""
     lines: dict[tuple[str, int], Edit] = {}
     for one in sorted(edits, key=lambda one: (KINDS.index(one.kind), len(one.says))):
         lines.setdefault((one.file, one.line), one)
