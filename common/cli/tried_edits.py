@@ -105,7 +105,7 @@ def undecided(
     nor a barrier explains. One only: each takes as long."""
     wrong = {one.case.part for one in verdicts if failed(one)}
     for part, groups in inside.items():
-        failures = [one for one in verdicts if one.case.part == part and failed(one)]
+        failures = [one for one in verdicts if one.case.part == part and failed(one) and not one.case.python]
         if failed_stages(part, wrong, built_of) or not failures or _is_explained(failures):
             continue
         if all(one.kind in OF_AN_INDEX_OR_NUMBER for one in groups):

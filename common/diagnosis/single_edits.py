@@ -291,6 +291,8 @@ def _of_operator(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
     if operator[0] in "<>=!":
         return
     yield from (("part", side) for side in (one, two))
+    if operator == "-" and not scope.is_whole(node):
+        yield from (("function", f"{exponential}({one} - {two})") for exponential in ("expf", "exp2f"))
     if operator in "-/":
         yield "operator", f"{_bracketed(two)} {operator} {_bracketed(one)}"
     for inner in (left, right):
