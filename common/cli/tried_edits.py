@@ -58,10 +58,12 @@ OF_AN_INDEX_OR_NUMBER = (
 MOST_EDITS = 800  # of one library
 MOST_BUILDS = 6  # of it: what does not compile is left out, and then it is compiled again
 MOST_SECONDS = 8.0  # of the processors, for one part's edits
-PATIENCE = "0.1"  # seconds of a small case without progress: an edit may make a loop endless
+PATIENCE, LEAST_PATIENCE = 3.0, 0.02  # seconds that a kernel may work without progress
+MOST_FIRST = 3  # failing cases, of which the first whose output is wrong here, too, is the one that all edits run on
 MOST_HELPING = 40  # edits that are tried in further cases
 MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
 MOST_SAID = 2
+TOLD_FIRST = ("comparison", "condition", "brackets", "operator", "name", "names", "constant")  # of edits in one line
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases that an edit must leave so, of the part and of each other one
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
 
@@ -114,11 +116,11 @@ def undecided(
 
 
 def _is_explained(failures: Sequence[Verdict]) -> bool:
-    """Whether a known mistake explains them for certain: no output that is large enough to show one is left open."""
+    """Whether a known mistake explains them for certain: every output that is large enough to show it equals its."""
     first = of_first_step(failures)
     cause = causes_of(first)[0]
-    is_open = any(one.status == FAIL and one.elements >= TELLING and not one.found.possible for one in first)
-    return cause.is_recognized and not is_open
+    large = [one for one in first if one.status == FAIL and one.elements >= TELLING]
+    return cause.is_recognized and all(cause.says in one.found.possible.values() for one in large)
 
 
 def _tried(
@@ -135,8 +137,8 @@ def _tried(
     cannot = contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded)
     with cannot, locked(build_root() / "edits" / ops.task):
         if build := library and _Build.of(ops, library, operator, suspects):
-            with build.trials() as trials:
-                edits = _helping(build, trials, [*(one.case for one in small), *passing], seed)
+            with poisoned_memory():  # for all threads: it is the process's
+                edits = _helping(build, [one.case for one in small], passing, seed)
             return _said(edits, small, len(wrong), suspects)
     return None
 
@@ -209,17 +211,6 @@ class _Build:
                 return cls((ops.task, "edits"), its, edits)
         return None
 
-    @contextlib.contextmanager
-    def trials(self) -> Iterator[list[_Trial]]:
-        """As many as there are processors, and a patient one."""
-        with contextlib.ExitStack() as stack:
-            every = [_Trial(self, runner_program(), PATIENCE) for _ in range(min(2, os.cpu_count() or 1))]
-            every.append(_Trial(self, runner_program(), "3"))
-            for one in every:
-                stack.callback(one.process.close)
-            stack.enter_context(poisoned_memory())  # for all of them: it is the process's
-            yield every
-
 
 def _rank(edit: Edit, suspects: Mapping[tuple[str, int], int]) -> tuple[int, int, int]:
     """The smallest first: edits of lines that are suspected, and kinds of which there are few."""
@@ -252,10 +243,11 @@ def _not_compiling(log: str, at: Mapping[str, Mapping[int, int]]) -> Iterator[in
 
 
 class _Trial:
-    """A process in which edits run, one at a time."""
+    """A process in which edits run, one at a time; `patience`: seconds that a kernel may work without progress."""
 
-    def __init__(self, build: _Build, program: Path, patience: str) -> None:
-        self.process = RunnerProcess(program, [build.library.path], {"SIMULATOR_TIMEOUT": patience})
+    def __init__(self, build: _Build, patience: float) -> None:
+        environment = {"SIMULATOR_TIMEOUT": f"{patience:g}"}
+        self.process = RunnerProcess(runner_program(), [build.library.path], environment)
         self._caller = InProcess(RunnerOperators(*build.operators, [build.library], self.process))
         self._seconds = 0.0
 
@@ -306,34 +298,43 @@ def _runs(case: Case, seed: int) -> Iterator[_Run]:
         yield _Run(case, draw, inputs, *oracle(case, inputs))
 
 
-def _helping(build: _Build, trials: Sequence[_Trial], cases: Sequence[Case], seed: int) -> list[Edit]:
-    """The edits with which all these cases pass, of which the first one fails without."""
-    *quick, patient = trials
-    first = next((run for run in _runs(cases[0], seed) if not patient.is_right(0, run)), None)
-    left, helping = iter(build.edits if first else ()), []
+def _helping(build: _Build, failing: Sequence[Case], passing: Sequence[Case], seed: int) -> list[Edit]:
+    """The edits with which all these cases pass."""
+    with contextlib.ExitStack() as stack:
+        patient = _Trial(build, PATIENCE)
+        stack.callback(patient.process.close)
+        wrong = [run for case in failing[:MOST_FIRST] for run in _runs(case, seed) if not patient.is_right(0, run)]
+        # an edit may make a loop endless
+        quick = [_Trial(build, max(LEAST_PATIENCE, 3 * patient.seconds)) for _ in range(min(2, os.cpu_count() or 1))]
+        for one in quick:
+            stack.callback(one.process.close)
+        if (first := next((run for run in wrong if not quick[0].is_right(0, run)), None)) is None:
+            return []  # it depends on what memory holds
+        left, helping = iter(build.edits), []
 
-    def work(trial: _Trial) -> None:
-        for number in left:
-            if sum(one.seconds for one in trials) > MOST_SECONDS or len(helping) > MOST_HELPING:
-                return
-            if trial.is_right(number, first):
-                helping.append(number)
+        def work(trial: _Trial) -> None:
+            for number in left:
+                if sum(one.seconds for one in quick) > MOST_SECONDS or len(helping) > MOST_HELPING:
+                    return
+                if trial.is_right(number, first):
+                    helping.append(number)
 
-    with ThreadPoolExecutor(len(quick)) as pool:
-        list(pool.map(work, quick))
-    helping.sort()
-    for case in cases if helping else ():
-        runs = list(_runs(case, seed))
-        helping = [number for number in helping if all(patient.is_right(number, run) for run in runs)]
-        if not helping or patient.seconds > MOST_SECONDS:
-            return []
+        with ThreadPoolExecutor(len(quick)) as pool:
+            list(pool.map(work, quick))
+        helping.sort()
+        for case in (*failing, *passing) if helping else ():
+            runs = list(_runs(case, seed))
+            helping = [number for number in helping if all(patient.is_right(number, run) for run in runs)]
+            if not helping or patient.seconds > MOST_SECONDS:
+                return []
     return [build.edits[number] for number in helping]
 
 
 def _said(edits: Sequence[Edit], failures: Sequence[Verdict], count: int, suspects: Mapping) -> Finding | None:
     """What to say of edits with which these of `count` failures pass: in one or two lines, the likeliest first."""
     lines: dict[tuple[str, int], Edit] = {}
-    for one in sorted(edits, key=lambda one: (KINDS.index(one.kind), len(one.says))):
+    order = list(dict.fromkeys([*TOLD_FIRST, *KINDS]))
+    for one in sorted(edits, key=lambda one: (order.index(one.kind), len(one.says))):
         lines.setdefault((one.file, one.line), one)
     if not 0 < len(lines) <= MOST_LINES:
         return None
