@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -55,11 +56,12 @@ OF_AN_INDEX_OR_NUMBER = (
     "out_of_bounds", "misaligned", "uninitialized", "not_stored", "needlessly_stored", "not_read", "not_needed",
     "other_element", "stored_elsewhere", "wrong_result", "wrong_value",
 )  # fmt: skip
-MOST_EDITS = 800  # of one library
+MOST_EDITS = 1200  # of one library
 MOST_BUILDS = 6  # of it: what does not compile is left out, and then it is compiled again
 MOST_SECONDS = 8.0  # of the processors, for one part's edits
 PATIENCE, LEAST_PATIENCE = 3.0, 0.02  # seconds that a kernel may work without progress
-MOST_FIRST = 3  # failing cases, of which the first whose output is wrong here, too, is the one that all edits run on
+MOST_FIRST = 2  # failing cases on which all edits are tried, one after another until few of them help
+MOST_ENDLESS = 3  # edits of one place; others there are not tried then
 MOST_HELPING = 40  # edits that are tried in further cases
 MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
 MOST_SAID = 2
@@ -249,7 +251,7 @@ class _Trial:
         environment = {"SIMULATOR_TIMEOUT": f"{patience:g}"}
         self.process = RunnerProcess(runner_program(), [build.library.path], environment)
         self._caller = InProcess(RunnerOperators(*build.operators, [build.library], self.process))
-        self._seconds = 0.0
+        self._seconds, self.is_endless = 0.0, False  # the latter of the last call
 
     @property
     def seconds(self) -> float:
@@ -265,12 +267,13 @@ class _Trial:
 
     def is_right(self, edit: int, run: _Run) -> bool:
         """Whether a call with this edit (0: none) gives the right output."""
-        start = time.thread_time()
+        start, self.is_endless = time.thread_time(), False
         try:
             self.process.begin()
             self.process.ask(0, "choose_edit", edit)
             called = self._caller.call(run.case, run.inputs, Around(large=run.draw % 2 == 1))
-        except CallFailed:
+        except CallFailed as failed:
+            self.is_endless = failed.is_endless
             self._seconds += self._of_process()
             self.process.end_process()  # what it damaged must not reach the next
             return False
@@ -303,24 +306,31 @@ def _helping(build: _Build, failing: Sequence[Case], passing: Sequence[Case], se
     with contextlib.ExitStack() as stack:
         patient = _Trial(build, PATIENCE)
         stack.callback(patient.process.close)
-        wrong = [run for case in failing[:MOST_FIRST] for run in _runs(case, seed) if not patient.is_right(0, run)]
-        # an edit may make a loop endless
-        quick = [_Trial(build, max(LEAST_PATIENCE, 3 * patient.seconds)) for _ in range(min(2, os.cpu_count() or 1))]
+        some = [run for case in failing[:MOST_FIRST] for run in _runs(case, seed)]
+        wrong = [run for run in some if not patient.is_right(0, run)]
+        least = max(LEAST_PATIENCE, 3 * patient.seconds / len(some))  # an edit may make a loop endless
+        quick = [_Trial(build, least) for _ in range(min(2, os.cpu_count() or 1))]
         for one in quick:
             stack.callback(one.process.close)
-        if (first := next((run for run in wrong if not quick[0].is_right(0, run)), None)) is None:
-            return []  # it depends on what memory holds
-        left, helping = iter(build.edits), []
+        helping: list[int] = []
+        endless: Counter[int] = Counter()  # of what is at one place
 
-        def work(trial: _Trial) -> None:
+        def work(trial: _Trial, left: Iterator[int], run: _Run) -> None:
             for number in left:
                 if sum(one.seconds for one in quick) > MOST_SECONDS or len(helping) > MOST_HELPING:
                     return
-                if trial.is_right(number, first):
+                place = build.edits[number].changes[0].start
+                if endless[place] < MOST_ENDLESS and trial.is_right(number, run):
                     helping.append(number)
+                endless[place] += trial.is_endless
 
-        with ThreadPoolExecutor(len(quick)) as pool:
-            list(pool.map(work, quick))
+        for run in wrong:
+            helping.clear()
+            left = iter(build.edits)
+            with ThreadPoolExecutor(len(quick)) as pool:
+                list(pool.map(lambda trial, left=left, run=run: work(trial, left, run), quick))
+            if len(helping) <= MOST_HELPING:
+                break  # else it depends on what memory holds, or on little
         helping.sort()
         for case in (*failing, *passing) if helping else ():
             runs = list(_runs(case, seed))
