@@ -88,16 +88,19 @@ def with_edits(
     part = undecided(verdicts, inside, built_of) if ops is not None and is_available() else None
     if part is None:
         return dict(inside)
-    failures = [one for one in verdicts if one.case.part == part and failed(one)]
+    failing: dict[str, list[Verdict]] = {part: []}
+    for one in verdicts:
+        if one.status in (FAIL, ERROR):
+            failing.setdefault(one.case.part, []).append(one)
     passing = _chosen([*(one.case for one in verdicts if one.ok), *sound], part, seed)
     try:
         with working(console, f"{part}: trying single edits of your code ..."):
-            found = _tried(failures, passing, inside[part], ops, seed)
+            found, explained = _tried(failing, part, passing, inside[part], ops, seed) or (None, ())
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # the report is worth more than what could be added to it
         say(console, f"{part}: edits could not be tried: {type(error).__name__}: {error}", "dim")
-        found = None
-    for one in failures if found else ():
+        found, explained = None, ()
+    for one in (one for name in explained for one in failing[name]):
         one.found = Diagnosis(where=one.found.where)
     return {**inside, part: [*grouped([("", [found])] if found else []), *inside[part]]}
 
@@ -126,23 +129,37 @@ def _is_explained(failures: Sequence[Verdict]) -> bool:
 
 
 def _tried(
-    failures: Sequence[Verdict], passing: Sequence[Case], groups: Sequence[Group], ops: Operators, seed: int
-) -> Finding | None:
-    wrong = [one for one in failures if one.status in (FAIL, ERROR)]
-    small = [one for one in wrong if not one.is_endless and not one.case.python and small_size_of(one) is not None]
-    small.sort(key=lambda one: (one.elements < TELLING, one.elements))
-    if not small:
+    failing: Mapping[str, Sequence[Verdict]],
+    part: str,
+    passing: Sequence[Case],
+    groups: Sequence[Group],
+    ops: Operators,
+    seed: int,
+) -> tuple[Finding, list[str]] | None:
+    """What is found, and the parts all of whose failing cases pass with it."""
+    small = {name: [one for one in every if _is_quick(one)] for name, every in failing.items()}
+    mine = sorted(small[part], key=lambda one: (one.elements < TELLING, one.elements))
+    if not mine:
         return None
-    operator = first_operator(small[0].case, seed)
+    others = {name: [one.case for one in every] for name, every in small.items() if len(every) == len(failing[name])}
+    others.pop(part, None)
+    operator = first_operator(mine[0].case, seed)
     suspects = {(one.file, one.line): number for number, one in enumerate(_suspects(groups))}
     library = next((one for one in ops.libraries if operator in one.operators), None)
     cannot = contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded)
     with cannot, locked(build_root() / "edits" / ops.task):
         if build := library and _Build.of(ops, library, operator, suspects):
             with poisoned_memory():  # for all threads: it is the process's
-                edits = _helping(build, [one.case for one in small], passing, seed)
-            return _said(edits, small, len(wrong), suspects)
+                edits = _helping(build, [one.case for one in mine], passing, others, seed)
+            return _said(
+                edits, mine, len(failing[part]), suspects, {name: len(every) for name, every in others.items()}
+            )
     return None
+
+
+def _is_quick(one: Verdict) -> bool:
+    """Whether a case is small enough to be run with edits."""
+    return not one.is_endless and not one.case.python and small_size_of(one) is not None
 
 
 def _chosen(cases: Sequence[Case], part: str, seed: int) -> list[Case]:
@@ -301,8 +318,10 @@ def _runs(case: Case, seed: int) -> Iterator[_Run]:
         yield _Run(case, draw, inputs, *oracle(case, inputs))
 
 
-def _helping(build: _Build, failing: Sequence[Case], passing: Sequence[Case], seed: int) -> list[Edit]:
-    """The edits with which all these cases pass."""
+def _helping(
+    build: _Build, failing: Sequence[Case], passing: Sequence[Case], others: Mapping[str, Sequence[Case]], seed: int
+) -> dict[Edit, list[str]]:
+    """The edits with which all these cases pass, each with the other parts whose failing cases all pass as well."""
     with contextlib.ExitStack() as stack:
         patient = _Trial(build, PATIENCE)
         stack.callback(patient.process.close)
@@ -331,30 +350,47 @@ def _helping(build: _Build, failing: Sequence[Case], passing: Sequence[Case], se
                 list(pool.map(lambda trial, left=left, run=run: work(trial, left, run), quick))
             if len(helping) <= MOST_HELPING:
                 break  # else it depends on what memory holds, or on little
-        helping.sort()
         for case in (*failing, *passing) if helping else ():
             runs = list(_runs(case, seed))
             helping = [number for number in helping if all(patient.is_right(number, run) for run in runs)]
             if not helping or patient.seconds > MOST_SECONDS:
-                return []
-    return [build.edits[number] for number in helping]
+                return {}
+
+        def passes(number: int, cases: Sequence[Case]) -> bool:
+            return all(patient.is_right(number, run) for case in cases for run in _runs(case, seed))
+
+        return {
+            build.edits[number]: [part for part, cases in others.items() if passes(number, cases)]
+            for number in sorted(helping)
+        }
 
 
-def _said(edits: Sequence[Edit], failures: Sequence[Verdict], count: int, suspects: Mapping) -> Finding | None:
-    """What to say of edits with which these of `count` failures pass: in one or two lines, the likeliest first."""
+def _said(
+    edits: Mapping[Edit, list[str]],
+    failures: Sequence[Verdict],
+    count: int,
+    suspects: Mapping[tuple[str, int], int],
+    others: Mapping[str, int],
+) -> tuple[Finding, list[str]] | None:
+    """What to say of edits with which these of `count` failures pass: in one or two lines, those first with which most
+    of the `others` pass, by part, too; and these parts."""
     lines: dict[tuple[str, int], Edit] = {}
     order = list(dict.fromkeys([*TOLD_FIRST, *KINDS]))
-    for one in sorted(edits, key=lambda one: (order.index(one.kind), len(one.says))):
+    for one in sorted(edits, key=lambda one: (-len(edits[one]), order.index(one.kind), len(one.says))):
         lines.setdefault((one.file, one.line), one)
     if not 0 < len(lines) <= MOST_LINES:
         return None
-    first, *more = sorted(lines.values(), key=lambda one: suspects.get((one.file, one.line), len(suspects)))
+    by_line = {at: (-len(edits[one]), suspects.get(at, len(suspects))) for at, one in lines.items()}
+    first, *more = (lines[at] for at in sorted(lines, key=by_line.get))
+    more = [one for one in more if edits[one] == edits[first]][: MOST_SAID - 1]
     part = failures[0].case.part
     passes = f"all {count} failing cases of {part} pass" if count > 1 else f"{full_name(failures[0].case)} passes"
     if count > len(failures):
         passes = f"{len(failures)} of the {count} failing cases of {part} pass; the others were not tried"
+    elif edits[first]:
+        passes += f", and {' and '.join(f'all {others[name]} of {name}' if others[name] > 1 else f'that of {name}' for name in edits[first])}"
     text = f"{first.says}, {passes}."
-    for one in more[: MOST_SAID - 1]:
+    for one in more:
         text += f" So {'they do' if count > 1 else 'it does'} {one.says} in line {one.line}."
-    places = tuple(Place(one.file, one.line) for one in (first, *more[: MOST_SAID - 1]))
-    return Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True)
+    places = tuple(Place(one.file, one.line) for one in (first, *more))
+    return Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True), [part, *edits[first]]
