@@ -315,7 +315,9 @@ def print_diagnosis(
     for one in _each_once(hidden)[:MOST_FINDINGS]:
         say(console, f"{part_of[id(one)]}: the checked build also finds: {happened(one.first)}: {brief(one.first)}")
     _print_loops(console, verdicts)
-    if sound and not any(one.kind == EDIT for one in every):
+    if any(one.kind == EDIT for one in every):
+        return
+    if sound:
         say(console, f"\n{', '.join(sound)}: these pass when tested alone. Look first at the calls and their arguments")
     _print_nothing_found(console, inside, verdicts, built_of or {})
 

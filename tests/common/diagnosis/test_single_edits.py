@@ -19,6 +19,8 @@ from common.compiling.variant import Variant
 from common.console.files import write_whole
 from common.console.paths import build_root
 from common.diagnosis.single_edits import edits_in, switched
+from common.inspect.findings.model import EDIT, Finding, grouped
+from common.inspect.source_lines import Place
 from common.source.reader import Source
 from common.testing.judging import judge
 
@@ -135,21 +137,21 @@ LIGHT = ("brackets", "no edit helps")
 )
 def test_the_edit_that_makes_failing_cases_pass_is_told(name: str) -> None:
     planted = PLANTED[name]
-    text, groups = _told(planted)
+    line, groups = _told(planted)
     if not planted.says:
         assert groups == []
         return
     (finding,) = groups[0].findings
     assert re.search(planted.says, finding.detail), finding.detail
-    lines = [number for number, line in enumerate(text.split("\n"), 1) if planted.wrong in line]
-    assert len(finding.lines) == planted.lines and {*lines} <= {one.line for one in finding.lines}
+    assert len(finding.lines) == planted.lines and line in [one.line for one in finding.lines]
 
 
-def _told(planted: Planted) -> tuple[str, Sequence]:
-    """The text with the mistake, and what is found of its part; as if the checked build had found nothing."""
+def _told(planted: Planted) -> tuple[int, Sequence]:
+    """The line with the mistake, and what is found of its part, where the lines up to the mistake were singled out."""
     (source,) = places_of(planted.task, Variant.SOLUTION)[0].kernels
     text = source.read_text()
     assert text.count(planted.right) == 1
+    line = text[: text.index(planted.right)].count("\n") + 1
     text = text.replace(planted.right, planted.wrong)
     label = f"edited_{list(PLANTED.values()).index(planted)}"
     file = build_root() / label / planted.task / source.name
@@ -159,5 +161,7 @@ def _told(planted: Planted) -> tuple[str, Sequence]:
     cases = [one for one in test.cases(Variant.SOLUTION) if one.part == planted.part and not one.gpu_only]
     verdicts = [judge(one, ops) for one in cases]
     assert not all(one.ok for one in verdicts)
-    found = with_edits(Console(file=io.StringIO()), verdicts, {planted.part: []}, ops, 0, test.built_of)
-    return text, found[planted.part]
+    told = Finding("wrong_value", lines=tuple(Place(str(file), number) for number in range(line - 2, line + 1)))
+    inside = {planted.part: grouped([("", [told])])}
+    found = with_edits(Console(file=io.StringIO()), verdicts, inside, ops, 0, test.built_of)
+    return line, [one for one in found[planted.part] if one.kind == EDIT]
