@@ -8,6 +8,7 @@ are run on the part's other failing cases, and on some that pass. What is then s
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import time
@@ -59,12 +60,13 @@ OF_AN_INDEX_OR_NUMBER = (
 MOST_EDITS = 1200  # of one library
 MOST_BUILDS = 6  # of it: what does not compile is left out, and then it is compiled again
 MOST_SECONDS = 8.0  # of the processors, for one part's edits
-PATIENCE, LEAST_PATIENCE = 3.0, 0.02  # seconds that a kernel may work without progress
+PATIENCE, LEAST_PATIENCE = 0.5, 0.02  # seconds that a kernel may work without progress
 MOST_FIRST = 2  # failing cases on which all edits are tried, one after another until few of them help
 MOST_ENDLESS = 3  # edits of one place; others there are not tried then
 MOST_HELPING = 40  # edits that are tried in further cases
 MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
 MOST_SAID = 2
+MOST_OF_LINE = 3  # edits that are tried in passing cases
 TOLD_FIRST = ("comparison", "condition", "brackets", "operator", "name", "names", "constant")  # of edits in one line
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases that an edit must leave so, of the part and of each other one
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
@@ -350,19 +352,29 @@ def _helping(
                 list(pool.map(lambda trial, left=left, run=run: work(trial, left, run), quick))
             if len(helping) <= MOST_HELPING:
                 break  # else it depends on what memory holds, or on little
-        for case in (*failing, *passing) if helping else ():
-            runs = list(_runs(case, seed))
-            helping = [number for number in helping if all(patient.is_right(number, run) for run in runs)]
-            if not helping or patient.seconds > MOST_SECONDS:
-                return {}
+
+        runs_of = functools.cache(lambda case: list(_runs(case, seed)))
 
         def passes(number: int, cases: Sequence[Case]) -> bool:
-            return all(patient.is_right(number, run) for case in cases for run in _runs(case, seed))
+            quick_enough = patient.seconds < 2 * MOST_SECONDS
+            return quick_enough and all(patient.is_right(number, run) for case in cases for run in runs_of(case))
 
+        of_line: dict[tuple[str, int], list[int]] = {}
+        for number in sorted(helping, key=lambda one: _order(build.edits[one])):
+            if passes(number, failing):
+                of_line.setdefault((build.edits[number].file, build.edits[number].line), []).append(number)
+        if len(of_line) > 2 * MOST_LINES:
+            return {}
+        numbers = [number for every in of_line.values() for number in every[:MOST_OF_LINE]]
+        sure = [number for number in numbers if passes(number, passing)]
         return {
-            build.edits[number]: [part for part, cases in others.items() if passes(number, cases)]
-            for number in sorted(helping)
+            build.edits[number]: [part for part, cases in others.items() if passes(number, cases)] for number in sure
         }
+
+
+def _order(edit: Edit) -> tuple[int, int]:
+    """Of edits in one line the smallest is told."""
+    return [*dict.fromkeys([*TOLD_FIRST, *KINDS])].index(edit.kind), len(edit.says)
 
 
 def _said(
@@ -375,8 +387,7 @@ def _said(
     """What to say of edits with which these of `count` failures pass: in one or two lines, those first with which most
     of the `others` pass, by part, too; and these parts."""
     lines: dict[tuple[str, int], Edit] = {}
-    order = list(dict.fromkeys([*TOLD_FIRST, *KINDS]))
-    for one in sorted(edits, key=lambda one: (-len(edits[one]), order.index(one.kind), len(one.says))):
+    for one in sorted(edits, key=lambda one: (-len(edits[one]), _order(one))):
         lines.setdefault((one.file, one.line), one)
     if not 0 < len(lines) <= MOST_LINES:
         return None
