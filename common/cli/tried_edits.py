@@ -400,7 +400,7 @@ def _said(
         passes = f"{len(failures)} of the {count} failing cases of {part} pass; the others were not tried"
     elif edits[first]:
         also = [f"all {others[name]} of {name}" if others[name] > 1 else f"that of {name}" for name in edits[first]]
-        passes += f", and {' and '.join(also)}"
+        passes += f", as well as {' and '.join(also)}"
     text = f"{first.says}, {passes}."
     for one in more:
         text += f" So {'they do' if count > 1 else 'it does'} {one.says} in line {one.line}."
