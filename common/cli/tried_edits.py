@@ -66,7 +66,7 @@ MOST_ENDLESS = 3  # edits of one place; others there are not tried then
 MOST_HELPING = 40  # edits that are tried in further cases
 MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
 MOST_SAID = 2
-MOST_OF_LINE = 3  # edits that are tried in passing cases
+MOST_OF_LINE = 3  # edits that are tried in passing cases of other parts
 TOLD_FIRST = ("comparison", "condition", "brackets", "operator", "name", "names", "constant")  # of edits in one line
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases that an edit must leave so, of the part and of each other one
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
@@ -359,12 +359,11 @@ def _helping(
             quick_enough = patient.seconds < 2 * MOST_SECONDS
             return quick_enough and all(patient.is_right(number, run) for case in cases for run in runs_of(case))
 
+        mine = [*failing, *(case for case in passing if case.part == failing[0].part)]
         of_line: dict[tuple[str, int], list[int]] = {}
         for number in sorted(helping, key=lambda one: _order(build.edits[one])):
-            if passes(number, failing):
+            if passes(number, mine):
                 of_line.setdefault((build.edits[number].file, build.edits[number].line), []).append(number)
-        if len(of_line) > 2 * MOST_LINES:
-            return {}
         numbers = [number for every in of_line.values() for number in every[:MOST_OF_LINE]]
         sure = [number for number in numbers if passes(number, passing)]
         return {
