@@ -396,7 +396,7 @@ def _said(
     part = failures[0].case.part
     passes = f"all {count} failing cases of {part} pass" if count > 1 else f"{full_name(failures[0].case)} passes"
     if count > len(failures):
-        passes = f"{len(failures)} of the {count} failing cases of {part} pass; the others were not tried"
+        passes = f"{len(failures)} of the {count} failing cases of {part} pass; the rest was not tried"
     elif edits[first]:
         also = [f"all {others[name]} of {name}" if others[name] > 1 else f"that of {name}" for name in edits[first]]
         passes += f", as well as {' and '.join(also)}"
