@@ -19,7 +19,7 @@ from common.console.terminal import say, wide, working
 from common.console.words import counted
 from common.inspect import checked_run
 from common.inspect.checked_library import Collected
-from common.inspect.findings.model import VOTE, Group, grouped
+from common.inspect.findings.model import EDIT, VOTE, Group, grouped
 from common.inspect.findings.report import brief, may_be_the_index, print_findings
 from common.inspect.findings.words import happened
 from common.inspect.flow.concluded import followed
@@ -259,11 +259,14 @@ def told_of(
     built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[Group]]:
     """The findings that are reported in full: those of a part whose mistake is recognized, in itself or in a stage that
-    it is built of, only if they are surer."""
+    it is built of, only if they are surer; where an edit makes the failing cases pass, that alone."""
     parts = {one.case.part for one in verdicts if failed(one)}
     known = {part for part in parts if recognized([one for one in verdicts if one.case.part == part])}
+    edits = {part: [one for one in groups if one.kind == EDIT] for part, groups in inside.items()}
     return {
-        part: [one for one in groups if _is_surer(one)]
+        part: edits[part]
+        if edits[part]
+        else [one for one in groups if _is_surer(one)]
         if known & {part, *failed_stages(part, parts, built_of or {})}
         else [*groups]
         for part, groups in inside.items()
@@ -312,6 +315,8 @@ def print_diagnosis(
     for one in _each_once(hidden)[:MOST_FINDINGS]:
         say(console, f"{part_of[id(one)]}: the checked build also finds: {happened(one.first)}: {brief(one.first)}")
     _print_loops(console, verdicts)
+    if any(one.kind == EDIT for one in every):
+        return
     if sound:
         say(console, f"\n{', '.join(sound)}: these pass when tested alone. Look first at the calls and their arguments")
     _print_nothing_found(console, inside, verdicts, built_of or {})

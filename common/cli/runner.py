@@ -113,6 +113,11 @@ class KernelsApart(Worker):
         self._task, self._variant, self._make_caller = task, variant, caller
         self._runner: RunnerProcess | None = None
 
+    @property
+    def ops(self) -> Operators | None:
+        """Those that run in a runner; None if none do, or before they are loaded."""
+        return self._kernels.ops if self._runner is not None else None
+
     def load(self) -> None:
         """See Worker.load."""
         super().load()

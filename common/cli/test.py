@@ -253,10 +253,13 @@ def _report(
     inside, told, wrong = {}, {}, [one for one in verdicts if one.status in (FAIL, ERROR)]
     in_kernels = [one for one in wrong if one.case.part not in test.in_python]
     if wrong:
-        from common.cli import failing_cases  # what it takes to look is much, and seldom needed
+        from common.cli import failing_cases, tried_edits  # what it takes to look is much, and seldom needed
 
         if in_kernels:
             inside = failing_cases.at_failures(console, in_kernels, workers.checked, options.seed, test.built_of)
+            ops = getattr(workers.checked, "ops", None)
+            alone = [case for case in test.cases(options.variant) if case.part in sound]
+            inside = tried_edits.with_edits(console, verdicts, inside, ops, options.seed, test.built_of, alone)
         failing_cases.print_diagnosis(console, verdicts, inside, options.all, test.built_of, sound)
         told = failing_cases.told_of(verdicts, inside, test.built_of)
     else:

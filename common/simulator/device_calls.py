@@ -87,6 +87,8 @@ def host_calls(code: str) -> list[tuple[int, str]]:
         start, end = caller.body
         for call in re.finditer(r"(?<![\w.>])((?:std\s*)?::\s*)?(\w+)\s*(?:<[^<>;(){}]*>)?\s*\(", code[start:end]):
             name, at = call[2], start + call.start(2)
+            if name not in host and name not in HOST_LIBRARY:
+                continue  # of most calls no more is looked at
             if (
                 re.search(r"(?:->|\.)\s*$|[\w:]::\s*$|(?<!\w)(?!(?:return|else|do|case)\b)\w+\s+$", code[start:at])
                 and not call[1]

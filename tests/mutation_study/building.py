@@ -29,7 +29,7 @@ from torch import Tensor
 from common.cli.test import TaskTest
 from common.compiling.gaps import with_own_headers
 from common.compiling.load import load
-from common.compiling.operators import Operators
+from common.compiling.operators import Library, Operators
 from common.compiling.places import places_of
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
@@ -69,7 +69,8 @@ class TaskMutants:
         self.task, self.mutants = task, list(mutants)
         self.test: TaskTest = importlib.import_module(f"{task}.test").TEST
         self.folder = build_root() / "mutants" / task
-        self._kernels = places_of(task, Variant.SOLUTION)[0].kernels
+        place = places_of(task, Variant.SOLUTION)[0]
+        self._kernels, self._binding = place.kernels, place.binding
         self._chosen = mmap.mmap(-1, 8)  # shared with the workers, also with those that follow one that crashed
         os.environ["SIMULATOR_TIMEOUT"] = str(SIMULATOR_SECONDS)
         self.plain = Worker(Served(lambda: self._load(False), self._cases, lambda _: {"warnings": []}, self._caller))
@@ -77,6 +78,12 @@ class TaskMutants:
         # what follows computes with tensors, which may start threads
         self.cases = [with_kept_answers(one) for one in self._cases() if not one.gpu_only]
         self.sizes = {case: small_size(case) or HUGE for case in self.cases}
+
+    @property
+    def operators(self) -> types.SimpleNamespace:
+        """What tells of the sources, as the reader of sources sees them: with the chosen mutant alone."""
+        sources = (*(self.folder / file.name for file in self._kernels), self._binding)
+        return types.SimpleNamespace(task=self.task, libraries=[Library("mutants", self.folder, sources)])
 
     def __enter__(self) -> TaskMutants:
         return self

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 
 from building import TaskMutants
 from mutants import Mutant
@@ -20,7 +21,8 @@ from rules_told import rule_of
 from common.cli import failing_cases
 from common.cli.failing_cases import OF_NUMBERS
 from common.cli.test import TaskTest
-from common.inspect.findings.model import Group
+from common.cli.tried_edits import undecided, with_edits
+from common.inspect.findings.model import EDIT, Group
 from common.inspect.findings.report import OR_AN_INDEX, made_in, may_be_the_index
 from common.inspect.findings.words import explained
 from common.inspect.source_lines import Place
@@ -64,15 +66,17 @@ class Observation:
         failed: parts of which a case failed.
         claims: what the report says, in its order.
         matched: the rules of every known answer that an output equals, told or not.
+        tried: where single edits were tried, the lines of those that help, and the processors' seconds; else None.
     """
 
     failed: list[str]
     claims: list[Claim]
     matched: set[str] = field(default_factory=set)
+    tried: tuple[Lines, float] | None = None
 
 
-def observed(planted: TaskMutants, mutant: Mutant | None) -> Observation:
-    """Runs the task's cases on the mutant, and keeps what the report says."""
+def observed(planted: TaskMutants, mutant: Mutant | None, edits: bool = False) -> Observation:
+    """Runs the task's cases on the mutant, and keeps what the report says; single edits are tried only if asked for."""
     planted.choose(mutant)
     quiet = Console(file=io.StringIO(), width=120)
     verdicts = _verdicts(planted, quiet)
@@ -86,7 +90,19 @@ def observed(planted: TaskMutants, mutant: Mutant | None) -> Observation:
         parts = [part for part, groups in inside.items() if groups]
     claims = list(_claims(verdicts, inside, test)) if parts else []
     matched = {str(rule_of(*pair, test.task)) for one in verdicts for pair in one.found.possible.items()}
-    return Observation(parts, claims, matched)
+    is_undecided = edits and any(map(failed, verdicts)) and undecided(verdicts, inside, test.built_of)
+    return Observation(parts, claims, matched, _tried(planted, verdicts, inside) if is_undecided else None)
+
+
+def _tried(planted: TaskMutants, verdicts: Sequence[Verdict], inside: Mapping[str, list[Group]]) -> tuple[Lines, float]:
+    before = _processor_seconds()
+    groups = with_edits(Console(quiet=True), verdicts, inside, planted.operators, SEED, planted.test.built_of)
+    lines = [_lines_of(one.first.lines) for every in groups.values() for one in every if one.kind == EDIT]
+    return next(iter(lines), ()), _processor_seconds() - before
+
+
+def _processor_seconds() -> float:
+    return sum(sum(getrusage(one)[:2]) for one in (RUSAGE_SELF, RUSAGE_CHILDREN))
 
 
 def _verdicts(planted: TaskMutants, console: Console) -> list[Verdict]:

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     seen: list[tuple[Mutant, Observation]] = []
     try:
         for group in groups:
-            seen += run(group, console)
+            seen += run(group, console, options.edits)
     except NotLoaded as error:
         say(console, error, "red")
         return 2
@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         lines = [*tables.of_hits(hits), "", "Never decide:", "", *(f"- {one}" for one in tables.never_decide(hits)), ""]
         lines += [f"{len(seen)} mistakes, {tables.machine()}:", "", *tables.by_family(hits), ""]
         lines += tables.of_verdicts(every)
+    if options.edits:
+        lines += ["", *tables.of_edits(seen)]
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     return 0
 
@@ -60,12 +62,12 @@ def chosen(options: argparse.Namespace) -> Iterator[list[Mutant]]:
                 yield asked
 
 
-def run(mutants: Sequence[Mutant], console: Console) -> Iterator[tuple[Mutant, Observation]]:
+def run(mutants: Sequence[Mutant], console: Console, edits: bool = False) -> Iterator[tuple[Mutant, Observation]]:
     """What the test says of each of these, which are of one task."""
     with TaskMutants(mutants[0].task, mutants) as planted:
         planted.plain.load()
         for number, one in enumerate(mutants, 1):
-            yield one, observed(planted, one)
+            yield one, observed(planted, one, edits)
             planted.plain.end_process()  # what a mutant damaged in it must not reach the next
             if console.is_terminal or number == len(mutants):
                 say(console, f"{one.task}: {number} of {len(mutants)}", "dim")
@@ -105,6 +107,7 @@ def parser_of() -> argparse.ArgumentParser:
     add("--planted", action="store_true", help="also those that tests/taskN plants by hand")
     add("--key", metavar="TEXT", help="only mutants whose text holds this")
     add("--hits", action="store_true", help="print how often each rule and each known mistake decides a report, too")
+    add("--edits", action="store_true", help="try single edits, too, where the test does; print how often one is found")
     add("--all", action="store_true", help="a line for every mutant, not only for those that are missed or misled")
     add("--list", action="store_true", help="list the mutants and run nothing")
     return parser

@@ -56,6 +56,32 @@ def of_verdicts(every: Decided) -> list[str]:
     return [*_table(("", *VERDICTS, "in all"), rows), "", f"`{summary(every)}`"]
 
 
+def of_edits(seen: Iterable[tuple[Mutant, Observation]]) -> list[str]:
+    """Where single edits were tried, how often one was found, in the mutant's line or in others, by task."""
+    texts = {(one.parent.parent.name, one.name): one.read_text() for one in solution_files()}
+    counts: dict[str, Counter] = defaultdict(Counter)
+    for mutant, report in seen:
+        true = set()
+        for file, start, end, _ in mutant.edits:
+            text = texts[mutant.task, file]
+            first, last = (1 + text.count("\n", 0, at) for at in (start, end))
+            true |= {(file, line) for line in range(first, last + 1)}
+        found = "not tried"
+        if report.tried is not None:
+            lines, seconds = report.tried
+            found = "its line first" if {*lines[:1]} & true else "its line second" if {*lines} & true else "others"
+            found = found if lines else "none"
+        for task in (mutant.task, "all"):
+            counts[task].update(["mistakes", found])
+            counts[task]["seconds"] += seconds if report.tried is not None else 0
+    heads = ("mistakes", "not tried", "its line first", "its line second", "others", "none")
+    rows = []
+    for task, its in sorted(counts.items(), key=lambda one: (one[0] == "all", one[0])):
+        tried = its["mistakes"] - its["not tried"]
+        rows.append((task, *(its[one] for one in heads), f"{its['seconds'] / tried:.1f}" if tried else ""))
+    return _table(("", *heads, "CPU s each"), rows)
+
+
 def _table(heads: Sequence[str], rows: Iterable[Sequence]) -> list[str]:
     """As Markdown; nothing for 0."""
     lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]

@@ -18,6 +18,7 @@ from common.inspect.source_lines import Place, SourceLines, instance_of, place_o
 # between fences. Nor need a vote without lanes that have returned, but it may explain a wrong result.
 VOTE = "absent_vote"
 HARMLESS = ("same_value", "stale_read", "volatile_flag", VOTE)
+EDIT = "single_edit"  # of the student's code, with which failing cases pass
 # What flowed into a wrong output and should not have, see flow/
 OF_FLOW = (
     "not_stored",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from common.console.paths import shown_path
 from common.console.words import Sentences, counted
-from common.inspect.findings.model import VOTE, Access, Finding
+from common.inspect.findings.model import EDIT, VOTE, Access, Finding
 from common.inspect.origins import deciding, loop_waits, piece_of
 from common.inspect.source_lines import Place
 from common.source.reader import code_of, line_of, read
@@ -63,6 +63,7 @@ TITLES = {
     "stored_elsewhere": "another element's value",
     "wrong_result": "wrong intermediate result",
     "wrong_value": "wrong number",
+    "single_edit": "found by trial: one edit makes the failing cases pass",
     "error": "error",
 }
 
@@ -125,7 +126,7 @@ def happened(finding: Finding) -> str:
     if finding.kind in ("leak", "double_free"):
         return f"{what}: {plain(finding.variable) or finding.detail}"
     without = not finding.variable and finding.kind in _NO_MEMORY
-    if without or finding.kind in ("barrier", "error", "absent_lane", VOTE):
+    if without or finding.kind in ("barrier", "error", "absent_lane", EDIT, VOTE):
         return what
     return f"{what}: {element_of(finding)}" + (f" ({finding.space} memory)" if finding.variable else "")
 

@@ -19,10 +19,11 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -103,17 +104,20 @@ class RunnerProcess(ChildProcess):
     Args:
         program: the runner.
         libraries: that it loads, in this order.
+        environment: variables of its own.
 
     Attributes:
         schemas: of the operators that they register, "task2::softmax(Tensor x) -> Tensor", once a process has started.
     """
 
-    def __init__(self, program: Path, libraries: Sequence[Path]) -> None:
+    def __init__(
+        self, program: Path, libraries: Sequence[Path], environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         import fcntl  # not everywhere, see is_available
         import resource
 
         super().__init__()
-        self._program, self._libraries = program, tuple(libraries)
+        self._program, self._libraries, self._environment = program, tuple(libraries), environment
         self.schemas: list[str] = []
         self._size = MEMORY_BYTES
         if (most := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
@@ -159,7 +163,7 @@ class RunnerProcess(ChildProcess):
             process = os.posix_spawn(
                 self._program,
                 [str(self._program), str(os.getpid())],
-                {"SIMULATOR_TIMEOUT": PATIENCE, **os.environ},
+                {"SIMULATOR_TIMEOUT": PATIENCE, **os.environ, **self._environment},
                 file_actions=[(os.POSIX_SPAWN_DUP2, file, to) for to, file in copies.items()],
                 setsid=True,  # what it starts ends together with it
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores

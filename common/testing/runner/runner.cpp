@@ -7,7 +7,8 @@
 //
 // A message is its length, 4 bytes as networks have them, and what it says. Requests, and what answers them:
 //     'L' path                                            -> the schemas that the library registers
-//     'F' library used name argument                      -> what that function of the simulator tells, in the memory
+//     'F' library used name argument                      -> what that function of the simulator tells, in the memory;
+//                                                            choose_edit is in libraries of single edits alone
 //     'C' operator poison used outputs arguments          -> the outputs, in the memory
 // or why not: the kind of error and its words. Numbers are as the processor has them; texts follow their length.
 // used: how many bytes of the memory are taken.
@@ -171,7 +172,7 @@ void function(Request& request, Reply& reply) {
         bytes = reinterpret_cast<const char* (*)(uint64_t*)>(found)(&size);
     } else if (name == "simulator_replay_begin") {
         reinterpret_cast<void (*)(uint64_t)>(found)(argument);
-    } else if (name == "simulator_fill_shared" || name == "simulator_check_begin") {
+    } else if (name == "simulator_fill_shared" || name == "simulator_check_begin" || name == "choose_edit") {
         reinterpret_cast<void (*)(int)>(found)(static_cast<int>(argument));
     } else {
         throw std::runtime_error(name + " cannot be called from outside");

@@ -1,0 +1,407 @@
+"""Which single edit of the student's own kernels makes the failing cases pass: with_edits(...) adds it to the findings.
+
+Fault localization by mutants that pass (Papadakis, Le Traon: Metallaxis, 2015): all edits are compiled into one library
+(common/diagnosis/single_edits.py) and run one after another on the smallest failing case; those whose output is right
+are run on the part's other failing cases, and on some that pass. What is then said is true because it was run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from torch import Tensor
+
+from common.cli.runner import RunnerOperators
+from common.compiling.gaps import functions_behind, with_own_headers
+from common.compiling.locking import locked
+from common.compiling.objects import CompilerFailed, compile_objects, link
+from common.compiling.operators import Library, Operators
+from common.compiling.plan import Plan, plans_of
+from common.compiling.request import BuildRequest
+from common.compiling.result import BuildError
+from common.compiling.runner import runner_program
+from common.compiling.toolchain import ToolchainError
+from common.console.files import write_whole
+from common.console.paths import build_root
+from common.console.terminal import say, working
+from common.diagnosis.diagnose import Diagnosis
+from common.diagnosis.single_edits import HEADER, KINDS, Edit, edits_in, switched
+from common.inspect.checked_run import small_size, small_size_of
+from common.inspect.findings.model import EDIT, Finding, Group, grouped
+from common.inspect.findings.report import made_in
+from common.inspect.own_lines import own_lines
+from common.inspect.source_lines import Place
+from common.reference.bounds import max_error_of
+from common.source.reader import read
+from common.testing.calling import Around, CallFailed, InProcess, poisoned_memory
+from common.testing.case import ERROR, FAIL, Case, Verdict
+from common.testing.case_choice import full_name
+from common.testing.failures import TELLING, causes_of, failed, failed_stages, of_first_step
+from common.testing.first_operator import first_operator
+from common.testing.judging import make_inputs, oracle
+from common.testing.runner.process import RunnerProcess, is_available
+from common.testing.worker.process_stat import stat_of
+from common.testing.worker.worker import NotLoaded
+
+OF_AN_INDEX_OR_NUMBER = (
+    "out_of_bounds", "misaligned", "uninitialized", "not_stored", "needlessly_stored", "not_read", "not_needed",
+    "other_element", "stored_elsewhere", "wrong_result", "wrong_value",
+)  # fmt: skip
+MOST_EDITS = 1200  # of one library
+MOST_BUILDS = 6  # of it: what does not compile is left out, and then it is compiled again
+MOST_SECONDS = 8.0  # of the processors, for one part's edits
+PATIENCE, LEAST_PATIENCE = 0.5, 0.02  # seconds that a kernel may work without progress
+MOST_FIRST = 2  # failing cases on which all edits are tried, one after another until few of them help
+MOST_ENDLESS = 3  # edits of one place; others there are not tried then
+MOST_HELPING = 40  # edits that are tried in further cases
+MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
+MOST_SAID = 2
+MOST_OF_LINE = 3  # edits that are tried in passing cases of other parts
+TOLD_FIRST = ("comparison", "condition", "brackets", "operator", "name", "names", "constant")  # of edits in one line
+MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases that an edit must leave so, of the part and of each other one
+_ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
+
+
+def with_edits(
+    console: Console,
+    verdicts: Sequence[Verdict],
+    inside: Mapping[str, list[Group]],
+    ops: Operators | None,
+    seed: int,
+    built_of: Mapping[str, Sequence[str]],
+    sound: Sequence[Case] = (),
+) -> dict[str, list[Group]]:
+    """The findings inside failing cases, part -> findings; an edit that makes a part's failing cases pass is its first,
+    and of its verdicts then only what was measured is left.
+
+    It is looked for in the `undecided` part; without `ops`, which say what the kernels are compiled of, in none. Cases
+    that pass, and the `sound` ones, of stages that were tested alone, must pass with the edit as well.
+    """
+    part = undecided(verdicts, inside, built_of) if ops is not None and is_available() else None
+    if part is None:
+        return dict(inside)
+    failing: dict[str, list[Verdict]] = {part: []}
+    for one in verdicts:
+        if one.status in (FAIL, ERROR):
+            failing.setdefault(one.case.part, []).append(one)
+    passing = _chosen([*(one.case for one in verdicts if one.ok), *sound], part, seed)
+    try:
+        with working(console, f"{part}: trying single edits of your code ..."):
+            found, explained = _tried(failing, part, passing, inside[part], ops, seed) or (None, ())
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        # the report is worth more than what could be added to it
+        say(console, f"{part}: edits could not be tried: {type(error).__name__}: {error}", "dim")
+        found, explained = None, ()
+    for one in (one for name in explained for one in failing[name]):
+        one.found = Diagnosis(where=one.found.where)
+    return {**inside, part: [*grouped([("", [found])] if found else []), *inside[part]]}
+
+
+def undecided(
+    verdicts: Sequence[Verdict], inside: Mapping[str, list[Group]], built_of: Mapping[str, Sequence[str]]
+) -> str | None:
+    """The first part that was looked at, not built of another one that fails, whose failures neither a known mistake
+    nor a barrier explains. One only: each takes as long."""
+    wrong = {one.case.part for one in verdicts if failed(one)}
+    for part, groups in inside.items():
+        failures = [one for one in verdicts if one.case.part == part and failed(one) and not one.case.python]
+        if failed_stages(part, wrong, built_of) or not failures or _is_explained(failures):
+            continue
+        if all(one.kind in OF_AN_INDEX_OR_NUMBER for one in groups):
+            return part
+    return None
+
+
+def _is_explained(failures: Sequence[Verdict]) -> bool:
+    """Whether a known mistake explains them for certain: every output that is large enough to show it equals its."""
+    first = of_first_step(failures)
+    cause = causes_of(first)[0]
+    large = [one for one in first if one.status == FAIL and one.elements >= TELLING]
+    return cause.is_recognized and all(cause.says in one.found.possible.values() for one in large)
+
+
+def _tried(
+    failing: Mapping[str, Sequence[Verdict]],
+    part: str,
+    passing: Sequence[Case],
+    groups: Sequence[Group],
+    ops: Operators,
+    seed: int,
+) -> tuple[Finding, list[str]] | None:
+    """What is found, and the parts all of whose failing cases pass with it."""
+    small = {name: [one for one in every if _is_quick(one)] for name, every in failing.items()}
+    mine = sorted(small[part], key=lambda one: (one.elements < TELLING, one.elements))
+    if not mine:
+        return None
+    others = {name: [one.case for one in every] for name, every in small.items() if len(every) == len(failing[name])}
+    others.pop(part, None)
+    operator = first_operator(mine[0].case, seed)
+    suspects = {(one.file, one.line): number for number, one in enumerate(_suspects(groups))}
+    library = next((one for one in ops.libraries if operator in one.operators), None)
+    cannot = contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded)
+    with cannot, locked(build_root() / "edits" / ops.task):
+        if build := library and _Build.of(ops, library, operator, suspects):
+            with poisoned_memory():  # for all threads: it is the process's
+                edits = _helping(build, [one.case for one in mine], passing, others, seed)
+            return _said(
+                edits, mine, len(failing[part]), suspects, {name: len(every) for name, every in others.items()}
+            )
+    return None
+
+
+def _is_quick(one: Verdict) -> bool:
+    """Whether a case is small enough to be run with edits."""
+    return not one.is_endless and not one.case.python and small_size_of(one) is not None
+
+
+def _chosen(cases: Sequence[Case], part: str, seed: int) -> list[Case]:
+    """Of each part a few of the smallest and largest of the small ones, of this part more."""
+    sized = {case: size for case in cases if not case.python and (size := small_size(case, seed)) is not None}
+    found = []
+    for one in dict.fromkeys(case.part for case in sized):
+        every = sorted((case for case in sized if case.part == one), key=sized.get)
+        most = MOST_PASSING if one == part else MOST_OF_OTHERS
+        found += dict.fromkeys([*every[:most], *every[-most:]])
+    return found
+
+
+def _suspects(groups: Iterable[Group]) -> list[Place]:
+    """The lines that the findings tell of, the likeliest first."""
+    found = []
+    for finding in (one for group in groups for one in group.findings):
+        found += [place for _, several in made_in(finding) for place, _ in several]
+        found += [one.place for one in finding.accesses if one.place]
+    return list(dict.fromkeys(found))
+
+
+# ---- the library with all edits
+
+
+@dataclass
+class _Build:
+    """A library, and the edits in it by number."""
+
+    operators: tuple[str, str]
+    library: Library
+    edits: dict[int, Edit]
+
+    @classmethod
+    def of(cls, ops: Operators, library: Library, operator: str, suspects: Mapping) -> _Build | None:
+        kernels = [one for one in library.sources if one.suffix == ".cu"]
+        sources = {file: source for file in with_own_headers(kernels) if (source := read(file))}
+        functions = functions_behind(operator, library.sources)
+        every = []
+        for file, source in sources.items():
+            every += edits_in(source, functions, own_lines(str(file)))
+        every.sort(key=lambda one: _rank(one, suspects))
+        edits = dict(enumerate(every[:MOST_EDITS], 1))
+        if not edits:
+            return None
+        folder = build_root() / "edits" / ops.task
+        write_whole(folder / "single_edits.h", HEADER)
+        request = BuildRequest(
+            ops.task, backend="simulator", sources=[_written(folder, one, "") for one in kernels], label="edits"
+        )
+        plan = plans_of(request)[0]
+        for _ in range(MOST_BUILDS):
+            at = {}
+            for file, source in sources.items():
+                mine = {number: one for number, one in edits.items() if one.file == str(file)}
+                text, lines = switched("\n".join(source.lines), mine)
+                _written(folder, file, f'#include "single_edits.h"\n{text}')
+                at[file.name] = {line + 1: number for line, number in lines.items()}
+            try:
+                _compiled(plan)
+            except CompilerFailed as error:
+                wrong = set(_not_compiling(str(error), at))
+                if not wrong:
+                    raise
+                edits = {number: one for number, one in edits.items() if number not in wrong}
+            else:
+                its = Library(plan.name, plan.library, (*plan.place.kernels, plan.place.binding))
+                return cls((ops.task, "edits"), its, edits)
+        return None
+
+
+def _rank(edit: Edit, suspects: Mapping[tuple[str, int], int]) -> tuple[int, int, int]:
+    """The smallest first: edits of lines that are suspected, and kinds of which there are few."""
+    rank, kind = suspects.get((edit.file, edit.line)), KINDS.index(edit.kind)
+    tier = (0 if edit.kind != "more" else 2) if rank is not None else max(1, kind - KINDS.index("constant") + 2)
+    return tier, rank or 0, kind
+
+
+def _written(folder: Path, file: Path, text: str) -> Path:
+    write_whole(folder / file.name, text)
+    return folder / file.name
+
+
+def _compiled(plan: Plan) -> None:
+    """Compiles and links it, without what is for the student: little optimization, nothing watched, no lines."""
+    jobs, linker_flags = plan.for_simulator()
+    quick = re.compile(r"-O\d|-g\d|-f(?:no-)?sanitize.*|-W.*")
+    mine = {one.stem for one in plan.place.kernels}
+    for number, (source, flags) in enumerate(jobs):
+        if source.name.split(".")[0] in mine:
+            jobs[number] = source, [*(flag for flag in flags if not quick.match(flag)), "-Og", "-w"]
+    link(compile_objects(jobs), linker_flags, plan.library)
+
+
+def _not_compiling(log: str, at: Mapping[str, Mapping[int, int]]) -> Iterator[int]:
+    """The edits that the compiler's errors are about."""
+    for file, line in _ERROR.findall(log):
+        if number := at.get(file, {}).get(int(line)):
+            yield number
+
+
+class _Trial:
+    """A process in which edits run, one at a time; `patience`: seconds that a kernel may work without progress."""
+
+    def __init__(self, build: _Build, patience: float) -> None:
+        environment = {"SIMULATOR_TIMEOUT": f"{patience:g}"}
+        self.process = RunnerProcess(runner_program(), [build.library.path], environment)
+        self._caller = InProcess(RunnerOperators(*build.operators, [build.library], self.process))
+        self._seconds, self.is_endless = 0.0, False  # the latter of the last call
+
+    @property
+    def seconds(self) -> float:
+        """Of the processors, for all calls."""
+        return self._seconds + self._of_process()
+
+    def _of_process(self) -> float:
+        """The same of the process as it is now."""
+        with contextlib.suppress(OSError):
+            if self.process._process is not None:
+                return sum(map(int, stat_of(self.process._process)[11:13])) / os.sysconf("SC_CLK_TCK")
+        return 0.0
+
+    def is_right(self, edit: int, run: _Run) -> bool:
+        """Whether a call with this edit (0: none) gives the right output."""
+        start, self.is_endless = time.thread_time(), False
+        try:
+            self.process.begin()
+            self.process.ask(0, "choose_edit", edit)
+            called = self._caller.call(run.case, run.inputs, Around(large=run.draw % 2 == 1))
+        except CallFailed as failed:
+            self.is_endless = failed.is_endless
+            self._seconds += self._of_process()
+            self.process.end_process()  # what it damaged must not reach the next
+            return False
+        finally:
+            self._seconds += time.thread_time() - start
+        out = called.out
+        right = out is not None and out.shape == run.ref.shape and not called.problems
+        return right and max_error_of(out, run.ref) <= run.bound
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A case with one draw of its inputs, and what is right."""
+
+    case: Case
+    draw: int
+    inputs: dict[str, Tensor]
+    ref: Tensor
+    bound: float
+
+
+def _runs(case: Case, seed: int) -> Iterator[_Run]:
+    for draw in range(case.draws):
+        inputs = make_inputs(case, seed, draw)
+        yield _Run(case, draw, inputs, *oracle(case, inputs))
+
+
+def _helping(
+    build: _Build, failing: Sequence[Case], passing: Sequence[Case], others: Mapping[str, Sequence[Case]], seed: int
+) -> dict[Edit, list[str]]:
+    """The edits with which all these cases pass, each with the other parts whose failing cases all pass as well."""
+    with contextlib.ExitStack() as stack:
+        patient = _Trial(build, PATIENCE)
+        stack.callback(patient.process.close)
+        some = [run for case in failing[:MOST_FIRST] for run in _runs(case, seed)]
+        wrong = [run for run in some if not patient.is_right(0, run)]
+        least = max(LEAST_PATIENCE, 3 * patient.seconds / len(some))  # an edit may make a loop endless
+        quick = [_Trial(build, least) for _ in range(min(2, os.cpu_count() or 1))]
+        for one in quick:
+            stack.callback(one.process.close)
+        helping: list[int] = []
+        endless: Counter[int] = Counter()  # of what is at one place
+
+        def work(trial: _Trial, left: Iterator[int], run: _Run) -> None:
+            for number in left:
+                if sum(one.seconds for one in quick) > MOST_SECONDS or len(helping) > MOST_HELPING:
+                    return
+                place = build.edits[number].changes[0].start
+                if endless[place] < MOST_ENDLESS and trial.is_right(number, run):
+                    helping.append(number)
+                endless[place] += trial.is_endless
+
+        for run in wrong:
+            helping.clear()
+            left = iter(build.edits)
+            with ThreadPoolExecutor(len(quick)) as pool:
+                list(pool.map(lambda trial, left=left, run=run: work(trial, left, run), quick))
+            if len(helping) <= MOST_HELPING:
+                break  # else it depends on what memory holds, or on little
+
+        runs_of = functools.cache(lambda case: list(_runs(case, seed)))
+
+        def passes(number: int, cases: Sequence[Case]) -> bool:
+            quick_enough = patient.seconds < 2 * MOST_SECONDS
+            return quick_enough and all(patient.is_right(number, run) for case in cases for run in runs_of(case))
+
+        mine = [*failing, *(case for case in passing if case.part == failing[0].part)]
+        of_line: dict[tuple[str, int], list[int]] = {}
+        for number in sorted(helping, key=lambda one: _order(build.edits[one])):
+            if passes(number, mine):
+                of_line.setdefault((build.edits[number].file, build.edits[number].line), []).append(number)
+        numbers = [number for every in of_line.values() for number in every[:MOST_OF_LINE]]
+        sure = [number for number in numbers if passes(number, passing)]
+        return {
+            build.edits[number]: [part for part, cases in others.items() if passes(number, cases)] for number in sure
+        }
+
+
+def _order(edit: Edit) -> tuple[int, int]:
+    """Of edits in one line the smallest is told."""
+    return [*dict.fromkeys([*TOLD_FIRST, *KINDS])].index(edit.kind), len(edit.says)
+
+
+def _said(
+    edits: Mapping[Edit, list[str]],
+    failures: Sequence[Verdict],
+    count: int,
+    suspects: Mapping[tuple[str, int], int],
+    others: Mapping[str, int],
+) -> tuple[Finding, list[str]] | None:
+    """What to say of edits with which these of `count` failures pass: in one or two lines, those first with which most
+    of the `others` pass, by part, too; and these parts."""
+    lines: dict[tuple[str, int], Edit] = {}
+    for one in sorted(edits, key=lambda one: (-len(edits[one]), _order(one))):
+        lines.setdefault((one.file, one.line), one)
+    if not 0 < len(lines) <= MOST_LINES:
+        return None
+    by_line = {at: (-len(edits[one]), suspects.get(at, len(suspects))) for at, one in lines.items()}
+    first, *more = (lines[at] for at in sorted(lines, key=by_line.get))
+    more = [one for one in more if edits[one] == edits[first]][: MOST_SAID - 1]
+    part = failures[0].case.part
+    passes = f"all {count} failing cases of {part} pass" if count > 1 else f"{full_name(failures[0].case)} passes"
+    if count > len(failures):
+        passes = f"{len(failures)} of the {count} failing cases of {part} pass; the rest was not tried"
+    elif edits[first]:
+        also = [f"all {others[name]} of {name}" if others[name] > 1 else f"that of {name}" for name in edits[first]]
+        passes += f", as well as {' and '.join(also)}"
+    text = f"{first.says}, {passes}."
+    for one in more:
+        text += f" So {'they do' if count > 1 else 'it does'} {one.says} in line {one.line}."
+    places = tuple(Place(one.file, one.line) for one in (first, *more))
+    return Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True), [part, *edits[first]]

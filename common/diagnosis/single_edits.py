@@ -1,0 +1,436 @@
+"""Single edits of CUDA C++, all of them in one text: a number that is chosen while it runs says which one holds.
+
+    edits = edits_in(source, functions, lines)          `<` for `<=`, another name, a term more or less, ...
+    text, at = switched(text, {1: edits[0], ...})       the text with these in it, and which of them each line holds
+
+Mutant schemata (Untch, Offutt, Harrold 1993): one compilation for all. What is edited keeps its type, and every edit is
+on a line of its own, so that a compiler's error tells which one to leave out. Which of them makes a wrong output right
+is for common/cli/tried_edits.py to find out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from common.source.reader import Function, Node, Source, code_of, line_of, text_of, walk
+
+CHOSEN = "chosen_edit"  # the number
+HEADER = f"""#pragma once
+#include <type_traits>
+#undef __forceinline__
+#define __forceinline__ inline
+inline int {CHOSEN} = 0;
+template <typename T>
+using edited_type = std::decay_t<T>;
+extern "C" __attribute__((visibility("default"), weak)) void choose_edit(int edit) {{ {CHOSEN} = edit; }}
+"""
+KINDS = (  # those with few edits first
+    "comparison", "condition", "operator", "brackets", "function", "part", "names", "arguments", "assignment",
+    "statement", "order", "jump", "constant", "name", "more",
+)  # fmt: skip
+# what is edited: a value, a pointer with a subscript, what is referred to, a statement; what it is put in front of
+_VALUE, _POINTER, _REFERENCE, _STATEMENT, _BEFORE = range(5)
+_OPERATORS = {
+    "<": "<= > >=", "<=": "< >= >", ">": ">= < <=", ">=": "> <= <", "==": "!= >= <=", "!=": "==",
+    "+": "- *", "-": "+", "*": "/ +", "/": "* %", "%": "/", "&&": "||", "||": "&&",
+    "=": "+=", "+=": "= -= *=", "*=": "/= +=", "-=": "+=", "/=": "*=",
+}  # fmt: skip
+_BOUNDS = {"<": "-", "<=": "+", ">": "+", ">=": "-"}  # what else than < and <= moves a bound by one
+_FUNCTIONS = (
+    ("expf", "exp2f"), ("logf", "log2f"), ("fmaxf", "fminf"), ("max", "min"), ("sqrtf", "rsqrtf"), ("Max", "Sum"),
+)  # fmt: skip
+_NUMBERS = {"0.0f": ("1.0f", "-INFINITY"), "1.0f": ("0.0f", "2.0f"), "0.5f": ("2.0f", "1.0f"), "2.0f": ("0.5f", "1.0f")}
+_MORE = {
+    "int": "({0} + {1})|({0} * {1})|({0} - {1})|({0} / {1})|({0} % {1})",
+    "float": "({0} * {1})|({0} + {1})|({0} - {1})",
+}
+_THREADS = ("threadIdx.x", "threadIdx.y", "blockIdx.x", "blockIdx.y", "blockIdx.z", "blockDim.x", "gridDim.x")
+_KEPT = (  # types, and what must stay constant
+    "template_argument_list", "type_descriptor", "static_assert_declaration", "sizeof_expression", "case_statement",
+    "lambda_expression", "asm_statement", "ERROR",
+)  # fmt: skip
+_CONSTANT = re.compile(r"^(?:static |inline )*constexpr\s+(\w+)\s+(\w+)\s*=", re.MULTILINE)
+_FIXED = re.compile(r"(?:static |extern )?(?:constexpr|__shared__|static|extern|using)\b")
+_WAITS = re.compile(r"__sync\w+\(|CUDA_|cp_async|wait")
+_LEAF = ("identifier", "qualified_identifier", "field_expression")
+
+
+@dataclass(frozen=True)
+class Change:
+    """text[start:end] becomes another; `way` says how it is switched."""
+
+    start: int
+    end: int
+    new: str
+    way: int
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One edit: where it is, of which kind, how it is told ("with `<` in place of `<=`"), and what it changes."""
+
+    file: str
+    line: int
+    kind: str
+    says: str
+    changes: tuple[Change, ...]
+
+
+def edits_in(source: Source, functions: Collection[str], lines: Collection[int] | None) -> list[Edit]:
+    """The edits of these functions, in these lines only unless they are None, in the order of the text."""
+    found: dict[tuple[Change, ...], Edit] = {}
+    for function in source.functions:
+        scope = _Scope(source, function) if function.name in functions else None
+        for node in _values(function.body) if scope else ():
+            if lines is None or line_of(node) in lines:
+                for edit in _of_statement(node, scope) if node.type.endswith("_statement") else _edits(node, scope):
+                    found.setdefault(edit.changes, edit)
+    return list(found.values())
+
+
+# ---- names and their types
+
+
+class _Scope:
+    """A function, and the names that it may use."""
+
+    def __init__(self, source: Source, function: Function) -> None:
+        self.source, self.text, body = source, "\n".join(source.lines), text_of(function.body)
+        begin, end = function.node.start_byte, function.body.end_byte
+        template = function.node.parent.parent
+        head = text_of(template.child_by_field_name("parameters")) if template.type == "template_declaration" else ""
+        whole = [*re.findall(r"\bint (\w+)", head), *re.findall(r"\b[A-Z]\w*::[A-Z]\w*\b(?![(<])", body)]
+        constants = [(name, kind) for kind, name in _CONSTANT.findall(self.text) if re.search(rf"\b{name}\b", body)]
+        self._names = [(begin, end, *one) for one in (*constants, *((name, "int") for name in whole))]
+        self.left_of: dict[str, str] = {}  # what is assigned -> to what
+        for node in (*walk(function.node), *walk(function.body)):
+            if node.type == "parameter_declaration":
+                self._names += [(begin, end, *one) for one in _declared(node)]
+            elif node.type == "declaration":
+                self._names += [(node.end_byte, node.parent.end_byte, *one) for one in _declared(node)]
+            elif node.type == "assignment_expression" and _operator(node) == "=":
+                left, right = map(_code, _sides(node))
+                self.left_of.setdefault(right, left)
+
+    def at(self, node: Node) -> dict[str, str]:
+        """Name -> type, as declared, where a node is."""
+        return {name: kind for begin, end, name, kind in self._names if begin <= node.start_byte < end and kind}
+
+    def code(self, node: Node) -> str:
+        """The code of a node on one line; "" if it is not what was parsed, or holds a directive or a lambda."""
+        written = self.text[node.start_byte : node.end_byte]
+        same = re.sub(r"[^\x00-\x7f]", " ", written) == text_of(node)
+        return "" if not same or re.search(r"\[[&=]|^\s*#", written, re.MULTILINE) else _code(node)
+
+    def is_whole(self, node: Node) -> bool:
+        """Whether it is computed of whole numbers."""
+        if node.type == "number_literal":
+            return re.fullmatch(r"-?\d+u?", text_of(node)) is not None
+        if node.type == "subscript_expression":
+            return re.match(r"int\W", _plain(self.at(node).get(text_of(node.named_children[0]), ""))) is not None
+        if node.type in _LEAF:
+            return text_of(node) in _THREADS or _plain(self.at(node).get(text_of(node), "")) == "int"
+        if node.type == "call_expression":
+            if not re.match(r"static_cast<(?:u?int|size_t)|min$|max$", text_of(node.named_children[0])):
+                return False
+            node = node.child_by_field_name("arguments")
+        parts = [one for one in node.named_children if not one.type.endswith(("_type", "type_identifier"))]
+        return bool(parts) and all(map(self.is_whole, parts))
+
+
+def _plain(kind: str) -> str:
+    """ "int" for every whole number, "float*" for const float* __restrict__."""
+    kind = " ".join(re.sub(r"\b(?:const|__restrict__|unsigned|long)\b", " ", kind).split()).replace(" *", "*")
+    return re.sub(r"^(?:u?int(?:\d+_t)?|size_t|short|)(?=\W|$)", "int", kind).replace("double", "float")
+
+
+def _declared(node: Node) -> Iterator[tuple[str, str]]:
+    """The names that a declaration or a parameter declares, each with its type."""
+    of_type = ("type", "qualifier", "type_identifier", "type_specifier")
+    base = " ".join(text_of(one) for one in node.named_children if one.type.endswith(of_type))
+    for one in node.children_by_field_name("declarator"):
+        value = one.child_by_field_name("declarator") if one.type == "init_declarator" else one
+        names = [text_of(part) for part in walk(value) if part.type == "identifier"]
+        if value.type == "structured_binding_declarator":
+            yield from ((name, "const int") for name in names)
+        elif names and "auto" not in base:
+            pointers = "*" * any(part.type == "pointer_declarator" for part in walk(value))
+            yield names[0], base + pointers + "".join(re.findall(r"\[[^\]]*\]", text_of(value)))
+
+
+# ---- the tree
+
+
+def _code(node: Node) -> str:
+    return " ".join(code_of(node).split())
+
+
+def _bracketed(code: str) -> str:
+    """In brackets, but for a name: gcc takes (name) for a reference."""
+    return code if re.fullmatch(r"[\w.:]+", code) else f"({code})"
+
+
+def _sides(node: Node) -> tuple[Node, Node]:
+    return node.child_by_field_name("left"), node.child_by_field_name("right")
+
+
+def _operator(node: Node) -> str:
+    return text_of(node.child_by_field_name("operator"))
+
+
+def _values(node: Node) -> Iterator[Node]:
+    """What may be edited: neither types, nor constants, nor what is declared."""
+    yield node
+    for child in node.named_children:
+        is_fixed = child.type in _KEPT or (child.type == "declaration" and bool(_FIXED.match(text_of(child))))
+        is_fixed |= child.type == "condition_clause" and any(one.type == "constexpr" for one in node.children)
+        is_name = node.type == "declaration" and child.type != "init_declarator"
+        is_name |= node.type == "init_declarator" and child != node.child_by_field_name("value")
+        if not (is_fixed or is_name):
+            yield from _values(child)
+
+
+def _way(node: Node, scope: _Scope) -> int:
+    """Whether its value is used, or it itself."""
+    outer = node.parent
+    if outer.type == "subscript_expression" and outer.child_by_field_name("argument") == node:
+        return _POINTER
+    is_left = outer.type == "assignment_expression" and _sides(outer)[0] == node
+    if is_left or outer.type in ("field_expression", "pointer_expression", "update_expression"):
+        return _REFERENCE
+    if outer.type == "argument_list" and outer.parent.type == "call_expression":
+        name = re.findall(r"\w+", text_of(outer.parent.named_children[0]).split("<")[0])[-1:]
+        called, at = scope.source.function(name[0]) if name else None, outer.named_children.index(node)
+        if called and at < len(called.parameters) and called.parameters[at].is_reference:
+            return _REFERENCE
+    return _VALUE
+
+
+# ---- the edits
+
+
+def _edits(node: Node, scope: _Scope) -> Iterator[Edit]:
+    """Those of an expression."""
+    if node.type.endswith(("_expression", "literal", "identifier")) and scope.code(node):
+        if _way(node, scope) == _VALUE or node.type in (*_LEAF, "subscript_expression"):
+            yield from (_edit(kind, scope, [(node, new)]) for kind, new in _others(node, scope))
+        yield from (_edit(kind, scope, several) for kind, several in _exchanged(node, scope))
+
+
+def _edit(kind: str, scope: _Scope, replaced: Sequence[tuple[Node, str]]) -> Edit:
+    """The edit that makes each of these nodes another text; it is quoted with as much around it as tells which one."""
+    (first, _), (last, _) = replaced[0], replaced[-1]
+    line, shown = scope.source.lines[line_of(first) - 1].split("//")[0], first
+    while (
+        shown.end_byte < last.end_byte
+        or shown.type in ("argument_list", "number_literal")
+        or (
+            len(replaced) == 1
+            and shown.parent.type.endswith("_expression")
+            and len(re.findall(rf"(?<!\w){re.escape(text_of(shown))}(?!\w)", line)) > 1
+        )
+    ):
+        shown = shown.parent
+    new, start = text_of(shown), shown.start_byte
+    for one, text in reversed(replaced):
+        new = new[: one.start_byte - start] + text + new[one.end_byte - start :]
+    says = f"with `{' '.join(new.split())}` in place of `{_code(shown)}`"
+    if shown == first and replaced[0][1] in ("true", "false"):
+        says = f"with `{_code(shown)}` always {replaced[0][1]}"
+    changes = tuple(Change(one.start_byte, one.end_byte, text, _way(one, scope)) for one, text in replaced)
+    return Edit(scope.source.file, line_of(first), kind, says, changes)
+
+
+def _others(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
+    """What an expression may become: the kind of the edit, and the text."""
+    code, outer = scope.code(node), node.parent
+    if node.type == "binary_expression":
+        yield from _of_operator(node, scope)
+    elif node.type in _LEAF:
+        yield from _of_name(node, scope)
+    elif node.type == "number_literal" and scope.is_whole(node):
+        number = int(code.rstrip("u"))
+        yield from (("constant", str(one)) for one in (0, number + 1, number - 1, 2 * number) if one != number)
+    elif node.type == "number_literal":
+        yield from (("constant", one) for one in _NUMBERS.get(code, (f"2.0f * {code}", f"0.5f * {code}")))
+    elif node.type == "unary_expression":
+        yield "operator", scope.code(node.child_by_field_name("argument"))
+        yield from [("constant", "0.0f")] * (code == "-INFINITY")
+    elif node.type == "conditional_expression":
+        fields = ("condition", "consequence", "alternative")
+        condition, yes, no = (_bracketed(scope.code(node.child_by_field_name(one))) for one in fields)
+        yield from (("condition", scope.code(node.child_by_field_name(one))) for one in fields[1:])
+        yield "condition", f"{condition} ? {no} : {yes}"
+    elif node.type == "call_expression" and outer.type != "expression_statement":
+        yield from _of_call(node, scope)
+    elif node.type == "subscript_expression" and node.named_children[0].type == "subscript_expression":
+        (array, outside), inside = node.named_children[0].named_children, node.named_children[1]
+        yield "names", _code(array) + _code(inside) + _code(outside)
+    elif node.type == "assignment_expression" and outer.type == "expression_statement":
+        left, right = map(_code, _sides(node))
+        yield from (("assignment", f"{left} {one} {right}") for one in _OPERATORS.get(_operator(node), "").split())
+    if outer.type == "condition_clause":
+        yield from (("condition", one) for one in ("true", "false", f"!({code})"))
+    is_its_own = outer.type == "assignment_expression" and _code(_sides(outer)[0]) == scope.left_of.get(code)
+    if code in scope.left_of and node.type in ("binary_expression", "call_expression") and not is_its_own:
+        yield "name", scope.left_of[code]
+
+
+def _of_operator(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
+    left, right = _sides(node)
+    one, two, operator = scope.code(left), scope.code(right), _operator(node)
+    for other in _OPERATORS.get(operator, "").split():
+        if other != "%" or scope.is_whole(node):
+            first = _bracketed(one) if other in "*/%" else one
+            yield "comparison" if operator[0] in "<>=!" else "operator", f"{first} {other} {_bracketed(two)}"
+    if operator in _BOUNDS:
+        yield "comparison", f"{one} {operator} {two} {_BOUNDS[operator]} 1"
+    if operator[0] in "<>=!":
+        return
+    yield from (("part", side) for side in (one, two))
+    if operator == "-" and not scope.is_whole(node):
+        yield from (("function", f"{exponential}({one} - {two})") for exponential in ("expf", "exp2f"))
+    if operator in "-/":
+        yield "operator", f"{_bracketed(two)} {operator} {_bracketed(one)}"
+    for inner in (left, right):
+        bare = inner.named_children[0] if inner.type == "parenthesized_expression" else inner
+        if operator in "+-*/%" and bare.type == "binary_expression" and _operator(bare) in "+-*/%":
+            (first, second), its = map(scope.code, _sides(bare)), _operator(bare)
+            if its != operator or its in "-/%":
+                in_front = f"{first} {its} ({second} {operator} {two})"
+                yield "brackets", in_front if inner == left else f"({one} {operator} {first}) {its} {second}"
+
+
+def _of_name(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
+    name, declared, way = text_of(node), scope.at(node), _way(node, scope)
+    if node.type == "field_expression":
+        base, _, member = name.rpartition(".")
+        every = (members for members in scope.source.structs.values() if member in members)
+        yield from (("name", f"{base}.{one}") for members in every for one in members if one != member)
+        yield from (("name", one) for one in _THREADS if name in _THREADS and one != name)
+    kind = "int" if name in _THREADS else _plain(declared[name]) if name in declared else ""
+    same = [one for one, its in declared.items() if _plain(its) == kind and one != name]
+    if way == _REFERENCE:
+        same = [one for one in same if declared[one] == declared.get(name)]
+    if not kind or node.parent.type == "update_expression":
+        return
+    yield from (("name", one) for one in same)
+    if way != _VALUE:
+        return
+    yield from [("condition", f"!{name}")] * (kind == "bool")
+    if kind == "int":
+        around = (node.parent, node.parent.parent)
+        is_compared = any(one.type == "binary_expression" and _operator(one)[0] in "<>" for one in around)
+        for one in (name, *(same if is_compared else ())):
+            yield from (("constant", f"({one} {sign} 1)") for sign in "-+")
+        yield "constant", "0"
+    yield from (("more", one.format(name, other)) for one in _MORE.get(kind, "").split("|") if one for other in same)
+
+
+def _of_call(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
+    name, given = node.named_children[0], node.child_by_field_name("arguments")
+    base, _, more = _code(name).partition("<")
+    others = [one for group in _FUNCTIONS if base in group for one in group]
+    if mine := scope.source.function(base):
+        others += [one.name for one in scope.source.functions if _types_of(one) == _types_of(mine)]
+    yield from (("function", f"{one}{'<' * bool(more)}{more}{_code(given)}") for one in others if one != base)
+    if not more:
+        yield from (("function", _bracketed(_code(one))) for one in given.named_children)
+
+
+def _types_of(function: Function) -> list[str]:
+    parameters = function.node.child_by_field_name("parameters").named_children
+    return [re.sub(r"\s*\b\w+$", "", _code(one)) for one in parameters]
+
+
+def _exchanged(node: Node, scope: _Scope) -> Iterator[tuple[str, list[tuple[Node, str]]]]:
+    """Two arguments of a call, or two names in an expression, that change places."""
+    declared = scope.at(node)
+    if node.type == "call_expression":
+        for one, other in combinations(node.child_by_field_name("arguments").named_children, 2):
+            codes = [scope.code(each) for each in (one, other)]
+            kinds = {
+                "int" if scope.is_whole(each) else _plain(declared.get(text_of(each), "")) for each in (one, other)
+            }
+            if len(kinds) == 1 and kinds != {""} and codes[0] != codes[1] and all(codes):
+                yield "arguments", [(one, codes[1]), (other, codes[0])]
+    if node.type == "binary_expression" and node.parent.type != "binary_expression":
+        places: dict[str, list[Node]] = {}
+        for one in walk(node):
+            if one.type in _LEAF and text_of(one) in declared:
+                places.setdefault(text_of(one), []).append(one)
+        for one, other in combinations(places, 2):
+            if _plain(declared[one]) == _plain(declared[other]):
+                both = [(place, other) for place in places[one]] + [(place, one) for place in places[other]]
+                yield "names", sorted(both, key=lambda place: place[0].start_byte)
+
+
+def _of_statement(node: Node, scope: _Scope) -> Iterator[Edit]:
+    code, place, line = scope.code(node), (node.start_byte, node.end_byte), line_of(node)
+
+    def edit(kind: str, says: str, *changes: Change) -> Edit:
+        return Edit(scope.source.file, line, kind, says, changes)
+
+    if code in ("return;", "continue;"):
+        for new in {"return;", "continue;", "break;"} - {code}:
+            yield edit("jump", f"with `{new}` in place of `{code}`", Change(*place, new, _STATEMENT))
+    if node.type != "expression_statement" or not code or _WAITS.search(code):
+        return
+    gone = Change(*place, "", _STATEMENT)
+    yield edit("statement", f"without `{code}`", gone)
+    call = node.named_children[0]
+    if call.type == "call_expression" and call.named_children[1].type != "kernel_call_syntax":
+        for _, new in _of_call(call, scope):
+            if "(" in new:
+                yield edit("function", f"with `{new}` in place of `{code[:-1]}`", Change(*place, f"{new};", _STATEMENT))
+    block = node.parent.named_children if node.parent.type == "compound_statement" else []
+    for other in [one for one in block if one.end_byte <= node.start_byte and one.type != "comment"][-1:]:
+        its = scope.code(other)
+        if its and other.type in ("expression_statement", "declaration") and not _WAITS.search(its):
+            says = f"with lines {line_of(other)} and {line} exchanged"
+            yield edit("order", says, Change(other.start_byte, other.end_byte, code, _BEFORE), gone)
+
+
+# ---- all in one text
+
+
+def switched(text: str, edits: Mapping[int, Edit]) -> tuple[str, dict[int, int]]:
+    """The text with these edits, and line -> number, of the lines that hold one."""
+    spots: dict[tuple[int, int], list[tuple[int, Change]]] = {}
+    for number, edit in edits.items():
+        for change in edit.changes:
+            spots.setdefault((change.start, change.end), []).append((number, change))
+    made = _rendered(text, 0, len(text), sorted(spots.items(), key=lambda one: (one[0][0], -one[0][1])))
+    found = ((line, re.search(rf"{CHOSEN} == (\d+)", code)) for line, code in enumerate(made.split("\n"), 1))
+    return made, {line: int(match[1]) for line, match in found if match}
+
+
+def _rendered(text: str, start: int, end: int, spots: Sequence) -> str:
+    made, at = [], start
+    while spots:
+        ((first, last), changes), *rest = spots
+        inside = [one for one in rest if one[0][0] < last]
+        old = " ".join(re.sub(r"//[^\n]*", " ", text[first:last]).split())
+        made += [text[at:first], _switch(old, _rendered(text, first, last, inside), changes)]
+        at, spots = last, rest[len(inside) :]
+    return "".join([*made, text[at:end]])
+
+
+def _switch(old: str, kept: str, changes: Sequence[tuple[int, Change]]) -> str:
+    before, made = "", ""
+    for number, one in changes:
+        holds = f"\n{CHOSEN} == {number}"
+        if one.way == _BEFORE:
+            before += f"\nif ({holds}) {{ {one.new} }}\n"
+        elif one.way == _STATEMENT:
+            made += f"\nif ({holds}) {{ {one.new} }} else\n"
+        else:
+            kind = f"decltype(({old}))" if one.way == _REFERENCE else f"edited_type<decltype(({old}))>"
+            made += f"{holds} ? static_cast<{kind}>({one.new}) :\n"
+    if changes[0][1].way >= _STATEMENT:
+        return f"{{ {before}{made}{{ {kept} }} }}" if made else before + kept
+    whole = f"({made}{_bracketed(kept)})"
+    return f"(+{whole})" if changes[0][1].way == _POINTER else whole

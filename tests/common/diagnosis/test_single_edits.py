@@ -1,0 +1,167 @@
+"""Single edits: what is made of a text, and which of them makes the failing cases of a real kernel pass."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from rich.console import Console
+
+from common.cli.tried_edits import with_edits
+from common.compiling.load import load
+from common.compiling.places import places_of
+from common.compiling.request import BuildRequest
+from common.compiling.variant import Variant
+from common.console.files import write_whole
+from common.console.paths import build_root
+from common.diagnosis.single_edits import edits_in, switched
+from common.inspect.findings.model import EDIT, Finding, grouped
+from common.inspect.source_lines import Place
+from common.source.reader import Source
+from common.testing.judging import judge
+
+KERNEL = """\
+constexpr int TILE = 32;
+__device__ void helper(float& out, float x) { out = x; }
+__global__ void kernel(const float* a, const float* b, float* out, int rows, int cols, float scale) {
+    constexpr int FIXED = TILE + 1;
+    __shared__ float tile[TILE][FIXED];
+    const int row = blockIdx.x * TILE + threadIdx.x;
+    if (row >= rows) return;
+    float sum = 0.0f;
+    for (int col = 0; col < cols; ++col) sum += a[row * cols + col] * expf(scale - sum);
+    tile[threadIdx.x][row] = fmaxf(sum, scale);
+    helper(sum, scale);
+    out[row] = row < cols ? sum : b[row];
+}
+"""
+
+
+def edits_of(code: str):
+    source = Source("kernel.cu", code)
+    return edits_in(source, {"kernel"}, None)
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "with `row > rows` in place of `row >= rows`",
+        "with `row >= rows - 1` in place of `row >= rows`",
+        "with `row >= rows` always false",
+        "with `b` in place of `a`",
+        "with `cols * row` in place of `row * cols`",
+        "with `row * (cols + col)` in place of `row * cols + col`",
+        "with `exp2f(scale - sum)` in place of `expf(scale - sum)`",
+        "with `scale` in place of `scale - sum`",
+        "with `fmaxf(scale, sum)` in place of `fmaxf(sum, scale)`",
+        "with `fminf(sum, scale)` in place of `fmaxf(sum, scale)`",
+        "with `tile[row][threadIdx.x]` in place of `tile[threadIdx.x][row]`",
+        "with `b[row]` in place of `row < cols ? sum : b[row]`",
+        "with `sum = a[row * cols + col] * expf(scale - sum)` in place of "
+        "`sum += a[row * cols + col] * expf(scale - sum)`",
+        "without `helper(sum, scale);`",
+        "with lines 10 and 11 exchanged",
+    ],
+)
+def test_an_edit_of_each_kind_is_made(says: str) -> None:
+    assert says in [one.says for one in edits_of(KERNEL)]
+
+
+def test_constants_and_declarations_stay() -> None:
+    assert {one.line for one in edits_of(KERNEL)}.isdisjoint({1, 2, 3, 4, 5})
+
+
+def test_every_edit_has_a_line_of_its_own_and_without_one_the_text_is_the_same() -> None:
+    edits = dict(enumerate(edits_of(KERNEL), 1))
+    text, at = switched(KERNEL, edits)
+    assert set(at.values()) == set(edits) and len(at) == sum(len(one.changes) for one in edits.values())
+    left = re.sub(r"\nchosen_edit == \d+ \? static_cast<.*?>>?\(.*\) :\n", "", text)
+    left = re.sub(r"\nif \(\nchosen_edit == \d+\) \{.*\}( else)?\n", "", left)
+    assert "".join(re.sub(r"[(){}+\s]", "", left)) == "".join(re.sub(r"[(){}+\s]", "", KERNEL))
+
+
+# ---- real kernels
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A mistake in a solution: what stands there, and in its place; what is said; how many lines are told."""
+
+    task: str
+    part: str
+    right: str
+    wrong: str
+    says: str = ""
+    lines: int = 1
+
+
+GELU = "0.5f * x * (1.0f + tanhf(SQRT_2_OVER_PI * (x + 0.044715f * x * x * x)))"
+PLANTED = {
+    "brackets": Planted(
+        "task7", "gelu", "SQRT_2_OVER_PI * (x + 0.044715f * x * x * x)", "SQRT_2_OVER_PI * x + 0.044715f * x * x * x",
+        r"With `SQRT_2_OVER_PI \* \(x \+ 0.044715f \* x \* x \* x\)` in place of `.*`, all 7 failing cases of gelu",
+    ),
+    "no edit helps": Planted("task7", "gelu", GELU, "2.0f * x * (1.0f + tanhf(x + 0.044715f * x * x * x))"),
+    "a name": Planted(
+        "task1", "output", "row / S_q * S_k", "row / S_k * S_k",
+        "With `row / S_q` in place of `row / S_k`, all 3 failing cases of output pass",
+    ),
+    "a launch": Planted(
+        "task1", "output", "blocks_for(batch_heads * S_q * head_dim)", "blocks_for(batch_heads * S_q * S_k)",
+        "With `head_dim` in place of `S_k`, all 2 failing cases of output pass",
+    ),
+    "a term": Planted(
+        "task3", "merge", "((start + i) * rows + row)", "(i * rows + row)",
+        r"With `\(i \+ start\)` in place of `i`, all 2 failing cases of merge pass",
+    ),
+    "a condition": Planted(
+        "task2", "softmax", "partial[threadIdx.x] = row_sum;",
+        "if (static_cast<int>(threadIdx.x) < cols) partial[threadIdx.x] = row_sum;",
+        r"With `static_cast<int>\(threadIdx.x\) < cols` always true, all 5 failing cases of softmax pass",
+    ),
+    "two lines": Planted(
+        "task4", "causal", "at_most(B_c, q_start + diagonal - k_start)",
+        "at_most(B_c, q_start + first_row + diagonal - k_start)",
+        r"all \d+ failing cases of causal pass. So they do with .* in line \d+", 2,
+    ),
+}  # fmt: skip
+LIGHT = ("brackets", "no edit helps")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[] if one in LIGHT else [pytest.mark.slow]) for one in PLANTED]
+)
+def test_the_edit_that_makes_failing_cases_pass_is_told(name: str) -> None:
+    planted = PLANTED[name]
+    line, groups = _told(planted)
+    if not planted.says:
+        assert groups == []
+        return
+    (finding,) = groups[0].findings
+    assert re.search(planted.says, finding.detail), finding.detail
+    assert len(finding.lines) == planted.lines and line in [one.line for one in finding.lines]
+
+
+def _told(planted: Planted) -> tuple[int, Sequence]:
+    """The line with the mistake, and what is found of its part, where the lines up to the mistake were singled out."""
+    (source,) = places_of(planted.task, Variant.SOLUTION)[0].kernels
+    text = source.read_text()
+    assert text.count(planted.right) == 1
+    line = text[: text.index(planted.right)].count("\n") + 1
+    text = text.replace(planted.right, planted.wrong)
+    label = f"edited_{list(PLANTED.values()).index(planted)}"
+    file = build_root() / label / planted.task / source.name
+    write_whole(file, text)
+    ops = load(BuildRequest(planted.task, backend="simulator", sources=[file], label=label))
+    test = importlib.import_module(f"{planted.task}.test").TEST
+    cases = [one for one in test.cases(Variant.SOLUTION) if one.part == planted.part and not one.gpu_only]
+    verdicts = [judge(one, ops) for one in cases]
+    assert not all(one.ok for one in verdicts)
+    told = Finding("wrong_value", lines=tuple(Place(str(file), number) for number in range(line - 2, line + 1)))
+    inside = {planted.part: grouped([("", [told])])}
+    found = with_edits(Console(file=io.StringIO()), verdicts, inside, ops, 0, test.built_of)
+    return line, [one for one in found[planted.part] if one.kind == EDIT]
