@@ -179,7 +179,7 @@ def _suspects(groups: Iterable[Group]) -> list[Place]:
     """The lines that the findings tell of, the likeliest first."""
     found = []
     for finding in (one for group in groups for one in group.findings):
-    found += [place for _, several in made_in(finding) for place in several]
+        found += [place for _, several in made_in(finding) for place in several]
         found += [one.place for one in finding.accesses if one.place]
     return list(dict.fromkeys(found))
 
