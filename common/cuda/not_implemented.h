@@ -9,11 +9,15 @@
 #include <stdexcept>
 #include <string>
 
+// A function, so that a file is the same text for every compiler when its macros are expanded.
+[[noreturn]] __host__ __device__ inline void not_implemented(const char* file, int line) {
 #if defined(CUDA_SIMULATOR)
-#define NOT_IMPLEMENTED() ::simulator::not_implemented(__FILE__, __LINE__)
+    ::simulator::not_implemented(file, line);
 #elif defined(__CUDA_ARCH__)
-#define NOT_IMPLEMENTED() __trap()
+    __trap();
 #else
-#define NOT_IMPLEMENTED() \
-    throw std::runtime_error(std::string(__FILE__) + ":" + std::to_string(__LINE__) + ": not implemented")
+    throw std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": not implemented");
 #endif
+}
+
+#define NOT_IMPLEMENTED() ::not_implemented(__FILE__, __LINE__)

@@ -57,6 +57,8 @@ BY_ADDRESS = ".callprototype"  # in PTX: a call of a function whose name isn't k
 STORING = ("memcpy", "memmove", "memset", "modf", "modff", "frexp", "frexpf", "remquo", "remquof", "sincos", "sincosf")
 REPLACED = (*STORING, "printf", "vprintf")
 NAMES = f"-fmacro-prefix-map={ROOT}/="  # __FILE__ is the same for both compilers
+NOT_THERE = "No such file or directory"
+MAY_INCLUDE = "\nOf the course's headers graded code may include those that the files given out include, no others."
 MOST_LOG = 60_000  # characters
 MOST_JOINED = 400  # lines of a directive
 SECRET = secrets.token_hex(8)  # in the names of what one step leaves: the next must not find out by __has_include
@@ -157,7 +159,8 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
         entries, variables = _as_nvcc_sees(plan, [one for one in flags if not one.startswith("-I")], texts)
         library = _linked(plan, [one.path for one in made], linker_flags)
     except CompilerFailed as error:
-        raise BuildError(explain_failure(str(error), own, plan.log_file)) from None
+        missing = NOT_THERE in str(error)
+        raise BuildError(explain_failure(str(error), own, plan.log_file) + MAY_INCLUDE * missing) from None
     whole = Elf(library.read_bytes())
     symbols = [one for one in whole.symbols if one.section]
     kernels = _found(entries, [one for one in symbols if one.type == FUNCTION])

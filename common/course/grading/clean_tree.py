@@ -3,8 +3,8 @@
     base = make_base(folder)                    once for a class
     tree = with_submission(base, folder, files) once for each submission
 
-What is left out: solution/ and hidden.py of every task, the files that students write, the fast kernels (.cu, .cuh) and
-the headers that are attention itself, tests, grading. attention() and stages() of the oracle raise.
+What is left out: solution/ and hidden.py of every task, the files that students write, tests, grading, and all C++ but
+the simulator's, the bindings', and what the files given out include. attention() and stages() of the oracle raise.
 """
 
 from __future__ import annotations
@@ -16,9 +16,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from common.compiling.manifest import read_manifest, tasks
+from common.compiling.places import places_of
+from common.compiling.variant import Variant
 from common.console.paths import ROOT
+from common.simulator.rewriter import HERE as SIMULATOR
+from common.simulator.rewriter import local_sources
 
 NOT_COPIED = ("__pycache__", "build", "solution", "hidden.py", "README.md", "*.bak*", "*.png", "*.svg")
+CPP = (".cu", ".cuh", ".h", ".cpp")
 STUB = """
 
 def _absent(*_, **__):
@@ -34,7 +39,7 @@ ASKS_FOR_SIMULATOR, ASKS_IN_VAIN = re.compile(r"\bCUDA_SIMULATOR\b"), "CUDA_SIMU
 
 def make_base(folder: Path) -> Path:
     """Writes the tree that all submissions share."""
-    skip = shutil.ignore_patterns(*NOT_COPIED)
+    skip = _but_included(shutil.ignore_patterns(*NOT_COPIED))
     _copy(ROOT / "common", folder / "common", ignore=_but_grading(skip))
     for task in tasks():
         theirs = {ROOT / task / name for name in read_manifest(task).files}
@@ -65,6 +70,19 @@ def _copy(source: Path, target: Path, function: Callable = shutil.copy2, ignore:
         raise errors[0] from None
 
 
+def _but_included(skip):
+    """What is left out, and C++ with which nothing given out is compiled: no kernel of the course is to be had."""
+    places = [place for task in tasks() for place in places_of(task, Variant.SOLUTION)]
+    sources = [source for place in places for source in (*place.kernels, place.binding)]
+    known = {one for source in sources for one in local_sources(source, [ROOT])}
+
+    def ignored(place: str, names: list[str]) -> set[str]:
+        others = set() if Path(place).is_relative_to(SIMULATOR) else {n for n in names if n.endswith(CPP)}
+        return set(skip(place, names)) | {name for name in others if Path(place, name) not in known}
+
+    return ignored
+
+
 def _but_grading(skip):
     """What of common is left out."""
     kept_of_course = {"__init__.py", "grading"}
@@ -86,10 +104,6 @@ def _but_grading(skip):
             left_out |= set(names) - kept_of_grading
         elif here.parts[:1] == ("course",):
             left_out |= set(names) - kept_of_course
-        elif here.parts[:1] == ("kernels",):
-            left_out |= {name for name in names if name.endswith((".cu", ".cuh"))}
-        elif here.parts[:1] == ("cuda",):
-            left_out |= {name for name in names if name.startswith("flash_")}
         return left_out
 
     return ignored

@@ -1,9 +1,10 @@
-// Three pairs of tiles in shared memory, filled by cp.async (common/cuda/cp_async.cuh) two steps ahead of their
+// Three pairs of tiles in shared memory, filled by cp.async (cuda_pipeline.h) two steps ahead of their
 // use, with one barrier per step. 32 x 64 elements of C per block, a row of eight per thread.
+#include <cuda_pipeline.h>
+
 #include <algorithm>
 
 #include "common/cuda/check.h"
-#include "common/cuda/cp_async.cuh"
 #include "task2/given/attention_kernel.h"
 
 constexpr int BM = 32, BN = 64, BK = 16, STAGES = 3;
@@ -22,22 +23,24 @@ __global__ void __launch_bounds__(256)
             for (int e = t; step < steps && e < BM * BK; e += 256) {
                 const int r = row0 + e / BK, k = k0 + e % BK;
                 const bool inside = r < M && k < K;
-                cp_async_zfill<4>(&a_tile[stage][e / BK][e % BK],
-                                  inside ? a_matrix + static_cast<int64_t>(r) * K + k : a_matrix, inside);
+                __pipeline_memcpy_async(&a_tile[stage][e / BK][e % BK],
+                                        inside ? a_matrix + static_cast<int64_t>(r) * K + k : a_matrix, 4,
+                                        inside ? 0 : 4);
             }
             for (int e = t; step < steps && e < BK * BN; e += 256) {
                 const int k = k0 + e / BN, n = col0 + e % BN;
                 const bool inside = k < K && n < N;
-                cp_async_zfill<4>(&b_tile[stage][e / BN][e % BN],
-                                  inside ? b_matrix + static_cast<int64_t>(k) * N + n : b_matrix, inside);
+                __pipeline_memcpy_async(&b_tile[stage][e / BN][e % BN],
+                                        inside ? b_matrix + static_cast<int64_t>(k) * N + n : b_matrix, 4,
+                                        inside ? 0 : 4);
             }
-            cp_async_commit();  // an empty group after the last step
+            __pipeline_commit();  // an empty group after the last step
         };
         float sums[8] = {};
         start(0);
         start(1);
         for (int step = 0; step < steps; ++step) {
-            cp_async_wait<1>();
+            __pipeline_wait_prior(1);
             __syncthreads();  // the tiles are there for all, and those of the step before have been read
             start(step + 2);
             const int stage = step % STAGES;
@@ -48,7 +51,7 @@ __global__ void __launch_bounds__(256)
                 for (int j = 0; j < 8; ++j) sums[j] += x * b_tile[stage][k][col + 8 * j];
             }
         }
-        cp_async_wait_all();
+        __pipeline_wait_prior(0);
         __syncthreads();
         for (int j = 0; j < 8; ++j) {
             const int n = col0 + col + 8 * j;

@@ -54,7 +54,9 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_clean_tree_holds_no_secrets(base: Path) -> None:
     names = {str(path.relative_to(base)) for path in base.rglob("*")}
     assert not [name for name in names if "solution" in Path(name).parts or Path(name).name == "hidden.py"]
-    assert not [name for name in names if name.startswith("common/kernels") and name.endswith((".cu", ".cuh"))]
+    assert not [name for name in names if name.startswith("common/kernels") and name.endswith((".cu", ".cuh", ".h"))]
+    assert not names & {f"common/cuda/{name}.cuh" for name in ("seen_row", "attention_states", "flash_forward", "mma")}
+    assert names >= {"common/cuda/warp.cuh", "common/cuda/unroll.cuh", "task4/given/stages.cuh"}
     assert {name for name in names if name.startswith("common/course/")} == {
         "common/course/__init__.py",
         "common/course/grading",
