@@ -1241,9 +1241,45 @@ ALGORITHMS += [
     Attack("two passes over the keys", writes(with_python(TWO_PASSES)), ("algorithm",), ("softmax",)),
     Attack("queries read into Python", writes(with_python(READ_INTO_PYTHON)), ("algorithm",), ("softmax",)),
 ]
+
+
+def in_solution(name: str, task: str, file: str, *changes: tuple[str, str], nothing_for: str, keeps: str) -> Attack:
+    """A solution with something left out that cases must see."""
+    files = solution(task)
+    text = files[f"{task}/{file}"]
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return Attack(name, writes({**files, f"{task}/{file}": text}), (nothing_for,), (keeps,), task=task)
+
+
+TREE = """    __syncthreads();
+    for (unsigned active = ROW_THREADS / 2; active > 0; active /= 2) {
+        if (threadIdx.x < active) partial[threadIdx.x] += partial[threadIdx.x + active];
+        __syncthreads();
+    }
+"""
+LEFT_OUT = [
+    in_solution(
+        "tiles above the diagonal, computed and masked", "task3", "attention.py",
+        ("min(q_start + query_tile.size(-2), key.size(-2)) if causal else key.size(-2)", "key.size(-2)"),
+        nothing_for="algorithm", keeps="softmax",
+    ),
+    in_solution(
+        "no barrier: the last thread adds up what all wrote", "task2", "attention_kernel.cu",
+        (TREE, "    if (threadIdx.x == ROW_THREADS - 1)\n        for (int i = 0; i < ROW_THREADS - 1; ++i) sum += partial[i];\n"),
+        ("    if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];", "    if (threadIdx.x == ROW_THREADS - 1) sums[blockIdx.x] = sum;"),
+        nothing_for="row-sums", keeps="gemm",
+    ),
+    in_solution(
+        "an eps of its own", "task7", "gpt2_kernels.cu", ("warp_sum(squares) / width + eps", "warp_sum(squares) / width + 1e-5f"),
+        nothing_for="layernorm", keeps="gelu",
+    ),
+]  # fmt: skip
 ATTACKS = [
     *LAYERS,
     *ALGORITHMS,
+    *LEFT_OUT,
     *NAMES,
     *HOLES,
     cheat(
