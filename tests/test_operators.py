@@ -31,6 +31,7 @@ NO_TENSOR = {
     "step_blocks",
     "draw_fits",
     "step_fits",
+    "linear_fits",
     "plan_steps",
     "flash_attention_kernel",
     "flash_attention_backward_kernel",

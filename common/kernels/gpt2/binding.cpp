@@ -196,10 +196,10 @@ Tensor linear_qkv_operator(const Tensor& x, const Tensor& weight, const Tensor& 
     check(x.size(0) % batch == 0 && x.size(0) / batch <= slots, "x has shape ", shape_of(x), " and k_cache ",
           shape_of(k_cache), "; x must be [batch * seq_len, K] with seq_len of at most ", slots);
     const int64_t seq_len = x.size(0) / batch;
-    Tensor query = new_output(x, "query", {batch, heads, seq_len, head_dim});
+    Tensor query = new_output(x, "query", {x.size(0), heads * head_dim});
     a.seq_len = static_cast<int>(seq_len), a.head_dim = static_cast<int>(head_dim), a.part_columns = a.N / 3;
     a.y[0] = query.data_ptr(), a.y[1] = k_cache.data_ptr(), a.y[2] = v_cache.data_ptr();
-    a.strides[0] = {heads * seq_len * head_dim, seq_len * head_dim, head_dim};
+    a.strides[0] = {seq_len * heads * head_dim, head_dim, heads * head_dim};
     a.strides[1] = a.strides[2] = {heads * slots * head_dim, slots * head_dim, head_dim};
     run_linear(a);
     return query;

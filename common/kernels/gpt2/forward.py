@@ -106,6 +106,7 @@ class PrefillAttention:
         caches, scale = (None, None) if self.caches is None else self.caches[number], layer.scale
         if self.caches is not None and self.weights.head_dim % 8 == 0 and _has_kernel(gpt2, normed, layer.qkv):
             query = gpt2.linear_qkv(normed, layer.qkv.weight, layer.qkv.bias, *caches)
+            query = query.view(self.batch, -1, self.weights.heads, self.weights.head_dim).transpose(1, 2)
             key, value = (cache[:, :, : query.size(2)] for cache in caches)
             return flash.flash_attention_rows(query, key, value, True, scale).view(normed.shape)
         qkv = linear(gpt2, normed, layer.qkv)

@@ -71,7 +71,7 @@ def test_queries_keys_and_values_go_where_attention_reads_them(ops, dtype, batch
     before = [cache.clone() for cache in caches]
     query = ops.linear_qkv(x, weight, bias, *caches)
     whole = ops.linear(x, weight, bias).view(batch, seq_len, 3, heads, head_dim).permute(2, 0, 3, 1, 4)
-    assert torch.equal(query, whole[0])
+    assert torch.equal(query, whole[0].transpose(1, 2).reshape(batch * seq_len, width))
     for part, (cache, old) in enumerate(zip(caches, before, strict=True), 1):
         assert torch.equal(cache[:, :, :seq_len], whole[part])
         assert torch.equal(cache[:, :, seq_len:], old[:, :, seq_len:])
