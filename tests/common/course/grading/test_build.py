@@ -102,12 +102,13 @@ def test_blocks_are_those_of_calls_of_the_counter_and_known_by_their_kernels(tmp
     def blocks(number: int, *kernels: str) -> tuple[Elf, list[int]]:
         run("-c", counter, "-o", counter.with_suffix(".o"))
         run("-c", "-fsanitize-coverage=trace-pc", f"-DNUMBER={number}", own, "-o", own.with_suffix(".o"))
+        subprocess.run(["objcopy", f"--rename-section=.text={build.CODE}", own.with_suffix(".o")], check=True)
         run("-shared", own.with_suffix(".o"), counter.with_suffix(".o"), "-o", library)
         elf = Elf(library.read_bytes())
         return elf, build._blocks(elf, library, [one.value for one in elf.symbols if one.name in kernels])
 
     elf, before = blocks(0x22222222, "f", "g")
-    (text,) = (one for one in elf.sections if one.name == ".text")
+    (text,) = (one for one in elf.sections if one.name == build.CODE)
     (place,) = (one.value for one in elf.symbols if one.name == build.COUNTER)
     after = text.address + text.data.index(b"\xe8" + struct.pack("<I", 0x22222222)) + 5
     assert len(before) > 1 and blocks(place - after, "f", "g")[1] == before
