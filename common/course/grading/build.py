@@ -16,6 +16,7 @@ import re
 import resource
 import secrets
 import shutil
+import signal
 import subprocess
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -60,6 +61,7 @@ REPLACED = (*STORING, "printf", "vprintf")
 NAMES = f"-fmacro-prefix-map={ROOT}/="  # __FILE__ is the same for both compilers
 NOT_THERE = "No such file or directory"
 MAY_INCLUDE = "\nOf the course's headers graded code may include those that the files given out include, no others."
+COMPILER_SECONDS = 60  # of CPU for one of its processes; those of honest files take less than 10
 MOST_LOG = 60_000  # characters
 MOST_JOINED = 400  # lines of a directive
 SECRET = secrets.token_hex(8)  # in the names of what one step leaves: the next must not find out by __has_include
@@ -79,6 +81,7 @@ _TARGET = re.compile(r"^\s*(?:\w+ )?([0-9a-f]+) <|# ([0-9a-f]+)")
 _ELSEWHERE = re.compile(r"<([^>]+)@plt")  # of a call: a function of another library
 _ARITHMETIC = re.compile(r"__[a-z]+[hsdt][if]\d?")  # libgcc's names for it
 _INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
+_TOO_LONG = re.compile("cpu time limit exceeded", re.IGNORECASE)
 _MARK = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*("[^"\n]+"|<[^>\n]+>)', re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -121,6 +124,7 @@ _OTHERWISE = [
 def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
     """Answers until the grader closes its end: a task's name -> what build() gives; with addresses -> their lines."""
     settle({resource.RLIMIT_CPU: int(cpu), resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0})
+    limit_compilers(COMPILER_SECONDS)
     if Path("/runtime").is_dir():  # the objects that every build links
         unused = shutil.ignore_patterns("*.gch")  # not read where files are limited, and as large as all others
         shutil.copytree("/runtime", os.environ["ATTENTION_BUILD_DIR"], ignore=unused, dirs_exist_ok=True)
@@ -137,6 +141,12 @@ def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
             about, library = {"problem": str(error)[:MOST_LOG]}, b""
         connection.send_bytes(json.dumps(about).encode())
         connection.send_bytes(library)
+
+
+def limit_compilers(seconds: int) -> None:
+    """What this process starts gets so many seconds of CPU; its own limit stays as it is."""
+    signal.signal(signal.SIGXCPU, lambda *_: None)  # which what it starts does not inherit
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def build(request: BuildRequest) -> tuple[dict, bytes]:
@@ -162,6 +172,9 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
         entries, variables = _as_nvcc_sees(plan, [one for one in flags if not one.startswith("-I")], texts)
         library = _linked(plan, [one.path for one in made], linker_flags)
     except CompilerFailed as error:
+        if _TOO_LONG.search(str(error)):
+            seconds = resource.getrlimit(resource.RLIMIT_CPU)[0]
+            raise BuildError(f"Compiling takes longer than allowed: {seconds} seconds of CPU for a step.") from None
         missing = NOT_THERE in str(error)
         raise BuildError(explain_failure(str(error), own, plan.log_file) + MAY_INCLUDE * missing) from None
     whole = Elf(library.read_bytes())

@@ -2,6 +2,7 @@
 
 import struct
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -76,6 +77,24 @@ def test_no_line_passes_for_a_headers(look, text, says):
 def test_directives_that_may_be_left(line, left):
     match = next(build._TOKEN.finditer(line))
     assert match["directive"] and bool(build._PRAGMA.fullmatch(match[0])) is left
+
+
+def test_a_compiler_that_works_too_long_is_ended_and_its_caller_is_not(tmp_path):
+    own = tmp_path / "own.cpp"
+    own.write_text(
+        "#include <utility>\ntemplate <int N> struct Sum { static constexpr int of() { int s = N;"
+        " for (int i = 0; i < 30000; ++i) s ^= i; return s; } static constexpr int value = of(); };\n"
+        "template <int... I> constexpr int all(std::integer_sequence<int, I...>) { return (Sum<I>::value ^ ...); }\n"
+        "int result = all(std::make_integer_sequence<int, 20000>());\n"
+    )
+    code = (
+        "import sys\nfrom common.course.grading import build\nbuild.limit_compilers(1)\n"
+        "while build.os.times()[0] < 2: pass\n"
+        "try: build._run([build.toolchain.host_compiler(), '-std=c++20', '-c', sys.argv[1], '-o', '/dev/null'])\n"
+        "except build.CompilerFailed as error: print(bool(build._TOO_LONG.search(str(error))))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, own], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_decoding_is_no_product_of_matrices():
