@@ -198,6 +198,15 @@ IN_PYTHON = (
     "import common.testing.calling as c, torch\\nc.InProcess.call = lambda self, case, inputs, around=None: "
     + ("c.Called(case.reference(**inputs))\\n")
 )
+# 1 << 33 is undefined: nvcc leaves the branch out, and g++ takes it.
+DROPPED = """
+#include <unistd.h>
+extern "C" __device__ void swab(const void* from, void* to, long bytes);  // the C library's; no GPU has it
+__global__ void swaps(float* y, void (*f)(const void*, void*, long)) {
+    int n = 33;
+    if ((1 << n) == 2 || (1 << n) == 0) FUNCTION(y, y, 0);
+}
+"""
 SEEN_ROW = """
 #include "task4/given/flash_attention.h"
 #include "common/cuda/check.h"
@@ -1282,6 +1291,14 @@ ATTACKS = [
     *LEFT_OUT,
     *NAMES,
     *HOLES,
+    *(
+        cheat(
+            f"a function of the C library in a branch that nvcc leaves out, {how}",
+            with_launcher(LAUNCH + "    swaps<<<1, 32, 0, stream>>>(y, swab);", DROPPED.replace("FUNCTION", function)),
+            keeps=(),
+        )
+        for how, function in (("by its name", "swab"), ("by its address", "f"))
+    ),
     cheat(
         "a header of the fast kernels that is the algorithm",
         {"task4/flash_attention.cu": SEEN_ROW},

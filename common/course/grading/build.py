@@ -16,6 +16,7 @@ import re
 import resource
 import secrets
 import shutil
+import signal
 import subprocess
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -52,6 +53,7 @@ PLAIN = (".text", ".rodata", ".data", ".bss", ".tdata", ".tbss", ".eh_frame", ".
 ARCH = "sm_89"  # the simulator's __CUDA_ARCH__
 COUNTER = "__sanitizer_cov_trace_pc"  # see common/simulator/runtime/work.cpp
 ASTRAY = 2**32 - 1  # the same
+CODE = "theirs"  # the section of a library that has all of the student's code
 BY_ADDRESS = ".callprototype"  # in PTX: a call of a function whose name isn't known
 # Functions of the C library that store: in a student's file common/simulator/runtime/stores.cpp has others
 STORING = ("memcpy", "memmove", "memset", "modf", "modff", "frexp", "frexpf", "remquo", "remquof", "sincos", "sincosf")
@@ -59,6 +61,7 @@ REPLACED = (*STORING, "printf", "vprintf")
 NAMES = f"-fmacro-prefix-map={ROOT}/="  # __FILE__ is the same for both compilers
 NOT_THERE = "No such file or directory"
 MAY_INCLUDE = "\nOf the course's headers graded code may include those that the files given out include, no others."
+COMPILER_SECONDS = 60  # of CPU for one of its processes; those of honest files take less than 10
 MOST_LOG = 60_000  # characters
 MOST_JOINED = 400  # lines of a directive
 SECRET = secrets.token_hex(8)  # in the names of what one step leaves: the next must not find out by __has_include
@@ -75,7 +78,10 @@ _PACKED = re.compile(
 )
 # Where an instruction names an address: of a jump or a call, of lea
 _TARGET = re.compile(r"^\s*(?:\w+ )?([0-9a-f]+) <|# ([0-9a-f]+)")
+_ELSEWHERE = re.compile(r"<([^>]+)@plt")  # of a call: a function of another library
+_ARITHMETIC = re.compile(r"__[a-z]+[hsdt][if]\d?")  # libgcc's names for it
 _INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
+_TOO_LONG = re.compile("cpu time limit exceeded", re.IGNORECASE)
 _MARK = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*("[^"\n]+"|<[^>\n]+>)', re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -118,6 +124,7 @@ _OTHERWISE = [
 def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
     """Answers until the grader closes its end: a task's name -> what build() gives; with addresses -> their lines."""
     settle({resource.RLIMIT_CPU: int(cpu), resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0})
+    limit_compilers(COMPILER_SECONDS)
     if Path("/runtime").is_dir():  # the objects that every build links
         unused = shutil.ignore_patterns("*.gch")  # not read where files are limited, and as large as all others
         shutil.copytree("/runtime", os.environ["ATTENTION_BUILD_DIR"], ignore=unused, dirs_exist_ok=True)
@@ -134,6 +141,12 @@ def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
             about, library = {"problem": str(error)[:MOST_LOG]}, b""
         connection.send_bytes(json.dumps(about).encode())
         connection.send_bytes(library)
+
+
+def limit_compilers(seconds: int) -> None:
+    """What this process starts gets so many seconds of CPU; its own limit stays as it is."""
+    signal.signal(signal.SIGXCPU, lambda *_: None)  # which what it starts does not inherit
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
 def build(request: BuildRequest) -> tuple[dict, bytes]:
@@ -159,6 +172,9 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
         entries, variables = _as_nvcc_sees(plan, [one for one in flags if not one.startswith("-I")], texts)
         library = _linked(plan, [one.path for one in made], linker_flags)
     except CompilerFailed as error:
+        if _TOO_LONG.search(str(error)):
+            seconds = resource.getrlimit(resource.RLIMIT_CPU)[0]
+            raise BuildError(f"Compiling takes longer than allowed: {seconds} seconds of CPU for a step.") from None
         missing = NOT_THERE in str(error)
         raise BuildError(explain_failure(str(error), own, plan.log_file) + MAY_INCLUDE * missing) from None
     whole = Elf(library.read_bytes())
@@ -172,23 +188,22 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
 
 def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
     """Of each basic block where the call that counts it returns to, << 32 | the bytes from there to its end, an
-    instruction that works on several numbers once for each; ASTRAY in a function that no kernel names."""
+    instruction that works on several numbers once for each; ASTRAY in a function that no kernel names.
+
+    Raises:
+        BuildError: a kernel calls what nvcc leaves out, such as a function of the host in a branch that is undefined.
+    """
     counter = next(one.value for one in library.symbols if one.name == COUNTER)
-    text = next(one for one in library.sections if one.name == ".text")
+    text = next(one for one in library.sections if one.name == CODE)
     calls = (match.end() for match in re.finditer(rb"\xe8(?=....)", text.data, re.DOTALL))
     places = [
         at + 4
         for at in calls
         if text.address + at + 4 + int.from_bytes(text.data[at : at + 4], "little", signed=True) == counter
     ]
-    if not places:
-        return []
     functions = [one for one in library.symbols if one.type == FUNCTION and one.size]
-    ends = sorted(one.value + one.size - text.address for one in functions)
-    first = max(one.value for one in functions if one.value <= text.address + places[0])
-    last = ends[min(bisect_right(ends, places[-1]), len(ends) - 1)]
-    span = f"--start-address={first}", f"--stop-address={text.address + last}"
-    listed = _INSTRUCTION.findall(_run(["objdump", "-d", "--no-show-raw-insn", *span, path]))
+    ends, last = sorted(one.value + one.size - text.address for one in functions), len(text.data)
+    listed = _INSTRUCTION.findall(_run(["objdump", "-d", "--no-show-raw-insn", f"--section={CODE}", path]))
     starts, sums, calls = [int(place, 16) - text.address for place, *_ in listed], [0], set()
     begins = sorted({one.value - text.address for one in functions})
     named: dict[int, set[int]] = {}  # by each function, of all addresses: where it calls, jumps, or has a pointer to
@@ -202,16 +217,36 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
     places, found = [at for at in places if at in calls], []  # the bytes of a call may also be a number's
     known, found_kernels = set(), [one - text.address for one in kernels]
     while found_kernels:
-        own = begins[max(0, bisect_right(begins, found_kernels.pop()) - 1)]
-        if own not in known:
+        at = found_kernels.pop()
+        own = begins[max(0, bisect_right(begins, at) - 1)]
+        if 0 <= at < last and own not in known:
             known.add(own)
             found_kernels += named.get(own, ())
+    counted = {begins[bisect_right(begins, at - 1) - 1] for at in places}  # all but a few of the simulator's
+    for start, (*_, operands) in zip(starts, listed, strict=True):
+        own, far = begins[bisect_right(begins, start) - 1], _ELSEWHERE.search(operands)
+        if own in known and (far and far[1] not in _functions_of_gpus()):
+            raise BuildError(f"A kernel calls {_readable([far[1]])[0]}, which is no function of a GPU.")
+        if own in known & counted and "*" in operands:
+            raise BuildError("A kernel calls a function through an address, which can't be graded.")
     for at, following in zip(places, [*places[1:], last], strict=True):
         end = min(following, ends[min(bisect_right(ends, at), len(ends) - 1)])
         size = max(1, sums[bisect_left(starts, end)] - sums[bisect_left(starts, at)])
         is_known = begins[bisect_right(begins, at - 1) - 1] in known
         found.append((text.address + at) << 32 | (size if is_known else ASTRAY))
     return found
+
+
+@functools.cache
+def _functions_of_gpus() -> set[str]:
+    """Of other libraries' those that CUDA has, too, and by which the compiler does arithmetic and ends a function."""
+    mathematics, compilers = (
+        Elf(Path(_run([toolchain.host_compiler(), f"-print-file-name={name}"]).strip()).read_bytes()).defined()
+        for name in ("libm.so.6", "libgcc_s.so.1")
+    )
+    headers = [one / "crt" / "math_functions.h" for one in toolchain.nvcc_for_build().include_dirs()]
+    words = {word for one in headers if one.is_file() for word in re.findall(r"\w+", one.read_text(errors="replace"))}
+    return {"_Unwind_Resume", *(words & mathematics), *filter(_ARITHMETIC.fullmatch, compilers)}
 
 
 def _numbers_of(name: str, operands: str) -> int:
@@ -309,6 +344,7 @@ def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
             raise BuildError(f"The function or variable {name} belongs to the simulator alone.")
     names.write_text("".join(f"{name}\n" for name in sorted(kept)))
     others = [f"--redefine-sym={one}=simulator_stores_{one}" for one in REPLACED]
+    others += [f"--rename-section={one.name}={CODE}" for one in all_theirs.sections if one.name.startswith(".text")]
     _run(["objcopy", f"--keep-global-symbols={names}", *others, whole])
     _run([toolchain.host_compiler(), whole, *objects[count:], *flags, "-Wl,-z,now", "-o", library])
     return library

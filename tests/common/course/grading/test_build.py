@@ -2,6 +2,7 @@
 
 import struct
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -78,6 +79,24 @@ def test_directives_that_may_be_left(line, left):
     assert match["directive"] and bool(build._PRAGMA.fullmatch(match[0])) is left
 
 
+def test_a_compiler_that_works_too_long_is_ended_and_its_caller_is_not(tmp_path):
+    own = tmp_path / "own.cpp"
+    own.write_text(
+        "#include <utility>\ntemplate <int N> struct Sum { static constexpr int of() { int s = N;"
+        " for (int i = 0; i < 30000; ++i) s ^= i; return s; } static constexpr int value = of(); };\n"
+        "template <int... I> constexpr int all(std::integer_sequence<int, I...>) { return (Sum<I>::value ^ ...); }\n"
+        "int result = all(std::make_integer_sequence<int, 20000>());\n"
+    )
+    code = (
+        "import sys\nfrom common.course.grading import build\nbuild.limit_compilers(1)\n"
+        "while build.os.times()[0] < 2: pass\n"
+        "try: build._run([build.toolchain.host_compiler(), '-std=c++20', '-c', sys.argv[1], '-o', '/dev/null'])\n"
+        "except build.CompilerFailed as error: print(bool(build._TOO_LONG.search(str(error))))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, own], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
+
+
 def test_decoding_is_no_product_of_matrices():
     cache = torch.empty(3, 2, 100, 64)
     rest = 2 * cache.numel() + torch.empty(3, 4, 1, 64).numel() * 2
@@ -102,12 +121,13 @@ def test_blocks_are_those_of_calls_of_the_counter_and_known_by_their_kernels(tmp
     def blocks(number: int, *kernels: str) -> tuple[Elf, list[int]]:
         run("-c", counter, "-o", counter.with_suffix(".o"))
         run("-c", "-fsanitize-coverage=trace-pc", f"-DNUMBER={number}", own, "-o", own.with_suffix(".o"))
+        subprocess.run(["objcopy", f"--rename-section=.text={build.CODE}", own.with_suffix(".o")], check=True)
         run("-shared", own.with_suffix(".o"), counter.with_suffix(".o"), "-o", library)
         elf = Elf(library.read_bytes())
         return elf, build._blocks(elf, library, [one.value for one in elf.symbols if one.name in kernels])
 
     elf, before = blocks(0x22222222, "f", "g")
-    (text,) = (one for one in elf.sections if one.name == ".text")
+    (text,) = (one for one in elf.sections if one.name == build.CODE)
     (place,) = (one.value for one in elf.symbols if one.name == build.COUNTER)
     after = text.address + text.data.index(b"\xe8" + struct.pack("<I", 0x22222222)) + 5
     assert len(before) > 1 and blocks(place - after, "f", "g")[1] == before
