@@ -1,5 +1,6 @@
 """Cases for flash_attention of attention.py: what it computes, and how much memory it takes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +20,7 @@ from common.testing.cases.attention_cases import (
 )
 from common.testing.python_side import naming_the_line, python_side
 from task3.cases.functions import FUNCTIONS
-from task3.cases.memory import complaint
+from task3.cases.memory import causal_complaint, complaint
 
 ALL_NAN_HINT = (
     "In the first tile m_old is -inf, so exp(m_old - m_new) is 0. What is multiplied by it is "
@@ -64,12 +65,15 @@ def algorithm_cases() -> list[Case]:
         case("one tile", 2, 2, 16, 16, 8, 16, 16, points=0.1, required=True),
         case("113 queries, 203 keys", 1, 2, 113, 203, 16, 32, 64, points=0.2, required=True),
         causal("causal, 96 tokens", 2, 2, 96, 96, 16, 32, 16, points=0.2, required=True),
-        measured(causal("memory", 1, 2, 512, 640, 8, 32, 64, points=0.2, required=True), True, 32, 64),
-        measured(case("memory, many keys", 1, 1, 16, 28_000, 128, 8, 128, required=True), False, 8, 128),
+        measured(causal("memory", 1, 2, 512, 640, 8, 32, 64, points=0.2, required=True), 32, 64),
+        measured(case("memory, many keys", 1, 1, 16, 28_000, 128, 8, 128, required=True), 8, 128),
         case("1 query, 1 key, head_dim 1", 1, 1, 1, 1, 1, 4, 4, points=0.05),
         case("tiles of 3 x 5", 2, 1, 7, 33, 5, 3, 5, points=0.05),
         case("tiles larger than the input", 1, 2, 40, 50, 8, 128, 128, points=0.05),
-        causal("causal, 70 queries, 50 keys", 1, 2, 70, 50, 8, 32, 16, points=0.1),
+        causal("causal, 70 queries, 50 keys", 1, 2, 70, 50, 8, 32, 16, points=0.05),
+        measured(
+            causal("no tiles above the diagonal", 1, 1, 256, 256, 8, 32, 32, points=0.05), 32, 32, causal_complaint
+        ),
         causal("causal, 50 queries, 70 keys", 1, 2, 50, 70, 8, 16, 32, points=0.1),
         case("scores that rise and fall", 1, 2, 40, 150, 32, 16, 32, change=rising_and_falling, points=0.1),
         case("scores far below 0", 1, 2, 40, 150, 32, 16, 32, change=far_below_0, points=0.1),
@@ -83,8 +87,8 @@ def algorithm_cases() -> list[Case]:
     ]
 
 
-def measured(case: Case, causal: bool, B_r: int, B_c: int) -> Case:
-    """The case of flash_attention(..., causal, scale, B_r, B_c); it also fails if the call takes too much memory."""
+def measured(case: Case, B_r: int, B_c: int, complaint: Callable[..., str] = complaint) -> Case:
+    """The case of flash_attention(..., B_r, B_c); it also fails if there is a complaint of the call's memory."""
 
     def call(ops, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if query.is_cuda:
@@ -92,7 +96,7 @@ def measured(case: Case, causal: bool, B_r: int, B_c: int) -> Case:
         line = getattr(python_side(ops), "calling_line", None)  # of code that runs in another process
         with AllocationRecorder(query.device, line, (query, key, value), query, key) as made:
             out = case.call(ops, query, key, value)
-        if too_much := complaint(made, query, key, causal, B_r, B_c):
+        if too_much := complaint(made, query, key, B_r, B_c):
             raise RuntimeError(too_much)
         return out
 

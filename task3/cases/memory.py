@@ -1,23 +1,23 @@
-"""What is too much memory for flash_attention, or too much work: complaint(made, query, key, causal, B_r, B_c)."""
+"""What is too much for flash_attention: complaint of its memory, causal_complaint of tiles that a mask hides."""
 
 from torch import Tensor
 
 from common.measure.allocations import AllocationRecorder
 
 
-def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, causal: bool, B_r: int, B_c: int) -> str:
+def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_c: int) -> str:
     """What is wrong with what flash_attention allocated; "" if nothing is.
 
     One tensor may be twice as large as the largest of query, key and value. All tensors that are alive at the same time
     may be twice as large as these and the output together, and 16 tiles of scores; those of them that are computed from
     the queries may not grow with the number of keys, and none of their numbers may be read into Python. A tile of
-    queries meets the keys once; if causal, up to the tile of its last query.
+    queries meets the keys once.
 
     Args:
         made: recorded during one call, and nothing else; `inputs` are query, key and value, `source` is query,
             `partner` key.
         query: [batch, heads, S_q, head_dim]; key: [batch, heads, S_k, head_dim].
-        causal, B_r, B_c: as the call had them.
+        B_r, B_c: the tile sizes of the call.
     """
     seq_q, seq_k = query.size(-2), key.size(-2)
     heads, size = query.size(0) * query.size(1), query.element_size()
@@ -56,15 +56,23 @@ def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, causal: bool
             "memory that is no tensor's. Leave it in a tensor."
         )
     once = key.numel() * -(-seq_q // B_r)
-    ends = [min(seq_k, -(-min(start + B_r, seq_q) // B_c) * B_c) if causal else seq_k for start in range(0, seq_q, B_r)]
-    if 1.5 * key.numel() // seq_k * sum(ends) < made.met <= 1.5 * once:
-        return (
-            f"The tiles of {B_r} queries meet {made.met * seq_k // key.numel()} keys together; {sum(ends)} are enough: "
-            "end the loop over the keys where the last query of the tile sees no further key."
-        )
     if made.met > 1.5 * once:
         return (
             f"A tile of {B_r} queries meets every key {made.met / once:.1f} times on average. Once is enough: compute "
             "the scores of a tile once, and carry m, l and O from tile to tile."
         )
     return ""
+
+
+def causal_complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_c: int) -> str:
+    """The same, or what is wrong if tiles above the diagonal were computed, too."""
+    seq_q, seq_k = query.size(-2), key.size(-2)
+    enough = sum(min(seq_k, -(-min(start + B_r, seq_q) // B_c) * B_c) for start in range(0, seq_q, B_r))
+    met = made.met * seq_k // key.numel()
+    other = complaint(made, query, key, B_r, B_c)
+    if other or met <= 1.5 * enough:
+        return other
+    return (
+        f"The tiles of {B_r} queries meet {met} keys together; {enough} are enough: end the loop over the keys where "
+        "the last query of the tile sees no further key."
+    )

@@ -1270,11 +1270,6 @@ TREE = """    __syncthreads();
 """
 LEFT_OUT = [
     in_solution(
-        "tiles above the diagonal, computed and masked", "task3", "attention.py",
-        ("min(q_start + query_tile.size(-2), key.size(-2)) if causal else key.size(-2)", "key.size(-2)"),
-        nothing_for="algorithm", keeps="softmax",
-    ),
-    in_solution(
         "no barrier: the last thread adds up what all wrote", "task2", "attention_kernel.cu",
         (TREE, "    if (threadIdx.x == ROW_THREADS - 1)\n        for (int i = 0; i < ROW_THREADS - 1; ++i) sum += partial[i];\n"),
         ("    if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];", "    if (threadIdx.x == ROW_THREADS - 1) sums[blockIdx.x] = sum;"),

@@ -23,7 +23,7 @@ from common.console.paths import build_root
 from common.diagnosis.mistakes import merge as merge_mistakes
 from common.measure.allocations import AllocationRecorder
 from common.reference import oracle as reference
-from task3.cases.memory import complaint
+from task3.cases.memory import causal_complaint, complaint
 from task3.solution.attention import flash_attention
 from task3.tools import memory
 
@@ -250,7 +250,7 @@ def test_memory_grows_with_the_tokens_and_not_with_their_square() -> None:
         inputs = torch.randn(3, 1, 2, tokens, 8).unbind(0)
         with AllocationRecorder("cpu", None, inputs, inputs[0]) as made:
             flash_attention(*inputs, B_r=32, B_c=32)
-        assert complaint(made, inputs[0], inputs[1], False, 32, 32) == ""
+        assert complaint(made, inputs[0], inputs[1], 32, 32) == ""
         peaks.append(made.peak_bytes)
     assert peaks[2] - peaks[1] == 2 * (peaks[1] - peaks[0])
 
@@ -260,7 +260,7 @@ def test_tiles_that_a_causal_mask_hides_are_not_computed() -> None:
     for causal, words in ((True, ""), (False, "meet 512 keys together; 320 are enough: end the loop")):
         with AllocationRecorder("cpu", None, (query, key, value), query, key) as made:
             flash_attention(query, key, value, causal, B_r=32, B_c=32)
-        found = complaint(made, query, key, True, 32, 32)
+        found = causal_complaint(made, query, key, 32, 32)
         assert words in found and bool(words) == bool(found)
 
 

@@ -20,6 +20,8 @@ def flash_attention(
         m = query.new_full((*q.shape[:-1], 1), -torch.inf)
         l, o = torch.zeros_like(m), torch.zeros_like(q)
         for ks, (k, v) in enumerate(zip(key.split(B_c, 2), value.split(B_c, 2))):
+            if causal and ks * B_c >= qs * B_r + q.size(2):
+                break
             s = torch.einsum("bhid,bhjd->bhij", q, k).mul_(scale)
             if causal:
                 s += torch.full(s.shape[-2:], -torch.inf).triu(1 + qs * B_r - ks * B_c)
