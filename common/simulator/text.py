@@ -15,9 +15,9 @@ import re
 from functools import lru_cache
 
 DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
-_NOT_CODE = re.compile(
-    r"""//(?:\\\n|[^\n])* | /\*.*?\*/ | R"(?P<raw>[^()\s\\]{0,16})\(.*?\)(?P=raw)" | "(?:\\.|[^"\\\n])*" """
-    r"""| (?<![0-9A-Za-z_])(?:u8|[uUL])?'(?:\\.|[^'\\\n])+' """,
+_NOT_CODE = re.compile(  # what is never closed goes on to its end: else the rest were searched from each of its marks
+    r"""//(?:\\\n|[^\n])* | /\*.*?(?:\*/|\Z) | R"(?P<raw>[^()\s\\]{0,16})\(.*?(?:\)(?P=raw)"|\Z)"""
+    r"""| "(?:\\.|[^"\\\n])*(?:"|) | (?<![0-9A-Za-z_])(?:u8|[uUL])?'(?:\\.|[^'\\\n])+'? """,
     re.DOTALL | re.VERBOSE,
 )
 _LINE = re.compile(r"[^\n]+")

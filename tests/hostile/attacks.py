@@ -242,6 +242,7 @@ ATTACKS = [
         (),
         ("algorithm", *ALL),
     ),
+    Attack("strings that do not end", writes({**FILLED, KERNELS: '"\\' * 400_000}), ALL, ("algorithm",)),
     Attack("a megabyte of comments that do not end", writes({**FILLED, KERNELS: "/*" * 500_000}), ALL, ("algorithm",)),
     python("every connection closed", "import os, time\nos.closerange(0, 100)\ntime.sleep(1000)"),
     Attack(

@@ -71,7 +71,7 @@ _VARIABLE = re.compile(
     r"^\s*(?:\.visible\s+|\.weak\s+|\.common\s+)*\.(?:global|const)\s[^;={]*?([\w$]+)(?:\[\d*\])*\s*[;=]", re.M
 )
 # How a file could say that its lines are another's, when lines that a backslash ends are joined; in comments, too
-_LINE_NUMBERS = re.compile(r"(?:^|\*/)(?:\s|/\*.*?\*/)*(?:#|%:)(?:[ \t\f\v]|/\*.*?\*/)*(?:line\b|\d)", re.M | re.S)
+_LINE_NUMBERS = re.compile(r"(?:^|\*/)[^\S\n]*(?:#|%:)(?:[ \t\f\v]|/\*.*?\*/)*(?:line\b|\d)", re.M | re.S)
 # What works on several numbers at a time, though each is a thread's: of 16 bytes, and of 32 and 64 all that use them
 _PACKED = re.compile(
     r"v?(?:p(?:add|sub|mul|madd|max|min)\w*|(?:add|sub|mul|div|max|min|sqrt|rcp|rsqrt|hadd|dp|fn?m\w+)p[sd])"
@@ -88,8 +88,8 @@ _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SPLICE = re.compile(r"\\[ \t\f\v]*\n")  # as gcc has it
 # The tokens of what the preprocessor leaves; strings, raw ones among them, and characters are one each
 _TOKEN = re.compile(
-    r"""(?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\(.*?\)(?P=end)"
-    | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*') | \.?\d(?:[eEpP][+-]|'?[\w$]|\.)*
+    r"""(?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\(.*?(?:\)(?P=end)"|\Z)
+    | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*(?:"|)|'(?:\\.|[^'\\\n])*'?) | \.?\d(?:[eEpP][+-]|'?[\w$]|\.)*
     | (?:[A-Za-z_$]|[^\x00-\x7f]|\\[uU])(?:[\w$]|[^\x00-\x7f]|\\[uU])* | \[\[ | <:<:
     | ^[ \t]*(?P<directive>\#|%:)[^\n]* | \S""",
     re.VERBOSE | re.DOTALL | re.MULTILINE,
