@@ -69,6 +69,7 @@ MOST_SAID = 2
 MOST_OF_LINE = 3  # edits that are tried in passing cases of other parts
 TOLD_FIRST = ("comparison", "condition", "brackets", "operator", "name", "names", "constant")  # of edits in one line
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases that an edit must leave so, of the part and of each other one
+_UNDONE = re.compile(r"^with `[\d.]+f?` in place of `.*\b[a-z_]|` always \w+$")  # an expression that is left out
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
 
 
@@ -401,6 +402,8 @@ def _said(
         also = [f"all {others[name]} of {name}" if others[name] > 1 else f"that of {name}" for name in edits[first]]
         passes += f", as well as {' and '.join(also)}"
     text = f"{first.says}, {passes}."
+    if _UNDONE.search(first.says):
+        text += " That shows where the mistake is; the repair may be another one."
     for one in more:
         text += f" So {'they do' if count > 1 else 'it does'} {one.says} in line {one.line}."
     places = tuple(Place(one.file, one.line) for one in (first, *more))
