@@ -373,7 +373,7 @@ def _helping(
 
 
 def _order(edit: Edit) -> tuple[int, int]:
-    """Of edits in one line the smallest is told."""
+    """Of edits in one line the smallest is reported."""
     return [*dict.fromkeys([*TOLD_FIRST, *KINDS])].index(edit.kind), len(edit.says)
 
 

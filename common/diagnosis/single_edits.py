@@ -70,7 +70,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Edit:
-    """One edit: where it is, of which kind, how it is told ("with `<` in place of `<=`"), and what it changes."""
+    """One edit: where it is, of which kind, its words ("with `<` in place of `<=`"), and what it changes."""
 
     file: str
     line: int

@@ -144,7 +144,7 @@ def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
 
 
 def limit_compilers(seconds: int) -> None:
-    """What this process starts gets so many seconds of CPU; its own limit stays as it is."""
+    """Gives what this process starts this many seconds of CPU; its own limit stays as it is."""
     signal.signal(signal.SIGXCPU, lambda *_: None)  # which what it starts does not inherit
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 

@@ -89,7 +89,7 @@ def test_every_edit_has_a_line_of_its_own_and_without_one_the_text_is_the_same()
 
 @dataclass(frozen=True)
 class Planted:
-    """A mistake in a solution: what stands there, and in its place; what is said; how many lines are told."""
+    """A mistake in a solution: what stands there, and in its place; what is said; how many lines are shown."""
 
     task: str
     part: str
