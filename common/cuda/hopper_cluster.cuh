@@ -8,7 +8,7 @@
 //   cluster_send(to, from, bytes, full, rank)    bulk copy from shared memory to `to` in CTA `rank`; its mbarrier `full`
 //                                            counts the bytes
 //   cluster_send(to, x, full, rank)          the same for one number, or 16 bytes, which are there after
-//   cluster_wait(full, parity)               a wait for what threads of other CTAs have sent
+//   cluster_poll(full, parity)               waits a while: whether what threads of other CTAs have sent is there
 //
 // A CTA's shared memory may be accessed only while that CTA runs: call cluster_sync() after the mbarriers' init and at the
 // end of the kernel. Bytes may arrive before they are expected: the transaction count is negative then, and the phase
@@ -49,25 +49,25 @@ __device__ __forceinline__ void cluster_send(const int* to, int x, const Mbarrie
                  "r"(x), "r"(remote_offset(&full, rank))
                  : "memory");
 }
-__device__ __forceinline__ void cluster_send(const float4* to, const float4& x, const Mbarrier& full, unsigned rank) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-                     remote_offset(to, rank)),
-                 "r"(__float_as_uint(x.x)), "r"(__float_as_uint(x.y)), "r"(__float_as_uint(x.z)),
-                 "r"(__float_as_uint(x.w)), "r"(remote_offset(&full, rank))
-                 : "memory");
+__device__ __forceinline__ void cluster_send(const void* to, const uint4& x, const Mbarrier& full, unsigned rank) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+            remote_offset(to, rank)),
+        "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(remote_offset(&full, rank))
+        : "memory");
 }
-__device__ __forceinline__ void cluster_wait(Mbarrier& barrier, unsigned parity) {
+__device__ __forceinline__ bool cluster_poll(Mbarrier& barrier, unsigned parity) {
+    unsigned complete;
     asm volatile(
         "{\n"
         ".reg .pred complete;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [%0], %1;\n"
-        "@complete bra done;\n"
-        "bra again;\n"
-        "done:\n"
-        "}" ::"r"(shared_offset(&barrier)),
-        "r"(parity)
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, complete;\n"
+        "}"
+        : "=r"(complete)
+        : "r"(shared_offset(&barrier)), "r"(parity)
         : "memory");
+    return complete != 0;
 }
 
 }  // namespace hopper

@@ -71,6 +71,10 @@ Tensor bias_gelu_operator(const Tensor& x, const Tensor& bias) {
 
 // ---------------------------------------------------------------------------------------------- prefill
 
+void check_aligned(const Tensor& x, const char* name) {
+    check(all_aligned({x.data_ptr()}), name, " begins at an address that is no multiple of 16");
+}
+
 void check_state(const Tensor& x, const char* name, int64_t rows, const Tensor& weight, const char* weight_name) {
     check_tensor(x, name, {"rows"}, ScalarType::Int);
     check(x.size(0) == rows, name, " has shape ", shape_of(x), "; rows must be ", rows);
@@ -187,7 +191,7 @@ Tensor linear_qkv_operator(const Tensor& x, const Tensor& weight, const Tensor& 
         check_tensor(cache, name, {"batch", "heads", "max_seq_len", "head_dim"}, x.scalar_type());
         for (int64_t i = 0; i < 4; ++i) check_same_size(cache, name, i, k_cache, "k_cache", i);
         check_same_device(cache, name, x, "x");
-        check(all_aligned({cache.data_ptr()}), name, " must begin at a multiple of 16 bytes; it doesn't");
+        check_aligned(cache, name);
     }
     const int64_t batch = k_cache.size(0), heads = k_cache.size(1), slots = k_cache.size(2), head_dim = k_cache.size(3);
     check(weight.size(0) == 3 * heads * head_dim, "weight has shape ", shape_of(weight), " and k_cache ",
@@ -229,10 +233,6 @@ StepProduct product_of(const Tensor& weight, int64_t rows, StepProduct::Output o
     p.k = static_cast<int>(weight.size(1));
     p.weight = weight.data_ptr();
     return p;
-}
-
-void check_aligned(const Tensor& x, const char* name) {
-    check(all_aligned({x.data_ptr()}), name, " begins at an address that is no multiple of 16");
 }
 
 const float* per_output(const Tensor& vector, const char* name, const Tensor& weight) {

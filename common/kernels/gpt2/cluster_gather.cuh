@@ -53,17 +53,7 @@ __device__ __forceinline__ void gather_expect(Gather& gather, unsigned n, unsign
     hopper::mbarrier_expect(gather.full[n & 1], bytes);
 }
 __device__ __forceinline__ bool gather_poll(Gather& gather, unsigned n) {
-    unsigned complete;
-    asm volatile(
-        "{\n"
-        ".reg .pred complete;\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, complete;\n"
-        "}"
-        : "=r"(complete)
-        : "r"(shared_offset(&gather.full[n & 1])), "r"(n >> 1 & 1)
-        : "memory");
-    return complete != 0;
+    return hopper::cluster_poll(gather.full[n & 1], n >> 1 & 1);
 }
 __device__ __forceinline__ void gather_wait(Gather& gather, unsigned n) {
     while (!gather_poll(gather, n)) {
@@ -76,11 +66,7 @@ __device__ __forceinline__ void signal_send(Gather& signal, unsigned rank, unsig
                  : "memory");
 }
 __device__ __forceinline__ void gather_send(void* to, unsigned rank, Gather& gather, unsigned n, const uint4& x) {
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-            hopper::remote_offset(to, rank)),
-        "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(hopper::remote_offset(&gather.full[n & 1], rank))
-        : "memory");
+    hopper::cluster_send(to, x, gather.full[n & 1], rank);
 }
 __device__ __forceinline__ void gather_send(void* to, unsigned rank, Gather& gather, unsigned n, const uint2& x) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(

@@ -121,15 +121,17 @@ __device__ __forceinline__ void sum_parts(float (&y)[S::BLOCKS][4], const float 
         for (int n = 0; n < S::BLOCKS; ++n) {
             const float(&sum)[4] = d[owner * S::BLOCKS + n];
             if (owner != rank) {
-                cluster_send(parts + (from * S::BLOCKS + n) * S::CONSUMERS, make_float4(sum[0], sum[1], sum[2], sum[3]),
-                             arrived, owner);
+                const float4 part = make_float4(sum[0], sum[1], sum[2], sum[3]);
+                cluster_send(parts + (from * S::BLOCKS + n) * S::CONSUMERS, *reinterpret_cast<const uint4*>(&part), arrived,
+                             owner);
             } else {
                 UNROLL
                 for (int i = 0; i < 4; ++i) y[n][i] = sum[i];
             }
         }
     }
-    if constexpr (S::SPLIT > 1) cluster_wait(arrived, 0);
+    while (S::SPLIT > 1 && !cluster_poll(arrived, 0)) {
+    }
     UNROLL
     for (int from = 0; from < S::SPLIT - 1; ++from) {
         UNROLL

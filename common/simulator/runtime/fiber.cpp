@@ -95,8 +95,6 @@ void simulator_switch(void** save, void* to) {
 }
 #endif
 
-uintptr_t worker_regions[4096];
-
 Worker* new_worker() {
     // Twice the size, of which the aligned part is kept. Memory is taken only where it is touched.
     void* map = mmap(nullptr, 2 * REGION_BYTES, PROT_READ | PROT_WRITE,
@@ -118,7 +116,6 @@ Worker* new_worker() {
     worker->fill_absent = fill_absent, worker->fail = fail;
     worker->new_shared_slot = new_shared_slot, worker->place_shared_variable = place_shared_variable;
     worker->arena = arena;
-    worker_regions[aligned / REGION_BYTES % 4096] = aligned;
 #ifdef SIMULATOR_UCONTEXT
     worker->scheduler_stack = new ucontext_t;
 #endif

@@ -69,8 +69,7 @@ void add_work(const Grid& grid) {
 
 #ifndef SIMULATOR_CHECKED  // which has its own
 extern "C" __attribute__((visibility("hidden"), used)) SIMULATOR_UNCHECKED void __sanitizer_cov_trace_pc() {
-    simulator::Worker* worker = simulator::worker_of_stack();
-    if (!worker) worker = simulator::this_worker;
+    simulator::Worker* worker = simulator::this_worker;
     if (!worker || !worker->running) {
         if (simulator::is_device_alone()) _exit(70);  // what a kernel has left to be called later
         return;

@@ -108,12 +108,6 @@ SIMULATOR_INLINE Worker& current_worker() { return *static_cast<Worker*>(current
 
 // fiber.cpp
 Worker* new_worker();                               // throws std::runtime_error without memory
-extern __attribute__((visibility("hidden"))) uintptr_t worker_regions[4096];  // of each worker its region, at the place of that number's last bits
-// The worker on whose stacks this runs, nullptr if on none: quicker than this_worker, for what every basic block asks.
-SIMULATOR_INLINE Worker* worker_of_stack() {
-    const uintptr_t region = stack_address() & ~(REGION_BYTES - 1);
-    return worker_regions[region / REGION_BYTES % 4096] == region ? reinterpret_cast<Worker*>(region) : nullptr;
-}
 void prepare_threads(Worker& worker);               // every thread of the block gets a fiber
 void enter_threads(Worker& worker, Thread* first);  // runs fibers until no thread can run
 [[noreturn]] void leave_threads(Worker& worker);    // for good: none of them will go on
