@@ -164,12 +164,14 @@ class Engine:
         starts, so ttft_ms is without it, and the call itself takes that much longer; see `warm_up`.
         Raises ValueError, before anything runs, for an argument that cannot be: see check_request.
         """
+        called = time.perf_counter()
         self._check(prompts, max_new_tokens, temperature, top_k, top_p)
+        checking = time.perf_counter() - called
         batch, sampled = len(prompts), temperature > 0
         step = self._prepared_step(batch, sampled)
         seq_len, buffer = self._seq_len(max(map(len, prompts))), self._buffers[batch, sampled]
         prefill = self._prepared_prefill(step, sampled, seq_len)
-        start = time.perf_counter()
+        start = time.perf_counter() - checking  # without what the first call of its kind has to prepare
 
         draws = None
         if sampled:
@@ -178,7 +180,8 @@ class Engine:
         buffer.put(prompts, seq_len, stop_token, draws)
         if isinstance(step, PersistentStep):
             step.expect_first()
-        prefill()
+        for part in prefill:
+            part()
         buffer.uploaded()
         result = Generations(batch, stop_token, on_token)
         if isinstance(step, PersistentStep):
@@ -245,9 +248,10 @@ class Engine:
                     f"prompt {number} has {len(prompt)} tokens and max_new_tokens is {max_new_tokens}; together at "
                     f"most {self.max_seq_len} are allowed, this engine's max_seq_len"
                 )
-            wrong = [token for token in prompt if not 0 <= token < self.weights.vocab]
-            if wrong:
-                raise ValueError(f"prompt {number} holds the token {wrong[0]}; allowed: 0 to {self.weights.vocab - 1}")
+            vocab = self.weights.vocab
+            if min(prompt) < 0 or max(prompt) >= vocab:
+                wrong = next(token for token in prompt if not 0 <= token < vocab)
+                raise ValueError(f"prompt {number} holds the token {wrong}; allowed: 0 to {vocab - 1}")
 
     def _prepared_step(self, batch, sampled):
         """The step for this many sequences; with it, what runs it and reads its tokens."""
@@ -298,14 +302,15 @@ class Engine:
         return min(-(-longest // unit) * unit, self.max_seq_len)
 
     def _prepared_prefill(self, step, sampled, seq_len):
-        """What runs the prefill of what was put into the step's PromptBuffer: itself, or a graph of it."""
+        """What runs the prefill of what was put into the step's PromptBuffer: its two parts, or graphs of them."""
         batch = len(step.state.positions)
         buffer = self._buffers[batch, sampled]
 
         def made():
             buffer.put([[0]] * batch, seq_len, None)  # capturing runs it once
             caches = [(k[:batch], v[:batch]) for k, v in self.caches]
-            return Prefill(self.weights, self.kernels, caches, step, buffer, seq_len, sampled).run
+            prefill = Prefill(self.weights, self.kernels, caches, step, buffer, seq_len, sampled)
+            return [prefill.begin, prefill.end]
 
         return self._prefills.get((batch, sampled, seq_len), made) if self.graphs else made()
 
