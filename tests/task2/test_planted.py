@@ -135,3 +135,9 @@ def test_a_missing_barrier_in_the_matrix_product_is_located() -> None:
 def test_the_solution_itself_passes_where_the_mistakes_fail(backend: str, solution) -> None:
     for name in sorted({case for _, case, *_ in PLANTED + RACES}):
         assert judge(CASES[name], solution("task2")).ok, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["A B^T, batch 70,000", "A B, batch 70,000"])
+def test_blocks_take_a_further_matrix_in_the_simulator_too(name: str, solution) -> None:
+    assert judge(replace(CASES[name], gpu_only=False), solution("task2")).ok

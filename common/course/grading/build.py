@@ -498,19 +498,20 @@ def _includes(source: Path, mirror: Path, files: set[Path], seen: set[Path]) -> 
 def _lines_of(text: str, files: set[Path], theirs: bool = True) -> list[tuple[str, str]]:
     """(place, line) of those that come from these files, or only of others, but for blank ones. BuildError: one of the
     files is Python."""
-    found, file, number = [], "", 0
-    names: dict[str, bool] = {}
+    found, name, wanted, number = [], "", False, 0
+    known: dict[str, tuple[str, bool]] = {}  # file -> (its name, whether its lines are wanted)
     for line in text.split("\n"):
-        if mark := _MARK.match(line):
+        if line.startswith("#") and (mark := _MARK.match(line)):
             number, file = int(mark[1]), mark[2]
-            if file not in names:
+            if file not in known:
                 path = Path(ROOT, file).resolve()
-                names[file] = path in files
-                if names[file] and path.suffix == ".py":
+                if path in files and path.suffix == ".py":
                     raise BuildError(f"{path.name} is Python, and a .cu file includes it.")
+                known[file] = Path(file).name, (path in files) is theirs
+            name, wanted = known[file]
             continue
-        if names.get(file) is theirs and line.strip():
-            found.append((f"{Path(file).name}:{number}", line))
+        if wanted and line and not line.isspace():
+            found.append((f"{name}:{number}", line))
         number += 1
     return found
 
@@ -525,7 +526,7 @@ def _look_at_names(text: str, files: set[Path], folders: Sequence[Path]) -> None
     known: dict[str, list[str] | None] = {}  # None: a student's
     there, number, begun = None, 0, False
     for line in text.split("\n"):
-        if mark := _MARK.match(line.lstrip()):
+        if "#" in line and (mark := _MARK.match(line.lstrip())):
             number, file = int(mark[1]), mark[2]
             if file.endswith("//"):  # the folder that the compiler runs in
                 continue
@@ -535,8 +536,8 @@ def _look_at_names(text: str, files: set[Path], folders: Sequence[Path]) -> None
             there = known[file]
             begun |= there is None and number > 0  # before come the compiler's own definitions
             continue
-        if there is not None and line.strip() and (begun or there) and not _is_at(line, there, number):
-            raise BuildError(f"{file} has no such line {number}, which can't be graded: {line.strip()[:200]}")
+        if there is not None and (begun or there) and (words := line.strip()) and not _is_at(words, there, number):
+            raise BuildError(f"{file} has no such line {number}, which can't be graded: {words[:200]}")
         number += 1
 
 
@@ -553,18 +554,19 @@ def _lines_of_header(name: str, path: Path, folders: Sequence[Path]) -> list[str
         return []
     if not path.is_file() or not any(path.is_relative_to(one) for one in folders):
         raise BuildError(f"{name} is no header of the course, the compilers, or CUDA, and can't be included.")
-    return path.read_text(errors="replace").split("\n")
+    return [line.strip() for line in path.read_text(errors="replace").split("\n")]
 
 
 def _is_at(line: str, lines: Sequence[str], number: int) -> bool:
-    """Whether these lines have it there; the preprocessor joins the lines of a directive and drops its comments."""
+    """Whether these lines have it there, all of them without the blanks around them; the preprocessor joins the lines
+    of a directive and drops its comments."""
     if not 0 < number <= len(lines):
         return False
-    if lines[number - 1].strip() == line.strip():
-        return True
+    if lines[number - 1] == line or not line.startswith("#"):
+        return lines[number - 1] == line
     rest = "\n".join(lines[number - 1 : number + MOST_JOINED])
     one, other = (_COMMENT.sub("", _SPLICE.sub("", text)).partition("\n")[0].split() for text in (line, rest))
-    return line.lstrip()[0] == "#" and "".join(one) == "".join(other)
+    return "".join(one) == "".join(other)
 
 
 def _readable(names: Sequence[str]) -> list[str]:

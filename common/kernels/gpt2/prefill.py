@@ -28,7 +28,6 @@ from common.kernels.gpt2.engine_kernels import EngineKernels
 from common.kernels.gpt2.forward import PrefillAttention, attentions
 from common.kernels.gpt2.weights import Weights
 
-
 EARLY_LAYERS = 2
 
 
