@@ -4,8 +4,8 @@
     Prefill          the pass itself, for prompts of up to `seq_len` tokens: it can be captured as a CUDA graph
     Captured         graphs of things that run one after the other: one pool of memory, a limit on how many are kept
 
-A graph's launch takes the host time for each of its kernels, so the first layers are a graph of their own: the GPU works
-on them while the host launches the others.
+A graph's launch takes the host time for each of its kernels, so the first layers are a graph of their own: the GPU
+works on them while the host launches the others.
 
 A prefill reads the prompts, and where they end, from DecodeState.inputs, and nothing from the host. Prompts are padded
 on the right: under the causal mask only padding sees padding, the rows of the prompts' last tokens are taken by their
