@@ -82,7 +82,8 @@ _ELSEWHERE = re.compile(r"<([^>]+)@plt")  # of a call: a function of another lib
 _ARITHMETIC = re.compile(r"__[a-z]+[hsdt][if]\d?")  # libgcc's names for it
 _INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
 _TOO_LONG = re.compile("cpu time limit exceeded", re.IGNORECASE)
-_MARK = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
+_MARK = re.compile(r'^# (\d+) "((?:[^"\\\n]|\\.)*)".*', re.MULTILINE)
+_INDENTED_MARK = re.compile(rf"^[^\S\n]*{_MARK.pattern[1:]}", re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*("[^"\n]+"|<[^>\n]+>)', re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SPLICE = re.compile(r"\\[ \t\f\v]*\n")  # as gcc has it
@@ -394,7 +395,7 @@ def _as_nvcc_sees(
         *(UNFILLED_NVCC_FLAGS if plan.gaps else []),
     ]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
-    folders = [ROOT, *(one.resolve() for one in (nvcc.home, *nvcc.include_dirs())), *_folders_of_headers()]
+    folders = (ROOT, *(one.resolve() for one in (nvcc.home, *nvcc.include_dirs())), *_folders_of_headers())
     for source in plan.place.kernels:
         ptx = plan.folder / f"{source.stem}-{SECRET}.ptx"
         _run([nvcc.path, "-ptx", *flags, f"-diag-error={UNKNOWN_ATTRIBUTE}", *include, source, "-o", ptx])
@@ -495,28 +496,37 @@ def _includes(source: Path, mirror: Path, files: set[Path], seen: set[Path]) -> 
             yield from _includes(path, mirror, files, seen)
 
 
+@functools.cache  # nothing changes while a submission is built, and there are thousands
+def _resolved(file: str) -> Path:
+    return Path(ROOT, file).resolve()
+
+
+def _pieces(text: str, mark: re.Pattern[str]) -> Iterator[tuple[int, str, list[str]]]:
+    """(number of the first line, file, lines) of what follows each of the preprocessor's marks."""
+    marks = list(mark.finditer(text))
+    ends = [*(one.start() for one in marks[1:]), len(text)]
+    for one, end in zip(marks, ends, strict=True):
+        yield int(one[1]), one[2], text[one.end() + 1 : end].split("\n")
+
+
 def _lines_of(text: str, files: set[Path], theirs: bool = True) -> list[tuple[str, str]]:
     """(place, line) of those that come from these files, or only of others, but for blank ones. BuildError: one of the
     files is Python."""
-    found, name, wanted, number = [], "", False, 0
+    found: list[tuple[str, str]] = []
     known: dict[str, tuple[str, bool]] = {}  # file -> (its name, whether its lines are wanted)
-    for line in text.split("\n"):
-        if line.startswith("#") and (mark := _MARK.match(line)):
-            number, file = int(mark[1]), mark[2]
-            if file not in known:
-                path = Path(ROOT, file).resolve()
-                if path in files and path.suffix == ".py":
-                    raise BuildError(f"{path.name} is Python, and a .cu file includes it.")
-                known[file] = Path(file).name, (path in files) is theirs
-            name, wanted = known[file]
-            continue
-        if wanted and line and not line.isspace():
-            found.append((f"{name}:{number}", line))
-        number += 1
+    for number, file, lines in _pieces(text, _MARK):
+        if file not in known:
+            path = _resolved(file)
+            if path in files and path.suffix == ".py":
+                raise BuildError(f"{path.name} is Python, and a .cu file includes it.")
+            known[file] = Path(file).name, (path in files) is theirs
+        name, wanted = known[file]
+        if wanted:
+            found += [(f"{name}:{at}", line) for at, line in enumerate(lines, number) if line and not line.isspace()]
     return found
 
 
-def _look_at_names(text: str, files: set[Path], folders: Sequence[Path]) -> None:
+def _look_at_names(text: str, files: set[Path], folders: tuple[Path, ...]) -> None:
     """No line of a student's file passes for a header's, whatever changes file names and line numbers.
 
     Raises:
@@ -524,21 +534,19 @@ def _look_at_names(text: str, files: set[Path], folders: Sequence[Path]) -> None
             not have it or is in none of these folders.
     """
     known: dict[str, list[str] | None] = {}  # None: a student's
-    there, number, begun = None, 0, False
-    for line in text.split("\n"):
-        if "#" in line and (mark := _MARK.match(line.lstrip())):
-            number, file = int(mark[1]), mark[2]
-            if file.endswith("//"):  # the folder that the compiler runs in
-                continue
+    there, begun = None, False
+    for number, file, lines in _pieces(text, _INDENTED_MARK):
+        if not file.endswith("//"):  # the folder that the compiler runs in
             if file not in known:
-                path = Path(ROOT, file).resolve()
+                path = _resolved(file)
                 known[file] = None if path in files else _lines_of_header(file, path, folders)
             there = known[file]
             begun |= there is None and number > 0  # before come the compiler's own definitions
+        if there is None or not (begun or there):
             continue
-        if there is not None and (begun or there) and (words := line.strip()) and not _is_at(words, there, number):
-            raise BuildError(f"{file} has no such line {number}, which can't be graded: {words[:200]}")
-        number += 1
+        for at, line in enumerate(map(str.strip, lines), number):
+            if line and not _is_at(line, there, at):
+                raise BuildError(f"{file} has no such line {at}, which can't be graded: {line[:200]}")
 
 
 @functools.cache
@@ -549,7 +557,8 @@ def _folders_of_headers() -> list[Path]:
     return [Path(one).resolve() for one in re.findall(r"^ (/\S+)$", said, re.MULTILINE)]
 
 
-def _lines_of_header(name: str, path: Path, folders: Sequence[Path]) -> list[str]:
+@functools.cache
+def _lines_of_header(name: str, path: Path, folders: tuple[Path, ...]) -> list[str]:
     if name.startswith("<"):
         return []
     if not path.is_file() or not any(path.is_relative_to(one) for one in folders):

@@ -25,7 +25,7 @@ def look(tmp_path):
     def look(text: str) -> None:
         text = text.replace("HEADER", str(header)).replace("OWN", str(own))
         begin = f'# 0 "{own}"\n# 0 "<built-in>"\n#define __unix__ 1\n# 1 "{own}"\n'
-        build._look_at_names(begin + text, {own}, [header.parent])
+        build._look_at_names(begin + text, {own}, (header.parent,))
 
     return look
 
