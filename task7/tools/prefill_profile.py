@@ -33,10 +33,6 @@ def describe(engine: Engine, prompt: list[int]) -> None:
     seq_len = engine._seq_len(len(prompt))
     prefill, buffer = engine._prepared_prefill(step, False, seq_len), engine._buffers[1, False]
 
-    def launch_all():
-        for part in prefill:
-            part()
-
     def one():
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
@@ -44,7 +40,7 @@ def describe(engine: Engine, prompt: list[int]) -> None:
         buffer.put([prompt], seq_len, None)
         times.append(time.perf_counter())
         begin.record()
-        launch_all()
+        prefill()
         times.append(time.perf_counter())
         end.record()
         torch.cuda.synchronize()
@@ -55,7 +51,7 @@ def describe(engine: Engine, prompt: list[int]) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(PROFILED):
             buffer.put([prompt], seq_len, None)
-            launch_all()
+            prefill()
         torch.cuda.synchronize()
     kernels = sorted(profile.key_averages(), key=lambda one: -one.device_time_total)
     for one in kernels[:20]:

@@ -134,14 +134,14 @@ class TorchStep:
         self.advance(self.state.choose(F.linear(normed, self.weights.head).float(), sampled))
 
     def finish(self, x: Tensor, heads: Tensor, sampled: bool) -> None:
-        """The end of a prefill, from what attentions() returned, [batch * seq_len, width] each."""
+        """The end of a prefill, from what up_to_last_attention returned, [batch * seq_len, width] each."""
         self.advance(first_tokens(self.weights, self.kernels, self.state, x, heads, sampled))
 
 
 def first_tokens(
     weights: Weights, kernels: EngineKernels, state: DecodeState, x: Tensor, heads: Tensor, sampled: bool
 ) -> Tensor:
-    """The tokens int64 [batch] after the prompts, of what attentions() returned."""
+    """The tokens int64 [batch] after the prompts, of what up_to_last_attention returned."""
     last = state.positions.long()[:, None, None].expand(-1, 1, weights.width)  # no other row is needed from here on
     x, heads = (one.view(len(last), -1, weights.width).gather(1, last)[:, 0] for one in (x, heads))
     logits = F.linear(rest(weights, kernels.gpt2, x, heads), weights.head).float()

@@ -112,7 +112,7 @@ class Engine:
             step = self._steps.get((batch, sampled))
             return f"{words}, {step.launch_steps} steps to a launch" if step is not None and self.graphs else words
         fused = self.fused and FusedStep.fits(self.weights, self.kernels, batch)
-        kernels = "fused kernels" if fused else "kernels and torch's GEMMs"
+        kernels = "fused kernels" if fused else "kernels and GEMMs"
         words = f"a CUDA graph of {kernels}" if self.graphs else "one kernel after another"
         if not self.persistent or self.kernels.variant != "tuned":
             return words
@@ -180,8 +180,7 @@ class Engine:
         buffer.put(prompts, seq_len, stop_token, draws)
         if isinstance(step, PersistentStep):
             step.expect_first()
-        for part in prefill:
-            part()
+        prefill()
         buffer.uploaded()
         result = Generations(batch, stop_token, on_token)
         if isinstance(step, PersistentStep):
@@ -302,15 +301,14 @@ class Engine:
         return min(-(-longest // unit) * unit, self.max_seq_len)
 
     def _prepared_prefill(self, step, sampled, seq_len):
-        """What runs the prefill of what was put into the step's PromptBuffer: its two parts, or graphs of them."""
+        """What runs the prefill of what was put into the step's PromptBuffer: itself, or a graph of it."""
         batch = len(step.state.positions)
         buffer = self._buffers[batch, sampled]
 
         def made():
             buffer.put([[0]] * batch, seq_len, None)  # capturing runs it once
             caches = [(k[:batch], v[:batch]) for k, v in self.caches]
-            prefill = Prefill(self.weights, self.kernels, caches, step, buffer, seq_len, sampled)
-            return [prefill.begin, prefill.end]
+            return Prefill(self.weights, self.kernels, caches, step, buffer, seq_len, sampled).run
 
         return self._prefills.get((batch, sampled, seq_len), made) if self.graphs else made()
 

@@ -29,30 +29,22 @@ def embed(weights: Weights, tokens: Tensor, positions: Tensor) -> Tensor:
 
 def blocks(weights: Weights, gpt2, x: Tensor, attend: Attend) -> Tensor:
     """All blocks and the last layernorm: embeddings [rows, width] -> [rows, width]. gpt2: task 7's operators."""
-    return rest(weights, gpt2, *attentions(weights, gpt2, range(len(weights.layers)), attend, x))
+    return rest(weights, gpt2, *up_to_last_attention(weights, gpt2, x, attend))
 
 
-def attentions(
-    weights: Weights,
-    gpt2,
-    layers: range,
-    attend: Attend,
-    x: Tensor,
-    heads: Tensor | None = None,
-    places: Tensor | None = None,
+def up_to_last_attention(
+    weights: Weights, gpt2, x: Tensor, attend: Attend, addend: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(residual stream, what the heads found) behind the attention of the last of `layers`, both [rows, width].
+    """(residual stream, what the last block's heads found), both [rows, width]. The model's input is x + addend.
 
-    x, heads: the same of the layer before; of layer 0 no heads, and the model's input is x + places. Every `x +` of the
-    model is done by the layernorm that follows it. Behind the last layer's attention rows have nothing to do with each
-    other.
+    From here on rows have nothing to do with each other. Every `x +` of the model is done by the layernorm that follows
+    it.
     """
-    addend = places  # what the residual stream x still lacks
-    for number in layers:
+    heads = None  # addend: what the residual stream x still lacks
+    for number, layer in enumerate(weights.layers):
         if number > 0:
             x, addend = _behind_attention(weights, gpt2, number - 1, x, heads)
-        norm = weights.layers[number].norm_1
-        normed, x = gpt2.layernorm(x, addend, norm.weight, norm.bias, weights.eps)
+        normed, x = gpt2.layernorm(x, addend, layer.norm_1.weight, layer.norm_1.bias, weights.eps)
         heads = attend(number, normed)
     return x, heads
 

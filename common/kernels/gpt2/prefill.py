@@ -4,9 +4,6 @@
     Prefill          the pass itself, for prompts of up to `seq_len` tokens: it can be captured as a CUDA graph
     Captured         graphs of things that run one after the other: one pool of memory, a limit on how many are kept
 
-A graph's launch takes the host time for each of its kernels, so the first layers are a graph of their own: the GPU
-works on them while the host launches the others.
-
 A prefill reads the prompts, and where they end, from DecodeState.inputs, and nothing from the host. Prompts are padded
 on the right: under the causal mask only padding sees padding, the rows of the prompts' last tokens are taken by their
 positions, and a step sees no slot of the caches behind a sequence's length; it writes each before it sees it.
@@ -25,10 +22,8 @@ from torch import Tensor
 from common.kernels.cuda_graph import captured
 from common.kernels.gpt2.decode_step import DecodeState
 from common.kernels.gpt2.engine_kernels import EngineKernels
-from common.kernels.gpt2.forward import PrefillAttention, attentions
+from common.kernels.gpt2.forward import PrefillAttention, up_to_last_attention
 from common.kernels.gpt2.weights import Weights
-
-EARLY_LAYERS = 2
 
 
 class PromptBuffer:
@@ -111,49 +106,38 @@ class Prefill:
         batch = len(step.state.positions)
         self.tokens = step.state.prompts(seq_len)
         self.attend = PrefillAttention(weights, kernels, batch, caches)
-        self._early = range(min(EARLY_LAYERS, len(weights.layers)))
 
     def run(self) -> None:
-        """The whole pass: begin(), then end(). Neither waits for the device, so they can be captured."""
-        self.begin()
-        self.end()
-
-    def begin(self) -> None:
-        """The first EARLY_LAYERS layers' attention, and what is before it."""
+        """The whole pass; nothing in it waits for the device, so it can be captured."""
         weights = self.weights
         self.buffer.upload(self.seq_len, self.sampled)
         x = F.embedding(self.tokens, weights.wte)
         places = weights.wpe[: self.seq_len].expand(x.shape).contiguous()  # of one prompt, no copy
         x, places = (one.view(-1, weights.width) for one in (x, places))
-        self._x, self._heads = attentions(weights, self.kernels.gpt2, self._early, self.attend, x, places=places)
-
-    def end(self) -> None:
-        """The rest, up to the first tokens."""
-        layers = range(self._early.stop, len(self.weights.layers))
-        x, heads = attentions(self.weights, self.kernels.gpt2, layers, self.attend, self._x, self._heads)
+        x, heads = up_to_last_attention(weights, self.kernels.gpt2, x, self.attend, places)
         self.step.finish(x, heads, self.sampled)
 
 
 class Captured:
-    """Lists of calls as CUDA graphs, one for each call, by name; captured when they are first asked for.
+    """Calls as CUDA graphs by name, captured when they are first asked for.
 
     All graphs share a pool of memory, so they must run one after the other, on one stream, and leave nothing in tensors
-    that they make but what the calls hold. most: how many lists are kept; a further one evicts the least recently used.
+    that they make. most: how many are kept; a further one evicts the least recently used.
     """
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._graphs: OrderedDict[Hashable, list[Callable[[], None]]] = OrderedDict()
+        self._graphs: OrderedDict[Hashable, Callable[[], None]] = OrderedDict()
         self._pool = None
 
-    def get(self, name: Hashable, make: Callable[[], list[Callable[[], None]]]) -> list[Callable[[], None]]:
-        """What replays the graphs `name`. make(): the calls, asked for if there are no such graphs; they run once."""
+    def get(self, name: Hashable, make: Callable[[], Callable[[], None]]) -> Callable[[], None]:
+        """What replays the graph `name`. make(): the call, asked for if there is no such graph; it runs once."""
         if name not in self._graphs:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
             while len(self._graphs) >= self.most:
                 self._graphs.popitem(last=False)
-            self._graphs[name] = [captured(call, self._pool) for call in make()]
+            self._graphs[name] = captured(make(), self._pool)
         self._graphs.move_to_end(name)
         return self._graphs[name]
 
