@@ -1,8 +1,8 @@
 // scheduler.cpp - one block: which thread runs next, barriers, warp operations, and where shared variables
 // are.
 //
-// Threads are never interrupted. One runs until it waits (at a barrier, in a warp operation, in yield()) or
-// returns; then the next thread that can run goes on, of the same warp if there is one, since its data is in
+// Threads are never interrupted, but in a graded build. One runs until it waits (at a barrier, in a warp operation, in
+// yield()) or returns; then the next thread that can run goes on, of the same warp if there is one, since its data is in
 // the cache. When none can run, the block is finished or it is a deadlock, and a deadlock is reported with
 // everyone's whereabouts.
 #include <stdarg.h>
@@ -77,17 +77,42 @@ static void answer_who_is_here(Worker& worker, unsigned number) {
 // Lanes that spin wait for somebody, maybe for one that asks.
 SIMULATOR_INLINE static void answer_if_nobody_comes(Worker& worker, unsigned warp) {
     const Warp& of = worker.warps[warp];
-    if (of.asking && !(of.ready & ~of.yielded)) answer_who_is_here(worker, warp);
+    const bool one_comes_later = worker.held_up && worker.held_up->warp == warp;
+    if (of.asking && !(of.ready & ~of.yielded) && !one_comes_later) answer_who_is_here(worker, warp);
 }
+
+// ---- held up
+//
+// A GPU runs a block's threads at the same time, so what is read without a barrier may be old. In a graded build one thread
+// at a time is held up before a store, after as many stores of the block as a fixed sequence of random numbers says, until
+// none of the others can go on or all of them have spun for a while.
+constexpr unsigned MOST_STORES = 64, MOST_SPINS = 200;
+
+SIMULATOR_INLINE static void choose_store(Worker& worker) {
+    worker.random = worker.random * 1664525 + 1013904223;
+    worker.stores_left = 1 + (worker.random >> 16) % MOST_STORES;
+}
+SIMULATOR_INLINE static Thread* take_held_up(Worker& worker) { return std::exchange(worker.held_up, nullptr); }
 
 // The next thread after `from`, lanes of its own warp first; null when none can run.
 SIMULATOR_INLINE static Thread* next_thread(Worker& worker, const Thread& from) {
     if (!worker.warps[from.warp].ready) answer_if_nobody_comes(worker, from.warp);
     if (worker.warps[from.warp].ready)
         return take(worker, from.warp, next_bit(worker.warps[from.warp].ready, from.lane));
-    if (!worker.ready_warps) return nullptr;
+    if (!worker.ready_warps) return take_held_up(worker);
     const unsigned warp = next_bit(worker.ready_warps, from.warp);
     return take(worker, warp, first_bit(worker.warps[warp].ready));
+}
+
+void hold_up(Worker& worker) {
+    choose_store(worker);
+    if (worker.held_up) return;
+    Thread* me = worker.running;
+    if (Thread* next = next_thread(worker, *me)) {
+        worker.held_up = me;
+        worker.spins = 0;
+        switch_thread(worker, next);
+    }
 }
 
 static Thread* put_back(Worker& worker, Thread* thread) {
@@ -113,6 +138,10 @@ void yield() {
     Worker& worker = current_worker();
     Thread& me = *worker.running;
     worker.warps[me.warp].yielded |= 1u << me.lane;
+    if (worker.held_up && ++worker.spins > MOST_SPINS * worker.live) {
+        Thread& other = *take_held_up(worker);
+        make_ready(worker, other.warp, 1u << other.lane);
+    }
     answer_if_nobody_comes(worker, me.warp);
     // All other threads get their turn before this one does, so not the own warp first but in the block's order.
     Thread* next;
@@ -122,7 +151,9 @@ void yield() {
     else if (worker.ready_warps) {
         const unsigned warp = next_bit(worker.ready_warps, me.warp);
         next = take(worker, warp, first_bit(worker.warps[warp].ready));
-    } else if (worker.together)
+    } else if (worker.held_up)
+        next = take_held_up(worker);
+    else if (worker.together)
         next = nullptr;
     else
         return;
@@ -307,7 +338,11 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
     warp.yielded &= ~lanes;
     make_ready(worker, me.warp, lanes & ~my_bit);
     count_progress(worker);
-    if (combine) combine(warp.arguments, lanes);
+    if (combine) {
+        worker.uninterrupted = true;
+        combine(warp.arguments, lanes);
+        worker.uninterrupted = false;
+    }
 #ifdef SIMULATOR_CHECKED
     check_warp_operation(me.warp, lanes, combine == nullptr);
     if (combine && lanes != mask) check_absent_votes(me, mask & ~lanes);
@@ -460,6 +495,10 @@ void begin_block(Worker& worker, uint64_t i) {
     worker.at_barrier = worker.at_grid_barrier = worker.votes = 0;
     worker.static_used = worker.static_top = 0;
     worker.yields = 0;
+    worker.held_up = nullptr;
+    worker.uninterrupted = false;
+    worker.random = static_cast<uint32_t>(i) ^ static_cast<uint32_t>(fresh_shared);
+    choose_store(worker);
     begin_hopper(worker);
     begin_work(worker);
 #ifdef SIMULATOR_CHECKED

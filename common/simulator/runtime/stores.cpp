@@ -36,18 +36,26 @@ __attribute__((noinline)) static void look_again(const Worker& worker, uintptr_t
          static_cast<const void*>(address), is_ours ? "the simulator's memory" : "memory that the device does not have");
 }
 
-SIMULATOR_INLINE static void look(const void* address, size_t bytes) {
+SIMULATOR_INLINE static bool is_own(const Worker& worker, uintptr_t at, size_t bytes) {
+    return Open{reinterpret_cast<uintptr_t>(&worker) + STACK_BYTES, REGION_BYTES - STACK_BYTES}.holds(at, bytes);
+}
+void check_store(const void* address, size_t bytes) {
     if (!stores_are_watched) return;
     const auto at = reinterpret_cast<uintptr_t>(address);
     const Worker& worker = current_worker();
-    const Open stacks = {reinterpret_cast<uintptr_t>(&worker) + STACK_BYTES, REGION_BYTES - STACK_BYTES};
     const Open shared_memory = {reinterpret_cast<uintptr_t>(worker.arena), SHARED_ARENA + STACK_BYTES};
-    if (stacks.holds(at, bytes) || tensors.holds(at, bytes) || allocations.holds(at, bytes) ||
+    if (is_own(worker, at, bytes) || tensors.holds(at, bytes) || allocations.holds(at, bytes) ||
         shared_memory.holds(at, bytes))
         return;
     look_again(worker, at, bytes);
 }
-void check_store(const void* address, size_t bytes) { look(address, bytes); }
+SIMULATOR_INLINE static void look(const void* address, size_t bytes) {
+    if (!stores_are_watched) return;
+    Worker& worker = current_worker();
+    if (is_own(worker, reinterpret_cast<uintptr_t>(address), bytes)) return;
+    check_store(address, bytes);
+    hold_up_now_and_then(worker);
+}
 
 }  // namespace simulator
 

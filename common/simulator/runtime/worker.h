@@ -97,6 +97,11 @@ struct Worker : Block {
     std::atomic<bool> busy;
     std::atomic<uint64_t> progress;  // barriers, warp operations and blocks
     Worker* watched;                 // whose progress the watchdog looks at: this one's, in a cooperative grid the first's
+    // in a graded build: one thread at a time is held up before a store, see hold_up()
+    Thread* held_up;              // null: none
+    bool uninterrupted;           // what runs is half of an operation of the whole warp
+    unsigned stores_left, spins;  // until the next one is held up; of the others since it was
+    uint32_t random;
     // in a counted build, see work.cpp
     bool counts;  // something was counted
     uint64_t work[MAX_THREADS];
@@ -145,6 +150,11 @@ struct WhileOthersRun {
 #endif
 };
 void make_ready_again(Worker& worker, Thread& thread);
+// In a graded build, before a store to shared or global memory.
+void hold_up(Worker& worker);
+SIMULATOR_INLINE void hold_up_now_and_then(Worker& worker) {
+    if (worker.running && !worker.uninterrupted && --worker.stores_left == 0) hold_up(worker);
+}
 void report_deadlock(Worker& worker);
 char* shared_address_in(Worker& worker, size_t offset);  // null: not there
 

@@ -51,6 +51,32 @@ static __global__ void constant(const float* x, float* y, int64_t size) {
     const int64_t i = blockIdx.x * int64_t{64} + threadIdx.x;
     if (i < size) y[i] = factor[0] * x[i];
 }
+// y[i] = the sum of the block's x. In HOW 0 all threads add without an atomic, in 1 they sleep instead of a barrier.
+template <int HOW>
+__global__ void sum_of_block(const float* x, float* y, int64_t size) {
+    const int64_t i = blockIdx.x * int64_t{64} + threadIdx.x;
+    __shared__ float part[64];
+    __shared__ int lock;
+    const auto wait = [] { if constexpr (HOW == 1) __nanosleep(1); else __syncthreads(); };
+    const float mine = i < size ? x[i] : 0;
+    if (threadIdx.x == 0) lock = 0;
+    part[threadIdx.x] = HOW == 1 || HOW == 2 ? mine : 0;
+    wait();
+    if constexpr (HOW == 0) part[0] += mine;
+    if constexpr (HOW == 3) atomicAdd(&part[0], mine);
+    if constexpr (HOW == 4) {
+        while (atomicCAS(&lock, 0, 1)) __nanosleep(20);
+        part[0] += mine;
+        __threadfence_block();
+        atomicExch(&lock, 0);
+    }
+    for (int active = 32; (HOW == 1 || HOW == 2) && active > 0; active /= 2) {
+        if (threadIdx.x < active) part[threadIdx.x] += part[threadIdx.x + active];
+        wait();
+    }
+    wait();
+    if (i < size) y[i] = part[0];
+}
 static void on_host(const float* x, float* y, int64_t size) { for (int64_t i = 0; i < size; ++i) y[i] = 2 * x[i]; }
 
 // The number of columns selects what is tried.
@@ -84,6 +110,11 @@ void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t 
     if (cols == 12 && cudaMallocManaged(&both, 4)) throw std::runtime_error("no managed memory");
     for (int i = 0; cols == 14 && i < 2000; ++i) cudaMalloc(&both, 4);
     for (int i = 0; cols == 15 && i < 2000; ++i) constant<<<blocks, 64>>>(x, y, rows * cols);
+    if (cols == 16) sum_of_block<0><<<blocks, 64>>>(x, y, rows * cols);
+    if (cols == 17) sum_of_block<1><<<blocks, 64>>>(x, y, rows * cols);
+    if (cols == 18) sum_of_block<2><<<blocks, 64>>>(x, y, rows * cols);
+    if (cols == 19) sum_of_block<3><<<blocks, 64>>>(x, y, rows * cols);
+    if (cols == 20) sum_of_block<4><<<blocks, 64>>>(x, y, rows * cols);
 }
 void merge_states(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, cudaStream_t) {}
 """
@@ -128,6 +159,12 @@ def test_kernels_get_their_arguments_and_are_counted(process: ApartProcess, cols
 def test_what_comes_back_to_the_host_is_counted(process: ApartProcess) -> None:
     _, y = run(process, 5)
     assert torch.equal(y, torch.full((3, 5), 2.0)) and process.counts["read_back"] == 4
+
+
+@pytest.mark.parametrize(("cols", "right"), [(16, False), (17, False), (18, True), (19, True), (20, True)])
+def test_a_thread_that_is_held_up_before_a_store_shows_a_race(process: ApartProcess, cols: int, right: bool) -> None:
+    x, y = run(process, cols)
+    assert torch.equal(y, torch.full_like(y, x.sum())) is right
 
 
 @pytest.mark.parametrize(
