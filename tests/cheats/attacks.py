@@ -530,6 +530,13 @@ struct Bytes {
         return *this;
     }
 };
+struct Address {
+    bool works;
+    __device__ __forceinline__ Address* operator&() {
+        if (works) one_thread(given.x, given.y, given.lse, given.rows, given.cols);
+        return this;
+    }
+};
 __global__ void beside(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {
     if (!blockIdx.x && !threadIdx.x) {
         given = {x, y, lse, rows, cols};
@@ -539,6 +546,40 @@ __global__ void beside(const float* x, float* y, float* lse, int64_t rows, int64
 }
 """
 )
+# In the simulator __half belongs to its namespace, so there a call without a name finds what is in it.
+BY_ARGUMENT = """
+template <typename T> struct Of {};
+template <typename T> constexpr bool is_a_template = false;
+template <template <typename> typename X, typename F> constexpr bool is_a_template<X<F>> = true;
+template <typename R> void gather(R*);
+struct Works {
+    template <typename V> __device__ __forceinline__ unsigned operator()(const V*, unsigned, unsigned lane) const {
+        if (lane == 0) one_thread(given.x, given.y, given.lse, given.rows, given.cols);
+        return 0;
+    }
+};
+template <typename V> __device__ void work(V value) {
+    if constexpr (is_a_template<__half>) gather<unsigned>(1u, value, Works(), "", {"", 1});
+}
+__global__"""
+# A fragment of a type that CUDA's have not, whose elements do the work.
+FRAGMENT = """
+#include <mma.h>
+namespace nvcuda::wmma {
+template <> struct fragment<matrix_a, 16, 16, 16, Given, row_major> {
+    using element_type = float;
+    static constexpr int rows = 16, cols = 16, num_elements = 8;
+    struct {
+        __device__ __forceinline__ float operator[](int) const {
+            if (given.rows) one_thread(given.x, given.y, given.lse, given.rows, given.cols);
+            given.rows = 0;
+            return 0;
+        }
+    } x;
+};
+template <typename D, typename A, typename B, typename C> __device__ void mma_sync(D&, const A&, const B&, const C&) {}
+}
+__global__"""
 # A macro by the name of something in the simulator's mma.h puts a function that isn't counted there; nvcc's mma.h has no
 # such word.
 INTO_HEADER = (
@@ -841,6 +882,40 @@ HOLES = [
         with_launcher(
             BESIDE_CALL, SHUFFLED.replace("SHUFFLE", "Bytes mine{true}; cg::coalesced_threads().shfl(mine, 0);")
         ),
+    ),
+    cheat(
+        "an operator& that a cooperative group's shuffle calls",
+        with_launcher(
+            BESIDE_CALL, SHUFFLED.replace("SHUFFLE", "Address mine{true}; cg::coalesced_threads().shfl(mine, 0);")
+        ),
+    ),
+    cheat(
+        "a function of the simulator, found by its argument, that works for a whole warp",
+        with_launcher(
+            BESIDE_CALL,
+            "#include <cuda_fp16.h>\n"
+            + SHUFFLED.partition("struct Number")[0]
+            + BY_ARGUMENT
+            + SHUFFLED.partition("__global__")[2].replace("SHUFFLE", "work(Of<__half>());"),
+        ),
+        keeps=(),
+    ),
+    cheat(
+        "a fragment whose elements do the work",
+        with_launcher(
+            BESIDE_CALL,
+            SHUFFLED.partition("struct Number")[0]
+            + FRAGMENT
+            + SHUFFLED.partition("__global__")[2]
+            .replace("if (!blockIdx.x && !threadIdx.x)", "if (!blockIdx.x && threadIdx.x < 32)")
+            .replace(
+                "SHUFFLE",
+                "using namespace nvcuda::wmma; fragment<matrix_a, 16, 16, 16, Given, row_major> a; "
+                "fragment<matrix_b, 16, 16, 16, half, row_major> b; fragment<accumulator, 16, 16, 16, float> c; "
+                "fill_fragment(b, half(0.0f)), fill_fragment(c, 0.0f), mma_sync(c, a, b, c);",
+            ),
+        ),
+        keeps=(),
     ),
     cheat(
         "a memset that does the work for a shuffle",
@@ -1273,6 +1348,21 @@ LEFT_OUT = [
         "no barrier: the last thread adds up what all wrote", "task2", "attention_kernel.cu",
         (TREE, "    if (threadIdx.x == ROW_THREADS - 1)\n        for (int i = 0; i < ROW_THREADS - 1; ++i) sum += partial[i];\n"),
         ("    if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];", "    if (threadIdx.x == ROW_THREADS - 1) sums[blockIdx.x] = sum;"),
+        nothing_for="row-sums", keeps="gemm",
+    ),
+    in_solution(
+        "no barrier: threads sleep", "task2", "attention_kernel.cu",
+        (TREE, TREE.replace("__syncthreads()", "__nanosleep(1)")), nothing_for="row-sums", keeps="gemm",
+    ),
+    in_solution(
+        "no atomic: all threads add", "task2", "attention_kernel.cu",
+        (TREE, "    __shared__ float whole;\n    if (threadIdx.x == 0) whole = 0.0f;\n    __syncthreads();\n"
+         "    whole += partial[threadIdx.x];\n    __syncthreads();\n"),
+        ("sums[blockIdx.x] = partial[0];", "sums[blockIdx.x] = whole;"), nothing_for="row-sums", keeps="gemm",
+    ),
+    in_solution(
+        "blocks that read what the one before wrote", "task2", "attention_kernel.cu",
+        ("sums[blockIdx.x] = partial[0];", "sums[blockIdx.x] = partial[0] + (blockIdx.x ? 0.0f * sums[blockIdx.x - 1] : 0.0f);"),
         nothing_for="row-sums", keeps="gemm",
     ),
     in_solution(

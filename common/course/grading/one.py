@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib
 import math
+import re
 import resource
 import time
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,7 @@ PART_SECONDS = 400  # of a FairClock
 STALLED = 25  # of one; after an error that took longer the part's other cases are not tried
 GRADER_FAILED = "The grader failed at this case; please tell your instructor."
 MOST_LINES, MOST_CHARACTERS = 12, 600  # of a diagnosis that is kept
+_TREE = re.compile(r"/[\w./-]*/tree-\d+-\d+/course/|\n?\(the compiler's whole output: [^)]*\)")
 
 
 def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
@@ -51,6 +53,8 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
     begun, cpu = time.monotonic(), _cpu()
     outcome = Outcome(submission.name, source, sandbox=workshop.kind, key=workshop.key(submission))
     refused = [f"{name}: {why}" for name, why in submission.problems.items() if why != MISSING]
+    if not submission.files:
+        refused.append("It has none of the files that the tasks name.")
     outcome.flags, outcome.notes = [*refused, *submission.notes], list(submission.notes)
     boxes = Boxes({**_skeletons(), **submission.files}, workshop)
     shown: dict[str, bool] = {}  # "task6 update": whether its kernels were found to do the work
@@ -317,6 +321,6 @@ def _case_outcome(verdict: Verdict, title: str, hidden: bool) -> CaseOutcome:
 
 
 def _cut(lines: Sequence[str]) -> list[str]:
-    """As much of it as is kept; without characters that are none for a page."""
-    clean = ["".join(c if c.isprintable() or c == "\n" else "?" for c in line[:MOST_CHARACTERS]) for line in lines]
-    return clean[:MOST_LINES]
+    """As much of it as is kept; without characters that are none for a page, and without the paths of a sandbox."""
+    lines = [_TREE.sub("", line)[:MOST_CHARACTERS] for line in lines[:MOST_LINES]]
+    return ["".join(c if c.isprintable() or c == "\n" else "?" for c in line) for line in lines]

@@ -166,6 +166,8 @@ def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, b
         (folder / "result.json").unlink(missing_ok=True)
         outcome = grade(submission, shown(source), shop)
         outcome.name = name
+        if known is not None and known.source != outcome.source:
+            outcome.flags.append(f"This replaces the result of another submission of that name: {known.source}.")
     except NoSubmission as error:
         outcome = Outcome(name, shown(source), problem=os.fsencode(str(error)).decode(errors="replace"))
     except Exception as error:

@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "apart.h"
 #include "hopper.h"
 #include "worker.h"
 #ifdef SIMULATOR_CHECKED
@@ -556,7 +557,8 @@ void end_block(Worker& worker) {
 }
 
 void run_block(Worker& worker, uint64_t i) {
-    begin_block(worker, i);
+    const bool last_first = backward() && is_device_alone();  // no block may count on those before it
+    begin_block(worker, last_first ? worker.grid_run->block_count - 1 - i : i);
     resume_block(worker);
     end_block(worker);
 }

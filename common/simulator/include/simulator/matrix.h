@@ -128,8 +128,11 @@ SIMULATOR_INLINE auto element_at(const F* const* fragments, int row, int col) {
     return fragments[i / F::num_elements]->x[i % F::num_elements];
 }
 
+// A fragment may be a student's specialization: its elements are an array of CUDA's numbers, so nothing of his runs here.
 template <typename F, typename T = typename F::element_type>
-constexpr bool has_numbers = is_float16<T> || one_of<T, float, double, int, signed char, unsigned char>;
+constexpr bool has_numbers = (is_float16<T> || one_of<T, float, double, int, signed char, unsigned char>) &&
+                             __is_same(decltype(F::x), T[F::num_elements]) && one_of<decltype(F::cols), const int> &&
+                             one_of<decltype(F::num_elements), const int>;
 template <int M, int N, int K, typename Exact, typename FA, typename FB, typename FC, typename FD>
 SIMULATOR_UNCHECKED void multiply_fragments(void** lanes, unsigned mask) {
     static_assert(has_numbers<FA> && has_numbers<FB> && has_numbers<FC> && has_numbers<FD>, "CUDA has no such fragments");

@@ -29,10 +29,11 @@ T exchange(unsigned mask, T value, int source, const char* operation, Position a
         for (unsigned lane = 0; lane < 32; ++lane) {
             if (!(mask >> lane & 1)) continue;
             auto* reader = static_cast<Exchange<T>*>(lanes[lane]);
+            T* result = __builtin_addressof(reader->result);  // T may have an operator& of its own
             if (mask >> reader->source & 1)
-                simulator::copy_bytes<T>(&reader->result, &static_cast<Exchange<T>*>(lanes[reader->source])->value);
+                simulator::copy_bytes<T>(result, __builtin_addressof(static_cast<Exchange<T>*>(lanes[reader->source])->value));
             else
-                current_block()->fill_absent(&reader->result, sizeof(T), reader->source, lane);
+                current_block()->fill_absent(result, sizeof(T), reader->source, lane);
         }
     };
     collective(mask, &mine, combine, operation, at);
@@ -41,6 +42,11 @@ T exchange(unsigned mask, T value, int source, const char* operation, Position a
 
 // The first lane of the caller's group of `width` lanes.
 inline int group_start(int width) { return static_cast<int>(current_thread()->lane) & ~(width - 1); }
+
+}  // namespace simulator
+
+// In a namespace of which no argument can be a member, so that a call without its name never means these.
+namespace simulator::whole_warp {
 
 template <typename T, typename R>
 struct Contribution {
@@ -85,7 +91,7 @@ unsigned match(unsigned mask, T value, const char* operation, Position at) {
     return gather<unsigned>(mask, value, equal_lanes, operation, at);
 }
 
-}  // namespace simulator
+}  // namespace simulator::whole_warp
 
 #define SIMULATOR_SHUFFLE(TEMPLATE, name, Number, source, ...)                                                        \
     TEMPLATE inline __VA_ARGS__ name(unsigned mask, __VA_ARGS__ value, Number by, int width = 32,                     \
@@ -102,10 +108,10 @@ unsigned match(unsigned mask, T value, const char* operation, Position at) {
     SIMULATOR_SHUFFLE(TEMPLATE, __shfl_up_sync, unsigned, by < 32 && lane - given >= start ? lane - given : lane, __VA_ARGS__)
 #define SIMULATOR_MATCHES(T)                                                                                              \
     inline unsigned __match_any_sync(unsigned mask, T value, simulator::Position at = simulator::here()) {                \
-        return simulator::match(mask, value, "__match_any_sync", at);                                                     \
+        return simulator::whole_warp::match(mask, value, "__match_any_sync", at);                                                     \
     }                                                                                                                     \
     inline unsigned __match_all_sync(unsigned mask, T value, int* predicate, simulator::Position at = simulator::here()) { \
-        const unsigned equal = simulator::match(mask, value, "__match_all_sync", at);                                     \
+        const unsigned equal = simulator::whole_warp::match(mask, value, "__match_all_sync", at);                                     \
         *predicate = equal == mask;                                                                                       \
         return *predicate ? mask : 0;                                                                                     \
     }
@@ -122,13 +128,13 @@ SIMULATOR_NUMBERS(double)
 #undef SIMULATOR_MATCHES
 
 inline unsigned __ballot_sync(unsigned mask, int predicate, simulator::Position at = simulator::here()) {
-    return simulator::ballot(mask, predicate != 0, "__ballot_sync", at);
+    return simulator::whole_warp::ballot(mask, predicate != 0, "__ballot_sync", at);
 }
 inline int __any_sync(unsigned mask, int predicate, simulator::Position at = simulator::here()) {
-    return simulator::ballot(mask, predicate != 0, "__any_sync", at) != 0;
+    return simulator::whole_warp::ballot(mask, predicate != 0, "__any_sync", at) != 0;
 }
 inline int __all_sync(unsigned mask, int predicate, simulator::Position at = simulator::here()) {
-    return simulator::ballot(mask, predicate == 0, "__all_sync", at) == 0;
+    return simulator::whole_warp::ballot(mask, predicate == 0, "__all_sync", at) == 0;
 }
 #define SIMULATOR_REDUCE(T, name, expression)                                    \
     inline T name(unsigned mask, T value, simulator::Position at = simulator::here()) { \
@@ -140,7 +146,7 @@ inline int __all_sync(unsigned mask, int predicate, simulator::Position at = sim
             }                                                                    \
             return a;                                                            \
         };                                                                       \
-        return simulator::gather<T>(mask, value, reduce, #name, at);             \
+        return simulator::whole_warp::gather<T>(mask, value, reduce, #name, at);             \
     }
 SIMULATOR_REDUCE(int, __reduce_add_sync, a + b)
 SIMULATOR_REDUCE(int, __reduce_min_sync, b < a ? b : a)
