@@ -259,12 +259,12 @@ def told_of(
     built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[Group]]:
     """The findings that are reported in full: those of a part whose mistake is recognized, in itself or in a stage that
-    it is built of, only if they are surer; where an edit makes the failing cases pass, that alone."""
+    it is built of, only if they are surer; where an edit makes the failing cases pass, that, and races."""
     parts = {one.case.part for one in verdicts if failed(one)}
     known = {part for part in parts if recognized([one for one in verdicts if one.case.part == part])}
     edits = {part: [one for one in groups if one.kind == EDIT] for part, groups in inside.items()}
     return {
-        part: edits[part]
+        part: [*edits[part], *(one for one in groups if one.kind in OF_BARRIERS)]
         if edits[part]
         else [one for one in groups if _is_surer(one)]
         if known & {part, *failed_stages(part, parts, built_of or {})}
