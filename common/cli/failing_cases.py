@@ -3,8 +3,8 @@
     inside = at_failures(...)               part -> findings
     print_diagnosis(console, verdicts, inside)
 
-What is surest leads, alone: a known wrong answer that the outputs equal; else what the checked build found; else what
-flowed wrong (common/inspect/flow); else where the errors are.
+What is surest leads, alone: a known wrong answer that the outputs equal, with the line of an edit that makes them right;
+else what the checked build found; else what flowed wrong (common/inspect/flow); else where the errors are.
 """
 
 from __future__ import annotations

@@ -67,7 +67,16 @@ MOST_HELPING = 40  # edits that are tried in further cases
 MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
 MOST_SAID = 2
 MOST_OF_LINE = 3  # edits that are tried in passing cases of other parts
-TOLD_FIRST = ("comparison", "condition", "brackets", "operator", "name", "names", "constant")  # of edits in one line
+TOLD_FIRST = (
+    "comparison",
+    "condition",
+    "brackets",
+    "operator",
+    "part",
+    "name",
+    "names",
+    "constant",
+)  # of edits in one line
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases that an edit must leave so, of the part and of each other one
 _UNDONE = re.compile(r"^with `[\d.]+f?` in place of `.*\b[a-z_]|` always \w+$")  # an expression that is left out
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
@@ -231,6 +240,7 @@ class _Build:
                 _compiled(plan)
             except CompilerFailed as error:
                 print("edits: one build fails", len(edits))
+                open(f"/tmp/elog{len(edits)}", "w").write(str(error))
                 wrong = set(_not_compiling(str(error), at))
                 if not wrong:
                     raise
@@ -363,9 +373,10 @@ def _helping(
         mine = [*failing, *(case for case in passing if case.part == failing[0].part)]
         of_line: dict[tuple[str, int], list[int]] = {}
         for number in sorted(helping, key=lambda one: _order(build.edits[one])):
-            if passes(number, mine):
-                of_line.setdefault((build.edits[number].file, build.edits[number].line), []).append(number)
-        numbers = [number for every in of_line.values() for number in every[:MOST_OF_LINE]]
+            numbers = of_line.setdefault((build.edits[number].file, build.edits[number].line), [])
+            if len(numbers) < MOST_OF_LINE and passes(number, mine):
+                numbers.append(number)
+        numbers = [number for every in of_line.values() for number in every]
         sure = [number for number in numbers if passes(number, passing)]
         print(
             "edits:",
@@ -424,9 +435,9 @@ def _said(
         also = [f"all {others[name]} of {name}" if others[name] > 1 else f"that of {name}" for name in edits[first]]
         passes += f", as well as {' and '.join(also)}"
     text = f"{first.says}, {passes}."
-    if _UNDONE.search(first.says) or sum((one.file, one.line) == (first.file, first.line) for one in edits) > 1:
-        text += " That shows where the mistake is; the repair may be another one."
     for one in more:
         text += f" So {'they do' if count > 1 else 'it does'} {one.says} in line {one.line}."
+    if _UNDONE.search(first.says) or sum((one.file, one.line) == (first.file, first.line) for one in edits) > 1:
+        text += " That shows where the mistake is; the repair may be another one."
     places = tuple(Place(one.file, one.line) for one in (first, *more))
     return Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True), [part, *edits[first]]

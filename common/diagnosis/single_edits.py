@@ -414,7 +414,7 @@ def _of_statement(node: Node, scope: _Scope) -> Iterator[Edit]:
         for new in {"return;", "continue;", "break;"} - {code}:
             yield edit("jump", f"with `{new}` in place of `{code}`", (Change(*place, new, _STATEMENT),))
     block = node.parent.named_children if node.parent.type == "compound_statement" else []
-    block = [one for one in block if one.type not in ("comment", "preproc_call")]
+    block = [one for one in block if one.type != "comment"]
     before = [one for one in block if one.end_byte <= node.start_byte][-1:]
     if node.type in ("for_statement", "if_statement", "while_statement"):
         yield from _of_body(node, scope, scope.code(before[0]) if before else "")
@@ -431,16 +431,24 @@ def _of_statement(node: Node, scope: _Scope) -> Iterator[Edit]:
         its = scope.code(other)
         if its and other.type in ("expression_statement", "declaration") and not _WAITS.search(its):
             says = f"with lines {line_of(other)} and {line} exchanged"
-            yield edit("order", says, (Change(other.start_byte, other.end_byte, code, _BEFORE), gone))
+            yield edit("order", says, (_before(other, scope, code), gone))
     after = [one for one in block if one.start_byte >= node.end_byte]
     if len(after) > 1 and after[0].type == "declaration" and not _WAITS.search(text_of(after[0])):
         says = f"with lines {line} and {line_of(after[0])} exchanged"
-        yield edit("order", says, (gone, Change(after[1].start_byte, after[1].end_byte, code, _BEFORE)))
+        yield edit("order", says, (gone, _before(after[1], scope, code)))
     if _assigns(node) and not any(map(_assigns, before)):
         run = [node, *takewhile(_assigns, after)]
         for pairs, swapped in _swapped([scope.code(one) for one in run], scope.at(node)):
             says = f"with {pairs} exchanged in lines {line} to {line_of(run[-1])}"
             yield edit("names", says, (Change(node.start_byte, run[-1].end_byte, swapped, _STATEMENT),))
+
+
+def _before(node: Node, scope: _Scope, code: str) -> Change:
+    """Code in front of a statement, and of the line above it if that is a #pragma for it."""
+    above = scope.text.rfind("\n", 0, node.start_byte)
+    first = scope.text.rfind("\n", 0, above) + 1
+    is_pragma = scope.text[first:above].lstrip().startswith("#")
+    return Change(first if is_pragma else node.start_byte, node.end_byte, code, _BEFORE)
 
 
 def _assigns(node: Node, operator: str = "=") -> bool:
@@ -476,7 +484,7 @@ def _of_body(node: Node, scope: _Scope, before: str) -> Iterator[Edit]:
         for name in {text_of(_sides(one)[0]) for one in sums} & declared.keys():
             if _plain(declared[name]) in ("int", "float") and f"{name} = 0" not in before:
                 says = f"with `{name} = 0;` in front of line {line}"
-                yield edit("statement", says, (Change(*place, f"{name} = 0;", _BEFORE),))
+                yield edit("statement", says, (_before(node, scope, f"{name} = 0;"),))
     start, update = (node.child_by_field_name(one) for one in ("initializer", "update"))
     if (
         start

@@ -222,7 +222,7 @@ def _print_whole(console: Console, cause: Cause, sentences: Sequence[str]) -> No
     first = cause.verdicts[0]
     console.print(f"\n[bold]{escape(full_name(first.case))}[/]  {first.status}", highlight=False)
     for sentence in sentences:
-        say(console, sentence, indent=2)
+        say(console, sentence.lstrip(), indent=2 + len(sentence) - len(sentence.lstrip()))
     _print_same(console, cause)
 
 
