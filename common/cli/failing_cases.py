@@ -3,7 +3,7 @@
     inside = at_failures(...)               part -> findings
     print_diagnosis(console, verdicts, inside)
 
-What is surest leads, alone: a known wrong answer that the outputs equal, with the line of an edit that makes them right;
+What is surest leads, alone: a known wrong answer that the outputs equal, with the line of an edit that mends them;
 else what the checked build found; else what flowed wrong (common/inspect/flow); else where the errors are.
 """
 
@@ -45,6 +45,7 @@ _AT = re.compile(r"^\s*at (\S+\.cuh?):(\d+)")
 MOST_FOLLOWED = 3  # failing cases of a part of which every access is followed
 EXPLAINED_BY_FLOW = ("uninitialized",)  # findings that say what was read, and not who should have written it
 LEADS = (
+    EDIT,
     "out_of_bounds",
     "misaligned",
     "use_after_free",

@@ -67,16 +67,9 @@ MOST_HELPING = 40  # edits that are tried in further cases
 MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
 MOST_SAID = 2
 MOST_OF_LINE = 3  # edits that are tried in passing cases of other parts
-TOLD_FIRST = (
-    "comparison",
-    "condition",
-    "brackets",
-    "operator",
-    "part",
-    "name",
-    "names",
-    "constant",
-)  # of edits in one line
+TOLD_FIRST = (  # of edits in one line
+    "comparison", "condition", "brackets", "operator", "part", "name", "names", "constant",
+)  # fmt: skip
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases that an edit must leave so, of the part and of each other one
 _UNDONE = re.compile(r"^with `[\d.]+f?` in place of `.*\b[a-z_]|` always \w+$")  # an expression that is left out
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
@@ -157,16 +150,7 @@ def _tried(
     library = next((one for one in ops.libraries if operator in one.operators), None)
     cannot = contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded)
     with cannot, locked(build_root() / "edits" / ops.task):
-        import resource
-
-        t0 = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         if build := library and _Build.of(ops, library, operator, suspects):
-            print(
-                "edits: build CPU",
-                round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - t0, 1),
-                mine[0].case.name,
-                mine[0].elements,
-            )
             with poisoned_memory():  # for all threads: it is the process's
                 edits = _helping(build, [one.case for one in mine], passing, others, seed)
             return _said(
@@ -239,8 +223,6 @@ class _Build:
             try:
                 _compiled(plan)
             except CompilerFailed as error:
-                print("edits: one build fails", len(edits))
-                open(f"/tmp/elog{len(edits)}", "w").write(str(error))
                 wrong = set(_not_compiling(str(error), at))
                 if not wrong:
                     raise
@@ -378,25 +360,6 @@ def _helping(
                 numbers.append(number)
         numbers = [number for every in of_line.values() for number in every]
         sure = [number for number in numbers if passes(number, passing)]
-        print(
-            "edits:",
-            len(build.edits),
-            "quick",
-            round(sum(one.seconds for one in quick), 1),
-            "left",
-            len(list(left)),
-            "least",
-            round(least, 3),
-            "patient",
-            round(patient.seconds, 1),
-            "helping",
-            len(helping),
-            [build.edits[n].line for n in helping][:10],
-            "lines",
-            len(of_line),
-            "sure",
-            len(sure),
-        )
         return {
             build.edits[number]: [part for part, cases in others.items() if passes(number, cases)] for number in sure
         }
@@ -438,6 +401,6 @@ def _said(
     for one in more:
         text += f" So {'they do' if count > 1 else 'it does'} {one.says} in line {one.line}."
     if _UNDONE.search(first.says) or sum((one.file, one.line) == (first.file, first.line) for one in edits) > 1:
-        text += " That shows where the mistake is; the repair may be another one."
+        text += " The repair may be another one, there or nearby."
     places = tuple(Place(one.file, one.line) for one in (first, *more))
     return Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True), [part, *edits[first]]

@@ -21,7 +21,6 @@ from common.source.reader import Function, Node, Source, code_of, line_of, text_
 CHOSEN = "chosen_edit"  # the number
 HEADER = f"""#pragma once
 #include <algorithm>
-#include <climits>
 #include <cstdint>
 #include <type_traits>
 #undef __forceinline__
@@ -279,7 +278,7 @@ def _others(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
         given = node.child_by_field_name("arguments").named_children
         inner, name = scope.code(given[0]) if len(given) == 1 else "", _code(node.named_children[0])
         if inner and name == "static_cast<int>" and any(scope.is_long(one) for one in walk(given[0])):
-            yield "function", f"std::clamp<int64_t>({inner}, INT_MIN, INT_MAX)"
+            yield "function", f"std::clamp<int64_t>({inner}, -(1 << 30), 1 << 30)"
         elif inner and given[0].type == "binary_expression" and "<" not in name:
             left, right = map(scope.code, _sides(given[0]))
             yield "brackets", f"{name}({left}) {_operator(given[0])} {right}"

@@ -111,7 +111,7 @@ def test_an_edit_of_each_kind_is_made(says: str) -> None:
         "with `helper(out, rows * S_q, S_k)` in place of `helper(out, rows, S_q * S_k)`",
         "with `static_cast<int64_t>(q - k) < static_cast<int64_t>(rows)` in place of "
         "`static_cast<uint64_t>(q - k) < static_cast<uint64_t>(rows)`",
-        "with `std::clamp<int64_t>(rows * q, INT_MIN, INT_MAX)` in place of `static_cast<int>(rows * q)`",
+        "with `std::clamp<int64_t>(rows * q, -(1 << 30), 1 << 30)` in place of `static_cast<int>(rows * q)`",
         "with `q + threadIdx.x < rows && k + static_cast<int>(lane) < S_k` in place of "
         "`q + lane < rows && k + static_cast<int>(threadIdx.x) < S_k`",
         "with `expf(x[k] + scale)` in place of `expf(x[k]) + scale`",
