@@ -191,8 +191,9 @@ def _operator(node: Node) -> str:
 
 
 def _values(node: Node) -> Iterator[Node]:
-    """What may be edited: neither types, nor constants, nor what is declared."""
-    yield node
+    """What may be edited: neither types, nor constants, nor what is declared, nor what was not understood."""
+    if not node.has_error:
+        yield node
     for child in node.named_children:
         is_fixed = child.type in _KEPT or (child.type == "declaration" and bool(_FIXED.match(text_of(child))))
         is_fixed |= child.type == "condition_clause" and any(one.type == "constexpr" for one in node.children)
@@ -357,7 +358,7 @@ def _of_name(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
 
 def _first_iteration(node: Node, code: str) -> str:
     """What holds in the first iteration of the loop around a node; "" if it has no counter, or the code uses it."""
-    while node.type not in ("for_statement", "function_definition"):
+    while node.type != "for_statement" and node.parent:
         node = node.parent
     head = re.match(r"for \(\w+ (\w+) = ([^;,]+);", _code(node))
     return f"{head[1]} == {head[2]}" if head and not re.search(rf"\b{head[1]}\b", code) else ""
@@ -415,9 +416,11 @@ def _of_statement(node: Node, scope: _Scope) -> Iterator[Edit]:
     block = node.parent.named_children if node.parent.type == "compound_statement" else []
     block = [one for one in block if one.type != "comment"]
     before = [one for one in block if one.end_byte <= node.start_byte][-1:]
-    if node.type in ("for_statement", "if_statement", "while_statement"):
-        yield from _of_body(node, scope, scope.code(before[0]) if before else "")
-    if node.type != "expression_statement" or not code or _WAITS.search(code):
+    if node.type in ("for_statement", "while_statement"):
+        yield from _of_loop(node, scope, scope.code(before[0]) if before else "")
+    if node.type == "if_statement":
+        yield from _of_condition(node, scope)
+    if node.type != "expression_statement" or code in ("", ";") or _WAITS.search(code):
         return
     gone = Change(*place, "", _STATEMENT)
     yield edit("statement", f"without `{code}`", (gone,))
@@ -469,59 +472,46 @@ def _swapped(codes: Sequence[str], declared: Mapping[str, str]) -> Iterator[tupl
             yield ", ".join(pairs), re.sub(r"[A-Za-z_]\w*", lambda match, to=to: to.get(match[0], match[0]), code)
 
 
-def _of_body(node: Node, scope: _Scope, before: str) -> Iterator[Edit]:
-    """Those of a loop or a condition as a whole: `before` is the statement in front of it."""
-    body, line, declared, place = (
-        node.named_children[-1],
-        line_of(node),
-        scope.at(node),
-        (node.start_byte, node.end_byte),
-    )
-    edit, head = partial(Edit, scope.source.file, line), " ".join(scope.text[place[0] : body.start_byte].split())
-    sums = [one for one in walk(body) if one.type == "assignment_expression" and _operator(one) == "+="]
-    if node.type != "if_statement" and before:
-        for name in {text_of(_sides(one)[0]) for one in sums} & declared.keys():
-            if _plain(declared[name]) in ("int", "float") and f"{name} = 0" not in before:
-                says = f"with `{name} = 0;` in front of line {line}"
-                yield edit("statement", says, (_before(node, scope, f"{name} = 0;"),))
+def _of_loop(node: Node, scope: _Scope, before: str) -> Iterator[Edit]:
+    """Those of a loop as a whole: `before` is the statement in front of it."""
+    edit, declared = partial(Edit, scope.source.file, line_of(node)), scope.at(node)
+    sums = [one for one in walk(node) if one.type == "assignment_expression" and _operator(one) == "+="]
+    for name in sorted({text_of(_sides(one)[0]) for one in sums} & declared.keys()) if before else ():
+        if _plain(declared[name]) in ("int", "float") and f"{name} = 0" not in before:
+            says = f"with `{name} = 0;` in front of line {line_of(node)}"
+            yield edit("statement", says, (_before(node, scope, f"{name} = 0;"),))
     start, update = (node.child_by_field_name(one) for one in ("initializer", "update"))
-    if (
-        start
-        and update
-        and update.type == "assignment_expression"
-        and start.named_children[-1].type == "init_declarator"
-    ):
-        both = start.named_children[-1].child_by_field_name("value"), _sides(update)[1]
-        old = [*map(scope.code, both)]
-        for new in _STRIDES if scope.is_whole(both[0]) and both[0].type != "number_literal" else ():
+    values = [one.child_by_field_name("value") for one in start.named_children[1:]] if start else []
+    if len(values) == 1 and values[0] and update in sums and scope.is_whole(values[0]):
+        nodes = values[0], _sides(update)[1]
+        old = [*map(scope.code, nodes)]
+        for new in _STRIDES if values[0].type != "number_literal" else ():
             if old[1] != new[1]:
                 ways = [f"from `{one}` in steps of `{by}`" for one, by in (new, old)]
-                changes = (
-                    Change(one.start_byte, one.end_byte, *its, _VALUE) for one, *its in zip(both, new, strict=True)
-                )
+                changes = [Change(one.start_byte, one.end_byte, to, _VALUE) for one, to in zip(nodes, new, strict=True)]
                 yield edit("loop", f"with a loop {ways[0]} in place of one {ways[1]}", tuple(changes))
+
+
+def _of_condition(node: Node, scope: _Scope) -> Iterator[Edit]:
+    """Those of an `if` without `else` as a whole: a loop in its place, or its last statement after it."""
+    body, place, declared = node.named_children[-1], (node.start_byte, node.end_byte), scope.at(node)
     statements = body.named_children if body.type == "compound_statement" else [body]
-    inner = [scope.code(one) for one in statements if one.type != "comment"]
-    if node.type != "if_statement" or node.child_by_field_name("alternative") or not all(inner):
+    codes = [scope.code(one) for one in statements if one.type != "comment"]
+    if node.child_by_field_name("alternative") or not codes or not all(codes):
         return
-    whole = " ".join(inner)
-    less = re.match(r"if \((\w+) < (.+)\)$", head)
-    if (
-        less
-        and _plain(declared.get(less[1], "")) == "int"
-        and not re.search(rf"return|continue|break|{_WAITS.pattern}", whole)
-    ):
+    whole, head = " ".join(codes), " ".join(scope.text[place[0] : body.start_byte].split())
+    less, leaves = re.match(r"if \((\w+) < (.+)\)$", head), re.search(r"return|continue|break", whole)
+    if less and _plain(declared.get(less[1], "")) == "int" and not leaves and not _WAITS.search(whole):
         for _, by in _STRIDES:
-            loop = f"edited_at < {less[2]}; edited_at += {by}) {{ const auto {less[1]} = edited_at; {whole} }}"
-            loop = f"for (edited_type<decltype({less[1]})> edited_at = {less[1]}; {loop}"
-            yield edit(
-                "loop", f"with a loop in steps of `{by}` in place of `{head}`", (Change(*place, loop, _STATEMENT),)
-            )
+            loop = f"edited_type<decltype({less[1]})> edited_at = {less[1]}; edited_at < {less[2]}; edited_at += {by}"
+            change = Change(*place, f"for ({loop}) {{ const auto {less[1]} = edited_at; {whole} }}", _STATEMENT)
+            says = f"with a loop in steps of `{by}` in place of `{head}`"
+            yield Edit(scope.source.file, line_of(node), "loop", says, (change,))
     last = statements[-1]
     own = scope.at(last).keys() - declared.keys()
-    if len(inner) > 1 and _assigns(last, "") and own.isdisjoint(re.findall(r"\w+", inner[-1])):
-        says = f"with `{inner[-1]}` after the block of `{head}` and not in it"
-        change = Change(*place, f"{head} {{ {' '.join(inner[:-1])} }} {inner[-1]}", _STATEMENT)
+    if len(codes) > 1 and _assigns(last, "") and own.isdisjoint(re.findall(r"\w+", codes[-1])):
+        says = f"with `{codes[-1]}` after the block of `{head}` and not in it"
+        change = Change(*place, f"{head} {{ {' '.join(codes[:-1])} }} {codes[-1]}", _STATEMENT)
         yield Edit(scope.source.file, line_of(last), "statement", says, (change,))
 
 

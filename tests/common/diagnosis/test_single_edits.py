@@ -57,7 +57,7 @@ __global__ void kernel(const float* x, float* out, int* counts, int64_t rows, in
     }
     for (int i = 0; i < S_k; ++i) {
         sum = sum * scale + x[i];
-        sum *= scale;
+        sum *= scale;;
     }
     helper(out, rows, S_q * S_k);
     if (static_cast<uint64_t>(q - k) < static_cast<uint64_t>(rows)) out[static_cast<int>(rows * q)] = sum;
