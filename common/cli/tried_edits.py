@@ -59,7 +59,7 @@ OF_AN_INDEX_OR_NUMBER = (
 )  # fmt: skip
 MOST_EDITS = 2400  # of one library
 MOST_BUILDS = 6  # of it: what does not compile is left out, and then it is compiled again
-MOST_SECONDS = 8.0  # of the processors, for one part's edits; and for those that help, in further cases
+MOST_SECONDS, MOST_IN_ALL = 10.0, 16.0  # of the processors: for one part's edits; with further cases of those that help
 PATIENCE, LEAST_PATIENCE = 0.5, 0.02  # seconds that a kernel may work without progress
 MOST_FIRST = 2  # failing cases on which all edits are tried, one after another until few of them help
 MOST_ENDLESS = 3  # edits of one place; others there are not tried then
@@ -349,7 +349,7 @@ def _helping(
         runs_of = functools.cache(lambda case: list(_runs(case, seed)))
 
         def passes(number: int, cases: Sequence[Case]) -> bool:
-            quick_enough = patient.seconds < MOST_SECONDS
+            quick_enough = sum(one.seconds for one in (patient, *quick)) < MOST_IN_ALL
             return quick_enough and all(patient.is_right(number, run) for case in cases for run in runs_of(case))
 
         mine = [*failing, *(case for case in passing if case.part == failing[0].part)]
