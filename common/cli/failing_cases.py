@@ -3,8 +3,8 @@
     inside = at_failures(...)               part -> findings
     print_diagnosis(console, verdicts, inside)
 
-What is surest leads, alone: a known wrong answer that the outputs equal; else what the checked build found; else what
-flowed wrong (common/inspect/flow); else where the errors are.
+What is surest leads, alone: a known wrong answer that the outputs equal, with the line of an edit that mends them;
+else what the checked build found; else what flowed wrong (common/inspect/flow); else where the errors are.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ _AT = re.compile(r"^\s*at (\S+\.cuh?):(\d+)")
 MOST_FOLLOWED = 3  # failing cases of a part of which every access is followed
 EXPLAINED_BY_FLOW = ("uninitialized",)  # findings that say what was read, and not who should have written it
 LEADS = (
+    EDIT,
     "out_of_bounds",
     "misaligned",
     "use_after_free",
@@ -259,12 +260,12 @@ def told_of(
     built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[Group]]:
     """The findings that are reported in full: those of a part whose mistake is recognized, in itself or in a stage that
-    it is built of, only if they are surer; where an edit makes the failing cases pass, that alone."""
+    it is built of, only if they are surer; where an edit makes the failing cases pass, that, and races."""
     parts = {one.case.part for one in verdicts if failed(one)}
     known = {part for part in parts if recognized([one for one in verdicts if one.case.part == part])}
     edits = {part: [one for one in groups if one.kind == EDIT] for part, groups in inside.items()}
     return {
-        part: edits[part]
+        part: [*edits[part], *(one for one in groups if one.kind in OF_BARRIERS)]
         if edits[part]
         else [one for one in groups if _is_surer(one)]
         if known & {part, *failed_stages(part, parts, built_of or {})}

@@ -21,6 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from torch import Tensor
 
+from common.cli.failing_cases import recognized
 from common.cli.runner import RunnerOperators
 from common.compiling.gaps import functions_behind, with_own_headers
 from common.compiling.locking import locked
@@ -38,7 +39,7 @@ from common.diagnosis.diagnose import Diagnosis
 from common.diagnosis.single_edits import HEADER, KINDS, Edit, edits_in, switched
 from common.inspect.checked_run import small_size, small_size_of
 from common.inspect.findings.model import EDIT, Finding, Group, grouped
-from common.inspect.findings.report import made_in
+from common.inspect.findings.report import made_in, may_be_the_index
 from common.inspect.own_lines import own_lines
 from common.inspect.source_lines import Place
 from common.reference.bounds import max_error_of
@@ -50,16 +51,15 @@ from common.testing.failures import TELLING, causes_of, failed, failed_stages, o
 from common.testing.first_operator import first_operator
 from common.testing.judging import make_inputs, oracle
 from common.testing.runner.process import RunnerProcess, is_available
-from common.testing.worker.process_stat import stat_of
 from common.testing.worker.worker import NotLoaded
 
 OF_AN_INDEX_OR_NUMBER = (
     "out_of_bounds", "misaligned", "uninitialized", "not_stored", "needlessly_stored", "not_read", "not_needed",
     "other_element", "stored_elsewhere", "wrong_result", "wrong_value",
 )  # fmt: skip
-MOST_EDITS = 1200  # of one library
+MOST_EDITS = 2400  # of one library
 MOST_BUILDS = 6  # of it: what does not compile is left out, and then it is compiled again
-MOST_SECONDS = 8.0  # of the processors, for one part's edits
+MOST_SECONDS, MOST_IN_ALL = 10.0, 16.0  # of the processors: for one part's edits; with further cases of those that help
 PATIENCE, LEAST_PATIENCE = 0.5, 0.02  # seconds that a kernel may work without progress
 MOST_FIRST = 2  # failing cases on which all edits are tried, one after another until few of them help
 MOST_ENDLESS = 3  # edits of one place; others there are not tried then
@@ -67,7 +67,9 @@ MOST_HELPING = 40  # edits that are tried in further cases
 MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
 MOST_SAID = 2
 MOST_OF_LINE = 3  # edits that are tried in passing cases of other parts
-TOLD_FIRST = ("comparison", "condition", "brackets", "operator", "name", "names", "constant")  # of edits in one line
+TOLD_FIRST = (  # of edits in one line
+    "comparison", "condition", "brackets", "operator", "part", "name", "names", "constant",
+)  # fmt: skip
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases that an edit must leave so, of the part and of each other one
 _UNDONE = re.compile(r"^with `[\d.]+f?` in place of `.*\b[a-z_]|` always \w+$")  # an expression that is left out
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
@@ -99,10 +101,15 @@ def with_edits(
     try:
         with working(console, f"{part}: trying single edits of your code ..."):
             found, explained = _tried(failing, part, passing, inside[part], ops, seed) or (None, ())
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, RuntimeError, ValueError) as error:
         # the report is worth more than what could be added to it
         say(console, f"{part}: edits could not be tried: {type(error).__name__}: {error}", "dim")
         found, explained = None, ()
+    failures = [one for one in verdicts if one.case.part == part and failed(one)]
+    if found and recognized(failures):
+        place, first = found.lines[0], causes_of(of_first_step(failures))[0].verdicts[0]
+        first.found.tried = [f"-> {place.shown}", f"      {place.text}", found.detail]
+        return dict(inside)
     for one in (one for name in explained for one in failing[name]):
         one.found = Diagnosis(where=one.found.where)
     return {**inside, part: [*grouped([("", [found])] if found else []), *inside[part]]}
@@ -111,24 +118,16 @@ def with_edits(
 def undecided(
     verdicts: Sequence[Verdict], inside: Mapping[str, list[Group]], built_of: Mapping[str, Sequence[str]]
 ) -> str | None:
-    """The first part that was looked at, not built of another one that fails, whose failures neither a known mistake
-    nor a barrier explains. One only: each takes as long."""
+    """The first part that was looked at, not built of another one that fails, whose failures no missing barrier
+    explains; one with a known mistake only where there is no other. One alone: each takes as long."""
     wrong = {one.case.part for one in verdicts if failed(one)}
+    found = []
     for part, groups in inside.items():
         failures = [one for one in verdicts if one.case.part == part and failed(one) and not one.case.python]
-        if failed_stages(part, wrong, built_of) or not failures or _is_explained(failures):
-            continue
-        if all(one.kind in OF_AN_INDEX_OR_NUMBER for one in groups):
-            return part
-    return None
-
-
-def _is_explained(failures: Sequence[Verdict]) -> bool:
-    """Whether a known mistake explains them for certain: every output that is large enough to show it equals its."""
-    first = of_first_step(failures)
-    cause = causes_of(first)[0]
-    large = [one for one in first if one.status == FAIL and one.elements >= TELLING]
-    return cause.is_recognized and all(cause.says in one.found.possible.values() for one in large)
+        of_index = all(one.kind in OF_AN_INDEX_OR_NUMBER or may_be_the_index(one.first) for one in groups)
+        if failures and of_index and not failed_stages(part, wrong, built_of):
+            found.append((recognized(failures), part))
+    return min(found, key=lambda one: one[0], default=(False, None))[1]
 
 
 def _tried(
@@ -276,14 +275,7 @@ class _Trial:
     @property
     def seconds(self) -> float:
         """Of the processors, for all calls."""
-        return self._seconds + self._of_process()
-
-    def _of_process(self) -> float:
-        """The same of the process as it is now."""
-        with contextlib.suppress(OSError):
-            if self.process._process is not None:
-                return sum(map(int, stat_of(self.process._process)[11:13])) / os.sysconf("SC_CLK_TCK")
-        return 0.0
+        return self._seconds + self.process.seconds
 
     def is_right(self, edit: int, run: _Run) -> bool:
         """Whether a call with this edit (0: none) gives the right output."""
@@ -294,7 +286,7 @@ class _Trial:
             called = self._caller.call(run.case, run.inputs, Around(large=run.draw % 2 == 1))
         except CallFailed as failed:
             self.is_endless = failed.is_endless
-            self._seconds += self._of_process()
+            self._seconds += self.process.seconds
             self.process.end_process()  # what it damaged must not reach the next
             return False
         finally:
@@ -357,15 +349,16 @@ def _helping(
         runs_of = functools.cache(lambda case: list(_runs(case, seed)))
 
         def passes(number: int, cases: Sequence[Case]) -> bool:
-            quick_enough = patient.seconds < 2 * MOST_SECONDS
+            quick_enough = sum(one.seconds for one in (patient, *quick)) < MOST_IN_ALL
             return quick_enough and all(patient.is_right(number, run) for case in cases for run in runs_of(case))
 
         mine = [*failing, *(case for case in passing if case.part == failing[0].part)]
         of_line: dict[tuple[str, int], list[int]] = {}
         for number in sorted(helping, key=lambda one: _order(build.edits[one])):
-            if passes(number, mine):
-                of_line.setdefault((build.edits[number].file, build.edits[number].line), []).append(number)
-        numbers = [number for every in of_line.values() for number in every[:MOST_OF_LINE]]
+            numbers = of_line.setdefault((build.edits[number].file, build.edits[number].line), [])
+            if len(numbers) < MOST_OF_LINE and passes(number, mine):
+                numbers.append(number)
+        numbers = [number for every in of_line.values() for number in every]
         sure = [number for number in numbers if passes(number, passing)]
         return {
             build.edits[number]: [part for part, cases in others.items() if passes(number, cases)] for number in sure
@@ -391,7 +384,10 @@ def _said(
         lines.setdefault((one.file, one.line), one)
     if not 0 < len(lines) <= MOST_LINES:
         return None
-    by_line = {at: (-len(edits[one]), suspects.get(at, len(suspects))) for at, one in lines.items()}
+    by_line = {
+        at: (-len(edits[one]), bool(_UNDONE.search(one.says)), suspects.get(at, len(suspects)))
+        for at, one in lines.items()
+    }
     first, *more = (lines[at] for at in sorted(lines, key=by_line.get))
     more = [one for one in more if edits[one] == edits[first]][: MOST_SAID - 1]
     part = failures[0].case.part
@@ -402,9 +398,9 @@ def _said(
         also = [f"all {others[name]} of {name}" if others[name] > 1 else f"that of {name}" for name in edits[first]]
         passes += f", as well as {' and '.join(also)}"
     text = f"{first.says}, {passes}."
-    if _UNDONE.search(first.says):
-        text += " That shows where the mistake is; the repair may be another one."
     for one in more:
         text += f" So {'they do' if count > 1 else 'it does'} {one.says} in line {one.line}."
+    if _UNDONE.search(first.says) or sum((one.file, one.line) == (first.file, first.line) for one in edits) > 1:
+        text += " The repair may be another one, there or nearby."
     places = tuple(Place(one.file, one.line) for one in (first, *more))
     return Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True), [part, *edits[first]]

@@ -47,6 +47,7 @@ class Diagnosis:
         possible: every known mistake whose answer the output equals, with its sentence.
         refuted: the known mistakes that would show on these inputs, and whose answers the output does not equal.
         concluded: whether this is not certain: it was concluded, or the output that equals it is NaN in places.
+        tried: the line in which an edit makes it right, and that edit, see common/cli/tried_edits.py.
         python: what the student's Python computed wrong first, and the lines that this is made of.
         signs: sentences about what is seen and names no mistake.
         where: how much is wrong, and where the first wrong element is; then what the wrong ones have in common.
@@ -60,6 +61,7 @@ class Diagnosis:
     possible: dict[str, str] = field(default_factory=dict)
     refuted: frozenset[str] = frozenset()
     concluded: bool = False
+    tried: list[str] = field(default_factory=list)
     python: list[str] = field(default_factory=list)
     signs: list[str] = field(default_factory=list)
     where: list[str] = field(default_factory=list)
@@ -71,7 +73,7 @@ class Diagnosis:
     def sentences(self) -> list[str]:
         """All of it, in the order in which it is printed."""
         exact = [self.exact[0], *(ALSO + one for one in self.exact[1:])] if self.exact else []
-        told = [*self.python, *self.signs]
+        told = [*self.tried, *self.python, *self.signs]
         told = [*told, *exact] if self.names[:1] == [UNSTEADY] else [*exact, *told]
         return [*told, *self.where, *self.unless_clean, *self.table.lines, *self.table.says, *self.hints]
 

@@ -13,12 +13,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from functools import partial
+from itertools import combinations, takewhile
 
 from common.source.reader import Function, Node, Source, code_of, line_of, text_of, walk
 
 CHOSEN = "chosen_edit"  # the number
 HEADER = f"""#pragma once
+#include <algorithm>
+#include <cstdint>
 #include <type_traits>
 #undef __forceinline__
 #define __forceinline__ inline
@@ -29,7 +32,7 @@ extern "C" __attribute__((visibility("default"), weak)) void choose_edit(int edi
 """
 KINDS = (  # those with few edits first
     "comparison", "condition", "operator", "brackets", "function", "part", "names", "arguments", "assignment",
-    "statement", "order", "jump", "constant", "name", "more",
+    "statement", "order", "jump", "loop", "constant", "name", "more",
 )  # fmt: skip
 # what is edited: a value, a pointer with a subscript, what is referred to, a statement; what it is put in front of
 _VALUE, _POINTER, _REFERENCE, _STATEMENT, _BEFORE = range(5)
@@ -55,6 +58,8 @@ _KEPT = (  # types, and what must stay constant
 _CONSTANT = re.compile(r"^(?:static |inline )*constexpr\s+(\w+)\s+(\w+)\s*=", re.MULTILINE)
 _FIXED = re.compile(r"(?:static |extern )?(?:constexpr|__shared__|static|extern|using)\b")
 _WAITS = re.compile(r"__sync\w+\(|CUDA_|cp_async|wait")
+_UNSIGNED = re.compile(r"static_cast<(?:unsigned(?: int)?|uint\d+_t|size_t)>")
+_STRIDES = (("threadIdx.x % 32", "32"), ("threadIdx.x", "blockDim.x"))  # where loops of threads start, and their steps
 _LEAF = ("identifier", "qualified_identifier", "field_expression")
 
 
@@ -125,6 +130,10 @@ class _Scope:
         same = re.sub(r"[^\x00-\x7f]", " ", written) == text_of(node)
         return "" if not same or re.search(r"\[[&=]|^\s*#", written, re.MULTILINE) else _code(node)
 
+    def is_long(self, node: Node) -> bool:
+        """Whether it is a name of a whole number of 64 bits."""
+        return re.search(r"int64|size_t|long", self.at(node).get(text_of(node), "")) is not None
+
     def is_whole(self, node: Node) -> bool:
         """Whether it is computed of whole numbers."""
         if node.type == "number_literal":
@@ -182,8 +191,9 @@ def _operator(node: Node) -> str:
 
 
 def _values(node: Node) -> Iterator[Node]:
-    """What may be edited: neither types, nor constants, nor what is declared."""
-    yield node
+    """What may be edited: neither types, nor constants, nor what is declared, nor what was not understood."""
+    if not node.has_error:
+        yield node
     for child in node.named_children:
         is_fixed = child.type in _KEPT or (child.type == "declaration" and bool(_FIXED.match(text_of(child))))
         is_fixed |= child.type == "condition_clause" and any(one.type == "constexpr" for one in node.children)
@@ -266,12 +276,21 @@ def _others(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
         yield "condition", f"{condition} ? {no} : {yes}"
     elif node.type == "call_expression" and outer.type != "expression_statement":
         yield from _of_call(node, scope)
+        given = node.child_by_field_name("arguments").named_children
+        inner, name = scope.code(given[0]) if len(given) == 1 else "", _code(node.named_children[0])
+        if inner and name == "static_cast<int>" and any(scope.is_long(one) for one in walk(given[0])):
+            yield "function", f"std::clamp<int64_t>({inner}, -(1 << 30), 1 << 30)"
+        elif inner and given[0].type == "binary_expression" and "<" not in name:
+            left, right = map(scope.code, _sides(given[0]))
+            yield "brackets", f"{name}({left}) {_operator(given[0])} {right}"
     elif node.type == "subscript_expression" and node.named_children[0].type == "subscript_expression":
         (array, outside), inside = node.named_children[0].named_children, node.named_children[1]
         yield "names", _code(array) + _code(inside) + _code(outside)
     elif node.type == "assignment_expression" and outer.type == "expression_statement":
         left, right = map(_code, _sides(node))
         yield from (("assignment", f"{left} {one} {right}") for one in _OPERATORS.get(_operator(node), "").split())
+        if first := _operator(node) == "*=" and _first_iteration(node, f"{left} {right}"):
+            yield "condition", f"{left} *= {first} ? {right} : 1"
     if outer.type == "condition_clause":
         yield from (("condition", one) for one in ("true", "false", f"!({code})"))
     is_its_own = outer.type == "assignment_expression" and _code(_sides(outer)[0]) == scope.left_of.get(code)
@@ -289,13 +308,21 @@ def _of_operator(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
     if operator in _BOUNDS:
         yield "comparison", f"{one} {operator} {two} {_BOUNDS[operator]} 1"
     if operator[0] in "<>=!":
+        if _UNSIGNED.search(one) or _UNSIGNED.search(two):
+            yield "comparison", _UNSIGNED.sub("static_cast<int64_t>", f"{one} {operator} {two}")
         return
+    if operator == "*" and (first := _first_iteration(node, f"{one} {two}")):
+        yield "condition", f"{first} ? {one} * {two} : {one}"
     yield from (("part", side) for side in (one, two))
     if operator == "-" and not scope.is_whole(node):
         yield from (("function", f"{exponential}({one} - {two})") for exponential in ("expf", "exp2f"))
     if operator in "-/":
         yield "operator", f"{_bracketed(two)} {operator} {_bracketed(one)}"
     for inner in (left, right):
+        given = inner.child_by_field_name("arguments").named_children if inner.type == "call_expression" else ()
+        if len(given) == 1 and "<" not in (name := _code(inner.named_children[0])):
+            both = (scope.code(given[0]), two) if inner == left else (one, scope.code(given[0]))
+            yield "brackets", f"{name}({f' {operator} '.join(both)})"
         bare = inner.named_children[0] if inner.type == "parenthesized_expression" else inner
         if operator in "+-*/%" and bare.type == "binary_expression" and _operator(bare) in "+-*/%":
             (first, second), its = map(scope.code, _sides(bare)), _operator(bare)
@@ -322,12 +349,19 @@ def _of_name(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
         return
     yield from [("condition", f"!{name}")] * (kind == "bool")
     if kind == "int":
+        yield from (("constant", one) for one in (f"({name} - 1)", f"({name} + 1)", "0", "1"))
         around = (node.parent, node.parent.parent)
-        is_compared = any(one.type == "binary_expression" and _operator(one)[0] in "<>" for one in around)
-        for one in (name, *(same if is_compared else ())):
-            yield from (("constant", f"({one} {sign} 1)") for sign in "-+")
-        yield "constant", "0"
+        if any(one.type == "binary_expression" and _operator(one)[0] in "<>" for one in around):
+            yield from (("more", f"({one} {sign} 1)") for one in same for sign in "-+")
     yield from (("more", one.format(name, other)) for one in _MORE.get(kind, "").split("|") if one for other in same)
+
+
+def _first_iteration(node: Node, code: str) -> str:
+    """What holds in the first iteration of the loop around a node; "" if it has no counter, or the code uses it."""
+    while node.type != "for_statement" and node.parent:
+        node = node.parent
+    head = re.match(r"for \(\w+ (\w+) = ([^;,]+);", _code(node))
+    return f"{head[1]} == {head[2]}" if head and not re.search(rf"\b{head[1]}\b", code) else ""
 
 
 def _of_call(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
@@ -348,7 +382,7 @@ def _types_of(function: Function) -> list[str]:
 
 def _exchanged(node: Node, scope: _Scope) -> Iterator[tuple[str, list[tuple[Node, str]]]]:
     """Two arguments of a call, or two names in an expression, that change places."""
-    declared = scope.at(node)
+    declared = dict.fromkeys(_THREADS, "int") | scope.at(node)
     if node.type == "call_expression":
         for one, other in combinations(node.child_by_field_name("arguments").named_children, 2):
             codes = [scope.code(each) for each in (one, other)]
@@ -357,6 +391,11 @@ def _exchanged(node: Node, scope: _Scope) -> Iterator[tuple[str, list[tuple[Node
             }
             if len(kinds) == 1 and kinds != {""} and codes[0] != codes[1] and all(codes):
                 yield "arguments", [(one, codes[1]), (other, codes[0])]
+            for each, factors in enumerate([re.split(r" \* ", code) for code in codes] if kinds == {"int"} else ()):
+                if len(factors) == 2 and all(re.fullmatch(r"[\w.:]+", factor) for factor in factors):
+                    for moved, left in (factors, factors[::-1]):
+                        new = [left, f"{_bracketed(codes[1 - each])} * {moved}"]
+                        yield "arguments", list(zip((one, other), new[:: -1 if each else 1], strict=True))
     if node.type == "binary_expression" and node.parent.type != "binary_expression":
         places: dict[str, list[Node]] = {}
         for one in walk(node):
@@ -370,28 +409,110 @@ def _exchanged(node: Node, scope: _Scope) -> Iterator[tuple[str, list[tuple[Node
 
 def _of_statement(node: Node, scope: _Scope) -> Iterator[Edit]:
     code, place, line = scope.code(node), (node.start_byte, node.end_byte), line_of(node)
-
-    def edit(kind: str, says: str, *changes: Change) -> Edit:
-        return Edit(scope.source.file, line, kind, says, changes)
-
+    edit = partial(Edit, scope.source.file, line)
     if code in ("return;", "continue;"):
         for new in {"return;", "continue;", "break;"} - {code}:
-            yield edit("jump", f"with `{new}` in place of `{code}`", Change(*place, new, _STATEMENT))
-    if node.type != "expression_statement" or not code or _WAITS.search(code):
+            yield edit("jump", f"with `{new}` in place of `{code}`", (Change(*place, new, _STATEMENT),))
+    block = node.parent.named_children if node.parent.type == "compound_statement" else []
+    block = [one for one in block if one.type != "comment"]
+    before = [one for one in block if one.end_byte <= node.start_byte][-1:]
+    if node.type in ("for_statement", "while_statement"):
+        yield from _of_loop(node, scope, scope.code(before[0]) if before else "")
+    if node.type == "if_statement":
+        yield from _of_condition(node, scope)
+    if node.type != "expression_statement" or code in ("", ";") or _WAITS.search(code):
         return
     gone = Change(*place, "", _STATEMENT)
-    yield edit("statement", f"without `{code}`", gone)
+    yield edit("statement", f"without `{code}`", (gone,))
     call = node.named_children[0]
     if call.type == "call_expression" and call.named_children[1].type != "kernel_call_syntax":
-        for _, new in _of_call(call, scope):
-            if "(" in new:
-                yield edit("function", f"with `{new}` in place of `{code[:-1]}`", Change(*place, f"{new};", _STATEMENT))
-    block = node.parent.named_children if node.parent.type == "compound_statement" else []
-    for other in [one for one in block if one.end_byte <= node.start_byte and one.type != "comment"][-1:]:
+        for new in (new for _, new in _of_call(call, scope) if "(" in new):
+            says = f"with `{new}` in place of `{code[:-1]}`"
+            yield edit("function", says, (Change(*place, f"{new};", _STATEMENT),))
+    for other in before:
         its = scope.code(other)
         if its and other.type in ("expression_statement", "declaration") and not _WAITS.search(its):
             says = f"with lines {line_of(other)} and {line} exchanged"
-            yield edit("order", says, Change(other.start_byte, other.end_byte, code, _BEFORE), gone)
+            yield edit("order", says, (_before(other, scope, code), gone))
+    after = [one for one in block if one.start_byte >= node.end_byte]
+    if len(after) > 1 and after[0].type == "declaration" and not _WAITS.search(text_of(after[0])):
+        says = f"with lines {line} and {line_of(after[0])} exchanged"
+        yield edit("order", says, (gone, _before(after[1], scope, code)))
+    if _assigns(node) and not any(map(_assigns, before)):
+        run = [node, *takewhile(_assigns, after)]
+        for pairs, swapped in _swapped([scope.code(one) for one in run], scope.at(node)):
+            says = f"with {pairs} exchanged in lines {line} to {line_of(run[-1])}"
+            yield edit("names", says, (Change(node.start_byte, run[-1].end_byte, swapped, _STATEMENT),))
+
+
+def _before(node: Node, scope: _Scope, code: str) -> Change:
+    """Code in front of a statement, and of the line above it if that is a #pragma for it."""
+    above = scope.text.rfind("\n", 0, node.start_byte)
+    first = scope.text.rfind("\n", 0, above) + 1
+    is_pragma = scope.text[first:above].lstrip().startswith("#")
+    return Change(first if is_pragma else node.start_byte, node.end_byte, code, _BEFORE)
+
+
+def _assigns(node: Node, operator: str = "=") -> bool:
+    """Whether a statement assigns, by this operator if it isn't empty."""
+    inner = node.named_children[:1] if node.type == "expression_statement" else []
+    return any(one.type == "assignment_expression" and operator in ("", _operator(one)) for one in inner)
+
+
+def _swapped(codes: Sequence[str], declared: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Names of whole numbers that change places in all of this code, q and k together with S_q and S_k: the pairs, and
+    the code then."""
+    code = " ".join(codes) if len(codes) > 1 and all(codes) else ""
+    names = [one for one in dict.fromkeys(re.findall(r"[A-Za-z_]\w*", code)) if _plain(declared.get(one, "")) == "int"]
+    for one, other in combinations(dict.fromkeys(part for name in names for part in name.split("_")), 2):
+        parts = {one: other, other: one}
+        to = {name: "_".join(parts.get(part, part) for part in name.split("_")) for name in names}
+        pairs = [f"`{name}` and `{new}`" for name, new in to.items() if name < new]
+        if pairs and all(new in names for new in to.values()):
+            yield ", ".join(pairs), re.sub(r"[A-Za-z_]\w*", lambda match, to=to: to.get(match[0], match[0]), code)
+
+
+def _of_loop(node: Node, scope: _Scope, before: str) -> Iterator[Edit]:
+    """Those of a loop as a whole: `before` is the statement in front of it."""
+    edit, declared = partial(Edit, scope.source.file, line_of(node)), scope.at(node)
+    sums = [one for one in walk(node) if one.type == "assignment_expression" and _operator(one) == "+="]
+    for name in sorted({text_of(_sides(one)[0]) for one in sums} & declared.keys()) if before else ():
+        if _plain(declared[name]) in ("int", "float") and f"{name} = 0" not in before:
+            says = f"with `{name} = 0;` in front of line {line_of(node)}"
+            yield edit("statement", says, (_before(node, scope, f"{name} = 0;"),))
+    start, update = (node.child_by_field_name(one) for one in ("initializer", "update"))
+    values = [one.child_by_field_name("value") for one in start.named_children[1:]] if start else []
+    if len(values) == 1 and values[0] and update in sums and scope.is_whole(values[0]):
+        nodes = values[0], _sides(update)[1]
+        old = [*map(scope.code, nodes)]
+        for new in _STRIDES if values[0].type != "number_literal" else ():
+            if old[1] != new[1]:
+                ways = [f"from `{one}` in steps of `{by}`" for one, by in (new, old)]
+                changes = [Change(one.start_byte, one.end_byte, to, _VALUE) for one, to in zip(nodes, new, strict=True)]
+                yield edit("loop", f"with a loop {ways[0]} in place of one {ways[1]}", tuple(changes))
+
+
+def _of_condition(node: Node, scope: _Scope) -> Iterator[Edit]:
+    """Those of an `if` without `else` as a whole: a loop in its place, or its last statement after it."""
+    body, place, declared = node.named_children[-1], (node.start_byte, node.end_byte), scope.at(node)
+    statements = body.named_children if body.type == "compound_statement" else [body]
+    codes = [scope.code(one) for one in statements if one.type != "comment"]
+    if node.child_by_field_name("alternative") or not codes or not all(codes):
+        return
+    whole, head = " ".join(codes), " ".join(scope.text[place[0] : body.start_byte].split())
+    less, leaves = re.match(r"if \((\w+) < (.+)\)$", head), re.search(r"return|continue|break", whole)
+    if less and _plain(declared.get(less[1], "")) == "int" and not leaves and not _WAITS.search(whole):
+        for _, by in _STRIDES:
+            loop = f"edited_type<decltype({less[1]})> edited_at = {less[1]}; edited_at < {less[2]}; edited_at += {by}"
+            change = Change(*place, f"for ({loop}) {{ const auto {less[1]} = edited_at; {whole} }}", _STATEMENT)
+            says = f"with a loop in steps of `{by}` in place of `{head}`"
+            yield Edit(scope.source.file, line_of(node), "loop", says, (change,))
+    last = statements[-1]
+    own = scope.at(last).keys() - declared.keys()
+    if len(codes) > 1 and _assigns(last, "") and own.isdisjoint(re.findall(r"\w+", codes[-1])):
+        says = f"with `{codes[-1]}` after the block of `{head}` and not in it"
+        change = Change(*place, f"{head} {{ {' '.join(codes[:-1])} }} {codes[-1]}", _STATEMENT)
+        yield Edit(scope.source.file, line_of(last), "statement", says, (change,))
 
 
 # ---- all in one text

@@ -70,7 +70,7 @@ class Cause:
         first = self.verdicts[0]
         found = first.found
         if self.is_recognized:
-            return [self.says, *found.python, *found.where[:1], *first.said]
+            return [self.says, *found.tried, *found.python, *found.where[:1], *first.said]
         told = [self.says] * bool(self.says) + [*found.python, *found.signs, *found.where]
         told += [] if is_clean else found.unless_clean
         told += [*(found.table.lines if with_table else ()), *found.table.says]
@@ -222,7 +222,7 @@ def _print_whole(console: Console, cause: Cause, sentences: Sequence[str]) -> No
     first = cause.verdicts[0]
     console.print(f"\n[bold]{escape(full_name(first.case))}[/]  {first.status}", highlight=False)
     for sentence in sentences:
-        say(console, sentence, indent=2)
+        say(console, sentence.lstrip(), indent=2 + len(sentence) - len(sentence.lstrip()))
     _print_same(console, cause)
 
 

@@ -62,7 +62,8 @@ def row_sum_mistakes(x: Tensor) -> list[Mistake]:
         known("every row is the first", lambda: x.sum(-1)[:1].expand(x.size(0))),
     ]
     for n in sorted({n for n in (THREADS, *last_tile_starts(cols)) if 0 < n < cols}):
-        found.append(known("first columns only", lambda n=n: x[:, :n].sum(-1), n=n, cols=cols))
+        name = "first columns only" if n == THREADS else "first columns only (rounded down)"
+        found.append(known(name, lambda n=n: x[:, :n].sum(-1), n=n, cols=cols))
     if cols > THREADS:
         found.append(known("last entry of each thread", lambda: x[:, -THREADS:].sum(-1)))
     return found

@@ -90,7 +90,8 @@ def observed(planted: TaskMutants, mutant: Mutant | None, edits: bool = False) -
         parts = [part for part, groups in inside.items() if groups]
     claims = list(_claims(verdicts, inside, test)) if parts else []
     matched = {str(rule_of(*pair, test.task)) for one in verdicts for pair in one.found.possible.items()}
-    is_undecided = edits and any(map(failed, verdicts)) and undecided(verdicts, inside, test.built_of)
+    part = edits and any(map(failed, verdicts)) and undecided(verdicts, inside, test.built_of)
+    is_undecided = part and not failing_cases.recognized([one for one in verdicts if one.case.part == part])
     return Observation(parts, claims, matched, _tried(planted, verdicts, inside) if is_undecided else None)
 
 

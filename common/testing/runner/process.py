@@ -20,6 +20,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,6 +34,7 @@ from common.testing.calling import CallFailed
 from common.testing.case import ERROR
 from common.testing.worker import nursery
 from common.testing.worker.child_process import WHILE_IT_RAN, ChildProcess
+from common.testing.worker.process_stat import stat_of
 from common.testing.worker.worker import CALL_SECONDS, NotLoaded
 
 MEMORY_BYTES = 1 << 32  # for inputs and outputs together; untouched pages take no memory
@@ -178,6 +180,14 @@ class RunnerProcess(ChildProcess):
             return [answer.text() for _ in range(answer.take("I")[0])]
 
         return self._asked(b"L" + _text(str(library)), schemas, "while your code was loaded")
+
+    @property
+    def seconds(self) -> float:
+        """Of the processors, that the process has used; 0 if there is none."""
+        with suppress(OSError):
+            if self._process is not None:
+                return sum(map(int, stat_of(self._process)[11:13])) / os.sysconf("SC_CLK_TCK")
+        return 0.0
 
     @property
     def call_seconds(self) -> float:

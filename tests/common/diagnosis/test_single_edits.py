@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
 from rich.console import Console
 
+from common.cli.failing_cases import print_diagnosis
 from common.cli.tried_edits import with_edits
 from common.compiling.load import load
 from common.compiling.places import places_of
@@ -37,6 +38,30 @@ __global__ void kernel(const float* a, const float* b, float* out, int rows, int
     tile[threadIdx.x][row] = fmaxf(sum, scale);
     helper(sum, scale);
     out[row] = row < cols ? sum : b[row];
+}
+"""
+LOOPS = """\
+__global__ void kernel(const float* x, float* out, int* counts, int64_t rows, int64_t S_q, int64_t S_k, float scale) {
+    const int lane = threadIdx.x % 32;
+    int64_t q = 0, k = 0, count = 0;
+    q = lane % S_q;
+    k = lane / S_q % S_k;
+    float sum = expf(x[q]);
+#pragma unroll
+    for (int i = lane; i < rows; i += 32) sum += x[i] + expf(x[i] * scale) + scale;
+    q = k;
+    const int64_t twice = 2 * q;
+    if (lane < S_k) {
+        counts[lane] = count;
+        count += twice;
+    }
+    for (int i = 0; i < S_k; ++i) {
+        sum = sum * scale + x[i];
+        sum *= scale;;
+    }
+    helper(out, rows, S_q * S_k);
+    if (static_cast<uint64_t>(q - k) < static_cast<uint64_t>(rows)) out[static_cast<int>(rows * q)] = sum;
+    out[lane] = q + lane < rows && k + static_cast<int>(threadIdx.x) < S_k ? sum : expf(x[k]) + scale;
 }
 """
 
@@ -71,17 +96,43 @@ def test_an_edit_of_each_kind_is_made(says: str) -> None:
     assert says in [one.says for one in edits_of(KERNEL)]
 
 
+@pytest.mark.parametrize(
+    "says",
+    [
+        "with `k` and `q`, `S_k` and `S_q` exchanged in lines 4 to 5",
+        "with `sum = 0;` in front of line 8",
+        "with a loop from `threadIdx.x` in steps of `blockDim.x` in place of one from `lane` in steps of `32`",
+        "with `expf(x[i]) * scale` in place of `expf(x[i] * scale)`",
+        "with lines 9 and 10 exchanged",
+        "with a loop in steps of `32` in place of `if (lane < S_k)`",
+        "with `count += twice;` after the block of `if (lane < S_k)` and not in it",
+        "with `i == 0 ? sum * scale : sum` in place of `sum * scale`",
+        "with `sum *= i == 0 ? scale : 1` in place of `sum *= scale`",
+        "with `helper(out, rows * S_q, S_k)` in place of `helper(out, rows, S_q * S_k)`",
+        "with `static_cast<int64_t>(q - k) < static_cast<int64_t>(rows)` in place of "
+        "`static_cast<uint64_t>(q - k) < static_cast<uint64_t>(rows)`",
+        "with `std::clamp<int64_t>(rows * q, -(1 << 30), 1 << 30)` in place of `static_cast<int>(rows * q)`",
+        "with `q + threadIdx.x < rows && k + static_cast<int>(lane) < S_k` in place of "
+        "`q + lane < rows && k + static_cast<int>(threadIdx.x) < S_k`",
+        "with `expf(x[k] + scale)` in place of `expf(x[k]) + scale`",
+    ],
+)
+def test_an_edit_of_each_kind_is_made_of_loops_and_conditions(says: str) -> None:
+    assert says in [one.says for one in edits_of(LOOPS)]
+
+
 def test_constants_and_declarations_stay() -> None:
     assert {one.line for one in edits_of(KERNEL)}.isdisjoint({1, 2, 3, 4, 5})
 
 
-def test_every_edit_has_a_line_of_its_own_and_without_one_the_text_is_the_same() -> None:
-    edits = dict(enumerate(edits_of(KERNEL), 1))
-    text, at = switched(KERNEL, edits)
+@pytest.mark.parametrize("kernel", [KERNEL, LOOPS])
+def test_every_edit_has_a_line_of_its_own_and_without_one_the_text_is_the_same(kernel: str) -> None:
+    edits = dict(enumerate(edits_of(kernel), 1))
+    text, at = switched(kernel, edits)
     assert set(at.values()) == set(edits) and len(at) == sum(len(one.changes) for one in edits.values())
     left = re.sub(r"\nchosen_edit == \d+ \? static_cast<.*?>>?\(.*\) :\n", "", text)
     left = re.sub(r"\nif \(\nchosen_edit == \d+\) \{.*\}( else)?\n", "", left)
-    assert "".join(re.sub(r"[(){}+\s]", "", left)) == "".join(re.sub(r"[(){}+\s]", "", KERNEL))
+    assert "".join(re.sub(r"[(){}+\s]", "", left)) == "".join(re.sub(r"[(){}+\s]", "", kernel))
 
 
 # ---- real kernels
@@ -137,7 +188,8 @@ LIGHT = ("brackets", "no edit helps")
 )
 def test_the_edit_that_makes_failing_cases_pass_is_told(name: str) -> None:
     planted = PLANTED[name]
-    line, groups = _told(planted)
+    line, _, every = _told(planted)
+    groups = [one for one in every[planted.part] if one.kind == EDIT]
     if not planted.says:
         assert groups == []
         return
@@ -146,14 +198,26 @@ def test_the_edit_that_makes_failing_cases_pass_is_told(name: str) -> None:
     assert len(finding.lines) == planted.lines and line in [one.line for one in finding.lines]
 
 
-def _told(planted: Planted) -> tuple[int, Sequence]:
-    """The line with the mistake, and what is found of its part, where the lines up to the mistake were singled out."""
+@pytest.mark.slow
+def test_of_a_known_mistake_the_line_comes_below_its_sentence() -> None:
+    right = "k = index % S_k;\n    q = index / S_k % S_q;\n    batch_head = index / S_k / S_q;"
+    wrong = "q = index % S_q;\n    k = index / S_q % S_k;\n    batch_head = index / S_q / S_k;"
+    line, verdicts, inside = _told(Planted("task1", "scores", right, wrong))
+    screen = Console(file=io.StringIO(), width=120)
+    print_diagnosis(screen, verdicts, inside)
+    says = r"With `k` and `q`, `S_k` and `S_q` exchanged in lines \d+ to \d+, all \d failing cases of scores pass\."
+    place = rf"  -> \S*naive_attention\.cu:{line}\n +q = index % S_q;\n  "
+    assert re.search(rf"Each output matrix comes .*\n.*\n{place}{says}\n  \d+ of", screen.file.getvalue())
+
+
+def _told(planted: Planted) -> tuple[int, Sequence, Mapping]:
+    """The line with the mistake, the verdicts, and what is found; the lines up to the mistake were singled out."""
     (source,) = places_of(planted.task, Variant.SOLUTION)[0].kernels
     text = source.read_text()
     assert text.count(planted.right) == 1
     line = text[: text.index(planted.right)].count("\n") + 1
     text = text.replace(planted.right, planted.wrong)
-    label = f"edited_{list(PLANTED.values()).index(planted)}"
+    label = f"edited_{planted.task}_{planted.part}_{line}"
     file = build_root() / label / planted.task / source.name
     write_whole(file, text)
     ops = load(BuildRequest(planted.task, backend="simulator", sources=[file], label=label))
@@ -163,5 +227,4 @@ def _told(planted: Planted) -> tuple[int, Sequence]:
     assert not all(one.ok for one in verdicts)
     told = Finding("wrong_value", lines=tuple(Place(str(file), number) for number in range(line - 2, line + 1)))
     inside = {planted.part: grouped([("", [told])])}
-    found = with_edits(Console(file=io.StringIO()), verdicts, inside, ops, 0, test.built_of)
-    return line, [one for one in found[planted.part] if one.kind == EDIT]
+    return line, verdicts, with_edits(Console(file=io.StringIO()), verdicts, inside, ops, 0, test.built_of)
