@@ -248,3 +248,16 @@ OTHER_SPELLINGS = [
 def test_what_cannot_be_graded_is_not_built(tmp_path: Path, more: str, words: str) -> None:
     with pytest.raises(BuildError, match=words):
         build(request(tmp_path, f"{EMPTY}{more}\n"))
+
+
+@pytest.mark.slow
+def test_a_compiler_that_adds_calls_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ubuntu's: functions that watch the stack, and others in the place of the C library's."""
+    compiler = tmp_path / "g++"
+    own = "-fstack-protector-strong -fstack-clash-protection -fcf-protection -D_FORTIFY_SOURCE=3"
+    compiler.write_text(f'#!/bin/sh\nexec {toolchain.host_compiler()} {own} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    array = '__global__ void k(float* x, int i) { float a[8] = {}; a[i] = x[0]; printf("%f", a[0]); x[1] = a[i]; }\n'
+    about, _ = build(request(tmp_path, SOURCE.replace("static void on_host(", array + "static void on_host(")))
+    assert about["kernels"]
