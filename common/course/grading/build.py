@@ -391,7 +391,7 @@ def _as_nvcc_sees(
         LANGUAGE,
         f"-arch={ARCH}",
         "-Wno-deprecated-gpu-targets",
-        f"-Xcompiler={NAMES},-O2,-U_FORTIFY_SOURCE",  # the simulator's: some macros of the C library's are there with -O2
+        f"-Xcompiler={NAMES},-O2,-U_FORTIFY_SOURCE",  # the simulator's, since macros depend on it
         *(UNFILLED_NVCC_FLAGS if plan.gaps else []),
     ]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
