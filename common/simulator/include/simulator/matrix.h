@@ -128,7 +128,7 @@ SIMULATOR_INLINE auto element_at(const F* const* fragments, int row, int col) {
     return fragments[i / F::num_elements]->x[i % F::num_elements];
 }
 
-// A fragment may be a student's specialization: its elements are an array of CUDA's numbers, so nothing of his runs here.
+// A fragment may be a specialization of a student's: its elements are an array of CUDA's numbers, so no code of theirs runs here.
 template <typename F, typename T = typename F::element_type>
 constexpr bool has_numbers = (is_float16<T> || one_of<T, float, double, int, signed char, unsigned char>) &&
                              __is_same(decltype(F::x), T[F::num_elements]) && one_of<decltype(F::cols), const int> &&

@@ -108,10 +108,10 @@ unsigned match(unsigned mask, T value, const char* operation, Position at) {
     SIMULATOR_SHUFFLE(TEMPLATE, __shfl_up_sync, unsigned, by < 32 && lane - given >= start ? lane - given : lane, __VA_ARGS__)
 #define SIMULATOR_MATCHES(T)                                                                                              \
     inline unsigned __match_any_sync(unsigned mask, T value, simulator::Position at = simulator::here()) {                \
-        return simulator::whole_warp::match(mask, value, "__match_any_sync", at);                                                     \
+        return simulator::whole_warp::match(mask, value, "__match_any_sync", at);                                         \
     }                                                                                                                     \
     inline unsigned __match_all_sync(unsigned mask, T value, int* predicate, simulator::Position at = simulator::here()) { \
-        const unsigned equal = simulator::whole_warp::match(mask, value, "__match_all_sync", at);                                     \
+        const unsigned equal = simulator::whole_warp::match(mask, value, "__match_all_sync", at);                         \
         *predicate = equal == mask;                                                                                       \
         return *predicate ? mask : 0;                                                                                     \
     }
@@ -146,7 +146,7 @@ inline int __all_sync(unsigned mask, int predicate, simulator::Position at = sim
             }                                                                    \
             return a;                                                            \
         };                                                                       \
-        return simulator::whole_warp::gather<T>(mask, value, reduce, #name, at);             \
+        return simulator::whole_warp::gather<T>(mask, value, reduce, #name, at); \
     }
 SIMULATOR_REDUCE(int, __reduce_add_sync, a + b)
 SIMULATOR_REDUCE(int, __reduce_min_sync, b < a ? b : a)
