@@ -22,10 +22,14 @@ from common.console.files import write_whole
 from common.course.grading.at_work import at_work, at_work_in_block
 from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, TaskOutcome
 from common.course.grading.submissions import Submission
-from common.testing.case import NOT_RUN
+from common.testing.case import FAIL, NOT_RUN
 
 SHOWN = "visible"
 SHOWN_COUNTS = ("launches", "threads", "read_back")
+RACES = (
+    "A case that fails here and passes in your own test? Run that test with --check. Here a thread is held up before a "
+    "store now and then, as it may be on a GPU, so that a missing barrier or atomic shows."
+)
 MOST_OUTPUT = 20_000  # characters of one test's output
 FAILED = "The grader failed"
 WHOLE_LOG = re.compile(r"\n\(the compiler's whole output: .*\)$")  # names a file that was in the sandbox
@@ -79,6 +83,8 @@ def gradescope(outcome: Outcome) -> dict:
     said += [
         f"{name} ({points:g} points) is not graded here: {why}." for name, (points, why) in outcome.not_graded.items()
     ]
+    if any(case.status == FAIL for task in outcome.tasks for part in task.parts for case in part.cases):
+        said.append(RACES)
     return {
         "score": outcome.earned,
         "output": "\n".join(said)[:MOST_OUTPUT],

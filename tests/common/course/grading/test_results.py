@@ -16,6 +16,7 @@ from common.course.grading.gradebook import Adjustment, Settings, write_grades
 from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, TaskOutcome
 from common.course.grading.results import gradescope, page, read_outcome, write_outcome
 from common.course.grading.submissions import Submission
+from common.testing.case import FAIL
 
 SECRET = "hidden: 131 x 77"
 
@@ -46,6 +47,8 @@ def test_gradescope_gets_its_documented_form(made: Outcome) -> None:
     jsonschema.Draft202012Validator(schema).validate(told)
     assert told["score"] == made.earned == sum(test["score"] for test in told["tests"])
     assert SECRET not in json.dumps(told) and "dlsym" not in json.dumps(told)
+    wrong = any(case.status == FAIL for task in made.tasks for part in task.parts for case in part.cases)
+    assert ("run that test with --check" in told["output"].lower()) is wrong
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.Draft202012Validator(schema).validate({**told, "visibility": "everybody"})
 
