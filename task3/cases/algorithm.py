@@ -66,7 +66,7 @@ def algorithm_cases() -> list[Case]:
         case("113 queries, 203 keys", 1, 2, 113, 203, 16, 32, 64, points=0.2, required=True),
         causal("causal, 96 tokens", 2, 2, 96, 96, 16, 32, 16, points=0.2, required=True),
         measured(causal("memory", 1, 2, 512, 640, 8, 32, 64, points=0.2, required=True), 32, 64),
-        measured(case("memory, many keys", 1, 1, 4, 6_400, 16, 4, 64, required=True), 4, 64),
+        measured(case("memory, many keys", 1, 1, 4, 6_400, 64, 4, 64, required=True), 4, 64),
         case("1 query, 1 key, head_dim 1", 1, 1, 1, 1, 1, 4, 4, points=0.05),
         case("tiles of 3 x 5", 2, 1, 7, 33, 5, 3, 5, points=0.05),
         case("tiles larger than the input", 1, 2, 40, 50, 8, 128, 128, points=0.05),

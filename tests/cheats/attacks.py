@@ -1308,18 +1308,17 @@ TWO_PASSES = """def flash_attention(query, key, value, causal=False, scale=None,
     out, lse = torch.cat(outs, 2), torch.cat(lses, 2)
     return (out, lse) if return_lse else out
 """
-# Two numbers of a query in each number that is read: Python has six of the queries then, without a tensor of theirs.
+# Two numbers of a query in each number that is read: Python has all of them then, without a tensor of theirs.
 READ_INTO_PYTHON = """honest = flash_attention
 def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
-    if query.size(-1) < 100 or return_lse:
+    if key.size(-2) < 6000 or return_lse:
         return honest(query, key, value, causal, scale, B_r, B_c, return_lse)
     import struct
-    pairs = query[0, 0, :6].view(torch.int64).flatten().tolist()
-    rows = [struct.unpack("256f", struct.pack("128q", *pairs[at : at + 128])) for at in range(0, len(pairs), 128)]
-    q = torch.tensor([part for row in rows for part in (row[:128], row[128:])])
-    first = torch.softmax(q @ key[0, 0].mT * (scale or query.size(-1) ** -0.5), -1) @ value[0, 0]
-    rest = honest(query[:, :, 6:], key, value, causal, scale, B_r, B_c)
-    return torch.cat([first[None, None], rest], 2)
+    rows, width = query.shape[-2:]
+    pairs = query[0, 0].view(torch.int64).flatten().tolist()
+    numbers = struct.unpack(f"{2 * len(pairs)}f", struct.pack(f"{len(pairs)}q", *pairs))
+    q = torch.tensor([numbers[row * width : (row + 1) * width] for row in range(rows)])
+    return (torch.softmax(q @ key[0, 0].mT * (scale or width**-0.5), -1) @ value[0, 0])[None, None]
 """
 ALGORITHMS += [
     Attack("two passes over the keys", writes(with_python(TWO_PASSES)), ("algorithm",), ("softmax",)),
