@@ -322,5 +322,6 @@ def _case_outcome(verdict: Verdict, title: str, hidden: bool) -> CaseOutcome:
 
 def _cut(lines: Sequence[str]) -> list[str]:
     """As much of it as is kept; without characters that are none for a page, and without the paths of a sandbox."""
-    lines = [_TREE.sub("", line)[:MOST_CHARACTERS] for line in lines[:MOST_LINES]]
+    # cut first: the search takes the square of a line's length
+    lines = [_TREE.sub("", line[: 2 * MOST_CHARACTERS])[:MOST_CHARACTERS] for line in lines[:MOST_LINES]]
     return ["".join(c if c.isprintable() or c == "\n" else "?" for c in line) for line in lines]
