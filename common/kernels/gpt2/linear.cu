@@ -23,7 +23,7 @@ static bool for_shape(const Linear& p, F f) {
     const int sms = device_attribute(cudaDevAttrMultiProcessorCount);
     const auto tiles = [&](int BM, int BN) { return ceil_div(int64_t{p.M}, BM) * ceil_div(p.N, BN); };
     if (p.K > MAX_K) return false;
-    if (4 * tiles(64, 96) <= sms && p.K > 2 * TMA_COLS) return f(LinearShape<64, 96, 2, 8>{});
+    if (2 * tiles(64, 96) <= sms && p.K > 2 * TMA_COLS) return f(LinearShape<64, 96, 2, 8>{});
     if (tiles(64, 96) <= sms) return f(LinearShape<64, 96, 1, 8>{});
     if (tiles(128, 96) <= sms) return f(LinearShape<128, 96, 1, 7>{});
     if (tiles(128, 128) <= sms) return f(LinearShape<128, 128, 1, 6>{});
