@@ -8,7 +8,6 @@ one of its headers would not compile there.
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import re
 import subprocess
@@ -24,7 +23,6 @@ from common.cli.options import EXPECTED_ERRORS
 from common.compiling import report as compile_report
 from common.compiling import toolchain
 from common.compiling.flags import LANGUAGE
-from common.compiling.gaps import with_own_headers
 from common.compiling.nvcc import compile_only
 from common.console.paths import ROOT, build_root, shown_path
 from common.console.terminal import say
@@ -86,19 +84,17 @@ def optimized_for(source: Path, archs: Sequence[str], optimize: Sequence[str] | 
 
 
 def alike(archs: Sequence[str], source: Path) -> list[tuple[str, ...]]:
-    """The architectures in groups that take the same branches of the course's device code: a group shares its PTX."""
-    borders = {*_borders(), *(one for file in with_own_headers([source]) for one in borders_of(file))}
+    """The architectures in groups for which a source and the headers of the course that it includes take the same
+    branches: a group shares its PTX."""
+    files = local_sources(source, [ROOT])
+    borders = sorted({one for file in files for one in borders_of(file)})
+    by_feature = any("__CUDA_ARCH_FEAT" in file.read_text(encoding="utf-8", errors="replace") for file in files)
     groups: dict[tuple, list[str]] = {}
     for arch in archs:
         digits, feature = re.fullmatch(r"sm_(\d+)(\w*)", arch).groups()
-        groups.setdefault((feature, *(10 * int(digits) >= one for one in sorted(borders))), []).append(arch)
+        group = (feature if by_feature else "", *(10 * int(digits) >= one for one in borders))
+        groups.setdefault(group, []).append(arch)
     return [tuple(group) for group in groups.values()]
-
-
-@functools.cache
-def _borders() -> set[int]:
-    headers = ("common/cuda/*.*h", "common/kernels/*/*.*h", "task?/given/*.*h", "task?/*.cuh", "task?/solution/*.cuh")
-    return {one for pattern in headers for file in ROOT.glob(pattern) for one in borders_of(file)}
 
 
 def borders_of(file: Path) -> set[int]:

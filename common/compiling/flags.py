@@ -25,9 +25,10 @@ UNFILLED_NVCC_FLAGS = ["-diag-suppress=177,550", "-Xcompiler=-Wno-unused"]
 
 
 def gencode(arch: str, *further: str) -> str:
-    """nvcc's flag for one architecture; further ones are made of the same PTX."""
-    codes = ",".join((arch, *further))
-    return f"-gencode=arch=compute_{arch.removeprefix('sm_')},code={f'[{codes}]' if further else codes}"
+    """nvcc's flag for one architecture; further ones are made of the same PTX, without what sm_90a has beyond sm_90."""
+    if not further:
+        return f"-gencode=arch=compute_{arch.removeprefix('sm_')},code={arch}"
+    return f"-gencode=arch=compute_{arch.removeprefix('sm_').rstrip('af')},code=[{','.join((arch, *further))}]"
 
 
 def check_arch(arch: str) -> None:
