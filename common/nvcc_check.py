@@ -59,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     sources = sorted({Path(name).resolve() for name in options.files} or _every_source())
     compiled: Counter[str] = Counter()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        done = pool.map(lambda one: check(one, options.arch, optimized_for(one, options.arch, options.optimize)), sources)
+        done = pool.map(
+            lambda one: check(one, options.arch, optimized_for(one, options.arch, options.optimize)), sources
+        )
         shown = track(
             zip(sources, done, strict=True), "nvcc", len(sources), console=console, disable=not console.is_terminal
         )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+
+from common.console.paths import ROOT
 
 LANGUAGE = "-std=c++20"
 NVCC_FLAGS = [
@@ -22,6 +25,12 @@ NVCC_FLAGS = [
 LINKER_FLAGS = ["-Wl,--no-undefined", "-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else []
 # What an unfilled gap leaves unused is no mistake of the student's
 UNFILLED_NVCC_FLAGS = ["-diag-suppress=177,550", "-Xcompiler=-Wno-unused"]
+
+
+def quick(source: Path) -> list[str]:
+    """-Og for the fast kernels in the simulator: there are hundreds, and compiling them takes longer than most of what
+    is done with them."""
+    return ["-Og"] if source.is_relative_to(ROOT / "common" / "kernels") else []
 
 
 def gencode(arch: str, *further: str) -> str:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from common.compiling import toolchain
-from common.compiling.flags import LANGUAGE, LINKER_FLAGS, NVCC_FLAGS, UNFILLED_NVCC_FLAGS, check_arch, gencode
+from common.compiling.flags import LANGUAGE, LINKER_FLAGS, NVCC_FLAGS, UNFILLED_NVCC_FLAGS, check_arch, gencode, quick
 from common.compiling.gaps import Gap, find_gaps
 from common.compiling.objects import kept_text
 from common.compiling.places import Place
@@ -114,8 +114,8 @@ class Plan:
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
         translated = [self._translated(kernel, mirror, include_dirs) for kernel in self.place.kernels]
         further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else []
-        if not further and self.place.kernels[0].is_relative_to(ROOT / "common" / "kernels"):
-            further = ["-Og"]  # hundreds of kernels: compiling them takes longer than most of what is done with them
+        if not self.counted:
+            further = [*further, *quick(self.place.kernels[0])]
         flags = [*rewriter.CXX_FLAGS, *further, *(["-Wno-unused"] if self.gaps else []), *self._defines]
         flags += [f"-I{folder}" for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)]
         namespace = self.folder / "namespace.cpp"
