@@ -8,6 +8,7 @@ from pathlib import Path
 from common.console.paths import ROOT
 
 LANGUAGE = "-std=c++20"
+QUICK = "-Og"  # of a large kernel it takes a third of the time, and what is compiled runs half as fast
 NVCC_FLAGS = [
     LANGUAGE,
     "-O3",
@@ -27,10 +28,10 @@ LINKER_FLAGS = ["-Wl,--no-undefined", "-Wl,--exclude-libs,ALL"] if sys.platform 
 UNFILLED_NVCC_FLAGS = ["-diag-suppress=177,550", "-Xcompiler=-Wno-unused"]
 
 
-def quick(source: Path) -> list[str]:
-    """-Og for the fast kernels in the simulator: there are hundreds, and compiling them takes longer than most of what
-    is done with them."""
-    return ["-Og"] if source.is_relative_to(ROOT / "common" / "kernels") else []
+def is_fast_kernel(source: Path) -> bool:
+    """Whether it is in common/kernels, where there are hundreds of kernels: compiling them for the simulator takes
+    longer than most of what is done with them, and so they are compiled with QUICK."""
+    return source.is_relative_to(ROOT / "common" / "kernels")
 
 
 def gencode(arch: str, *further: str) -> str:
