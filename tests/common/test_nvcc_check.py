@@ -60,6 +60,14 @@ def test_architectures_share_their_ptx_where_they_take_the_same_branches(tmp_pat
     assert gencode("sm_90a", "sm_100") == "-gencode=arch=compute_90,code=[sm_90a,sm_100]"
 
 
+def test_only_what_issues_wgmma_is_optimized_where_not_all_is(tmp_path: Path) -> None:
+    (tmp_path / "one.cu").write_text('#include "header.cuh"\n' + ADD)
+    for text, optimized in (("", []), ('asm volatile("wgmma.mma_async.sync ...");', ["sm_90a"])):
+        (tmp_path / "header.cuh").write_text(text)
+        assert nvcc_check.optimized_for(tmp_path / "one.cu", ["sm_80", "sm_90a"], ["sm_90a"]) == optimized
+        assert nvcc_check.optimized_for(tmp_path / "one.cu", ["sm_80", "sm_90a"], None) == ["sm_80", "sm_90a"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(toolchain.find_nvcc() is None, reason="there is no nvcc")
 @pytest.mark.parametrize(("line", "status", "said"), [("", 0, "one.cu: ok"), ("int unused;", 1, "unused")])
