@@ -101,7 +101,7 @@ def test_a_batch_of_different_lengths_and_each_alone(model, kernels):
 
 
 def test_up_to_the_end_of_the_context(model, kernels):
-    prompt, new_tokens = [*range(44)], 20
+    prompt, new_tokens = [*range(1, 45)], 20
     engine = Engine(model, kernels, persistent=True)
     assert model.config.n_positions == len(prompt) + new_tokens
     assert engine.generate([prompt], max_new_tokens=new_tokens).tokens == [written_by(model, prompt, new_tokens)]
