@@ -112,9 +112,9 @@ class Planted:
             if not planted.exists() or planted.read_text() != text:
                 planted.write_text(text)
         sources = [folder / one.name if one == source else one for one in every]
-        label = f"planted_{self.label}"
-        request = BuildRequest(self.task, backend=backend, sources=sources, checked=checked, label=label, quick=True)
-        ops = load(request)
+        ops = load(
+            BuildRequest(self.task, backend=backend, sources=sources, checked=checked, label=f"planted_{self.label}")
+        )
         return ops, ctypes.CDLL(str(ops.libraries[0].path)).plant
 
 
