@@ -8,7 +8,6 @@ one of its headers would not compile there.
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import re
 import subprocess
@@ -24,11 +23,11 @@ from common.cli.options import EXPECTED_ERRORS
 from common.compiling import report as compile_report
 from common.compiling import toolchain
 from common.compiling.flags import LANGUAGE
-from common.compiling.gaps import with_own_headers
 from common.compiling.nvcc import compile_only
 from common.console.paths import ROOT, build_root, shown_path
 from common.console.terminal import say
 from common.console.words import counted, error_words
+from common.simulator.rewriter import local_sources
 
 # Turing, Ampere, Ada, Hopper, Blackwell: in the data center and on a desk
 ARCHS = ("sm_75", "sm_80", "sm_89", "sm_90a", "sm_100", "sm_120")
@@ -49,10 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--optimize",
         nargs="+",
         metavar="sm_XX",
-        help="optimize for these only, which is faster; the others go through all of nvcc, and spills are not counted",
+        help="optimize for these only, and only what issues wgmma, which ptxas warns of when it optimizes: faster. "
+        "All else goes through all of nvcc, and its spills are not counted",
     )
     options = parser.parse_args(argv)
-    optimized = options.arch if options.optimize is None else options.optimize
     for name in options.files:
         if not name.endswith((".cu", ".cpp")) or not Path(name).is_file():
             parser.error(f"FILE is {name!r}; it must be a .cu or .cpp file that exists")
@@ -60,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     sources = sorted({Path(name).resolve() for name in options.files} or _every_source())
     compiled: Counter[str] = Counter()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        done = pool.map(lambda source: check(source, options.arch, optimized), sources)
+        done = pool.map(
+            lambda one: check(one, options.arch, optimized_for(one, options.arch, options.optimize)), sources
+        )
         shown = track(
             zip(sources, done, strict=True), "nvcc", len(sources), console=console, disable=not console.is_terminal
         )
@@ -76,20 +77,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0 if sources and compiled == number else 1
 
 
+def optimized_for(source: Path, archs: Sequence[str], optimize: Sequence[str] | None) -> Sequence[str]:
+    """The architectures that nvcc optimizes a source for. ptxas has to optimize to warn that it serializes wgmma."""
+    if optimize is None:
+        return archs
+    texts = (file.read_text(encoding="utf-8", errors="replace") for file in local_sources(source, [ROOT]))
+    return optimize if any("wgmma.mma_async" in text for text in texts) else []
+
+
 def alike(archs: Sequence[str], source: Path) -> list[tuple[str, ...]]:
-    """The architectures in groups that take the same branches of the course's device code: a group shares its PTX."""
-    borders = {*_borders(), *(one for file in with_own_headers([source]) for one in borders_of(file))}
+    """The architectures in groups for which a source and the headers of the course that it includes take the same
+    branches: a group shares its PTX."""
+    files = local_sources(source, [ROOT])
+    borders = sorted({one for file in files for one in borders_of(file)})
+    by_feature = any("__CUDA_ARCH_FEAT" in file.read_text(encoding="utf-8", errors="replace") for file in files)
     groups: dict[tuple, list[str]] = {}
     for arch in archs:
         digits, feature = re.fullmatch(r"sm_(\d+)(\w*)", arch).groups()
-        groups.setdefault((feature, *(10 * int(digits) >= one for one in sorted(borders))), []).append(arch)
+        group = (feature if by_feature else "", *(10 * int(digits) >= one for one in borders))
+        groups.setdefault(group, []).append(arch)
     return [tuple(group) for group in groups.values()]
-
-
-@functools.cache
-def _borders() -> set[int]:
-    headers = ("common/cuda/*.*h", "common/kernels/*/*.*h", "task?/given/*.*h", "task?/*.cuh", "task?/solution/*.cuh")
-    return {one for pattern in headers for file in ROOT.glob(pattern) for one in borders_of(file)}
 
 
 def borders_of(file: Path) -> set[int]:

@@ -53,7 +53,7 @@ def compile_only(
     with locked(folder):
         log_file = folder / "compile.log"
         for source in sources:
-            form = ["-c", "-Xcompiler=-fPIC"] if with_host else ["-fatbin"]
+            form = ["-c", "-Xcompiler=-fsyntax-only"] if with_host else ["-fatbin"]  # the object is thrown away
             command = [nvcc.path, *form, *flags, *include, source, "-o", os.devnull]
             done = subprocess.run(command, capture_output=True, text=True)
             log += done.stdout + done.stderr

@@ -12,7 +12,16 @@ from functools import cached_property
 from pathlib import Path
 
 from common.compiling import toolchain
-from common.compiling.flags import LANGUAGE, LINKER_FLAGS, NVCC_FLAGS, UNFILLED_NVCC_FLAGS, check_arch, gencode
+from common.compiling.flags import (
+    LANGUAGE,
+    LINKER_FLAGS,
+    NVCC_FLAGS,
+    QUICK,
+    UNFILLED_NVCC_FLAGS,
+    check_arch,
+    gencode,
+    is_fast_kernel,
+)
 from common.compiling.gaps import Gap, find_gaps
 from common.compiling.objects import kept_text
 from common.compiling.places import Place
@@ -39,6 +48,7 @@ class Plan:
         arch: nvcc's target, or the simulator's where that is not the usual one; else None.
         checked: the simulator's checked build.
         counted: its build that counts what each thread does.
+        quick: whether the simulator's kernels are compiled with little optimization.
     """
 
     place: Place
@@ -47,6 +57,7 @@ class Plan:
     arch: str | None
     checked: bool
     counted: bool = False
+    quick: bool = False
 
     @cached_property
     def gaps(self) -> list[Gap]:
@@ -114,8 +125,8 @@ class Plan:
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
         translated = [self._translated(kernel, mirror, include_dirs) for kernel in self.place.kernels]
         further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else []
-        if not further and self.place.kernels[0].is_relative_to(ROOT / "common" / "kernels"):
-            further = ["-Og"]  # hundreds of kernels: compiling them takes longer than most of what is done with them
+        if self.quick:
+            further = [*further, QUICK]
         flags = [*rewriter.CXX_FLAGS, *further, *(["-Wno-unused"] if self.gaps else []), *self._defines]
         flags += [f"-I{folder}" for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)]
         namespace = self.folder / "namespace.cpp"
@@ -172,4 +183,8 @@ def plans_of(request: BuildRequest) -> list[Plan]:
     if request.counted and backend != "simulator":
         raise ValueError(f"counted is True with backend {backend!r}; only the simulator counts")
     variant = request.label or request.variant.value
-    return [Plan(place, variant, backend, arch, request.checked, request.counted) for place in places]
+    plans = []
+    for place in places:
+        quick = request.quick or (is_fast_kernel(place.kernels[0]) and not request.counted)
+        plans.append(Plan(place, variant, backend, arch, request.checked, request.counted, quick))
+    return plans

@@ -44,11 +44,28 @@ def test_architectures_share_their_ptx_where_they_take_the_same_branches(tmp_pat
     source = tmp_path / "one.cu"
     source.write_text(ADD)
     archs = ["sm_75", "sm_80", "sm_89", "sm_90a", "sm_100", "sm_120"]
-    assert nvcc_check.alike(archs, source) == [("sm_75",), ("sm_80", "sm_89"), ("sm_90a",), ("sm_100", "sm_120")]
+    assert nvcc_check.alike(archs, source) == [tuple(archs)]
+    (tmp_path / "header.cuh").write_text("#if __CUDA_ARCH__ >= 800\n#endif")
+    source.write_text(ADD.replace("UNUSED", '#include "header.cuh"\n#if __CUDA_ARCH__ < 1000\n#endif'))
+    assert nvcc_check.alike(archs, source) == [("sm_75",), ("sm_80", "sm_89", "sm_90a"), ("sm_100", "sm_120")]
+    source.write_text(ADD.replace("UNUSED", "#ifdef __CUDA_ARCH_FEAT_SM90_ALL\n#endif"))
+    assert nvcc_check.alike(archs, source) == [("sm_75", "sm_80", "sm_89", "sm_100", "sm_120"), ("sm_90a",)]
     source.write_text(ADD.replace("UNUSED", "#if __CUDA_ARCH__ == 890 || __CUDA_ARCH__ > 1000\n#endif"))
-    assert nvcc_check.alike(archs, source) == [(arch,) for arch in archs]
+    assert nvcc_check.alike(archs, source) == [
+        *(("sm_75", "sm_80"), ("sm_89",), ("sm_90a", "sm_100"), ("sm_120",)),
+    ]
     assert gencode("sm_80") == "-gencode=arch=compute_80,code=sm_80"
+    assert gencode("sm_90a") == "-gencode=arch=compute_90a,code=sm_90a"
     assert gencode("sm_80", "sm_89") == "-gencode=arch=compute_80,code=[sm_80,sm_89]"
+    assert gencode("sm_90a", "sm_100") == "-gencode=arch=compute_90,code=[sm_90a,sm_100]"
+
+
+def test_only_what_issues_wgmma_is_optimized_where_not_all_is(tmp_path: Path) -> None:
+    (tmp_path / "one.cu").write_text('#include "header.cuh"\n' + ADD)
+    for text, optimized in (("", []), ('asm volatile("wgmma.mma_async.sync ...");', ["sm_90a"])):
+        (tmp_path / "header.cuh").write_text(text)
+        assert nvcc_check.optimized_for(tmp_path / "one.cu", ["sm_80", "sm_90a"], ["sm_90a"]) == optimized
+        assert nvcc_check.optimized_for(tmp_path / "one.cu", ["sm_80", "sm_90a"], None) == ["sm_80", "sm_90a"]
 
 
 @pytest.mark.slow

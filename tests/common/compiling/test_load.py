@@ -18,6 +18,7 @@ import pytest
 from common.compiling import toolchain
 from common.compiling.load import build, load
 from common.compiling.manifest import tasks
+from common.compiling.plan import plans_of
 from common.compiling.request import BuildRequest
 from common.console.paths import ROOT
 
@@ -276,3 +277,19 @@ def test_the_matching_nvcc_is_preferred(monkeypatch):
 @pytest.mark.parametrize(("capability", "arch"), [((7, 5), "sm_75"), ((8, 9), "sm_89"), ((9, 0), "sm_90a")])
 def test_the_target_follows_from_the_gpu(capability, arch):
     assert toolchain.Gpu("a GPU", capability).arch == arch
+
+
+@pytest.mark.parametrize(
+    ("request_of", "quick"),
+    [
+        ({"task": "task2", "variant": "solution"}, False),
+        ({"task": "task2", "variant": "solution", "checked": True, "quick": True}, True),
+        ({"task": "gemm"}, True),
+        ({"task": "gemm", "checked": True}, True),
+        ({"task": "gemm", "counted": True}, False),
+    ],
+)
+def test_what_takes_longer_to_compile_than_to_run_is_optimized_little(request_of, quick):
+    (plan,) = plans_of(BuildRequest(**request_of, backend="simulator"))
+    (_, flags), *_ = plan.for_simulator()[0]
+    assert [one for one in flags if one.startswith("-O")][-1] == ("-Og" if quick else "-O2")

@@ -101,11 +101,10 @@ def test_a_batch_of_different_lengths_and_each_alone(model, kernels):
 
 
 def test_up_to_the_end_of_the_context(model, kernels):
-    new_tokens = 64 - len(PROMPTS[0])
+    prompt, new_tokens = [*range(1, 45)], 20
     engine = Engine(model, kernels, persistent=True)
-    assert engine.generate([PROMPTS[0]], max_new_tokens=new_tokens).tokens == [
-        written_by(model, PROMPTS[0], new_tokens)
-    ]
+    assert model.config.n_positions == len(prompt) + new_tokens
+    assert engine.generate([prompt], max_new_tokens=new_tokens).tokens == [written_by(model, prompt, new_tokens)]
 
 
 @pytest.mark.parametrize("ctas", [1, 5, 12, 8])
