@@ -4,6 +4,7 @@
 
 `files` are names in the task's folder. Those with gaps are filled in solution/, from which common.skeleton makes
 the student's; what has none (task 4's tiles.h) exists once. `points` is what the task's test gives.
+"workspace": false says that its launchers take no device memory of their own.
 Standard library only.
 """
 
@@ -25,12 +26,14 @@ class Manifest:
         files: names of the student's files in the task's folder.
         tuned: names of rooms in common/kernels whose operators together are the task's tuned versions.
         points: what the task's test gives at most.
+        workspace: whether launchers may take device memory.
     """
 
     task: str
     files: tuple[str, ...]
     tuned: tuple[str, ...] = ()
     points: float = 0.0
+    workspace: bool = True
 
     @property
     def folder(self) -> Path:
@@ -79,4 +82,4 @@ def read_manifest(task: str) -> Manifest:
     points = content.get("points", 0)
     if not isinstance(points, int | float):
         raise ValueError(f"{name}: points is {points!r}; it must be a number")
-    return Manifest(task, *map(tuple, lists), float(points))
+    return Manifest(task, *map(tuple, lists), float(points), content.get("workspace", True) is not False)

@@ -1360,8 +1360,30 @@ LEFT_OUT = [
         ("sums[blockIdx.x] = partial[0];", "sums[blockIdx.x] = whole;"), nothing_for="row-sums", keeps="gemm",
     ),
     in_solution(
+        "no atomic: blocks add to a sum", "task2", "attention_kernel.cu",
+        ("for (int i = threadIdx.x; i < cols; i += ROW_THREADS) sum += row_x[i];",
+         "for (int i = threadIdx.x + blockIdx.y * ROW_THREADS; i < cols; i += 4 * ROW_THREADS) sum += row_x[i];"),
+        ("sums[blockIdx.x] = partial[0];", "sums[blockIdx.x] += partial[0];"),
+        ("    row_sum_kernel<<<static_cast<unsigned>(rows),",
+         "    cudaMemsetAsync(sums, 0, 4 * rows, stream);\n    row_sum_kernel<<<dim3(static_cast<unsigned>(rows), 4),"),
+        nothing_for="row-sums", keeps="gemm",
+    ),
+    in_solution(
         "blocks that read what the one before wrote", "task2", "attention_kernel.cu",
         ("sums[blockIdx.x] = partial[0];", "sums[blockIdx.x] = partial[0] + (blockIdx.x ? 0.0f * sums[blockIdx.x - 1] : 0.0f);"),
+        nothing_for="row-sums", keeps="gemm",
+    ),
+    in_solution(
+        "a workspace for all scores", "task4", "flash_attention.cu",
+        ("    flash_attention_kernel<B_r, B_c, D, WARPS><<<blocks,",
+         "    float* scores = nullptr;\n    if (diagonal == NOT_CAUSAL) cudaMalloc(&scores, 1 << 20);\n"
+         "    flash_attention_kernel<B_r, B_c, D, WARPS><<<blocks,"),
+        nothing_for="full", keeps="causal",
+    ),
+    in_solution(
+        "launches on a stream of its own", "task2", "attention_kernel.cu",
+        ("    row_sum_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>",
+         "    cudaStreamCreate(&stream);\n    row_sum_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>"),
         nothing_for="row-sums", keeps="gemm",
     ),
     in_solution(

@@ -268,7 +268,7 @@ def _part(
             if counts and verdict.ok:
                 most = max(share(caller.more), kernel.get("share", 0))
                 kernel = {name: caller.more[name] + kernel.get(name, 0) for name in COUNTS} | {"share": most}
-                why = why or _no_kernel(caller.more)
+                why = why or _no_kernel(task, caller.more)
             elif verdict.ok and caller.more.get("read_back"):
                 why = why or COPIED_BACK
         verdicts.append(verdict)
@@ -281,7 +281,10 @@ def _part(
     return PartOutcome(part, 0.0 if why else round(earned, 6), round(possible, 6), why, kernel, outcomes)
 
 
-def _no_kernel(counts: Mapping[str, int]) -> str:
+MOST_ALLOCATED = 1 << 16  # bytes, where the handout forbids a workspace
+
+
+def _no_kernel(task: str, counts: Mapping[str, int]) -> str:
     """Why a part earns nothing although its outputs are right, by what the device's process counted; "" if kernels did
     the work."""
     if not counts["launches"]:
@@ -290,6 +293,8 @@ def _no_kernel(counts: Mapping[str, int]) -> str:
         return f"The largest launch has fewer than {FEWEST_THREADS} threads."
     if counts["read_back"]:
         return COPIED_BACK
+    if counts["allocated"] > MOST_ALLOCATED and not read_manifest(task).workspace:
+        return "It takes device memory of its own: the handout asks for attention without a workspace."
     return too_few(counts)
 
 

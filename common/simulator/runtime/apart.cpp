@@ -64,7 +64,7 @@ struct Question {
     enum What : uint64_t { BEGIN, STATE } what;
     uint64_t used, fresh;
 };
-constexpr size_t STATE_NUMBERS = 8, READ_BACK = 2;  // of what answers it
+constexpr size_t STATE_NUMBERS = 9, READ_BACK = 2;  // of what answers it
 
 // What an answer may tell the host beside OUT, which counts: this many addresses and sizes, and errors, for a call.
 constexpr unsigned MOST_VALUES = 1000, MOST_ERRORS = 64;
@@ -309,16 +309,16 @@ bool answer_host() {
     return send_all(peer, &answer, sizeof answer) && (!out || send_all(peer, out, order.bytes));
 }
 
-// Launches, threads of the largest, bytes that went to the host (the relay adds them), four counts of work, whether a
-// guard was written to; then the words of a launch that was refused, and of a kernel that failed.
+// Launches, threads of the largest, bytes that went to the host and those allocated (the relay adds them), four counts of
+// work, whether a guard was written to; then the words of a launch that was refused, and of a kernel that failed.
 bool answer_grader(int grader) {
     Question question;
     if (!receive(grader, &question, sizeof question)) return false;
     uint64_t state[STATE_NUMBERS] = {};
     take_launches(&state[0], &state[1]);
-    take_work(&state[READ_BACK + 1]);
+    take_work(&state[READ_BACK + 2]);
     for (size_t guard : device.guards)
-        state[7] |= guard + GUARD <= device.touchable &&
+        state[STATE_NUMBERS - 1] |= guard + GUARD <= device.touchable &&
                     std::any_of(shared().tensors + guard, shared().tensors + guard + GUARD, [](char c) { return c != '\xa5'; });
     std::string texts[2] = {std::string(simulator_refused()).substr(0, MOST_TEXT), device.failed.substr(0, MOST_TEXT)};
     if (question.what == Question::BEGIN) {
@@ -336,7 +336,7 @@ bool answer_grader(int grader) {
 
 struct Relay {
     int host, device, grader, questions;
-    uint64_t read_back = 0;
+    uint64_t read_back = 0, allocated = 0;
     unsigned values = 0, errors = 0;
 };
 
@@ -361,6 +361,7 @@ bool pass_order(Relay& relay) {
     if (!send_all(relay.device, &order, sizeof order) || !pass(relay.host, relay.device, follows) ||
         !receive(relay.device, &answer, sizeof answer))
         return false;
+    if (order.what == Message::ALLOCATE) relay.allocated += std::min(order.bytes, UINT64_MAX - relay.allocated);
     const bool has_value = order.what == Message::ALLOCATE || order.what == Message::ABOUT;
     answer = {std::min(answer.error, LAST_ERROR), has_value ? answer.value : 0, answer.failed != 0};
     if ((relay.values += has_value) > MOST_VALUES || (relay.errors += answer.error || answer.failed) > MOST_ERRORS) return false;
@@ -377,7 +378,7 @@ bool pass_question(Relay& relay) {
     if (!receive(relay.grader, &question, sizeof question) || !send_all(relay.questions, &question, sizeof question) ||
         !receive(relay.questions, state, sizeof state) || !receive(relay.questions, sizes, sizeof sizes))
         return false;
-    state[READ_BACK] = relay.read_back;
+    state[READ_BACK] = relay.read_back, state[READ_BACK + 1] = relay.allocated;
     if (question.what == Question::BEGIN) relay = {relay.host, relay.device, relay.grader, relay.questions};
     return send_all(relay.grader, state, sizeof state) && send_all(relay.grader, sizes, sizeof sizes) &&
            pass(relay.questions, relay.grader, uint64_t{sizes[0]} + sizes[1]);

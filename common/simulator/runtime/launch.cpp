@@ -122,12 +122,78 @@ static void run_blocks(Worker& worker, Grid& grid) {
     while (!grid.stop && (block = grid.next_block++) < grid.block_count) {
 #endif
         prepare_threads(worker);
-        run_block(worker, block);
+        run_block(worker, block_in_order(grid, block));
         if (worker.failed) grid.stop = true;
     }
     worker.busy = false;
     sigaltstack(&previous, nullptr);
     this_worker = nullptr;
+}
+
+// ---- a graded grid: one of its blocks waits before a store to global memory while the others run
+//
+// A GPU runs blocks at the same time: what a block has read may have changed before it writes. Blocks of which one waits for
+// the other, as for a lock, take turns.
+
+// Until `worker` has ended or one of them has failed.
+static void take_turns(Worker& worker, Worker& late) {
+    for (;;) {
+        this_worker = &worker;
+        worker.together = late.live > 0;
+        resume_block(worker);
+        if (worker.failed || !worker.live) return;
+        this_worker = &late;
+        late.together = worker.ready_warps != 0;  // else no other block is left that could wake it
+        stop_awaiting_blocks(late);
+        resume_block(late);
+        if (late.failed) return;
+    }
+}
+
+// Null, or who failed.
+static const Worker* run_with_a_late_block(Worker& worker, Grid& grid) {
+    constexpr unsigned MOST_STORES = 64;
+    static Worker* const late = new_worker();
+    static uint32_t random = 0;
+    random = random * 1664525 + 1013904223;
+    const uint64_t chosen = (random >> 8) % grid.block_count;
+    stack_t previous;
+    use_signal_stack(worker, &previous);
+    for (Worker* one : {&worker, late}) {
+        prepare_worker(*one, grid);
+        one->watched = &worker;
+    }
+    worker.busy = true;
+    const auto begin = [&](Worker& one, uint64_t i) {
+        this_worker = &one;
+        prepare_threads(one);
+        begin_block(one, block_in_order(grid, i));
+    };
+    begin(*late, chosen);
+    late->together = grid.block_count > 1;
+    late->global_stores_left = random >> 31 ? 1 : 1 + (random >> 16) % MOST_STORES;  // the first may be all that a block has
+    resume_block(*late);
+    for (uint64_t i = 0; i < grid.block_count && !late->failed && !worker.failed && !grid.stop; ++i) {
+        if (i == chosen) continue;
+        begin(worker, i);
+        take_turns(worker, *late);
+        if (!worker.failed && !late->failed) end_block(worker);
+    }
+    this_worker = late;
+    late->together = false;
+    const bool goes_on = !late->failed && !worker.failed && !grid.stop;
+    if (goes_on) {
+        stop_awaiting_blocks(*late);
+        resume_block(*late);
+    }
+    if (goes_on && !late->failed)
+        end_block(*late);
+    else
+        late->prepared = worker.prepared = 0;  // their threads will not go on
+    worker.together = worker.busy = false;
+    sigaltstack(&previous, nullptr);
+    this_worker = nullptr;
+    return late->failed ? late : nullptr;
 }
 
 // ---- a cooperative grid: one OS thread takes all its blocks in turn, each to its end or to the barrier of the grid
@@ -499,6 +565,8 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
         ;  // its blocks wait for each other: a few of them would wait forever
     else if (together)
         failed = run_together(grid);
+    else if (is_device_alone())
+        failed = run_with_a_late_block(*workers[0], grid);
     else
         run_blocks(*workers[0], grid);
 #ifdef SIMULATOR_CHECKED

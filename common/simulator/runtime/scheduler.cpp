@@ -87,20 +87,26 @@ SIMULATOR_INLINE static void answer_if_nobody_comes(Worker& worker, unsigned war
 // A GPU runs a block's threads at the same time, so what is read without a barrier may be old. In a graded build one thread
 // at a time is held up before a store, after as many stores of the block as a fixed sequence of random numbers says, until
 // none of the others can go on or all of them have spun for a while.
+//
+// So it is with blocks: one block of a launch waits before a store to global memory until the others have ended or spin
+// (run_with_a_late_block).
 constexpr unsigned MOST_STORES = 64, MOST_SPINS = 200;
 
 SIMULATOR_INLINE static void choose_store(Worker& worker) {
     worker.random = worker.random * 1664525 + 1013904223;
     worker.stores_left = 1 + (worker.random >> 16) % MOST_STORES;
 }
-SIMULATOR_INLINE static Thread* take_held_up(Worker& worker) { return std::exchange(worker.held_up, nullptr); }
+SIMULATOR_INLINE static Thread* take_held_up(Worker& worker) {
+    worker.awaits_blocks = false;
+    return std::exchange(worker.held_up, nullptr);
+}
 
 // The next thread after `from`, lanes of its own warp first; null when none can run.
 SIMULATOR_INLINE static Thread* next_thread(Worker& worker, const Thread& from) {
     if (!worker.warps[from.warp].ready) answer_if_nobody_comes(worker, from.warp);
     if (worker.warps[from.warp].ready)
         return take(worker, from.warp, next_bit(worker.warps[from.warp].ready, from.lane));
-    if (!worker.ready_warps) return take_held_up(worker);
+    if (!worker.ready_warps) return worker.awaits_blocks ? nullptr : take_held_up(worker);
     const unsigned warp = next_bit(worker.ready_warps, from.warp);
     return take(worker, warp, first_bit(worker.warps[warp].ready));
 }
@@ -116,6 +122,19 @@ void hold_up(Worker& worker) {
     }
 }
 
+void await_blocks(Worker& worker) {
+    if (worker.held_up) return;
+    worker.global_stores_left = 0;
+    worker.held_up = worker.running;
+    worker.awaits_blocks = true;
+    worker.spins = 0;
+    switch_thread(worker, next_thread(worker, *worker.running));
+}
+void stop_awaiting_blocks(Worker& worker) {
+    if (!worker.awaits_blocks) return;
+    const Thread* const thread = take_held_up(worker);
+    make_ready(worker, thread->warp, 1u << thread->lane);
+}
 static Thread* put_back(Worker& worker, Thread* thread) {
     if (thread) make_ready(worker, thread->warp, 1u << thread->lane);
     worker.yields = 0;
@@ -497,7 +516,8 @@ void begin_block(Worker& worker, uint64_t i) {
     worker.static_used = worker.static_top = 0;
     worker.yields = 0;
     worker.held_up = nullptr;
-    worker.uninterrupted = false;
+    worker.global_stores_left = 0;
+    worker.awaits_blocks = worker.uninterrupted = false;
     worker.random = static_cast<uint32_t>(i) ^ static_cast<uint32_t>(fresh_shared);
     choose_store(worker);
     begin_hopper(worker);
@@ -541,6 +561,7 @@ void resume_block(Worker& worker) {
             continue;
         }
         if (worker.live == worker.at_grid_barrier && !worker.together) return;
+        if (worker.awaits_blocks) return;
         if (engine_works(worker)) continue;
         if (worker.together || worker.live == worker.at_grid_barrier) return;
         if (!wake_in_vain(worker)) report_deadlock(worker);
@@ -556,9 +577,13 @@ void end_block(Worker& worker) {
     count_progress(worker);
 }
 
-void run_block(Worker& worker, uint64_t i) {
+uint64_t block_in_order(const Grid& grid, uint64_t i) {
     const bool last_first = backward() && is_device_alone();  // no block may count on those before it
-    begin_block(worker, last_first ? worker.grid_run->block_count - 1 - i : i);
+    return last_first ? grid.block_count - 1 - i : i;
+}
+
+void run_block(Worker& worker, uint64_t i) {
+    begin_block(worker, i);
     resume_block(worker);
     end_block(worker);
 }

@@ -39,10 +39,10 @@ __attribute__((noinline)) static void look_again(const Worker& worker, uintptr_t
 SIMULATOR_INLINE static bool is_own(const Worker& worker, uintptr_t at, size_t bytes) {
     return Open{reinterpret_cast<uintptr_t>(&worker) + STACK_BYTES, REGION_BYTES - STACK_BYTES}.holds(at, bytes);
 }
+SIMULATOR_INLINE static bool is_global(uintptr_t at, size_t bytes) { return tensors.holds(at, bytes) || allocations.holds(at, bytes); }
 SIMULATOR_INLINE static void check_others(const Worker& worker, uintptr_t at, size_t bytes) {
     const Open shared_memory = {reinterpret_cast<uintptr_t>(worker.arena), SHARED_ARENA + STACK_BYTES};
-    if (tensors.holds(at, bytes) || allocations.holds(at, bytes) || shared_memory.holds(at, bytes)) return;
-    look_again(worker, at, bytes);
+    if (!is_global(at, bytes) && !shared_memory.holds(at, bytes)) look_again(worker, at, bytes);
 }
 void check_store(const void* address, size_t bytes) {
     if (!stores_are_watched) return;
@@ -56,6 +56,9 @@ SIMULATOR_INLINE static void look(const void* address, size_t bytes) {
     Worker& worker = current_worker();
     if (is_own(worker, at, bytes)) return;
     check_others(worker, at, bytes);
+    if (worker.global_stores_left && is_global(at, bytes) && worker.running && !worker.uninterrupted &&
+        --worker.global_stores_left == 0)
+        await_blocks(worker);
     hold_up_now_and_then(worker);
 }
 

@@ -71,6 +71,7 @@ SIMULATOR_OF_STREAM(cudaStreamIsCapturing, cudaStreamCaptureStatus,
 #undef SIMULATOR_OF_STREAM
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
     SIMULATOR_NEED(stream && flags <= cudaStreamNonBlocking, cudaErrorInvalidValue);
+    SIMULATOR_NEED(!simulator::is_host_alone(), cudaErrorNotSupported);  // work on several streams would run in one order here
     *stream = new CUstream_st{flags, priority > 0 ? 0 : priority < -5 ? -5 : priority};
     return simulator::born(*stream, simulator::Handle::stream), cudaSuccess;
 }

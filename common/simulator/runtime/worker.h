@@ -101,6 +101,8 @@ struct Worker : Block {
     Thread* held_up;              // null: none
     bool uninterrupted;           // what runs is half of an operation of the whole warp
     unsigned stores_left, spins;  // until the next one is held up; of the others since it was
+    unsigned global_stores_left;  // until one is held up that waits for other blocks; 0: none
+    bool awaits_blocks;           // that one is held up
     uint32_t random;
     // in a counted build, see work.cpp
     bool counts;  // something was counted
@@ -127,6 +129,7 @@ SIMULATOR_INLINE void switch_thread(Worker& worker, Thread* next) {  // null: ba
 
 // scheduler.cpp
 void run_block(Worker& worker, uint64_t number);
+uint64_t block_in_order(const Grid& grid, uint64_t i);  // the number of the block that is i-th to run
 // The same in steps, for cooperative grids: resume_block() runs until all threads have returned or wait for the grid.
 void begin_block(Worker& worker, uint64_t number);
 void resume_block(Worker& worker);
@@ -152,6 +155,8 @@ struct WhileOthersRun {
 void make_ready_again(Worker& worker, Thread& thread);
 // In a graded build, before a store to shared or global memory.
 void hold_up(Worker& worker);
+void await_blocks(Worker& worker);
+void stop_awaiting_blocks(Worker& worker);
 SIMULATOR_INLINE void hold_up_now_and_then(Worker& worker) {
     if (worker.running && !worker.uninterrupted && --worker.stores_left == 0) hold_up(worker);
 }

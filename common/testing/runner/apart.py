@@ -30,7 +30,7 @@ from common.testing.runner.process import Argument, RunnerProcess
 from common.testing.worker.child_process import NO_ANSWER
 
 WORK = ("work", "most_work", "work_of_block", "most_of_block")  # see common/simulator/runtime/work.cpp
-COUNTS = ("launches", "threads", "read_back", *WORK)
+COUNTS = ("launches", "threads", "read_back", "allocated", *WORK)
 COPIED_BACK = "Device memory was copied to the host."
 MOST_TEXT = 1 << 13  # bytes of what a kernel that failed said
 DEVICE_SECONDS = 30  # for an answer of the device's process, which has nothing else to do then
@@ -71,7 +71,8 @@ class ApartProcess(RunnerProcess):
     """See above.
 
     Attributes:
-        counts: COUNTS of all calls since begin(): sums, but for the threads of the largest launch.
+        counts: COUNTS of all calls since begin(): sums, but for the threads of the largest launch. What is allocated
+            are bytes of device memory, the library's own variables included.
     """
 
     cpu_seconds = 600
@@ -86,7 +87,7 @@ class ApartProcess(RunnerProcess):
 
     def begin(self) -> None:
         """See RunnerProcess.begin."""
-        self.counts = dict.fromkeys(COUNTS, 0)
+        self.counts = dict.fromkeys(COUNTS, 0) | {"allocated": sum(size for _, size in self._built.variables)}
         super().begin()
         self.schemas = list(self._built.schemas)  # not those that host code tells
 
@@ -177,7 +178,7 @@ class ApartProcess(RunnerProcess):
             raise CallFailed(ERROR, ["The process that runs your code has ended."], ended=True)
         try:
             self._device.sendall(struct.pack("=3Q", what, self._used, self._fresh))
-            state = struct.unpack("=8Q", self._received(64))
+            state = struct.unpack("=9Q", self._received(72))
             sizes = struct.unpack("=2I", self._received(8))
             if max(sizes) > MOST_TEXT:
                 raise ValueError(f"{max(sizes):,} bytes of words")

@@ -77,6 +77,19 @@ __global__ void sum_of_block(const float* x, float* y, int64_t size) {
     wait();
     if (i < size) y[i] = part[0];
 }
+// y[0] = the sum of all x, to which each block adds. In HOW 0 it adds without an atomic; in 2 there is a lock.
+__device__ int one_at_a_time = 0;
+template <int HOW>
+__global__ void sum_of_blocks(const float* x, float* y, int64_t size) {
+    float mine = 0;
+    for (int64_t i = blockIdx.x * 64; i < blockIdx.x * 64 + 64 && i < size; ++i) mine += x[i];
+    if (threadIdx.x > 0) return;
+    if constexpr (HOW == 1) atomicAdd(y, mine);
+    while (HOW == 2 && atomicCAS(&one_at_a_time, 0, 1)) __nanosleep(20);
+    if constexpr (HOW != 1) *y += mine;
+    __threadfence();
+    if constexpr (HOW == 2) atomicExch(&one_at_a_time, 0);
+}
 static void on_host(const float* x, float* y, int64_t size) { for (int64_t i = 0; i < size; ++i) y[i] = 2 * x[i]; }
 
 // The number of columns selects what is tried.
@@ -108,6 +121,7 @@ void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t 
     if (cols == 11) constant<<<blocks, 2048>>>(x, y, rows * cols), CUDA_CHECK_LAUNCH();
     float* both = nullptr;
     if (cols == 12 && cudaMallocManaged(&both, 4)) throw std::runtime_error("no managed memory");
+    if (cols == 13 && cudaStreamCreate(&stream)) throw std::runtime_error("no other stream");
     for (int i = 0; cols == 14 && i < 2000; ++i) cudaMalloc(&both, 4);
     for (int i = 0; cols == 15 && i < 2000; ++i) constant<<<blocks, 64>>>(x, y, rows * cols);
     if (cols == 16) sum_of_block<0><<<blocks, 64>>>(x, y, rows * cols);
@@ -115,6 +129,10 @@ void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t 
     if (cols == 18) sum_of_block<2><<<blocks, 64>>>(x, y, rows * cols);
     if (cols == 19) sum_of_block<3><<<blocks, 64>>>(x, y, rows * cols);
     if (cols == 20) sum_of_block<4><<<blocks, 64>>>(x, y, rows * cols);
+    if (cols >= 40) cudaMemsetAsync(y, 0, 4 * rows * cols, stream);
+    if (cols == 40) sum_of_blocks<0><<<blocks, 64>>>(x, y, rows * cols);
+    if (cols == 41) sum_of_blocks<1><<<blocks, 64>>>(x, y, rows * cols);
+    if (cols == 42) sum_of_blocks<2><<<blocks, 64>>>(x, y, rows * cols);
 }
 void merge_states(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, cudaStream_t) {}
 """
@@ -167,6 +185,12 @@ def test_a_thread_that_is_held_up_before_a_store_shows_a_race(process: ApartProc
     assert torch.equal(y, torch.full_like(y, x.sum())) is right
 
 
+@pytest.mark.parametrize(("cols", "right"), [(40, False), (41, True), (42, True)])
+def test_a_block_that_is_held_up_before_a_store_shows_a_race(process: ApartProcess, cols: int, right: bool) -> None:
+    found = [run(process, cols) for _ in range(8)]
+    assert all(float(y[0, 0]) == float(x.sum()) for x, y in found) is right
+
+
 @pytest.mark.parametrize(
     ("cols", "words"),
     [
@@ -178,6 +202,7 @@ def test_a_thread_that_is_held_up_before_a_store_shows_a_race(process: ApartProc
         (10, "past the end of an output"),
         (11, "invalid argument"),
         (12, "no managed memory"),
+        (13, "no other stream"),
     ],
 )
 def test_host_code_reaches_nothing(process: ApartProcess, cols: int, words: str) -> None:
