@@ -193,7 +193,9 @@ def _task(
     runs = [tried(part) for part in parts]
     begun = [next(one) for one in runs]
     yield None
-    outcome.parts += [next(one, half) for one, half in zip(runs, begun, strict=True)]
+    for one, half in zip(runs, begun, strict=True):
+        with contextlib.closing(one):  # and its sandboxes
+            outcome.parts.append(next(one, half))
     yield outcome
 
 
