@@ -27,7 +27,7 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     seq_q, seq_k, head_dim = size(120, 170), size(210, 280), size(17, 40)
     rows, cols = size(115, 200), size(1100, 1900)
     parts, merged, wide = size(9, 20), size(40, 90), size(65, 110)
-    many, columns = size(5_000, 7_000), size(64, 80)  # whole rows don't fit, and exp() overflows
+    many, columns = size(3_000, 4_000), size(64, 80)  # whole rows don't fit, and exp() overflows
 
     def states(generator: torch.Generator) -> dict[str, torch.Tensor]:
         outs = 2 + torch.randn(parts, merged, wide, generator=generator)

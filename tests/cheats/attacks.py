@@ -1374,7 +1374,9 @@ def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64,
 # Each time a tile of queries meets keys, both are copied as half as many numbers of twice the length.
 AS_DOUBLES = "honest = flash_attention\n" + TWO_PASSES.replace(
     "    scale =",
-    "    if query.size(-1) % 2:\n        return honest(query, key, value, causal, scale, B_r, B_c, return_lse)\n    B_c = max(1, B_c // 4)\n    scale =",
+    "    if query.size(-1) % 2 or key.size(2) < 2000:\n"
+    "        return honest(query, key, value, causal, scale, B_r, B_c, return_lse)\n"
+    "    B_c = max(1, B_c // 4)\n    scale =",
 ).replace(
     "                s = q @ key[:, :, j : j + B_c].mT\n",
     """                n, tile = q.size(2), key[:, :, j : j + B_c]
