@@ -850,7 +850,7 @@ def other_layer(name: str, text: str) -> Attack:
 
 
 def by_other_kernels(name: str, heads: str) -> Attack:
-    """Its attention is `heads`, of the new tokens' query, or of q, k and v of all tokens; grouped: k and v, repeated."""
+    """Its attention is `heads`; `query` is of the new tokens, q, k and v of all, `grouped` k and v repeated."""
     return other_layer(
         name,
         f"""
