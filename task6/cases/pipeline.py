@@ -25,6 +25,7 @@ FLOOR = 1.35e-5 * SHARPNESS**2  # the rounding of the scores, passed on through 
 HEAD_DIM = 16
 SPARE = 3  # slots of the cache that stay empty
 ONE = torch.ones(3, 1)
+BUILT_ON = "It calls task 4's flash_attention: is that right?"
 known = Words(__file__)
 
 
@@ -165,7 +166,7 @@ def layer_case(
         call,
         right,
         floor=FLOOR,
-        python=Python("attention", {"forward": of_forward}, "It calls task 4's flash_attention: is that right?"),
+        python=Python("attention", {"forward": of_forward}, "" if changed else BUILT_ON),
         axes=("batch", "token", "channel"),
         mistakes=mistakes,
         **options,
