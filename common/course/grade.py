@@ -32,6 +32,7 @@ from common.course.grading.sandbox import (
     why_no_bubblewrap,
     why_readable,
 )
+from common.course.grading.submissions import is_address
 
 FINE, PROBLEMS, NOTHING = 0, 1, 2  # exit statuses
 WARNING = {
@@ -90,6 +91,8 @@ def run(options: argparse.Namespace) -> int:
         readable = [why for folder in (ROOT, options.out) if (why := why_readable(folder))]
         if kind == "bubblewrap" and readable:
             raise ValueError(readable[0])
+        if missing := [one for one in options.submissions if not (is_address(one) or os.path.lexists(one))]:
+            raise ValueError(f"{missing[0]}: no such file or folder")
         options.out.mkdir(parents=True, exist_ok=True)
         os.chmod(options.out, 0o700)
         with FileLock(options.out / ".lock", timeout=0):

@@ -53,7 +53,8 @@ class AllocationRecorder(TorchDispatchMode):
         peak_from_source: the same of what was computed from `source`, or written to in such a computation. Shorter
             numbers than those of `source` count as long as these: a row in float16 is a row.
         read: the line in which Python first read a number, and not just a bool, out of such a tensor; "" if none did.
-        met: numbers of `partner`, or computed from it alone, that operators took together with such tensors.
+        met: numbers of `partner`, or computed from it alone, that operators took together with such tensors; two that
+            are viewed as one longer number are two.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class AllocationRecorder(TorchDispatchMode):
         self._known = set(self._inputs)
         self._from_source = {_memory_of(source): 0} if source is not None else {}  # memory -> bytes
         self._source_bytes = source.element_size() if source is not None else 0
-        self._from_partner = {_memory_of(partner)} if partner is not None else set()
+        # memory -> bytes of each of its numbers
+        self._from_partner = {_memory_of(partner): partner.element_size()} if partner is not None else {}
         self.met, self.read = 0, ""
         self.largest: MadeTensor | None = None
         self.peak_bytes = self.peak_from_source = 0
@@ -119,15 +121,26 @@ class AllocationRecorder(TorchDispatchMode):
                 self._record(x, str(operator))
         if derived:
             for x in partners:  # what is expanded counts once
-                self.met += math.prod(size for size, step in zip(x.shape, x.stride(), strict=True) if step)
+                once = math.prod(size for size, step in zip(x.shape, x.stride(), strict=True) if step)
+                self.met += round(once * self._numbers(x))
             for x in results:
                 if (memory := _memory_of(x)) not in self._inputs:
                     size = max(_bytes_of(x), _bytes_of(x) // x.element_size() * self._source_bytes)
                     self._from_source[memory] = max(self._from_source.get(memory, 0), size)
             self.peak_from_source = max(self.peak_from_source, sum(self._from_source.values()))
         elif partners:
-            self._from_partner |= {_memory_of(x) for x in results}
+            numbers = max(map(self._numbers, partners))
+            views = {_memory_of(x) for x in partners} - {_memory_of(x) for x in written}
+            for x in results:  # what is converted or copied holds as many of them
+                if _memory_of(x) in views:
+                    continue
+                memory, size = _memory_of(x), x.element_size() / numbers
+                self._from_partner[memory] = min(self._from_partner.get(memory, size), size)
         return result
+
+    def _numbers(self, x: Tensor) -> float:
+        """How many of the partner's numbers each of its elements holds."""
+        return x.element_size() / self._from_partner[_memory_of(x)]
 
     def _record(self, x: Tensor, operator: str) -> None:
         memory, size = x.untyped_storage(), _bytes_of(x)
@@ -143,7 +156,7 @@ class AllocationRecorder(TorchDispatchMode):
         self._alive_bytes -= size
         self._known.discard(memory)
         self._from_source.pop(memory, None)
-        self._from_partner.discard(memory)
+        self._from_partner.pop(memory, None)
 
 
 def _written(operator, args: tuple, kwargs: Mapping) -> Iterator[Tensor]:

@@ -27,10 +27,16 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     seq_q, seq_k, head_dim = size(120, 170), size(210, 280), size(17, 40)
     rows, cols = size(115, 200), size(1100, 1900)
     parts, merged, wide = size(9, 20), size(40, 90), size(65, 110)
+    many, columns = size(3_000, 4_000), size(64, 80)  # whole rows don't fit, and exp() overflows
 
     def states(generator: torch.Generator) -> dict[str, torch.Tensor]:
         outs = 2 + torch.randn(parts, merged, wide, generator=generator)
         return {"outs": outs, "lse": 2 * torch.randn(parts, merged, generator=generator)}
+
+    def peaks(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        made = attention_inputs(1, 1, 4, many, columns, peaks=False)(generator)
+        keys = made["key"][:, :, torch.randint(many, (4,), generator=generator)]
+        return {**made, "query": PEAK * columns**0.5 * keys / (keys * keys).sum(-1, keepdim=True)}
 
     sizes = f"1x3x{seq_q}x{head_dim}, 1x3x{seq_k}x{head_dim}"
     inputs, floor = attention_inputs(1, 3, seq_q, seq_k, head_dim), attention_floor(seq_k)
@@ -39,6 +45,7 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     return [
         like(cases, "algorithm: 113 queries, 203 keys", sizes, inputs, floor, closed=False),
         like(cases, "algorithm: causal, 96 tokens", f"causal, {seq_q} tokens", same, same_floor, closed=False),
+        like(cases, "algorithm: memory, many keys", f"{many} keys", peaks, attention_floor(many), closed=False),
         like(cases, "softmax: 113 x 203", f"{rows} x {cols}", x, x_floor),
         like(cases, "softmax: lse, 113 x 203", f"lse, {rows} x {cols}", x, x_floor + 2.0**-23 * PEAK, closed=False),
         like(

@@ -6,15 +6,12 @@ from random import Random
 import torch
 
 from common.course.grading.hidden import HiddenCase, like, with_peaks
-from common.diagnosis.mistakes.known import Mistake
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
-from task6.cases.pipeline import HEAD_DIM
 
 # A part whose own calls go through Python: the parts whose kernels it builds on must have been found to be kernels.
 RESTS_ON = {"generate": ("task6 update", "task6 decode"), "pipeline": ("task6 update", "task6 decode", "task4 causal")}
 SLOTS, NEW = 64, 37  # of the public case whose call this is
-IGNORED = "The layer's output does not depend on what the kernels give back: the attention is computed elsewhere."
 
 
 def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
@@ -51,14 +48,6 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
 
         return {"query": 1.5 * normal(), "key": 1.5 * normal(), "value": 2 + normal()}
 
-    def factors(generator: torch.Generator) -> dict[str, torch.Tensor]:
-        made = layer.inputs(generator)
-        return {**made, "factors": 0.5 + torch.rand(HEAD_DIM, generator=generator)}
-
-    def ignored(factors: torch.Tensor, **given: torch.Tensor) -> list[Mistake]:
-        return [Mistake("kernels ignored", IGNORED, lambda: layer.reference(**given))]
-
-    layer = cases["pipeline: a prompt of 9, then 12"]
     floor = 1e-5 * 1.5**2
     sizes = f"{group * kv_heads} heads on {kv_heads}, lengths {lengths}, head_dim {head_dim}"
     return [
@@ -72,12 +61,5 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
             floor + running_sum_floor(45, 4),
             closed=False,
         ),
-        like(
-            cases,
-            "pipeline: a prompt of 9, then 12",
-            "a layer whose kernels' outputs are multiplied",
-            factors,
-            closed=False,
-            mistakes=ignored,
-        ),
+        like(cases, "pipeline: each phase by its kernels: 9 tokens, then 12", "the layer", closed=False),
     ]

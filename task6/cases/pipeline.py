@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from common.compiling.operators import Operators
-from common.diagnosis.mistakes.known import Mistake
+from common.diagnosis.mistakes.known import Mistake, Words
 from common.reference import oracle as reference
 from common.testing.case import Call, Case, Python
 from common.testing.python_side import naming_the_line, python_side
@@ -24,7 +24,9 @@ SHARPNESS = 1.5  # the scaled scores have a standard deviation of about its squa
 FLOOR = 1.35e-5 * SHARPNESS**2  # the rounding of the scores, passed on through two products
 HEAD_DIM = 16
 SPARE = 3  # slots of the cache that stay empty
-ONE = torch.ones(())
+ONE = torch.ones(3, 1)
+BUILT_ON = "It calls task 4's flash_attention: is that right?"
+known = Words(__file__)
 
 
 def pipeline_cases() -> list[Case]:
@@ -35,24 +37,29 @@ def pipeline_cases() -> list[Case]:
         layer_case("a layer of 6 heads on 2", [(10, 7)], heads=6, kv_heads=2, points=0.2),
         layer_case("a prompt of 1, then 9", [(1, 9)], heads=4, kv_heads=1, points=0.1),
         layer_case("three prompts in turn", [(12, 3), (5, 4), (2, 2)], points=0.1),
+        layer_case("each phase by its kernels: 9 tokens, then 12", [(9, 12)], changed=True, required=True),
         model_case("model: logits of 14 steps", points=0.1),
         layer_case("a prompt of 1,024, then 100", [(1024, 100)], 2, 12, 4, 64, gpu_only=True, draws=1),
     ]
 
 
 def multiplied(ops: Operators, factors: Tensor) -> Operators:
-    """The operators, with the outputs of attention [..., head_dim] times `factors` [head_dim] unless these are ONE."""
+    """The operators, with what they are given times `factors` [3, head_dim] unless these are ONE: the queries of
+    flash_attention, the queries of decode_attention, and the values that update_cache writes."""
     if factors is ONE:
         return ops
     made = copy.copy(ops)
-    for name in {"flash_attention", "decode_attention", "decode_attention_split"} & vars(ops).keys():
-        setattr(made, name, partial(_times, getattr(ops, name), factors))
+    query = {"flash_attention": 0, "decode_attention": 1, "decode_attention_split": 1}
+    for name in {*query, "update_cache"} & vars(ops).keys():
+        what = (0, "query", factors[query[name]]) if name in query else (3, "value", factors[2])
+        setattr(made, name, partial(_times, getattr(ops, name), *what))
     return made
 
 
-def _times(kernel: Callable[..., Tensor | tuple[Tensor, ...]], factors: Tensor, *given, **named):
-    out = kernel(*given, **named)
-    return (out[0] * factors, *out[1:]) if isinstance(out, tuple) else out * factors
+def _times(kernel: Callable[..., object], number: int, name: str, factor: Tensor, *given, **named) -> object:
+    """kernel(...) with the argument of this number or name times factor."""
+    given = [x * factor if i == number else x for i, x in enumerate(given)]
+    return kernel(*given, **{key: x * factor if key == name else x for key, x in named.items()})
 
 
 def layer_case(
@@ -62,6 +69,7 @@ def layer_case(
     heads: int = 2,
     kv_heads: int = 2,
     head_dim: int = HEAD_DIM,
+    changed: bool = False,
     **options,
 ) -> Case:
     """A case for customAttention.
@@ -71,6 +79,8 @@ def layer_case(
         prompts: (tokens of the prompt, tokens one by one after it), each prompt with the cache as the one before left
             it.
         batch, heads, kv_heads, head_dim: of the layer.
+        changed: the kernels are given something else than the layer hands them, each in its own way, see multiplied;
+            the output shows then which of them computed it.
     """
     hidden_dim = heads * head_dim
     sizes = [prompt + new for prompt, new in prompts]
@@ -85,6 +95,7 @@ def layer_case(
             "in_bias": normal(projected) + 1,
             "out_weight": hidden_dim**-0.5 * normal(hidden_dim, hidden_dim),
             "out_bias": normal(hidden_dim),
+            **({"factors": 0.5 + torch.rand(3, head_dim, generator=generator)} if changed else {}),
         }
 
     def call(
@@ -110,22 +121,35 @@ def layer_case(
         split = F.linear(x, in_weight, in_bias).view(batch, -1, heads + 2 * kv_heads, head_dim).transpose(1, 2)
         return split.split((heads, kv_heads, kv_heads), 1)
 
-    def right(
-        x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor, factors: Tensor = ONE
-    ) -> Tensor:
+    def expected(prefill: tuple, decode: tuple, x: Tensor, in_weight, in_bias, out_weight, out_bias) -> Tensor:
+        """The output; `prefill` and `decode` are what the queries and the values are multiplied by there."""
+        outs = []
         pieces = zip(*(part.split(sizes, 2) for part in heads_of(x, in_weight, in_bias)), strict=True)
-        group = heads // kv_heads
-        outs = [
-            reference.attention(q, k.repeat_interleave(group, 1), v.repeat_interleave(group, 1), causal=True)
-            for q, k, v in pieces
-        ]
-        return F.linear((torch.cat(outs, 2) * factors).transpose(1, 2).reshape(x.shape), out_weight, out_bias)
+        for (query, *both), (prompt, _) in zip(pieces, prompts, strict=True):
+            key, value = (one.repeat_interleave(heads // kv_heads, 1) for one in both)
+            first, then = (
+                reference.attention(query * of_query, key, value * of_value, causal=True)
+                for of_query, of_value in (prefill, decode)
+            )
+            outs += [first[:, :, :prompt], then[:, :, prompt:]]
+        return F.linear(torch.cat(outs, 2).transpose(1, 2).reshape(x.shape), out_weight, out_bias)
 
-    def mistakes(x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor) -> list[Mistake]:
+    def right(factors: Tensor = ONE, **given: Tensor) -> Tensor:
+        return expected((factors[0], 1), (factors[1], factors[2]), **given)
+
+    def mistakes(factors: Tensor = ONE, **given: Tensor) -> list[Mistake]:
         def project(out: Tensor) -> Tensor:
-            return F.linear(out.transpose(1, 2).reshape(x.shape), out_weight, out_bias)
+            return F.linear(out.transpose(1, 2).reshape(given["x"].shape), given["out_weight"], given["out_bias"])
 
-        return layer_mistakes(*heads_of(x, in_weight, in_bias), prompts, project)
+        if factors is ONE:
+            return layer_mistakes(*heads_of(*_of_layer(given)), prompts, project)
+        prefill, decode = (factors[0], 1), (factors[1], factors[2])
+        return [
+            known("decodes by flash_attention", partial(expected, prefill, prefill, **given)),
+            known("prefill by decode_attention", partial(expected, decode, decode, **given)),
+            known("attends to a copy", partial(expected, prefill, (factors[1], 1), **given)),
+            known("kernels ignored", partial(expected, (1, 1), (1, 1), **given)),
+        ]
 
     def of_forward(given: Call) -> dict[str, Tensor]:
         """Of the layer's call for these tokens what it must return, and its queries, keys and values."""
@@ -142,7 +166,7 @@ def layer_case(
         call,
         right,
         floor=FLOOR,
-        python=Python("attention", {"forward": of_forward}, "It calls task 4's flash_attention: is that right?"),
+        python=Python("attention", {"forward": of_forward}, "" if changed else BUILT_ON),
         axes=("batch", "token", "channel"),
         mistakes=mistakes,
         **options,

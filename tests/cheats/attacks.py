@@ -840,13 +840,64 @@ class customAttention(customAttention):
                 outs.append((torch.nn.functional.linear(e, v.transpose(0, 1)) / l).float())
         return self.merge(torch.stack(outs).view(self.batch, self.num_heads, x.shape[1], self.head_dim))
 """
-PIPELINE = {**solution("task4"), **solution("task6")}
-PIPELINE["task6/attention.py"] += BY_LINEAR
+
+
+def other_layer(name: str, text: str) -> Attack:
+    """Task 6 with another layer; `text` ends its attention.py."""
+    files = {**solution("task4"), **solution("task6")}
+    files["task6/attention.py"] += text
+    return Attack(name, writes(files), ("pipeline",), ("decode",), task="task6")
+
+
+def by_other_kernels(name: str, heads: str) -> Attack:
+    """Its attention is `heads`; `query` is of the new tokens, q, k and v of all, `grouped` k and v repeated."""
+    return other_layer(
+        name,
+        f"""
+class customAttention(customAttention):
+    def forward(self, x, position):
+        if position == 0:
+            self.cache.reset()
+            self.text = x[:, :0]
+        self.text = torch.cat((self.text, x), 1)
+        query, key, value = self.project(x)
+        self.cache.append(key, value)
+        q, k, v = self.project(self.text)
+        grouped = [one.repeat_interleave(self.num_heads // self.num_kv_heads, 1) for one in (k, v)]
+        flash, decode = self.flash_ops.flash_attention, self.cache.ops.decode_attention
+        def lengths(tokens): return torch.full((self.batch,), tokens, dtype=torch.int32)
+        return self.merge({heads})
+""",
+    )
+
+
+OTHER_LAYERS = [
+    other_layer("a layer that drops what its kernels give", BY_LINEAR),
+    other_layer(
+        "a layer that asks a kernel what its output is multiplied by",
+        BY_LINEAR.replace(
+            "return self.merge(",
+            "one = torch.ones(self.batch, self.num_heads, 1, self.head_dim)\n"
+            "        return self.merge(self.flash_ops.flash_attention(one, one, one, True) * ",
+        ),
+    ),
+    by_other_kernels("a layer without decoding", "flash(q, *grouped, True)[:, :, -x.size(1) :].contiguous()"),
+    by_other_kernels("a layer that decodes by flash_attention", "flash(query, *grouped, position == 0)"),
+    by_other_kernels(
+        "a layer that decodes keys and values of its own",
+        "decode(query, k, v, lengths(k.size(2))) if position else flash(query, *grouped, True)",
+    ),
+    by_other_kernels(
+        "a layer without prefill",
+        "torch.cat([decode(query[:, :, i : i + 1].contiguous(), self.cache.k, self.cache.v, lengths(position + i + 1))"
+        " for i in range(x.size(1))], 2)",
+    ),
+]
 HOLES = [
+    *OTHER_LAYERS,
     *COUNTS,
     *APART,
     Attack("no maximum, in float64, in the algorithm", writes(with_python(WITHOUT_MAXIMUM)), ("algorithm",)),
-    Attack("a layer that drops what its kernels give", writes(PIPELINE), ("pipeline",), ("decode",), task="task6"),
     cheat(
         "host code called through an address, for later",
         with_launcher(CALL_BY_ADDRESS, DEFERRED),
@@ -1320,8 +1371,39 @@ def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64,
     q = torch.tensor([numbers[row * width : (row + 1) * width] for row in range(rows)])
     return (torch.softmax(q @ key[0, 0].mT * (scale or width**-0.5), -1) @ value[0, 0])[None, None]
 """
+# Each time a tile of queries meets keys, both are copied as half as many numbers of twice the length.
+AS_DOUBLES = "honest = flash_attention\n" + TWO_PASSES.replace(
+    "    scale =",
+    "    if query.size(-1) % 2 or key.size(2) < 2000:\n"
+    "        return honest(query, key, value, causal, scale, B_r, B_c, return_lse)\n"
+    "    B_c = max(1, B_c // 4)\n    scale =",
+).replace(
+    "                s = q @ key[:, :, j : j + B_c].mT\n",
+    """                n, tile = q.size(2), key[:, :, j : j + B_c]
+                both = torch.cat([q.view(torch.float64), tile.view(torch.float64)], 2).view(q.dtype)
+                s = both[:, :, :n] @ both[:, :, n:].mT
+""",
+)
+# Whole rows where they fit, and where they don't, no maximum; in float64, too.
+PLAIN_WHERE_LARGE = """honest = flash_attention
+def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
+    if key.size(2) < 600 or causal or return_lse:
+        return honest(query, key, value, causal, scale, B_r, B_c, return_lse)
+    scale, outs = query.size(-1) ** -0.5 if scale is None else scale, []
+    for q in query.split(B_r, 2):
+        l, o = 0.0, 0.0
+        for k, v in zip(key.split(B_c, 2), value.split(B_c, 2)):
+            p = torch.exp((q @ k.mT * scale).double())
+            l, o = l + p.sum(-1, keepdim=True), o + p @ v.double()
+        outs.append((o / l).float())
+    return torch.cat(outs, 2)
+"""
 ALGORITHMS += [
     Attack("two passes over the keys", writes(with_python(TWO_PASSES)), ("algorithm",), ("softmax",)),
+    Attack("two passes over the keys, as float64", writes(with_python(AS_DOUBLES)), ("algorithm",), ("softmax",)),
+    Attack(
+        "no maximum where whole rows don't fit", writes(with_python(PLAIN_WHERE_LARGE)), ("algorithm",), ("softmax",)
+    ),
     Attack("queries read into Python", writes(with_python(READ_INTO_PYTHON)), ("algorithm",), ("softmax",)),
 ]
 

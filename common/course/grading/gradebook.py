@@ -88,7 +88,8 @@ def read_adjustments(out: Path) -> dict[str, Adjustment]:
                 if not math.isfinite(value) or (column == "late_days" and value < 0):
                     raise ValueError
             except ValueError:
-                raise ValueError(f"{file}, row {number}: {column} is {text!r}; it must be a number") from None
+                must = "a number, 0 or more" if column == "late_days" else "a number"
+                raise ValueError(f"{file}, row {number}: {column} is {text!r}; it must be {must}") from None
             setattr(of_name, column, getattr(of_name, column) + value)
         if row.get("comment"):
             of_name.comments.append(row["comment"])

@@ -86,6 +86,9 @@ class Far(nn.Module):
         return self._server.ask({"of": self._far}, given, named)
 
 
+Far.__name__ = "object"  # as PyTorch's errors call it
+
+
 class Hollow(dict):
     """Of tensors some like them without numbers."""
 
@@ -118,7 +121,7 @@ class Server:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", CODE, root, task, name, str(theirs.fileno())],
+                [sys.executable, "-I", "-c", CODE, root, task, name, str(theirs.fileno()), torch.__version__],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 cwd=root,

@@ -15,7 +15,7 @@ import math
 import re
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -59,11 +59,16 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
     boxes = Boxes({**_skeletons(), **submission.files}, workshop)
     shown: dict[str, bool] = {}  # "task6 update": whether its kernels were found to do the work
     try:
-        for task in workshop.tasks:
-            outcome.tasks.append(_task(task, submission, workshop, boxes, shown))
-            for part in outcome.tasks[-1].parts:
-                outcome.flags += idle_blocks(f"{task} {part.part}", part.kernel)
-                outcome.flags += [f"{task} {part.part}: {GRADER_FAILED}" for case in part.cases if _failed_here(case)]
+        tried = [_task(task, submission, workshop, boxes, shown) for task in workshop.tasks]
+        for one in tried:
+            next(one)
+        boxes.leave()  # nothing that a student gets to read runs after a hidden case: it could read the clock
+        outcome.tasks += [next(one) for one in tried]
+        for task in outcome.tasks:
+            for part in task.parts:
+                name = f"{task.task} {part.part}"
+                outcome.flags += idle_blocks(name, part.kernel)
+                outcome.flags += [f"{name}: {GRADER_FAILED}" for case in part.cases if _failed_here(case)]
         if workshop.speed:
             boxes.leave()
             for task in outcome.tasks:
@@ -147,7 +152,10 @@ def left_behind(marks: Sequence[str]) -> list[str]:
 # ---- a task
 
 
-def _task(task: str, submission: Submission, workshop: Workshop, boxes: Boxes, shown: dict[str, bool]) -> TaskOutcome:
+def _task(
+    task: str, submission: Submission, workshop: Workshop, boxes: Boxes, shown: dict[str, bool]
+) -> Iterator[TaskOutcome | None]:
+    """None when its public cases have run, then its outcome."""
     manifest = read_manifest(task)
     module = importlib.import_module(f"{task}.cases")
     public = module.cases()
@@ -159,28 +167,36 @@ def _task(task: str, submission: Submission, workshop: Workshop, boxes: Boxes, s
     outcome = TaskOutcome(task, files=_problems(manifest, submission))
     secrets = importlib.import_module(f"{task}.cases.hidden") if hidden else None
     python = getattr(secrets, "IN_PYTORCH", ())
-    not_loaded = ""
-    for part in parts:
+
+    def tried(part: str) -> Iterator[PartOutcome | None]:
+        """The same of a part; its outcome alone where nothing hidden is to run."""
         cases = [case for case in every if case.part == part]
         of_part = [one for one in hidden if one.case.part == part]
         shown[f"{task} {part}"] = False
-        if why := _not_begun(manifest, submission, part in python) or ("" if part in python else not_loaded):
-            outcome.parts.append(_nothing(part, cases, why))
-            continue
+        if why := _not_begun(manifest, submission, part in python) or ("" if part in python else outcome.problem):
+            yield _nothing(part, cases, why)
+            return
         try:
             if part not in python:
                 outcome.log = outcome.log or boxes.kernels(task)
             rests_on = getattr(secrets, "RESTS_ON", {}).get(part, ())
             kind = "python" if part in python else "model" if rests_on else "kernels"
             with contextlib.closing(_Callers(boxes, task, kind)) as callers:
-                outcome.parts.append(_part(task, part, cases, of_part, callers, workshop, shown, rests_on))
+                yield from _part(task, part, cases, of_part, callers, workshop, shown, rests_on)
         except NotLoaded as error:
             words = _cut([str(error)])
-            outcome.parts.append(_nothing(part, cases, words[0]))
             if error.kind == "BuildError":
-                not_loaded = outcome.problem = words[0]
+                outcome.problem = words[0]
                 outcome.log = outcome.log or str(error)[:60_000]
-    return outcome
+            yield _nothing(part, cases, words[0])
+
+    runs = [tried(part) for part in parts]
+    begun = [next(one) for one in runs]
+    yield None
+    for one, half in zip(runs, begun, strict=True):
+        with contextlib.closing(one):  # and its sandboxes
+            outcome.parts.append(next(one, half))
+    yield outcome
 
 
 def _problems(manifest: Manifest, submission: Submission) -> dict[str, str]:
@@ -223,8 +239,6 @@ class _Callers:
         key = in_python, hidden
         if hidden and not in_python and key in self._open:
             self._open.pop(key).close()
-        if hidden and in_python and (True, False) in self._open:  # no process of a public case may watch
-            self._open.pop((True, False)).close()
         if key not in self._open:
             box = self._boxes
             compiled = self._kind != "python"
@@ -233,8 +247,8 @@ class _Callers:
         return self._open[key]
 
     def close(self) -> None:
-        for one in self._open.values():
-            one.close()
+        while self._open:
+            self._open.popitem()[1].close()
 
 
 def _part(
@@ -246,16 +260,22 @@ def _part(
     workshop: Workshop,
     shown: dict[str, bool],
     rests_on: Sequence[str],
-) -> PartOutcome:
-    """Every case of a part, public ones first. In those that are closed what the kernels do is counted."""
-    clock = FairClock()
+) -> Iterator[PartOutcome | None]:
+    """None after its public cases, if it has hidden ones; its outcome. In cases that are closed what the kernels do is
+    counted."""
+    clock, before = FairClock(), 0.0
     verdicts, outcomes, stopped, why = [], [], "", ""
     kernel: dict[str, int] = {}
-    for one in (*cases, *hidden):
+    for number, one in enumerate((*cases, *hidden)):
+        if number == len(cases):
+            callers.close()
+            before = clock.seconds()
+            yield None
+            clock = FairClock()
         is_hidden = isinstance(one, HiddenCase)
         case, title = (one.case, one.title) if is_hidden else (one, one.name)
         counts = is_hidden and one.closed
-        begun = clock.seconds()
+        begun = before + clock.seconds()
         if not stopped and begun > PART_SECONDS:
             stopped = "The part took too long."
         if stopped:
@@ -264,7 +284,7 @@ def _part(
             caller = callers.of(case, is_hidden)
             # outputs that hold no NaN beforehand: a kernel that waits for NaN gives itself away
             verdict = _judged(case, caller, seed_of(workshop.salt, f"{task} {title}"), bare=counts)
-            stopped = _stopped_by(verdict, clock.seconds() - begun)
+            stopped = _stopped_by(verdict, before + clock.seconds() - begun)
             if counts and verdict.ok:
                 most = max(share(caller.more), kernel.get("share", 0))
                 kernel = {name: caller.more[name] + kernel.get(name, 0) for name in COUNTS} | {"share": most}
@@ -278,7 +298,7 @@ def _part(
         why = f"It stands on the kernels of {missing[0]}, which earned nothing or were not seen at work."
     why = why if earned else ""
     shown[f"{task} {part}"] = bool(earned) and not why
-    return PartOutcome(part, 0.0 if why else round(earned, 6), round(possible, 6), why, kernel, outcomes)
+    yield PartOutcome(part, 0.0 if why else round(earned, 6), round(possible, 6), why, kernel, outcomes)
 
 
 MOST_ALLOCATED = 1 << 16  # bytes, where the handout forbids a workspace

@@ -8,12 +8,15 @@ counts where only one task has a file of that name. It is read in a process with
 from __future__ import annotations
 
 import functools
+import lzma
 import os
+import re
 import stat
 import subprocess
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,6 +33,8 @@ MOST_NAME, MOST_NOTE = 100, 400  # characters of a submission's name, of a note
 GIT_SECONDS = 120
 MISSING = "The file is missing."
 LINK = "This is a link; a submission holds the file itself."
+NO_FILE = "This is no regular file; a submission holds the file itself."
+BROKEN = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError)
 
 
 @dataclass(frozen=True)
@@ -90,19 +95,27 @@ def parsed_as_json(source: str, graded: Sequence[str] | None) -> dict:
 
 
 def parsed(source: str, graded: Sequence[str] | None = None) -> Submission:
-    """As read_submission, but in this process; raises also what zipfile, tarfile and their decompressors raise."""
+    """As read_submission, but in this process."""
+    try:
+        return _read(source, graded or tasks())
+    except BROKEN as error:
+        raise NoSubmission(f"the archive is damaged, pack it again: {error}") from None
+
+
+def _read(source: str, graded: Sequence[str]) -> Submission:
     entries: dict[str, _Entry] = {}
     twice, size = set(), 0
-    for number, entry in enumerate(_entries(source)):
+    meant = (one for one in _entries(source) if _is_wanted(one.path) or _plain(one.path) in _wanted_names())
+    for number, entry in enumerate(meant):
         if number >= MOST_ENTRIES:
-            raise NoSubmission(f"more than {MOST_ENTRIES:,} files")
+            raise NoSubmission(f"more than {MOST_ENTRIES:,} files of the names that the tasks ask for")
         size += len(entry.data)
         if size > MOST_KEPT:
             raise NoSubmission(f"its files of the names that the tasks ask for have more than {MOST_KEPT:,} bytes")
         if entries.get(entry.path, entry).data != entry.data:
             twice.add(entry.path)
         entries[entry.path] = entry  # the last one counts, as where an archive is unpacked
-    return _chosen(name_of(source), entries, graded or tasks(), twice)
+    return _chosen(name_of(source), entries, graded, twice)
 
 
 @dataclass(frozen=True)
@@ -134,7 +147,9 @@ def _chosen(name: str, entries: dict[str, _Entry], graded: Sequence[str], twice:
         else:
             path, equal = others[0] if others else "", others
         if not path:
-            problems[one] = MISSING
+            alike = [other for other in sorted(entries) if _plain(other) == alone and _may_belong(other, task)]
+            said = "".join(f" {other} is not graded: its path must be {one}." for other in alike[:1])
+            problems[one] = f"{MISSING}{said}"[:MOST_NOTE]
             continue
         data = entries[path].data
         if unlike := [other for other in equal if entries[other].data != data]:
@@ -150,6 +165,17 @@ def _chosen(name: str, entries: dict[str, _Entry], graded: Sequence[str], twice:
         if unlike := [other for other in others if entries[other].data != data]:
             notes.append(f"{path} was graded, and not the other copy, {unlike[0]}.")
     return Submission(name, files, problems, [note[:MOST_NOTE] for note in notes])
+
+
+def _plain(path: str) -> str:
+    """The file's name in small letters and without what a copy's has: "attention.py" of "Attention (1).py"."""
+    name = PurePosixPath(path).name.lower()[-MOST_NAME:]
+    return re.sub(r"[\W_]*(copy)?[\W_]*\d{0,3}[\W_]*(?=\.\w+$)", "", name)
+
+
+def _may_belong(path: str, task: str) -> bool:
+    folder = PurePosixPath(path).parent.name.lower()
+    return folder == task or folder not in tasks()
 
 
 def _text(data: bytes | str) -> tuple[str, str]:
@@ -180,7 +206,7 @@ def _entries(source: str) -> Iterator[_Entry]:
         if tarfile.is_tarfile(path):
             return _in_tar(path)
         raise NoSubmission("neither a folder nor a zip, tar or git bundle")
-    if "://" in source or source.startswith("git@"):
+    if is_address(source):
         return _cloned(source)
     raise NoSubmission("no such file or folder")
 
@@ -210,7 +236,7 @@ def _read_regular(folder: Path, path: Path) -> bytes | str:
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            return "This is no regular file."
+            return NO_FILE
         with os.fdopen(file, "rb", closefd=False) as opened:
             return opened.read(MOST_BYTES + 1)
     finally:
@@ -225,9 +251,11 @@ def _in_zip(path: Path) -> Iterator[_Entry]:
             if name.endswith("/"):
                 continue
             if stat.S_IFMT(kind) not in (0, stat.S_IFREG):
-                yield _Entry(name, LINK)
+                yield _Entry(name, LINK if stat.S_ISLNK(kind) else NO_FILE)
             elif not _is_wanted(name):
                 yield _Entry(name, b"")
+            elif info.flag_bits & 1:
+                raise NoSubmission("the zip is encrypted; make one without a password")
             else:
                 with archive.open(info) as opened:
                     yield _Entry(name, opened.read(MOST_BYTES + 1))
@@ -244,7 +272,7 @@ def _in_tar(path: Path) -> Iterator[_Entry]:
             if info.isdir():
                 continue
             if not info.isreg():
-                yield _Entry(name, LINK)
+                yield _Entry(name, LINK if info.issym() or info.islnk() else NO_FILE)
             elif not _is_wanted(name):
                 yield _Entry(name, b"")
             else:
@@ -261,23 +289,42 @@ def _in_bare(folder: Path) -> Iterator[_Entry]:
 
 
 def _cloned(address: str) -> Iterator[_Entry]:
-    """What HEAD holds, read out of a clone of our own: nothing of the repository's configuration counts."""
+    """What HEAD holds, or the only branch of a bundle without it, read out of a clone of our own: nothing of the
+    repository's configuration counts."""
     with tempfile.TemporaryDirectory() as folder:
-        _git(["clone", "--quiet", "--bare", "--depth=1", "--no-local", "--", address, f"{folder}/clone"])
-        listed = _git(["--git-dir", f"{folder}/clone", "ls-tree", "-r", "-z", "--long", "HEAD"])
+        branches = ["--no-single-branch"] if address.endswith(".bundle") else []
+        _git(["clone", "--quiet", "--bare", "--depth=1", "--no-local", *branches, "--", address, f"{folder}/clone"])
+        listed = _git(["--git-dir", f"{folder}/clone", "ls-tree", "-r", "-z", "--long", _head(f"{folder}/clone")])
         for line in listed.decode(errors="replace").split("\0"):
             if not line:
                 continue
             about, path = line.split("\t", 1)
             mode, _, key, size = about.split()
             if not mode.startswith("100"):
-                yield _Entry(path, LINK)
+                yield _Entry(path, LINK if mode == "120000" else NO_FILE)
             elif not _is_wanted(path):
                 yield _Entry(path, b"")
             elif int(size) > MOST_BYTES:
                 yield _Entry(path, f"The file has more than {MOST_BYTES:,} bytes.")
             else:
                 yield _Entry(path, _git(["--git-dir", f"{folder}/clone", "cat-file", "blob", key]))
+
+
+def _head(clone: str) -> str:
+    try:
+        return _git(["--git-dir", clone, "rev-parse", "--quiet", "--verify", "HEAD^{commit}"]).decode().strip()
+    except NoSubmission:
+        named = _git(["--git-dir", clone, "for-each-ref", "--format=%(refname)", "refs/heads"]).decode().split()
+        if len(named) == 1:
+            return named[0]
+        raise NoSubmission(
+            f"it has {len(named)} branches and doesn't say which one counts: git bundle create NAME.bundle HEAD"
+        ) from None
+
+
+def is_address(source: str) -> bool:
+    """Whether it is one of a repository, and no path."""
+    return "://" in source or source.startswith("git@")
 
 
 def _git(arguments: list[str]) -> bytes:

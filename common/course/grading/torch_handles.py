@@ -214,6 +214,10 @@ class Modes(contextlib.ContextDecorator, contextlib.nullcontext):
     """torch.no_grad and its like: there are no gradients."""
 
 
+# They change no number here.
+SETTINGS = "manual_seed set_printoptions set_num_threads set_float32_matmul_precision use_deterministic_algorithms"
+
+
 class Module:
     """nn.Module, as far as a layer that computes needs it."""
 
@@ -270,7 +274,7 @@ class Functions(ModuleType):
         return partial(ask, self.space, name)
 
 
-def modules() -> dict[str, ModuleType]:
+def modules(version: str) -> dict[str, ModuleType]:
     """What `import torch` and its like find."""
     made = {name: Functions(name) for name in ("torch", "torch.nn.functional")} | {"torch.nn": ModuleType("torch.nn")}
     functional, nn, whole = made["torch.nn.functional"], made["torch.nn"], made["torch"]
@@ -280,20 +284,24 @@ def modules() -> dict[str, ModuleType]:
     )
     also = {name: dtypes[kind] for name, kind in ALSO.items()}
     vars(whole).update(nn=nn, Tensor=Tensor, Size=Size, dtype=dtype, device=device, **{**dtypes, **also})
-    vars(whole).update(inf=math.inf, nan=math.nan, pi=math.pi, e=math.e, is_tensor=lambda x: isinstance(x, Tensor))
-    vars(whole).update(dict.fromkeys(("no_grad", "inference_mode", "enable_grad"), Modes))
+    vars(whole).update(
+        __version__=version, inf=math.inf, nan=math.nan, pi=math.pi, e=math.e, is_tensor=lambda x: isinstance(x, Tensor)
+    )
+    vars(whole).update(dict.fromkeys(("no_grad", "inference_mode", "enable_grad", "set_grad_enabled"), Modes))
+    vars(whole).update(dict.fromkeys(SETTINGS.split(), lambda *_, **__: None))
+    whole.cuda = SimpleNamespace(is_available=lambda: False)
     return made
 
 
 # ---- what the worker asks for
 
 
-def main(root: str, task: str, name: str, file: str) -> None:
+def main(root: str, task: str, name: str, file: str, version: str) -> None:
     """Imports taskN/<name>.py, then calls what the worker names, until it is gone."""
     global connection, torch
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # with the worker
     connection = Connection(int(file))
-    sys.modules.update(made := modules())
+    sys.modules.update(made := modules(version))
     torch = made["torch"]
     from common.course.grading.system_calls import limit
     from common.testing.python_side import naming_the_line

@@ -77,7 +77,7 @@ def test_canvas_gets_its_own_columns(tmp_path: Path) -> None:
     "name, text, words",
     [
         ("adjustments.csv", "submission,points\nann,many\n", "row 2: points is 'many'"),
-        ("adjustments.csv", "submission,late_days\nann,-1\n", "row 2: late_days is '-1'"),
+        ("adjustments.csv", "submission,late_days\nann,-1\n", "late_days is '-1'; it must be a number, 0 or more"),
         ("adjustments.csv", "name,points\nann,1\n", "no column 'submission'"),
         ("class.json", '{"late": 1}', "late"),
         ("class.json", '{"late_penalty": 200}', "a percentage"),

@@ -168,3 +168,18 @@ def f(x):
 """
     with pytest.raises(CallFailed, match="500 numbers"):
         module(tmp_path, text).f(torch.ones(30, 30))
+
+
+def test_settings_that_change_no_number_do_no_harm(tmp_path: Path) -> None:
+    text = (
+        "import torch\ntorch.manual_seed(0)\ntorch.set_printoptions(precision=3)\ntorch.set_grad_enabled(False)\n"
+        "device = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
+        "def f(x):\n    return (x + int(torch.__version__.split('.')[0])).to(device)\n"
+    )
+    x = torch.ones(2)
+    assert torch.equal(module(tmp_path, text).f(x), x + int(torch.__version__.split(".")[0]))
+
+
+def test_what_is_no_tensor_is_called_an_object(tmp_path: Path) -> None:
+    with pytest.raises(CallFailed, match="not object"):
+        module(tmp_path, HEAD + "return torch.exp(object())").f(torch.ones(1), torch.ones(1))

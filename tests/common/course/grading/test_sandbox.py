@@ -146,7 +146,7 @@ def test_a_checkout_that_others_can_read_is_told(monkeypatch, capsys, tmp_path, 
     monkeypatch.setattr(grade, "choose_kind", lambda *_: "user")
     monkeypatch.setattr(grade, "closed_to_others", lambda _: closed)
     monkeypatch.setattr(grade, "salt_in", enough)
-    assert course.main(["grade", "somebody", "--out", str(tmp_path / "out")]) == grade.NOTHING
+    assert course.main(["grade", str(tmp_path), "--out", str(tmp_path / "out")]) == grade.NOTHING
     said = capsys.readouterr().out
     assert "run as another user" in said and "enough" in said
     assert ("`chmod -R go-rwx" in said) == (closed is None)

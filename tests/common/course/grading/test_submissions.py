@@ -126,8 +126,9 @@ def test_a_link_in_an_archive_is_not_taken(tmp_path: Path) -> None:
 
 def test_what_is_too_large_or_no_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(submissions, "MOST_ENTRIES", 3)
-    with pytest.raises(NoSubmission, match="more than 3 files"):
-        parsed(str(zipped(tmp_path, {f"{i}.txt": b"" for i in range(5)})))
+    with pytest.raises(NoSubmission, match="more than 3 files of the names"):
+        parsed(str(zipped(tmp_path, {f"{i}/{NAME}": b"" for i in range(5)})))
+    assert parsed(str(zipped(tmp_path, {f"{i}.txt": b"" for i in range(5)}))).files == {}
     monkeypatch.setattr(submissions, "MOST_UNPACKED", 1000)
     with pytest.raises(NoSubmission, match="unpacked it has more than 1,000 bytes"):
         parsed(str(tarred(tmp_path, {"video": bytes(2000)})))
@@ -156,7 +157,7 @@ def test_it_is_read_in_a_process_that_has_limits(tmp_path: Path) -> None:
     damaged = bytearray(zipped(tmp_path, {NAME: TEXT.encode() * 99}).read_bytes())
     damaged[80] ^= 1
     (tmp_path / "damaged.zip").write_bytes(damaged)
-    with pytest.raises(NoSubmission, match=r"^BadZipFile: Bad CRC-32"):
+    with pytest.raises(NoSubmission, match=r"^the archive is damaged, pack it again: Bad CRC-32"):
         read_submission(str(tmp_path / "damaged.zip"))
 
 
@@ -197,6 +198,45 @@ def test_a_repository_whose_objects_are_elsewhere_is_refused(tmp_path: Path) -> 
     subprocess.run(["git", "clone", "-q", "--bare", "--shared", tmp_path / "work", tmp_path / "b.git"], check=True)
     with pytest.raises(NoSubmission, match="outside of it, by objects/info/alternates"):
         parsed(str(tmp_path / "b.git"))
+
+
+@pytest.mark.parametrize(("given", "right"), [(["main"], True), (["main", "work"], False), (["HEAD", "work"], True)])
+def test_a_bundle_without_head_has_one_branch(tmp_path: Path, given: list[str], right: bool) -> None:
+    committed(tmp_path, {NAME: TEXT.encode()})
+    git = ["git", "-C", str(tmp_path / "work")]
+    for command in (["branch", "-M", "main"], ["branch", "work"], ["bundle", "create", "../two.bundle", *given]):
+        subprocess.run([*git, *command], check=True, capture_output=True)
+    if right:
+        assert parsed(str(tmp_path / "two.bundle")).files == {NAME: TEXT}
+        return
+    with pytest.raises(NoSubmission, match="2 branches and doesn't say which one counts"):
+        parsed(str(tmp_path / "two.bundle"))
+
+
+@pytest.mark.parametrize(
+    "path", ["Task2/Attention_kernel.cu", "task2/attention_kernel (1).cu", "attention_kernel-1.cu"]
+)
+def test_a_name_that_is_almost_right_is_named(tmp_path: Path, path: str) -> None:
+    problem = parsed(str(in_folder(tmp_path, {path: TEXT.encode()}))).problems[NAME]
+    assert problem == f"The file is missing. {path} is not graded: its path must be {NAME}."
+
+
+def test_what_is_no_file_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "work" / "task2").mkdir(parents=True)
+    os.mkfifo(tmp_path / "work" / NAME)
+    with tarfile.open(tmp_path / "one.tar", "w") as archive:
+        archive.add(tmp_path / "work", "")
+    for source in ("work", "one.tar"):
+        assert "no regular file" in parsed(str(tmp_path / source)).problems[NAME]
+
+
+def test_an_encrypted_zip_is_called_so(tmp_path: Path) -> None:
+    data = bytearray(zipped(tmp_path, {NAME: TEXT.encode()}).read_bytes())
+    data[6] |= 1
+    data[data.index(b"PK\1\2") + 8] |= 1
+    (tmp_path / "one.zip").write_bytes(data)
+    with pytest.raises(NoSubmission, match="the zip is encrypted"):
+        parsed(str(tmp_path / "one.zip"))
 
 
 def test_names_are_safe_for_folders() -> None:
