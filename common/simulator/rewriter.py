@@ -415,7 +415,7 @@ class _File:
             end = closed(self.code, match.end())
             empty = re.compile(r"\s*(?:;|\{\s*\})").match(self.code, end) if end > 0 else None
             if empty and not self._ends_a_do(match.start()):
-                braces = "{ ::simulator::yield(); }"
+                braces = "{ ::simulator::spin(); }"
                 self.edits.append((end, empty.end(), self.newlines(end, empty.end()) + braces))
 
     def _ends_a_do(self, position: int) -> bool:
