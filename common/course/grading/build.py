@@ -55,6 +55,10 @@ ARCH = "sm_89"  # the simulator's __CUDA_ARCH__
 COUNTER = "__sanitizer_cov_trace_pc"  # see common/simulator/runtime/work.cpp
 ASTRAY = 2**32 - 1  # the same
 CODE = "theirs"  # the section of a library that has all of the student's code
+CALLS_BY_ADDRESS = (
+    " kernel calls a function through an address, which can't be graded: call it by its name, or pass it as a template "
+    "argument (template <typename F> and an F, for a functor or a lambda)."
+)
 BY_ADDRESS = ".callprototype"  # in PTX: a call of a function whose name isn't known
 # Functions of the C library that store: in a student's file common/simulator/runtime/stores.cpp has others
 STORING = ("memcpy", "memmove", "memset", "modf", "modff", "frexp", "frexpf", "remquo", "remquof", "sincos", "sincosf")
@@ -235,7 +239,8 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
         if own in known and (far and far[1] not in _functions_of_gpus()):
             raise BuildError(f"A kernel calls {_readable([far[1]])[0]}, which is no function of a GPU.")
         if own in known & counted and "*" in operands:
-            raise BuildError("A kernel calls a function through an address, which can't be graded.")
+            places = [one for one in _lines(path, [hex(text.address + start)]) if ":" in one]
+            raise BuildError(f"{places[0] + ': a' if places else 'A'}{CALLS_BY_ADDRESS}")
     for at, following in zip(places, [*places[1:], last], strict=True):
         end = min(following, ends[min(bisect_right(ends, at), len(ends) - 1)])
         size = max(1, sums[bisect_left(starts, end)] - sums[bisect_left(starts, at)])
@@ -310,14 +315,16 @@ def _checked(
 def _lines_at(request: BuildRequest, addresses: Sequence[str]) -> dict:
     """{"lines": ["task3/online_softmax.cu:57 in row_max(...)", ...]}: the student's, the innermost first."""
     (plan,) = plans_of(request)
+    return {"lines": _lines(plan.library, [*filter(re.compile("0x[0-9a-f]+").fullmatch, addresses)])}
+
+
+def _lines(library: Path, addresses: Sequence[str]) -> list[str]:
     found = []
-    for line in _run(
-        ["addr2line", "-Cfpie", plan.library, *filter(re.compile("0x[0-9a-f]+").fullmatch, addresses)]
-    ).splitlines():
+    for line in _run(["addr2line", "-Cfpie", library, *addresses]).splitlines():
         function, _, place = line.strip().removeprefix("(inlined by) ").rpartition(" at ")
         if not any(word in line for word in ("??", "/simulator/include/", "/simulator/runtime/", "::_FUN(")):
             found.append(f"{place.removeprefix(f'{ROOT}/')} in {function}")
-    return {"lines": found[:6]}
+    return found[:6]
 
 
 def _found(wanted: Counter[str], symbols: Sequence[Symbol]) -> list[Symbol]:
@@ -409,7 +416,7 @@ def _as_nvcc_sees(
         _run([nvcc.path, "-ptx", *flags, f"-diag-error={UNKNOWN_ATTRIBUTE}", *include, source, "-o", ptx])
         assembly = ptx.read_text(errors="replace")
         if BY_ADDRESS in assembly:
-            raise BuildError(f"{source.name}: a kernel calls a function through an address, which can't be graded.")
+            raise BuildError(f"{source.name}: a{CALLS_BY_ADDRESS}")
         _run([nvcc.path.with_name("ptxas"), f"-arch={ARCH}", ptx, "-o", cubin := ptx.with_suffix(".cubin")])
         registers = {one.name: one.info >> 24 for one in Elf(cubin.read_bytes()).sections}
         mangled = [one.removeprefix(ENTRY) for one in registers if one.startswith(ENTRY)]
