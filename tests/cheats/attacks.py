@@ -1402,7 +1402,9 @@ LEFT_OUT = [
     ),
     in_solution(
         "threads that wait for plain variables", "task2", "attention_kernel.cu",
-        ("    partial[threadIdx.x] = sum;\n", "    __shared__ int done[ROW_THREADS];\n    const int me = threadIdx.x, ready = 77777 + blockIdx.x;\n    partial[me] = sum;\n"),
+        ("    partial[threadIdx.x] = sum;\n",
+         "    __shared__ int done[ROW_THREADS];\n    const int me = threadIdx.x, ready = 77777 + blockIdx.x;\n"
+         "    partial[me] = sum;\n"),
         (TREE, "    for (int active = ROW_THREADS / 2; active > 0 && me < active; active /= 2) {\n"
          "        while (done[me + active] != ready);\n        partial[me] += partial[me + active];\n    }\n"
          "    done[me] = ready;\n"),

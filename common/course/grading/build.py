@@ -422,7 +422,9 @@ def _as_nvcc_sees(
         mangled = [one.removeprefix(ENTRY) for one in registers if one.startswith(ENTRY)]
         bounds = {name: math.prod(int(one or 1) for one in sizes) for name, *sizes in _BOUNDS.findall(assembly)}
         for name, one in zip(names := _readable(mangled), mangled, strict=True):
-            limits[name] = bounds.get(one, MOST_THREADS), registers.get(f".text.{one}", 0)
+            threads, needed = bounds.get(one, MOST_THREADS), registers.get(f".text.{one}", 0)
+            most, least = limits.get(name, (0, needed))  # of two files' static kernels the more generous
+            limits[name] = max(most, threads), min(least, needed)
         entries.update(names)
         variables.update(_readable(_VARIABLE.findall(assembly)))
         ours = [toolchain.host_compiler(), "-E", "-fdirectives-only", "-xc++", NAMES, *host_flags]

@@ -13,7 +13,7 @@ LOCAL = 0  # a binding
 
 @dataclass(frozen=True)
 class Section:
-    """A section's name, type and flags, where it will be, what is in it, and what else depends on the type (sh_info)."""
+    """A section's name, type and flags, where it will be, and what is in it; `info` depends on the type."""
 
     name: str
     type: int

@@ -370,8 +370,6 @@ static void* watchdog_main(void*) {
 
 // ---- the launch
 
-constexpr unsigned MOST_REGISTERS = 64 << 10;  // of a block
-
 // The codes are those of CUDA 13; earlier versions gave cudaErrorInvalidConfiguration for impossible shapes.
 static cudaError_t refusal(dim3 grid, dim3 block, size_t dynamic_bytes, const KernelState& state) {
     const uint64_t threads =
@@ -406,7 +404,8 @@ static void say_refused(const Kernel& kernel, dim3 grid, dim3 block, size_t dyna
         snprintf(why, sizeof why, "its __launch_bounds__ allow %u threads in a block", state.most_threads);
     else if (state.registers_of_block(threads) > MOST_REGISTERS)
         snprintf(why, sizeof why, "each thread needs %u registers, and a block has %u: launch fewer threads, or declare "
-                 "__launch_bounds__(%u)", state.registers, MOST_REGISTERS, static_cast<unsigned>(threads));
+                 "__launch_bounds__(%u)",
+                 state.registers, MOST_REGISTERS, static_cast<unsigned>(threads));
     else
         snprintf(why, sizeof why, "static and dynamic shared memory are %zu bytes; without cudaFuncSetAttribute %zu are allowed, with it %zu",
                  dynamic_bytes + state.static_bytes, DEFAULT_SHARED_LIMIT, OPTIN_SHARED_LIMIT);

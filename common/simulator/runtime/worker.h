@@ -224,6 +224,7 @@ void hint(const char* text);  // on stderr, in a program of its own: what an err
 bool is_own_variable(const void* address);
 
 // host_api.cpp
+constexpr unsigned MOST_REGISTERS = 64 << 10;  // of a block
 struct KernelState {
     size_t dynamic_limit = DEFAULT_SHARED_LIMIT;  // set by cudaFuncSetAttribute
     size_t static_bytes = 0;                      // as far as seen

@@ -266,8 +266,8 @@ bool map_memory() {
     _exit(0);  // skip the library's exit handlers
 }
 
-// What the grader says first of the library: how many kernels, variables and basic blocks it has, and where; of a kernel
-// also its limits, see simulator_prepare_apart().
+// What the grader says first of the library: how many kernels, variables and basic blocks it has, and where; of kernels
+// also their limits, see simulator_prepare_apart().
 std::vector<uint64_t> table_from(int device, uint64_t (&counts)[3], uint64_t base) {
     if (recv(device, counts, sizeof counts, MSG_WAITALL) != sizeof counts) _exit(1);
     for (uint64_t count : counts)

@@ -125,8 +125,8 @@ unsigned barrier(bool predicate, const char* operation, Position position);
 void collective(unsigned mask, void* arguments, Combine combine, const char* operation, Position position);
 // Lets the other threads of the block run first.
 void yield();
-// The same in `while (flag == 0);`. The compiler may take what it has read of plain variables for unchanged, as nvcc may:
-// "pure" is a function that writes to no memory. What is volatile or atomic is read again.
+// The same in `while (flag == 0);`. The compiler may take plain variables that it has read for unchanged, as nvcc may:
+// a "pure" function writes to no memory. What is volatile or atomic is read again.
 [[gnu::pure]] unsigned let_others_run(unsigned);
 SIMULATOR_INLINE void spin() {
     unsigned any;
