@@ -98,6 +98,8 @@ if not _CLANG:
     _PARAMETERS = {"instrument-reads": 0, "instrument-allocas": 0, "globals": 0, "stack": 0}
     COUNTED_FLAGS += ["-fno-gnu-unique", "-fsanitize=kernel-address", "-U__SANITIZE_ADDRESS__"]
     COUNTED_FLAGS += ["--param=asan-instrumentation-with-call-threshold=0"]
+    # A function that is called with a function's address gets a copy that calls this one by its name, as nvcc has it
+    COUNTED_FLAGS += ["-fipa-cp-clone", "--param=ipa-cp-eval-threshold=1"]
     COUNTED_FLAGS += [f"--param=asan-{name}={value}" for name, value in _PARAMETERS.items()]
 if _CLANG:  # it would leave out the read of `x += 1`
     CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1", "-mllvm", "-tsan-distinguish-volatile=1"]
@@ -415,7 +417,7 @@ class _File:
             end = closed(self.code, match.end())
             empty = re.compile(r"\s*(?:;|\{\s*\})").match(self.code, end) if end > 0 else None
             if empty and not self._ends_a_do(match.start()):
-                braces = "{ ::simulator::yield(); }"
+                braces = "{ ::simulator::spin(); }"
                 self.edits.append((end, empty.end(), self.newlines(end, empty.end()) + braces))
 
     def _ends_a_do(self, position: int) -> bool:

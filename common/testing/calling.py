@@ -34,7 +34,7 @@ from common.testing.watching import Watched
 MOST_WORDS = 4000  # characters of an error that are kept
 GUARD = 4096  # elements of NaN before and after every input
 OUTSIDE = -7.0  # in place of such a NaN, where it is to be told from another one
-REFUSED = re.compile(r"kernel launch: invalid (?:configuration )?argument$")
+REFUSED = re.compile(r"kernel launch: (?:invalid (?:configuration )?argument|too many resources requested for launch)$")
 CAN_BE_REFUSED = (
     "a GPU rejects a grid of 0 blocks, a block of 0 or over 1024 threads, over 65,535 blocks along y or z, "
     "and no more shared memory than it has"

@@ -1424,6 +1424,14 @@ TREE = """    __syncthreads();
         __syncthreads();
     }
 """
+REGISTERS = """    float held[128] = {};
+    for (int start = 0; start < cols; start += 128 * ROW_THREADS)
+#pragma unroll
+        for (int i = 0; i < 128; ++i)
+            if (start + i * ROW_THREADS + threadIdx.x < cols) held[i] += row_x[start + i * ROW_THREADS + threadIdx.x];
+#pragma unroll
+    for (int i = 0; i < 128; ++i) sum += held[i];
+"""
 LEFT_OUT = [
     in_solution(
         "no barrier: the last thread adds up what all wrote", "task2", "attention_kernel.cu",
@@ -1466,6 +1474,44 @@ LEFT_OUT = [
         "launches on a stream of its own", "task2", "attention_kernel.cu",
         ("    row_sum_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>",
          "    cudaStreamCreate(&stream);\n    row_sum_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>"),
+        nothing_for="row-sums", keeps="gemm",
+    ),
+    in_solution(
+        "more threads than __launch_bounds__ allows", "task2", "attention_kernel.cu",
+        ("__launch_bounds__(ROW_THREADS) row_sum_kernel", "__launch_bounds__(32) row_sum_kernel"),
+        nothing_for="row-sums", keeps="gemm",
+    ),
+    in_solution(
+        "more registers than a block has", "task2", "attention_kernel.cu",
+        ("__launch_bounds__(ROW_THREADS) row_sum_kernel", "row_sum_kernel"),
+        ("constexpr int ROW_THREADS = 256;", "constexpr int ROW_THREADS = 1024;"),
+        ("    for (int i = threadIdx.x; i < cols; i += ROW_THREADS) sum += row_x[i];\n", REGISTERS),
+        nothing_for="row-sums", keeps="gemm",
+    ),
+    in_solution(
+        "shared memory that was never declared", "task2", "attention_kernel.cu",
+        ("    __shared__ float partial[ROW_THREADS];  // one array for the whole block\n",
+         "    __shared__ float room[1];\n    float* partial = room + 20000 + (cols < 0);\n"),
+        nothing_for="row-sums", keeps="gemm",
+    ),
+    in_solution(
+        "a kernel reads an array of the host", "task2", "attention_kernel.cu",
+        ("row_sum_kernel(const float* x, float* sums, int cols) {",
+         "row_sum_kernel(const float* x, float* sums, int cols, const float* factors) {"),
+        ("sum += row_x[i];", "sum += row_x[i] * factors[i % 8];"),
+        ("void row_sum(", "static const float FACTORS[8] = {1, 1, 1, 1, 1, 1, 1, 1};\nvoid row_sum("),
+        ("row_sum_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>(x, sums, cols);",
+         "row_sum_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>(x, sums, cols, FACTORS);"),
+        nothing_for="row-sums", keeps="gemm",
+    ),
+    in_solution(
+        "threads that wait for plain variables", "task2", "attention_kernel.cu",
+        ("    partial[threadIdx.x] = sum;\n",
+         "    __shared__ int done[ROW_THREADS];\n    const int me = threadIdx.x, ready = 77777 + blockIdx.x;\n"
+         "    partial[me] = sum;\n"),
+        (TREE, "    for (int active = ROW_THREADS / 2; active > 0 && me < active; active /= 2) {\n"
+         "        while (done[me + active] != ready);\n        partial[me] += partial[me + active];\n    }\n"
+         "    done[me] = ready;\n"),
         nothing_for="row-sums", keeps="gemm",
     ),
     in_solution(

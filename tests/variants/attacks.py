@@ -62,6 +62,25 @@ def begun() -> Attack:
     return Attack("task2: gaps 1 and 2 alone", writes(files), (), ("row-sums",), "task2")
 
 
+def by_pointer() -> Attack:
+    """A reduction that gets its operator as a pointer to a function, which nvcc turns into code without a call."""
+    ((name, text),) = solution("task2").items()
+    for old, new in (
+        ("template <typename Combine>\n__device__ __forceinline__ void block_reduce", "__device__ void block_reduce"),
+        ("float* partial, Combine combine)", "float* partial, float (*combine)(float, float))"),
+        ("block_reduce(partial, Max());", "block_reduce(partial, larger);"),
+        ("block_reduce(partial, Sum());", "block_reduce(partial, sum_of);"),
+        (
+            "struct Max {",
+            "__device__ float larger(float a, float b) { return fmaxf(a, b); }\n"
+            "__device__ float sum_of(float a, float b) { return a + b; }\nstruct Max {",
+        ),
+    ):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return Attack("task2: block_reduce by a function pointer", writes({name: text}), (), ("softmax", "gemm"), "task2")
+
+
 def in_python(task: str, part: str) -> list[Attack]:
     """The solution with its attention.py written another way."""
     found = []
@@ -76,6 +95,7 @@ ATTACKS = [
     Attack("task6: the solution", writes(everything()), (), whole("task6").all_for, "task6"),
     model(),
     begun(),
+    by_pointer(),
     *in_python("task1", "layer"),
     *in_python("task3", "algorithm"),
     *(variant(name) for folder in PARTS for name in variants_of(folder)),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import re
 import resource
@@ -54,6 +55,10 @@ ARCH = "sm_89"  # the simulator's __CUDA_ARCH__
 COUNTER = "__sanitizer_cov_trace_pc"  # see common/simulator/runtime/work.cpp
 ASTRAY = 2**32 - 1  # the same
 CODE = "theirs"  # the section of a library that has all of the student's code
+CALLS_BY_ADDRESS = (
+    " kernel calls a function through an address, which can't be graded: call it by its name, or pass it as a template "
+    "argument (template <typename F> and an F, for a functor or a lambda)."
+)
 BY_ADDRESS = ".callprototype"  # in PTX: a call of a function whose name isn't known
 # Functions of the C library that store: in a student's file common/simulator/runtime/stores.cpp has others
 STORING = ("memcpy", "memmove", "memset", "modf", "modff", "frexp", "frexpf", "remquo", "remquof", "sincos", "sincosf")
@@ -67,6 +72,9 @@ MOST_JOINED = 400  # lines of a directive
 SECRET = secrets.token_hex(8)  # in the names of what one step leaves: the next must not find out by __has_include
 UNKNOWN_ATTRIBUTE = 1097  # nvcc's number for it
 ENTRY = ".nv.constant0."  # begins the name of a section that a kernel has, and no other function
+MOST_THREADS = 1024  # of a block
+# __launch_bounds__ and __block_size__ in PTX
+_BOUNDS = re.compile(r"\.entry\s+([\w$]+)\s*\([^)]*\)[^{;]*?\.(?:maxntid|reqntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
 _VARIABLE = re.compile(
     r"^\s*(?:\.visible\s+|\.weak\s+|\.common\s+)*\.(?:global|const)\s[^;={]*?([\w$]+)(?:\[\d*\])*\s*[;=]", re.M
 )
@@ -170,7 +178,7 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
         jobs[:count] = _checked(plan, jobs[:count], texts)
         made = compile_objects(jobs)
         log = "\n".join(one.log for one in made)
-        entries, variables = _as_nvcc_sees(plan, [one for one in flags if not one.startswith("-I")], texts)
+        limits, entries, variables = _as_nvcc_sees(plan, [one for one in flags if not one.startswith("-I")], texts)
         library = _linked(plan, [one.path for one in made], linker_flags)
     except CompilerFailed as error:
         if _TOO_LONG.search(str(error)):
@@ -182,8 +190,10 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     symbols = [one for one in whole.symbols if one.section]
     kernels = _found(entries, [one for one in symbols if one.type == FUNCTION])
     known = _found(variables, [one for one in symbols if one.type == OBJECT])
-    places = {"kernels": [one.value for one in kernels], "variables": [(one.value, one.size) for one in known]}
-    places["blocks"] = _blocks(whole, library, places["kernels"])
+    names = _readable([one.name for one in kernels])
+    places = {"kernels": [(one.value, *limits[name]) for one, name in zip(kernels, names, strict=True)]}
+    places["variables"] = [(one.value, one.size) for one in known]
+    places["blocks"] = _blocks(whole, library, [one.value for one in kernels])
     return {"name": plan.name, "log": log[-MOST_LOG:], **places}, library.read_bytes()
 
 
@@ -229,7 +239,8 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
         if own in known and (far and far[1] not in _functions_of_gpus()):
             raise BuildError(f"A kernel calls {_readable([far[1]])[0]}, which is no function of a GPU.")
         if own in known & counted and "*" in operands:
-            raise BuildError("A kernel calls a function through an address, which can't be graded.")
+            places = [one for one in _lines(path, [hex(text.address + start)]) if ":" in one]
+            raise BuildError(f"{places[0] + ': a' if places else 'A'}{CALLS_BY_ADDRESS}")
     for at, following in zip(places, [*places[1:], last], strict=True):
         end = min(following, ends[min(bisect_right(ends, at), len(ends) - 1)])
         size = max(1, sums[bisect_left(starts, end)] - sums[bisect_left(starts, at)])
@@ -304,14 +315,16 @@ def _checked(
 def _lines_at(request: BuildRequest, addresses: Sequence[str]) -> dict:
     """{"lines": ["task3/online_softmax.cu:57 in row_max(...)", ...]}: the student's, the innermost first."""
     (plan,) = plans_of(request)
+    return {"lines": _lines(plan.library, [*filter(re.compile("0x[0-9a-f]+").fullmatch, addresses)])}
+
+
+def _lines(library: Path, addresses: Sequence[str]) -> list[str]:
     found = []
-    for line in _run(
-        ["addr2line", "-Cfpie", plan.library, *filter(re.compile("0x[0-9a-f]+").fullmatch, addresses)]
-    ).splitlines():
+    for line in _run(["addr2line", "-Cfpie", library, *addresses]).splitlines():
         function, _, place = line.strip().removeprefix("(inlined by) ").rpartition(" at ")
         if not any(word in line for word in ("??", "/simulator/include/", "/simulator/runtime/", "::_FUN(")):
             found.append(f"{place.removeprefix(f'{ROOT}/')} in {function}")
-    return {"lines": found[:6]}
+    return found[:6]
 
 
 def _found(wanted: Counter[str], symbols: Sequence[Symbol]) -> list[Symbol]:
@@ -373,8 +386,9 @@ def _look_at(elf: Elf, name: str) -> None:
 
 def _as_nvcc_sees(
     plan: Plan, host_flags: Sequence[str], texts: dict[Path, Counter[str]]
-) -> tuple[Counter[str], Counter[str]]:
-    """(the names of the kernels, of the variables on the device) that nvcc finds.
+) -> tuple[dict[str, tuple[int, int]], Counter[str], Counter[str]]:
+    """(limits, the names of the kernels, of the variables on the device) that nvcc finds. Limits are the threads that a
+    block of the kernel may have, and the registers that each of them needs.
 
     Args:
         host_flags: of the simulator's compiler; some define macros.
@@ -385,6 +399,7 @@ def _as_nvcc_sees(
         BuildError: nvcc compiles another text than the simulator.
     """
     nvcc = toolchain.nvcc_for_build()
+    limits: dict[str, tuple[int, int]] = {}
     entries: Counter[str] = Counter()
     variables: Counter[str] = Counter()
     flags = [
@@ -401,10 +416,16 @@ def _as_nvcc_sees(
         _run([nvcc.path, "-ptx", *flags, f"-diag-error={UNKNOWN_ATTRIBUTE}", *include, source, "-o", ptx])
         assembly = ptx.read_text(errors="replace")
         if BY_ADDRESS in assembly:
-            raise BuildError(f"{source.name}: a kernel calls a function through an address, which can't be graded.")
-        _run([nvcc.path.with_name("ptxas"), "-O0", f"-arch={ARCH}", ptx, "-o", cubin := ptx.with_suffix(".cubin")])
-        sections = [one.name for one in Elf(cubin.read_bytes()).sections]
-        entries.update(_readable([one.removeprefix(ENTRY) for one in sections if one.startswith(ENTRY)]))
+            raise BuildError(f"{source.name}: a{CALLS_BY_ADDRESS}")
+        _run([nvcc.path.with_name("ptxas"), f"-arch={ARCH}", ptx, "-o", cubin := ptx.with_suffix(".cubin")])
+        registers = {one.name: one.info >> 24 for one in Elf(cubin.read_bytes()).sections}
+        mangled = [one.removeprefix(ENTRY) for one in registers if one.startswith(ENTRY)]
+        bounds = {name: math.prod(int(one or 1) for one in sizes) for name, *sizes in _BOUNDS.findall(assembly)}
+        for name, one in zip(names := _readable(mangled), mangled, strict=True):
+            threads, needed = bounds.get(one, MOST_THREADS), registers.get(f".text.{one}", 0)
+            most, least = limits.get(name, (0, needed))  # of two files' static kernels the more generous
+            limits[name] = max(most, threads), min(least, needed)
+        entries.update(names)
         variables.update(_readable(_VARIABLE.findall(assembly)))
         ours = [toolchain.host_compiler(), "-E", "-fdirectives-only", "-xc++", NAMES, *host_flags]
         ours += ["-include", "simulator/nvcc_names.h", f"-I{ROOT}", f"-I{rewriter.INCLUDE_DIR}", source]
@@ -419,7 +440,7 @@ def _as_nvcc_sees(
         made = Counter(token for _, token in theirs if _is_text(token)) - written
         if missing := made - texts[source]:
             _refuse_difference(next(one for one in theirs if one[1] in missing))
-    return entries, variables
+    return limits, entries, variables
 
 
 def _compare(source: Path, theirs: str, ours: str) -> None:

@@ -13,13 +13,14 @@ LOCAL = 0  # a binding
 
 @dataclass(frozen=True)
 class Section:
-    """A section's name, type and flags, where it will be, and what is in it."""
+    """A section's name, type and flags, where it will be, and what is in it; `info` depends on the type."""
 
     name: str
     type: int
     flags: int
     address: int
     data: bytes
+    info: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Elf:
             table, count, names = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<2H", data, 60)
             heads = [struct.unpack_from("<IIQQQQIIQQ", data, table + 64 * i) for i in range(count)]
             self.sections = [
-                Section(self._text(heads[names][4] + head[0]), *head[1:4], data[head[4] : head[4] + head[5]])
+                Section(self._text(heads[names][4] + head[0]), *head[1:4], data[head[4] : head[4] + head[5]], head[7])
                 for head in heads
             ]
             self.symbols = []

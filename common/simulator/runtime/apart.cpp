@@ -79,6 +79,7 @@ struct Shared {
     size_t tensor_bytes = 0;
     std::vector<const void*> kernels;
     std::vector<AddressRange> variables;
+    const char* start = nullptr;  // of the library
 };
 Shared& shared() {
     static auto* all = new Shared;
@@ -117,6 +118,11 @@ bool is_device_alone() { return side == Side::device; }
 bool is_variable(const void* address, size_t bytes) {
     const auto& all = shared().variables;
     return std::any_of(all.begin(), all.end(), [&](const AddressRange& one) { return is_within(address, bytes, one.start, one.bytes); });
+}
+extern "C" __attribute__((visibility("hidden"))) const char _end[];  // of the library
+bool is_host_variable(const void* address) {  // one past the end of a device variable is none
+    const auto* at = static_cast<const char*>(address);
+    return side == Side::host && at >= shared().start && at < _end && !is_variable(address, 0);
 }
 bool is_device_address(const void* address) {
     const Shared& s = shared();
@@ -395,15 +401,19 @@ using namespace simulator;
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Before the fork: what both processes know. Kernels and variables (start, bytes, ...) are addresses; start is the
-// library's, blocks: see weigh_blocks.
+// Before the fork: what both processes know. Kernels (start, most threads of a block, registers of a thread, ...) and
+// variables (start, bytes, ...) are addresses; start is the library's, blocks: see weigh_blocks.
 __attribute__((used)) void simulator_prepare_apart(char* tensors, size_t bytes, const uint64_t* kernels, size_t kernel_count,
                                                    const uint64_t* variables, size_t variable_count, uint64_t start,
                                                    const uint64_t* blocks, size_t block_count) {
     if (side != Side::both) _exit(70);
     Shared& s = shared();
-    s.tensors = tensors, s.tensor_bytes = bytes;
-    for (size_t i = 0; i < kernel_count; ++i) s.kernels.push_back(reinterpret_cast<const void*>(kernels[i]));
+    s.tensors = tensors, s.tensor_bytes = bytes, s.start = reinterpret_cast<const char*>(start);
+    for (const uint64_t* one = kernels; one < kernels + 3 * kernel_count; one += 3) {
+        s.kernels.push_back(reinterpret_cast<const void*>(one[0]));
+        KernelState& state = kernel_state(s.kernels.back());
+        state.most_threads = static_cast<unsigned>(one[1]), state.registers = static_cast<unsigned>(one[2]);
+    }
     for (size_t i = 0; i < variable_count; ++i) s.variables.push_back({variables[2 * i], variables[2 * i + 1]});
     weigh_blocks(start, blocks, block_count);
     prepare_region();
@@ -457,6 +467,7 @@ bool is_host_alone() { return false; }
 bool is_device_alone() { return false; }
 bool is_variable(const void*, size_t) { return false; }
 bool is_device_address(const void*) { return false; }
+bool is_host_variable(const void*) { return false; }
 cudaError_t send_allocate(void**, size_t) { return cudaErrorNotSupported; }
 cudaError_t send_release(void*) { return cudaErrorNotSupported; }
 cudaError_t send_copy(void*, const void*, size_t) { return cudaErrorNotSupported; }

@@ -7,6 +7,7 @@ namespace simulator {
 bool is_host_alone();                        // whether this is such a host process
 bool is_device_alone();                      // whether this is the device's process
 bool is_device_address(const void* address);  // of its memory, as both processes know it
+bool is_host_variable(const void* address);   // in such a host process
 
 cudaError_t send_allocate(void** address, size_t bytes);
 cudaError_t send_release(void* address);

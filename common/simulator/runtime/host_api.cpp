@@ -2,6 +2,7 @@
 // kernel, and the properties of the simulated device (those of an H100, where they matter to a kernel).
 #include <stdio.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -196,8 +197,8 @@ cudaError_t get_attributes(cudaFuncAttributes* attributes, const void* kernel) {
     if (is_host_alone()) state.static_bytes = ask_static_bytes(kernel);
     *attributes = {};
     attributes->sharedSizeBytes = state.static_bytes;
-    attributes->maxThreadsPerBlock = 1024;
-    attributes->numRegs = 32;
+    attributes->maxThreadsPerBlock = static_cast<int>(state.most_threads);
+    attributes->numRegs = state.registers ? static_cast<int>(state.registers) : 32;
     attributes->ptxVersion = attributes->binaryVersion = 90;
     attributes->maxDynamicSharedSizeBytes = static_cast<int>(state.dynamic_limit);
     return cudaSuccess;
@@ -207,11 +208,14 @@ cudaError_t occupancy(int* blocks, const void* kernel, int block_size, size_t dy
     if (block_size < 1) return finished(cudaErrorInvalidValue);
     LaunchLock lock;
     *blocks = 0;
-    const size_t shared = kernel_state(kernel).static_bytes + dynamic_bytes + 1024;  // the system takes 1 KB
-    if (block_size > 1024 || shared > OPTIN_SHARED_LIMIT + 1024) return cudaSuccess;
+    const KernelState& state = kernel_state(kernel);
+    const size_t shared = state.static_bytes + dynamic_bytes + 1024;  // the system takes 1 KB
+    if (static_cast<unsigned>(block_size) > state.most_threads || shared > OPTIN_SHARED_LIMIT + 1024) return cudaSuccess;
     const int by_threads = 2048 / ((block_size + 31) / 32 * 32),
               by_shared = static_cast<int>((228 << 10) / shared);
     *blocks = by_threads < by_shared ? by_threads : by_shared;
+    if (const uint64_t registers = state.registers_of_block(static_cast<unsigned>(block_size)))
+        *blocks = std::min(*blocks, static_cast<int>(MOST_REGISTERS / registers));
     if (*blocks > 32) *blocks = 32;
     return cudaSuccess;
 }

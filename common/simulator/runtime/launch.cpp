@@ -446,8 +446,8 @@ static cudaError_t refusal(dim3 grid, dim3 block, size_t dynamic_bytes, const Ke
                           grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= 2147483647u &&  //
                           grid.y <= 65535 && grid.z <= 65535 &&                                  //
                           dynamic_bytes <= state.dynamic_limit && dynamic_bytes + state.static_bytes <= limit;
-    if (!possible) return cudaErrorInvalidValue;
-    return cudaSuccess;
+    if (!possible || threads > state.most_threads) return cudaErrorInvalidValue;
+    return state.registers_of_block(threads) > MOST_REGISTERS ? cudaErrorLaunchOutOfResources : cudaSuccess;
 }
 
 // Why the last launch that was refused was, in words: the error code says no more than "invalid argument".
@@ -466,6 +466,12 @@ static void say_refused(const Kernel& kernel, dim3 grid, dim3 block, size_t dyna
         snprintf(why, sizeof why, "a block has at most 64 threads along z");
     else if (grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535)
         snprintf(why, sizeof why, "a grid has at most 2^31 - 1 blocks along x, 65,535 along y and z");
+    else if (threads > state.most_threads)
+        snprintf(why, sizeof why, "its __launch_bounds__ allow %u threads in a block", state.most_threads);
+    else if (state.registers_of_block(threads) > MOST_REGISTERS)
+        snprintf(why, sizeof why, "each thread needs %u registers, and a block has %u: launch fewer threads, or declare "
+                 "__launch_bounds__(%u)",
+                 state.registers, MOST_REGISTERS, static_cast<unsigned>(threads));
     else
         snprintf(why, sizeof why, "static and dynamic shared memory are %zu bytes; without cudaFuncSetAttribute %zu are allowed, with it %zu",
                  dynamic_bytes + state.static_bytes, DEFAULT_SHARED_LIMIT, OPTIN_SHARED_LIMIT);

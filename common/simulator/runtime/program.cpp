@@ -13,6 +13,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "apart.h"
 #include "worker.h"
 #ifdef SIMULATOR_CHECKED
 #include "checker.h"
@@ -86,12 +87,14 @@ bool is_own_variable(const void* address) {
 }
 
 void check_kernel_argument(const void* pointer, int number, const char* kernel, Position at) {
-    if (!program || !pointer || kind_of(pointer) != MemoryKind::unknown || is_own_variable(pointer)) return;
+    const bool is_host = is_host_variable(pointer);
+    if (!is_host && (!program || !pointer || kind_of(pointer) != MemoryKind::unknown || is_own_variable(pointer))) return;
     char text[512];
     snprintf(text, sizeof text,
              "%s:%d: argument %d of %s is a pointer to host memory, which a kernel cannot use: pass memory of cudaMalloc, and "
-             "copy to it with cudaMemcpy",
-             at.file, at.line, number, kernel);
+             "copy to it with cudaMemcpy%s",
+             at.file, at.line, number, kernel,
+             is_host ? ", or let the kernel use a __constant__ or __device__ variable by its name" : "");
     throw std::runtime_error(text);
 }
 

@@ -24,12 +24,24 @@ void watch_stores(const void* start, size_t bytes) {
     stores_are_watched = true;
 }
 
+// Static variables, of which a block of a cluster may know more than the one that it writes to; dynamic memory, which may
+// begin earlier to be aligned, and what traps after it.
+SIMULATOR_INLINE static bool is_own_shared(const Worker& worker, const Worker& owner, uintptr_t at, size_t bytes) {
+    const auto arena = reinterpret_cast<uintptr_t>(owner.arena);
+    const size_t statics = worker.static_top > owner.static_top ? worker.static_top : owner.static_top;
+    const size_t dynamic = (owner.dynamic_bytes + 1023) & ~size_t{1023};
+    return Open{arena, statics}.holds(at, bytes) ||
+           Open{arena + SHARED_ARENA - dynamic, dynamic + STACK_BYTES}.holds(at, bytes);
+}
 __attribute__((noinline)) static void look_again(const Worker& worker, uintptr_t at, size_t bytes) {
     constexpr uintptr_t NULL_PAGES = 1 << 16;  // they trap, too
     const auto* address = reinterpret_cast<const char*>(at);
     const Worker* owner = owner_of_shared(address);
     if (!bytes || at < NULL_PAGES || is_variable(address, bytes)) return;
-    if (owner && bytes <= static_cast<size_t>(owner->arena + SHARED_ARENA + STACK_BYTES - address)) return;
+    if (owner && is_own_shared(worker, *owner, at, bytes)) return;
+    if (owner)
+        fail("a kernel writes to shared memory outside of its __shared__ variables: an index is out of bounds. The static "
+             "variables take %zu bytes, dynamic shared memory %zu", owner->static_top, owner->dynamic_bytes);
     const bool is_ours = at - reinterpret_cast<uintptr_t>(&worker) < STACK_BYTES;
     fail("a kernel writes to %p, which is in %s: neither global memory, nor the block's shared memory, nor a thread's own "
          "variables",
@@ -41,8 +53,7 @@ SIMULATOR_INLINE static bool is_own(const Worker& worker, uintptr_t at, size_t b
 }
 SIMULATOR_INLINE static bool is_global(uintptr_t at, size_t bytes) { return tensors.holds(at, bytes) || allocations.holds(at, bytes); }
 SIMULATOR_INLINE static void check_others(const Worker& worker, uintptr_t at, size_t bytes) {
-    const Open shared_memory = {reinterpret_cast<uintptr_t>(worker.arena), SHARED_ARENA + STACK_BYTES};
-    if (!is_global(at, bytes) && !shared_memory.holds(at, bytes)) look_again(worker, at, bytes);
+    if (!is_own_shared(worker, worker, at, bytes) && !is_global(at, bytes)) look_again(worker, at, bytes);
 }
 void check_store(const void* address, size_t bytes) {
     if (!stores_are_watched) return;

@@ -229,9 +229,13 @@ void hint(const char* text);  // on stderr, in a program of its own: what an err
 bool is_own_variable(const void* address);
 
 // host_api.cpp
+constexpr unsigned MOST_REGISTERS = 64 << 10;  // of a block
 struct KernelState {
     size_t dynamic_limit = DEFAULT_SHARED_LIMIT;  // set by cudaFuncSetAttribute
     size_t static_bytes = 0;                      // as far as seen
+    unsigned most_threads = MAX_THREADS;          // of a block; known in a graded build
+    unsigned registers = 0;                       // of a thread; 0: unknown
+    uint64_t registers_of_block(uint64_t threads) const { return (threads + 31) / 32 * 32 * ((registers + 7) / 8 * 8); }
 };
 size_t static_bytes_of(const void* kernel);
 // Under a LaunchLock. Null stands for the kernels whose address is not known (template arguments deduced from

@@ -46,14 +46,14 @@ class Built:
 
     Attributes:
         library: where it is.
-        kernels: where in it they begin.
+        kernels: of each where in it it begins, the threads that a block may have, and the registers of a thread.
         variables: of the device, (where in it, bytes) each.
         blocks: where a call that counts a basic block returns to, << 32 | the block's bytes.
         schemas: of its operators, as the given binding has them: what host code says of them is not believed.
     """
 
     library: Path
-    kernels: tuple[int, ...]
+    kernels: tuple[tuple[int, int, int], ...]
     variables: tuple[tuple[int, int], ...]
     blocks: tuple[int, ...]
     schemas: tuple[str, ...]
@@ -63,7 +63,7 @@ class Built:
         """From what common.course.grading.build says of it, and the task's binding.cpp."""
         texts = ["".join(re.findall(r'"([^"]*)"', one)) for one in _SCHEMA.findall(binding.read_text(encoding="utf-8"))]
         variables = tuple((start, size) for start, size in about["variables"])
-        kernels, blocks = tuple(about["kernels"]), tuple(about["blocks"])
+        kernels, blocks = tuple(map(tuple, about["kernels"])), tuple(about["blocks"])
         return cls(library, kernels, variables, blocks, tuple(f"{about['name']}::{one}" for one in texts))
 
 
@@ -127,9 +127,9 @@ class ApartProcess(RunnerProcess):
             process = self._spawn([theirs.fileno(), self._file, its.fileno()])
         device.settimeout(DEVICE_SECONDS)
         self._device = device
-        kernels, variables = self._built.kernels, [number for pair in self._built.variables for number in pair]
-        blocks = self._built.blocks
-        numbers = len(kernels), len(variables) // 2, len(blocks), *kernels, *variables, *blocks
+        kernels, variables, blocks = self._built.kernels, self._built.variables, self._built.blocks
+        table = (number for one in (*kernels, *variables) for number in one)
+        numbers = len(kernels), len(variables), len(blocks), *table, *blocks
         with contextlib.suppress(OSError):  # it has ended: the first request will say how
             device.sendall(struct.pack(f"={len(numbers)}Q", *numbers))
         return process, Connection(ours.detach())

@@ -266,17 +266,18 @@ bool map_memory() {
     _exit(0);  // skip the library's exit handlers
 }
 
-// What the grader says first of the library: how many kernels, variables and basic blocks it has, and where.
+// What the grader says first of the library: how many kernels, variables and basic blocks it has, and where; of kernels
+// also their limits, see simulator_prepare_apart().
 std::vector<uint64_t> table_from(int device, uint64_t (&counts)[3], uint64_t base) {
     if (recv(device, counts, sizeof counts, MSG_WAITALL) != sizeof counts) _exit(1);
     for (uint64_t count : counts)
         if (count > MOST_BYTES) _exit(1);
-    const size_t addresses = counts[0] + 2 * counts[1];
+    const size_t of_kernels = 3 * counts[0], addresses = of_kernels + 2 * counts[1];
     std::vector<uint64_t> table(addresses + counts[2]);
     const size_t bytes = table.size() * sizeof(uint64_t);
     if (bytes && recv(device, table.data(), bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) _exit(1);
     for (size_t i = 0; i < addresses; ++i)
-        if (i < counts[0] || (i - counts[0]) % 2 == 0) table[i] += base;
+        if (i < of_kernels ? i % 3 == 0 : (i - of_kernels) % 2 == 0) table[i] += base;
     return table;
 }
 
@@ -315,7 +316,7 @@ int serve_apart(char** arguments) try {
     dlinfo(library, RTLD_DI_LINKMAP, &map);
     uint64_t counts[3] = {};
     const std::vector<uint64_t> table = table_from(GRADER, counts, map->l_addr);
-    const uint64_t *variables = table.data() + counts[0], *blocks = variables + 2 * counts[1];
+    const uint64_t *variables = table.data() + 3 * counts[0], *blocks = variables + 2 * counts[1];
     using Numbers = const uint64_t*;
     function_of<void(char*, size_t, Numbers, size_t, Numbers, size_t, uint64_t, Numbers, size_t)>(library, "simulator_prepare_apart")(
         memory.start, memory.size, table.data(), counts[0], variables, counts[1], map->l_addr, blocks, counts[2]);

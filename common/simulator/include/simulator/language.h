@@ -100,7 +100,8 @@ void launch(const Kernel& kernel, dim3 grid, dim3 block, size_t dynamic_bytes);
 bool is_capturing(const CUstream_st* stream);
 void capture(CUstream_st* stream, std::function<void()> work);
 
-// In a program of its own (runtime/program.cpp): an error for pointers to host memory.
+// In a program of its own (runtime/program.cpp): an error for pointers to host memory; in a graded build for those to
+// variables and strings of the host.
 void check_kernel_argument(const void* pointer, int number, const char* kernel, Position at);
 void run_as_program();
 #ifdef SIMULATOR_PROGRAM
@@ -172,7 +173,7 @@ struct Launcher {
 
     template <typename... Types>
     SIMULATOR_UNCHECKED void operator()(Types... arguments) const {
-#ifdef SIMULATOR_PROGRAM
+#if defined(SIMULATOR_PROGRAM) || defined(SIMULATOR_GRADED)
         int number = 0;
         (check_argument(++number, arguments), ...);
 #endif

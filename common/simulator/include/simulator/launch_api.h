@@ -22,6 +22,7 @@ struct BoundKernel {
     void* const* arguments;
     size_t words;
     std::vector<void*> pointers;
+    std::vector<bool> are_pointers;
     std::vector<std::unique_ptr<std::max_align_t[]>> storage;
 };
 using Bound = std::shared_ptr<const BoundKernel>;
@@ -51,6 +52,7 @@ struct Binding {
             bound->pointers.push_back(memcpy(bound->storage.back().get(), arguments[i++], bytes));
         };
         (keep(sizeof(Parameters)), ...);
+        bound->are_pointers = {std::is_pointer_v<Parameters>...};
         bound->run = run;
         bound->words = words_of<Parameters...>;
         bound->kernel = kernel;
@@ -75,6 +77,9 @@ inline cudaError_t launch_bound(const char* name, const Bound& bound, dim3 grid,
                                 cudaStream_t stream, bool cooperative, Position at, dim3 cluster = {0, 0, 0}) {
     return in_stream(stream, [=] {
 #ifdef SIMULATOR_GRADED
+        for (size_t i = 0; i < bound->are_pointers.size(); ++i)
+            if (bound->are_pointers[i])
+                check_kernel_argument(*static_cast<void**>(bound->arguments[i]), static_cast<int>(i) + 1, name, at);
         bound->run(begin_capture(bound->kernel, bound->words), bound->arguments);
         launch_captured(name, at, grid, block, dynamic_bytes, cooperative, cluster);
 #else

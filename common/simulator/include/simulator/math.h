@@ -150,9 +150,12 @@ SIMULATOR_DOT(unsigned, uint8_t, uint16_t)
 
 // ---- loads and stores with a cache hint
 #define SIMULATOR_LOAD(name) template <typename T> T name(const T* address) { return *address; }
+#define SIMULATOR_LOAD_AGAIN(name) \
+    template <typename T> T name(const T* address) { return __atomic_signal_fence(__ATOMIC_SEQ_CST), *address; }
 #define SIMULATOR_STORE(name) template <typename T> void name(T* address, T value) { *address = value; }
-SIMULATOR_LOAD(__ldg) SIMULATOR_LOAD(__ldca) SIMULATOR_LOAD(__ldcg)
-SIMULATOR_LOAD(__ldcs) SIMULATOR_LOAD(__ldcv) SIMULATOR_LOAD(__ldlu)
+SIMULATOR_LOAD(__ldg) SIMULATOR_LOAD(__ldca) SIMULATOR_LOAD_AGAIN(__ldcg)
+SIMULATOR_LOAD(__ldcs) SIMULATOR_LOAD_AGAIN(__ldcv) SIMULATOR_LOAD(__ldlu)
 SIMULATOR_STORE(__stwb) SIMULATOR_STORE(__stcg) SIMULATOR_STORE(__stcs) SIMULATOR_STORE(__stwt)
 #undef SIMULATOR_LOAD
+#undef SIMULATOR_LOAD_AGAIN
 #undef SIMULATOR_STORE

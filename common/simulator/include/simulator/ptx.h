@@ -43,6 +43,7 @@ SIMULATOR_PTX Register to_shared(Register address) { return shared_offset(reinte
 
 template <typename T>
 SIMULATOR_PTX Register load(const void* address) {
+    asm volatile("" ::: "memory");  // in a loop that waits, it reads each time
     return bits(*static_cast<const T*>(address));
 }
 template <typename T>
@@ -69,6 +70,7 @@ struct alignas(sizeof(T) * N) Several {
 template <typename T, typename... Registers>
 SIMULATOR_PTX void load_several(const void* address, Registers&... registers) {
     typedef T Vector __attribute__((vector_size(sizeof(T) * sizeof...(Registers))));
+    asm volatile("" ::: "memory");
     const Vector all = *static_cast<const Vector*>(address);
     int i = 0;
     ((registers = bits(static_cast<T>(all[i++]))), ...);

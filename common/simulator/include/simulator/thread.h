@@ -125,6 +125,15 @@ unsigned barrier(bool predicate, const char* operation, Position position);
 void collective(unsigned mask, void* arguments, Combine combine, const char* operation, Position position);
 // Lets the other threads of the block run first.
 void yield();
+// The same in `while (flag == 0);`. The compiler may take plain variables that it has read for unchanged, as nvcc may:
+// a "pure" function writes to no memory. What is volatile or atomic is read again.
+[[gnu::pure]] unsigned let_others_run(unsigned);
+SIMULATOR_INLINE void spin() {
+    unsigned any;
+    asm volatile("" : "=r"(any));  // so that the call is not the same one in every turn, and needed
+    any = let_others_run(any);
+    asm volatile("" ::"r"(any));
+}
 // The lanes of the warp that run here together: this one, and those that come to the same place before they wait for
 // anything else.
 unsigned lanes_here(Position position);
