@@ -144,6 +144,7 @@ static void take_turns(Worker& worker, Worker& late) {
         if (worker.failed || !worker.live) return;
         this_worker = &late;
         late.together = worker.ready_warps != 0;  // else no other block is left that could wake it
+        late.global_stores_left = 0;
         stop_awaiting_blocks(late);
         resume_block(late);
         if (late.failed) return;
@@ -152,7 +153,7 @@ static void take_turns(Worker& worker, Worker& late) {
 
 // Null, or who failed.
 static const Worker* run_with_a_late_block(Worker& worker, Grid& grid) {
-    constexpr unsigned MOST_STORES = 64;
+    constexpr unsigned MOST_STORES = 64, MOST_ROUNDS = 1000;
     static Worker* const late = new_worker();
     static uint32_t random = 0;
     random = random * 1664525 + 1013904223;
@@ -172,7 +173,8 @@ static const Worker* run_with_a_late_block(Worker& worker, Grid& grid) {
     begin(*late, chosen);
     late->together = grid.block_count > 1;
     late->global_stores_left = random >> 31 ? 1 : 1 + (random >> 16) % MOST_STORES;  // the first may be all that a block has
-    resume_block(*late);
+    for (unsigned round = 0; round == 0 || (round < MOST_ROUNDS && late->ready_warps && !late->failed); ++round)
+        resume_block(*late);  // what spins may wait for its own block, too
     for (uint64_t i = 0; i < grid.block_count && !late->failed && !worker.failed && !grid.stop; ++i) {
         if (i == chosen) continue;
         begin(worker, i);
@@ -183,6 +185,7 @@ static const Worker* run_with_a_late_block(Worker& worker, Grid& grid) {
     late->together = false;
     const bool goes_on = !late->failed && !worker.failed && !grid.stop;
     if (goes_on) {
+        late->global_stores_left = 0;
         stop_awaiting_blocks(*late);
         resume_block(*late);
     }
