@@ -135,25 +135,32 @@ static void run_blocks(Worker& worker, Grid& grid) {
 // A GPU runs blocks at the same time: what a block has read may have changed before it writes. Blocks of which one waits for
 // the other, as for a lock, take turns.
 
+// Until the block has ended, has failed, or spins for a while: it may wait for its own threads or for another block.
+static void resume_for_a_while(Worker& worker) {
+    constexpr unsigned MOST_ROUNDS = 1000;
+    for (unsigned round = 0; round == 0 || (round < MOST_ROUNDS && worker.ready_warps && !worker.failed); ++round)
+        resume_block(worker);
+}
+
 // Until `worker` has ended or one of them has failed.
 static void take_turns(Worker& worker, Worker& late) {
     for (;;) {
         this_worker = &worker;
         worker.together = late.live > 0;
-        resume_block(worker);
+        resume_for_a_while(worker);
         if (worker.failed || !worker.live) return;
         this_worker = &late;
         late.together = worker.ready_warps != 0;  // else no other block is left that could wake it
         late.global_stores_left = 0;
         stop_awaiting_blocks(late);
-        resume_block(late);
+        resume_for_a_while(late);
         if (late.failed) return;
     }
 }
 
 // Null, or who failed.
 static const Worker* run_with_a_late_block(Worker& worker, Grid& grid) {
-    constexpr unsigned MOST_STORES = 64, MOST_ROUNDS = 1000;
+    constexpr unsigned MOST_STORES = 64;
     static Worker* const late = new_worker();
     static uint32_t random = 0;
     random = random * 1664525 + 1013904223;
@@ -173,8 +180,7 @@ static const Worker* run_with_a_late_block(Worker& worker, Grid& grid) {
     begin(*late, chosen);
     late->together = grid.block_count > 1;
     late->global_stores_left = random >> 31 ? 1 : 1 + (random >> 16) % MOST_STORES;  // the first may be all that a block has
-    for (unsigned round = 0; round == 0 || (round < MOST_ROUNDS && late->ready_warps && !late->failed); ++round)
-        resume_block(*late);  // what spins may wait for its own block, too
+    resume_for_a_while(*late);
     for (uint64_t i = 0; i < grid.block_count && !late->failed && !worker.failed && !grid.stop; ++i) {
         if (i == chosen) continue;
         begin(worker, i);
