@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -45,21 +46,30 @@ def pipeline_cases() -> list[Case]:
 
 def multiplied(ops: Operators, factors: Tensor) -> Operators:
     """The operators, with what they are given times `factors` [3, head_dim] unless these are ONE: the queries of
-    flash_attention, the queries of decode_attention, and the values that update_cache writes."""
+    flash_attention, the queries of decode_attention, and a single token's values that update_cache writes (not a whole
+    prompt's, since prefill may attend to them where they are written)."""
     if factors is ONE:
         return ops
     made = copy.copy(ops)
     query = {"flash_attention": 0, "decode_attention": 1, "decode_attention_split": 1}
     for name in {*query, "update_cache"} & vars(ops).keys():
-        what = (0, "query", factors[query[name]]) if name in query else (3, "value", factors[2])
-        setattr(made, name, partial(_times, getattr(ops, name), *what))
+        what = (0, "query", factors[query[name]]) if name in query else (3, "value", factors[2], 1)
+        setattr(made, name, _Times(getattr(ops, name), *what))
     return made
 
 
-def _times(kernel: Callable[..., object], number: int, name: str, factor: Tensor, *given, **named) -> object:
-    """kernel(...) with the argument of this number or name times factor."""
-    given = [x * factor if i == number else x for i, x in enumerate(given)]
-    return kernel(*given, **{key: x * factor if key == name else x for key, x in named.items()})
+class _Times:
+    """kernel(...) with the argument of this number or name times factor, unless it has more than `most` tokens."""
+
+    def __init__(self, kernel: Callable[..., object], number: int, name: str, factor: Tensor, most: float = math.inf):
+        self.kernel, self.number, self.name, self.factor, self.most = kernel, number, name, factor, most
+
+    def __call__(self, *given, **named) -> object:
+        given = [self._times(x) if i == self.number else x for i, x in enumerate(given)]
+        return self.kernel(*given, **{key: self._times(x) if key == self.name else x for key, x in named.items()})
+
+    def _times(self, x: Tensor) -> Tensor:
+        return x * self.factor if x.size(2) <= self.most else x
 
 
 def layer_case(
@@ -121,21 +131,21 @@ def layer_case(
         split = F.linear(x, in_weight, in_bias).view(batch, -1, heads + 2 * kv_heads, head_dim).transpose(1, 2)
         return split.split((heads, kv_heads, kv_heads), 1)
 
-    def expected(prefill: tuple, decode: tuple, x: Tensor, in_weight, in_bias, out_weight, out_bias) -> Tensor:
-        """The output; `prefill` and `decode` are what the queries and the values are multiplied by there."""
+    def expected(of_query: tuple, of_value: tuple, x: Tensor, in_weight, in_bias, out_weight, out_bias) -> Tensor:
+        """The output; of_query, of_value: what these are multiplied by in the prompt and after it."""
         outs = []
         pieces = zip(*(part.split(sizes, 2) for part in heads_of(x, in_weight, in_bias)), strict=True)
-        for (query, *both), (prompt, _) in zip(pieces, prompts, strict=True):
+        for (query, *both), (prompt, new) in zip(pieces, prompts, strict=True):
             key, value = (one.repeat_interleave(heads // kv_heads, 1) for one in both)
-            first, then = (
-                reference.attention(query * of_query, key, value * of_value, causal=True)
-                for of_query, of_value in (prefill, decode)
+            query, value = (
+                torch.cat([part * factor for part, factor in zip(one.split((prompt, new), 2), factors, strict=True)], 2)
+                for one, factors in ((query, of_query), (value, of_value))
             )
-            outs += [first[:, :, :prompt], then[:, :, prompt:]]
+            outs.append(reference.attention(query, key, value, causal=True))
         return F.linear(torch.cat(outs, 2).transpose(1, 2).reshape(x.shape), out_weight, out_bias)
 
     def right(factors: Tensor = ONE, **given: Tensor) -> Tensor:
-        return expected((factors[0], 1), (factors[1], factors[2]), **given)
+        return expected((factors[0], factors[1]), (1, factors[2]), **given)
 
     def mistakes(factors: Tensor = ONE, **given: Tensor) -> list[Mistake]:
         def project(out: Tensor) -> Tensor:
@@ -143,11 +153,11 @@ def layer_case(
 
         if factors is ONE:
             return layer_mistakes(*heads_of(*_of_layer(given)), prompts, project)
-        prefill, decode = (factors[0], 1), (factors[1], factors[2])
+        prefill, decode, written = factors
         return [
-            known("decodes by flash_attention", partial(expected, prefill, prefill, **given)),
-            known("prefill by decode_attention", partial(expected, decode, decode, **given)),
-            known("attends to a copy", partial(expected, prefill, (factors[1], 1), **given)),
+            known("decodes by flash_attention", partial(expected, (prefill, prefill), (1, 1), **given)),
+            known("prefill by decode_attention", partial(expected, (decode, decode), (written, written), **given)),
+            known("attends to a copy", partial(expected, (prefill, decode), (1, 1), **given)),
             known("kernels ignored", partial(expected, (1, 1), (1, 1), **given)),
         ]
 
