@@ -169,7 +169,7 @@ def _task(
     python = getattr(secrets, "IN_PYTORCH", ())
 
     def tried(part: str) -> Iterator[PartOutcome | None]:
-        """The same of a part; its outcome alone where nothing hidden is to run."""
+        """The same of a part; its outcome alone where nothing of it runs."""
         cases = [case for case in every if case.part == part]
         of_part = [one for one in hidden if one.case.part == part]
         shown[f"{task} {part}"] = False
@@ -261,17 +261,17 @@ def _part(
     shown: dict[str, bool],
     rests_on: Sequence[str],
 ) -> Iterator[PartOutcome | None]:
-    """None after its public cases, if it has hidden ones; its outcome. In cases that are closed what the kernels do is
-    counted."""
+    """None after its public cases; its outcome. In cases that are closed what the kernels do is counted."""
     clock, before = FairClock(), 0.0
     verdicts, outcomes, stopped, why = [], [], "", ""
     kernel: dict[str, int] = {}
-    for number, one in enumerate((*cases, *hidden)):
-        if number == len(cases):
+    for one in (*cases, None, *hidden):
+        if one is None:  # what comes may rest on hidden cases of other tasks, also where it has none itself
             callers.close()
             before = clock.seconds()
             yield None
             clock = FairClock()
+            continue
         is_hidden = isinstance(one, HiddenCase)
         case, title = (one.case, one.title) if is_hidden else (one, one.name)
         counts = is_hidden and one.closed

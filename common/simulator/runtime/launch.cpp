@@ -160,10 +160,9 @@ static void take_turns(Worker& worker, Worker& late) {
 
 // Null, or who failed.
 static const Worker* run_with_a_late_block(Worker& worker, Grid& grid) {
-    constexpr unsigned MOST_STORES = 64;
     static Worker* const late = new_worker();
     static uint32_t random = 0;
-    random = random * 1664525 + 1013904223;
+    random = next_random(random);
     const uint64_t chosen = (random >> 8) % grid.block_count;
     stack_t previous;
     use_signal_stack(worker, &previous);

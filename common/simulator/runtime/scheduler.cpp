@@ -90,10 +90,10 @@ SIMULATOR_INLINE static void answer_if_nobody_comes(Worker& worker, unsigned war
 //
 // So it is with blocks: one block of a launch waits before a store to global memory until the others have ended or spin
 // (run_with_a_late_block).
-constexpr unsigned MOST_STORES = 64, MOST_SPINS = 200;
+constexpr unsigned MOST_SPINS = 200;
 
 SIMULATOR_INLINE static void choose_store(Worker& worker) {
-    worker.random = worker.random * 1664525 + 1013904223;
+    worker.random = next_random(worker.random);
     worker.stores_left = 1 + (worker.random >> 16) % MOST_STORES;
 }
 SIMULATOR_INLINE static Thread* take_held_up(Worker& worker) {

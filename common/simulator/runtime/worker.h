@@ -153,7 +153,9 @@ struct WhileOthersRun {
 #endif
 };
 void make_ready_again(Worker& worker, Thread& thread);
-// In a graded build, before a store to shared or global memory.
+// In a graded build, before a store to shared or global memory: see scheduler.cpp and run_with_a_late_block().
+constexpr unsigned MOST_STORES = 64;  // until one is held up
+inline uint32_t next_random(uint32_t random) { return random * 1664525 + 1013904223; }
 void hold_up(Worker& worker);
 void await_blocks(Worker& worker);
 void stop_awaiting_blocks(Worker& worker);
