@@ -1418,6 +1418,11 @@ def in_solution(name: str, task: str, file: str, *changes: tuple[str, str], noth
     return Attack(name, writes({**files, f"{task}/{file}": text}), (nothing_for,), (keeps,), task=task)
 
 
+def in_row_sums(name: str, *changes: tuple[str, str]) -> Attack:
+    """The same of task 2's row sums."""
+    return in_solution(name, "task2", "attention_kernel.cu", *changes, nothing_for="row-sums", keeps="gemm")
+
+
 TREE = """    __syncthreads();
     for (unsigned active = ROW_THREADS / 2; active > 0; active /= 2) {
         if (threadIdx.x < active) partial[threadIdx.x] += partial[threadIdx.x + active];
@@ -1433,35 +1438,32 @@ REGISTERS = """    float held[128] = {};
     for (int i = 0; i < 128; ++i) sum += held[i];
 """
 LEFT_OUT = [
-    in_solution(
-        "no barrier: the last thread adds up what all wrote", "task2", "attention_kernel.cu",
+    in_row_sums(
+        "no barrier: the last thread adds up what all wrote",
         (TREE, "    if (threadIdx.x == ROW_THREADS - 1)\n        for (int i = 0; i < ROW_THREADS - 1; ++i) sum += partial[i];\n"),
         ("    if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];", "    if (threadIdx.x == ROW_THREADS - 1) sums[blockIdx.x] = sum;"),
-        nothing_for="row-sums", keeps="gemm",
     ),
-    in_solution(
-        "no barrier: threads sleep", "task2", "attention_kernel.cu",
-        (TREE, TREE.replace("__syncthreads()", "__nanosleep(1)")), nothing_for="row-sums", keeps="gemm",
+    in_row_sums(
+        "no barrier: threads sleep",
+        (TREE, TREE.replace("__syncthreads()", "__nanosleep(1)")),
     ),
-    in_solution(
-        "no atomic: all threads add", "task2", "attention_kernel.cu",
+    in_row_sums(
+        "no atomic: all threads add",
         (TREE, "    __shared__ float whole;\n    if (threadIdx.x == 0) whole = 0.0f;\n    __syncthreads();\n"
          "    whole += partial[threadIdx.x];\n    __syncthreads();\n"),
-        ("sums[blockIdx.x] = partial[0];", "sums[blockIdx.x] = whole;"), nothing_for="row-sums", keeps="gemm",
+        ("sums[blockIdx.x] = partial[0];", "sums[blockIdx.x] = whole;"),
     ),
-    in_solution(
-        "no atomic: blocks add to a sum", "task2", "attention_kernel.cu",
+    in_row_sums(
+        "no atomic: blocks add to a sum",
         ("for (int i = threadIdx.x; i < cols; i += ROW_THREADS) sum += row_x[i];",
          "for (int i = threadIdx.x + blockIdx.y * ROW_THREADS; i < cols; i += 4 * ROW_THREADS) sum += row_x[i];"),
         ("sums[blockIdx.x] = partial[0];", "sums[blockIdx.x] += partial[0];"),
         ("    row_sum_kernel<<<static_cast<unsigned>(rows),",
          "    cudaMemsetAsync(sums, 0, 4 * rows, stream);\n    row_sum_kernel<<<dim3(static_cast<unsigned>(rows), 4),"),
-        nothing_for="row-sums", keeps="gemm",
     ),
-    in_solution(
-        "blocks that read what the one before wrote", "task2", "attention_kernel.cu",
+    in_row_sums(
+        "blocks that read what the one before wrote",
         ("sums[blockIdx.x] = partial[0];", "sums[blockIdx.x] = partial[0] + (blockIdx.x ? 0.0f * sums[blockIdx.x - 1] : 0.0f);"),
-        nothing_for="row-sums", keeps="gemm",
     ),
     in_solution(
         "a workspace for all scores", "task4", "flash_attention.cu",
@@ -1470,49 +1472,43 @@ LEFT_OUT = [
          "    flash_attention_kernel<B_r, B_c, D, WARPS><<<blocks,"),
         nothing_for="full", keeps="causal",
     ),
-    in_solution(
-        "launches on a stream of its own", "task2", "attention_kernel.cu",
+    in_row_sums(
+        "launches on a stream of its own",
         ("    row_sum_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>",
          "    cudaStreamCreate(&stream);\n    row_sum_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>"),
-        nothing_for="row-sums", keeps="gemm",
     ),
-    in_solution(
-        "more threads than __launch_bounds__ allows", "task2", "attention_kernel.cu",
+    in_row_sums(
+        "more threads than __launch_bounds__ allows",
         ("__launch_bounds__(ROW_THREADS) row_sum_kernel", "__launch_bounds__(32) row_sum_kernel"),
-        nothing_for="row-sums", keeps="gemm",
     ),
-    in_solution(
-        "more registers than a block has", "task2", "attention_kernel.cu",
+    in_row_sums(
+        "more registers than a block has",
         ("__launch_bounds__(ROW_THREADS) row_sum_kernel", "row_sum_kernel"),
         ("constexpr int ROW_THREADS = 256;", "constexpr int ROW_THREADS = 1024;"),
         ("    for (int i = threadIdx.x; i < cols; i += ROW_THREADS) sum += row_x[i];\n", REGISTERS),
-        nothing_for="row-sums", keeps="gemm",
     ),
-    in_solution(
-        "shared memory that was never declared", "task2", "attention_kernel.cu",
+    in_row_sums(
+        "shared memory that was never declared",
         ("    __shared__ float partial[ROW_THREADS];  // one array for the whole block\n",
          "    __shared__ float room[1];\n    float* partial = room + 20000 + (cols < 0);\n"),
-        nothing_for="row-sums", keeps="gemm",
     ),
-    in_solution(
-        "a kernel reads an array of the host", "task2", "attention_kernel.cu",
+    in_row_sums(
+        "a kernel reads an array of the host",
         ("row_sum_kernel(const float* x, float* sums, int cols) {",
          "row_sum_kernel(const float* x, float* sums, int cols, const float* factors) {"),
         ("sum += row_x[i];", "sum += row_x[i] * factors[i % 8];"),
         ("void row_sum(", "static const float FACTORS[8] = {1, 1, 1, 1, 1, 1, 1, 1};\nvoid row_sum("),
         ("row_sum_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>(x, sums, cols);",
          "row_sum_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>(x, sums, cols, FACTORS);"),
-        nothing_for="row-sums", keeps="gemm",
     ),
-    in_solution(
-        "threads that wait for plain variables", "task2", "attention_kernel.cu",
+    in_row_sums(
+        "threads that wait for plain variables",
         ("    partial[threadIdx.x] = sum;\n",
          "    __shared__ int done[ROW_THREADS];\n    const int me = threadIdx.x, ready = 77777 + blockIdx.x;\n"
          "    partial[me] = sum;\n"),
         (TREE, "    for (int active = ROW_THREADS / 2; active > 0 && me < active; active /= 2) {\n"
          "        while (done[me + active] != ready);\n        partial[me] += partial[me + active];\n    }\n"
          "    done[me] = ready;\n"),
-        nothing_for="row-sums", keeps="gemm",
     ),
     in_solution(
         "an eps of its own", "task7", "gpt2_kernels.cu", ("warp_sum(squares) / width + eps", "warp_sum(squares) / width + 1e-5f"),

@@ -122,7 +122,7 @@ static void run_blocks(Worker& worker, Grid& grid) {
     while (!grid.stop && (block = grid.next_block++) < grid.block_count) {
 #endif
         prepare_threads(worker);
-        run_block(worker, block_in_order(grid, block));
+        run_block(worker, block);
         if (worker.failed) grid.stop = true;
     }
     worker.busy = false;
@@ -151,7 +151,6 @@ static void take_turns(Worker& worker, Worker& late) {
         if (worker.failed || !worker.live) return;
         this_worker = &late;
         late.together = worker.ready_warps != 0;  // else no other block is left that could wake it
-        late.global_stores_left = 0;
         stop_awaiting_blocks(late);
         resume_for_a_while(late);
         if (late.failed) return;
@@ -190,7 +189,6 @@ static const Worker* run_with_a_late_block(Worker& worker, Grid& grid) {
     late->together = false;
     const bool goes_on = !late->failed && !worker.failed && !grid.stop;
     if (goes_on) {
-        late->global_stores_left = 0;
         stop_awaiting_blocks(*late);
         resume_block(*late);
     }

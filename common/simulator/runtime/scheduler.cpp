@@ -131,6 +131,7 @@ void await_blocks(Worker& worker) {
     switch_thread(worker, next_thread(worker, *worker.running));
 }
 void stop_awaiting_blocks(Worker& worker) {
+    worker.global_stores_left = 0;
     if (!worker.awaits_blocks) return;
     const Thread* const thread = take_held_up(worker);
     make_ready(worker, thread->warp, 1u << thread->lane);
@@ -580,8 +581,7 @@ void end_block(Worker& worker) {
 }
 
 uint64_t block_in_order(const Grid& grid, uint64_t i) {
-    const bool last_first = backward() && is_device_alone();  // no block may count on those before it
-    return last_first ? grid.block_count - 1 - i : i;
+    return backward() ? grid.block_count - 1 - i : i;  // no block may count on those before it
 }
 
 void run_block(Worker& worker, uint64_t i) {

@@ -129,7 +129,7 @@ SIMULATOR_INLINE void switch_thread(Worker& worker, Thread* next) {  // null: ba
 
 // scheduler.cpp
 void run_block(Worker& worker, uint64_t number);
-uint64_t block_in_order(const Grid& grid, uint64_t i);  // the number of the block that is i-th to run
+uint64_t block_in_order(const Grid& grid, uint64_t i);  // in a graded build: the number of the block that is i-th to run
 // The same in steps, for cooperative grids: resume_block() runs until all threads have returned or wait for the grid.
 void begin_block(Worker& worker, uint64_t number);
 void resume_block(Worker& worker);
@@ -158,7 +158,7 @@ constexpr unsigned MOST_STORES = 64;  // until one is held up
 inline uint32_t next_random(uint32_t random) { return random * 1664525 + 1013904223; }
 void hold_up(Worker& worker);
 void await_blocks(Worker& worker);
-void stop_awaiting_blocks(Worker& worker);
+void stop_awaiting_blocks(Worker& worker);  // for good
 SIMULATOR_INLINE void hold_up_now_and_then(Worker& worker) {
     if (worker.running && !worker.uninterrupted && --worker.stores_left == 0) hold_up(worker);
 }
