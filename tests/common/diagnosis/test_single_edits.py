@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 from rich.console import Console
 
+from common.cli import tried_edits
 from common.cli.failing_cases import print_diagnosis
 from common.cli.tried_edits import with_edits
 from common.compiling.load import load
@@ -181,6 +182,13 @@ PLANTED = {
     ),
 }  # fmt: skip
 LIGHT = ("brackets", "no edit helps")
+
+
+@pytest.fixture(autouse=True)
+def _fewer_edits_and_no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tried_edits, "MOST_EDITS", 1000)
+    monkeypatch.setattr(tried_edits, "MOST_SECONDS", 1000.0)
+    monkeypatch.setattr(tried_edits, "MOST_IN_ALL", 1000.0)
 
 
 @pytest.mark.parametrize(
