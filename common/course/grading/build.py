@@ -90,8 +90,8 @@ _ELSEWHERE = re.compile(r"<([^>]+)@plt")  # of a call: a function of another lib
 _ARITHMETIC = re.compile(r"__[a-z]+[hsdt][if]\d?")  # libgcc's names for it
 _INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
 _TOO_LONG = re.compile("cpu time limit exceeded", re.IGNORECASE)
-_MARK = re.compile(r'^# (\d+) "((?:[^"\\\n]|\\.)*)".*', re.MULTILINE)
-_INDENTED_MARK = re.compile(rf"^[^\S\n]*{_MARK.pattern[1:]}", re.MULTILINE)
+_MARK = re.compile(r'(\d+) "((?:[^"\\\n]|\\.)*)"[^\n]*')  # after "# "
+_INDENT = re.compile(r"^[^\S\n]+(?=# \d)", re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*("[^"\n]+"|<[^>\n]+>)', re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SPLICE = re.compile(r"\\[ \t\f\v]*\n")  # as gcc has it
@@ -285,8 +285,11 @@ def _checked(
         expand = [toolchain.host_compiler(), "-E", NAMES, *flags]
         text, files, alone = _run([*expand, translated]), _files(source), plan.folder / f"headers-{SECRET}.cpp"
         alone.write_text("\n".join(_includes(translated, plan.folder / "translated", files, set())))
-        known = set(_lines_of(_run([*expand, alone]), files, theirs=False))
-        for place, line in _lines_of(text, files, theirs=False):
+        known = set(_pieces_of(_run([*expand, alone]), files, theirs=False))
+        others = [one for one in _pieces_of(text, files, theirs=False) if one not in known]
+        names = {Path(file).name for _, file, _ in others}
+        known = {one for piece in known if Path(piece[1]).name in names for one in _lines_of_piece(*piece)}
+        for place, line in (one for piece in others for one in _lines_of_piece(*piece)):
             if (place, line) not in known:
                 words = "a header has this line only because of macros before it, which can't be graded"
                 raise BuildError(f"{place}: {words}: {line.strip()[:80]}")
@@ -522,29 +525,40 @@ def _resolved(file: str) -> Path:
     return Path(ROOT, file).resolve()
 
 
-def _pieces(text: str, mark: re.Pattern[str]) -> Iterator[tuple[int, str, list[str]]]:
+def _pieces(text: str) -> Iterator[tuple[int, str, str]]:
     """(number of the first line, file, lines) of what follows each of the preprocessor's marks."""
-    marks = list(mark.finditer(text))
-    ends = [*(one.start() for one in marks[1:]), len(text)]
-    for one, end in zip(marks, ends, strict=True):
-        yield int(one[1]), one[2], text[one.end() + 1 : end].split("\n")
+    mark, lines = None, []
+    for piece in [*f"\n{text}".split("\n# ")[1:], None]:
+        following = piece is not None and _MARK.match(piece)
+        if mark and (following or piece is None):
+            yield int(mark[1]), mark[2], "\n# ".join(lines)
+        if following:
+            mark, lines = following, [piece[following.end() + 1 :]]
+        elif piece is not None:  # another line that begins like a mark
+            lines.append(piece)
 
 
 def _lines_of(text: str, files: set[Path], theirs: bool = True) -> list[tuple[str, str]]:
     """(place, line) of those that come from these files, or only of others, but for blank ones. BuildError: one of the
     files is Python."""
-    found: list[tuple[str, str]] = []
-    known: dict[str, tuple[str, bool]] = {}  # file -> (its name, whether its lines are wanted)
-    for number, file, lines in _pieces(text, _MARK):
-        if file not in known:
+    return [one for piece in _pieces_of(text, files, theirs) for one in _lines_of_piece(*piece)]
+
+
+def _pieces_of(text: str, files: set[Path], theirs: bool) -> Iterator[tuple[int, str, str]]:
+    wanted: dict[str, bool] = {}
+    for number, file, lines in _pieces(text):
+        if file not in wanted:
             path = _resolved(file)
             if path in files and path.suffix == ".py":
                 raise BuildError(f"{path.name} is Python, and a .cu file includes it.")
-            known[file] = Path(file).name, (path in files) is theirs
-        name, wanted = known[file]
-        if wanted:
-            found += [(f"{name}:{at}", line) for at, line in enumerate(lines, number) if line and not line.isspace()]
-    return found
+            wanted[file] = (path in files) is theirs
+        if wanted[file]:
+            yield number, file, lines
+
+
+def _lines_of_piece(number: int, file: str, lines: str) -> list[tuple[str, str]]:
+    name, every = Path(file).name, enumerate(lines.split("\n"), number)
+    return [(f"{name}:{at}", line) for at, line in every if line and not line.isspace()]
 
 
 def _look_at_names(text: str, files: set[Path], folders: tuple[Path, ...]) -> None:
@@ -554,20 +568,21 @@ def _look_at_names(text: str, files: set[Path], folders: tuple[Path, ...]) -> No
         BuildError: a line of the preprocessor's output, macros not expanded, is attributed to another file, which does
             not have it or is in none of these folders.
     """
-    known: dict[str, list[str] | None] = {}  # None: a student's
-    there, begun = None, False
-    for number, file, lines in _pieces(text, _INDENTED_MARK):
+    there, begun = "", False  # a header; "" in a student's file
+    for number, file, lines in _pieces(_INDENT.sub("", text)):
         if not file.endswith("//"):  # the folder that the compiler runs in
-            if file not in known:
-                path = _resolved(file)
-                known[file] = None if path in files else _lines_of_header(file, path, folders)
-            there = known[file]
-            begun |= there is None and number > 0  # before come the compiler's own definitions
-        if there is None or not (begun or there):
-            continue
-        for at, line in enumerate(map(str.strip, lines), number):
-            if line and not _is_at(line, there, at):
-                raise BuildError(f"{file} has no such line {at}, which can't be graded: {line[:200]}")
+            there = "" if _resolved(file) in files else file
+            begun |= not there and number > 0  # before come the compiler's own definitions
+        if there and (begun or _lines_of_header(there, folders)):
+            _look_at_piece(there, number, lines, folders)
+
+
+@functools.cache  # most files include the same headers
+def _look_at_piece(file: str, number: int, lines: str, folders: tuple[Path, ...]) -> None:
+    there = _lines_of_header(file, folders)
+    for at, line in enumerate(map(str.strip, lines.split("\n")), number):
+        if line and not _is_at(line, there, at):
+            raise BuildError(f"{file} has no such line {at}, which can't be graded: {line[:200]}")
 
 
 @functools.cache
@@ -579,9 +594,10 @@ def _folders_of_headers() -> list[Path]:
 
 
 @functools.cache
-def _lines_of_header(name: str, path: Path, folders: tuple[Path, ...]) -> list[str]:
+def _lines_of_header(name: str, folders: tuple[Path, ...]) -> list[str]:
     if name.startswith("<"):
         return []
+    path = _resolved(name)
     if not path.is_file() or not any(path.is_relative_to(one) for one in folders):
         raise BuildError(f"{name} is no header of the course, the compilers, or CUDA, and can't be included.")
     return [line.strip() for line in path.read_text(errors="replace").split("\n")]
