@@ -48,7 +48,7 @@ __device__ __forceinline__ void apply_options(float (&d)[1][N][4], float (&slope
 template <int N>
 __device__ __forceinline__ unsigned keep(const Dropout& dropout, int64_t seed, int64_t head, int first_row,
                                          int first_key) {
-    static_assert(N == 1 || N % 2 == 0 && N <= 8);
+    static_assert(N == 1 || (N % 2 == 0 && N <= 8));
     if (dropout.seed == nullptr) return 0xffffffffu;
     unsigned kept = 0;
     UNROLL
