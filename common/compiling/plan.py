@@ -20,7 +20,6 @@ from common.compiling.flags import (
     UNFILLED_NVCC_FLAGS,
     check_arch,
     gencode,
-    is_fast_kernel,
 )
 from common.compiling.gaps import Gap, find_gaps
 from common.compiling.objects import kept_text
@@ -48,7 +47,6 @@ class Plan:
         arch: nvcc's target, or the simulator's where that is not the usual one; else None.
         checked: the simulator's checked build.
         counted: its build that counts what each thread does.
-        quick: whether the simulator's kernels are compiled with little optimization.
     """
 
     place: Place
@@ -57,7 +55,6 @@ class Plan:
     arch: str | None
     checked: bool
     counted: bool = False
-    quick: bool = False
 
     @cached_property
     def gaps(self) -> list[Gap]:
@@ -124,9 +121,8 @@ class Plan:
         mirror = self.folder / "translated"
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
         translated = [self._translated(kernel, mirror, include_dirs) for kernel in self.place.kernels]
-        further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else []
-        if self.quick:
-            further = [*further, QUICK]
+        checked = rewriter.CHECKED_FLAGS if self.checked else []
+        further = rewriter.COUNTED_FLAGS if self.counted else [*checked, QUICK]
         flags = [*rewriter.CXX_FLAGS, *further, *(["-Wno-unused"] if self.gaps else []), *self._defines]
         flags += [f"-I{folder}" for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)]
         namespace = self.folder / "namespace.cpp"
@@ -183,8 +179,4 @@ def plans_of(request: BuildRequest) -> list[Plan]:
     if request.counted and backend != "simulator":
         raise ValueError(f"counted is True with backend {backend!r}; only the simulator counts")
     variant = request.label or request.variant.value
-    plans = []
-    for place in places:
-        quick = request.quick or (is_fast_kernel(place.kernels[0]) and not request.counted)
-        plans.append(Plan(place, variant, backend, arch, request.checked, request.counted, quick))
-    return plans
+    return [Plan(place, variant, backend, arch, request.checked, request.counted) for place in places]

@@ -26,7 +26,6 @@ class BuildRequest:
             sm_90a brings wgmma and TMA.
         checked: the simulator's checked build, which can look for races and bad accesses and count transactions.
         counted: a build of the simulator that counts what each thread does; not together with `checked`.
-        quick: with little optimization in the simulator, for kernels that run for less time than they compile.
         sources: other .cu files than the task's own, built with its binding.cpp.
         label: a name for those in place of the variant's: part of the build folder and of the operators' namespace.
 
@@ -42,7 +41,6 @@ class BuildRequest:
     sources: Iterable[Path | str] | None = None
     label: str | None = None
     counted: bool = False
-    quick: bool = False
 
     def __post_init__(self) -> None:
         if self.variant is None:

@@ -126,10 +126,7 @@ class Variants:
     @functools.cache  # noqa: B019 - as many as there are tasks
     def _built(self, backend: str, checked: bool) -> tuple[Operators, ctypes._NamedFuncPointer]:
         sources = self.write(build_root() / "variants" / self.task)
-        request = BuildRequest(
-            self.task, backend=backend, sources=sources, checked=checked, label="variants", quick=True
-        )
-        ops = load(request)
+        ops = load(BuildRequest(self.task, backend=backend, sources=sources, checked=checked, label="variants"))
         return ops, ctypes.CDLL(str(ops.libraries[0].path)).choose_variant
 
 
