@@ -1,4 +1,4 @@
-"""The flags that nvcc and the host compiler are given."""
+"""Compiler flags for nvcc and the host compiler."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from pathlib import Path
 from common.console.paths import ROOT
 
 LANGUAGE = "-std=c++20"
-QUICK = "-Og"  # of a large kernel it takes a third of the time, and what is compiled runs half as fast
+QUICK = "-Og"  # large kernels compile in a third of the time and run at half the speed
 NVCC_FLAGS = [
     LANGUAGE,
     "-O3",
     "-lineinfo",
     "-Xptxas=-v",
     "-Wno-deprecated-gpu-targets",
-    # torch's own flags take half's operators away; CUDA C++ without torch has them
+    # torch's flags disable half's operators, which plain CUDA C++ has
     *(
         f"-U__CUDA_NO_{name}__"
         for name in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")
     ),
 ]
-# A missing launcher should be the linker's error, not the loader's; and a compiler that links libstdc++
-# statically must not mix its copy's symbols with torch's libstdc++
+# A missing launcher should fail at link time, not at load time; and a compiler that links libstdc++ statically must not
+# export its symbols, which would clash with torch's libstdc++
 LINKER_FLAGS = ["-Wl,--no-undefined", "-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else []
-# What an unfilled gap leaves unused is no mistake of the student's
+# Unfilled gaps leave variables unused, which is not the student's mistake
 UNFILLED_NVCC_FLAGS = ["-diag-suppress=177,550", "-Xcompiler=-Wno-unused"]
 
 
 def is_fast_kernel(source: Path) -> bool:
-    """Whether it is in common/kernels, where there are hundreds of kernels: compiling them for the simulator takes
-    longer than most of what is done with them, and so they are compiled with QUICK."""
+    """Whether it is in common/kernels. Its hundreds of kernels mostly take longer to compile for the simulator than to
+    run, so they are compiled with QUICK."""
     return source.is_relative_to(ROOT / "common" / "kernels")
 
 
 def gencode(arch: str, *further: str) -> str:
-    """nvcc's flag for one architecture; further ones are made of the same PTX, without what sm_90a has beyond sm_90."""
+    """nvcc's flag for one architecture; `further` ones share its PTX, which then lacks sm_90a's extra features."""
     if not further:
         return f"-gencode=arch=compute_{arch.removeprefix('sm_')},code={arch}"
     return f"-gencode=arch=compute_{arch.removeprefix('sm_').rstrip('af')},code=[{','.join((arch, *further))}]"

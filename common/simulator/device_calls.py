@@ -57,7 +57,7 @@ class Function:
 
     @property
     def is_surely_host(self) -> bool:
-        """Whether it has neither __device__ nor anything that may imply it: constexpr, or a macro (a word in capitals)."""
+        """Whether it has neither __device__ nor anything that may imply it: constexpr, or a macro (all capitals)."""
         words = re.findall(r"\w+", self.head)
         return (
             not self.on_device

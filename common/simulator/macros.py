@@ -31,7 +31,7 @@ class Macro:
 
 
 def expanded(text: str, code: str) -> str:
-    """Expands the macros. `code` is the text with comments and strings blanked. An expansion stays on its use's line."""
+    """Expands the macros. `code` is the text with comments and strings blanked. Expansions stay on the line of use."""
     macros = {}
     for match in _DEFINE.finditer(code):
         whole = text[match.start(3) : match.end(3)].replace("\\\n", " ")

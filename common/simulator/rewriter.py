@@ -195,7 +195,7 @@ def translate(
 
 
 def local_sources(source: Path, include_dirs: list[Path] = ()) -> list[Path]:
-    """The file and the headers that it includes from its own folder and `include_dirs`, in the order of first mention."""
+    """The file and the headers that it includes from its folder and `include_dirs`, in the order of first mention."""
     found: list[Path] = []
 
     def visit(file: Path) -> None:
@@ -407,7 +407,7 @@ class _File:
     # ---- spin loops
 
     def let_spinning_threads_wait(self) -> None:
-        """Makes `while (flag == 0);` in device functions yield to other threads. Leaves the end of a do statement alone."""
+        """Makes `while (flag == 0);` in device functions yield to other threads. Ignores the end of a do statement."""
         loops = [*re.finditer(r"(?<!\w)while\s*(?=\()", self.code)] if "while" in self.code else []
         bodies = [one.body for one in definitions(without_directives(self.code)) if one.device_only] if loops else []
         for match in loops:
@@ -467,8 +467,8 @@ class _File:
             self.edits.append((end, end + 3, ")"))
 
     def _kernel_text(self, kernel: str, start: int, end: int) -> str:
-        """SIMULATOR_KERNEL(kernel), or SIMULATOR_CALL if an argument cannot be forwarded ({1, 2}, NULL, 0) or a parameter
-        is a reference, whose argument's address is passed, as in nvcc."""
+        """SIMULATOR_KERNEL(kernel), or SIMULATOR_CALL if an argument cannot be forwarded ({1, 2}, NULL, 0) or a
+        parameter is a reference, whose argument's address is passed, as in nvcc."""
         arguments = self.code[start:end]
         parts = [self.text[start + a : start + b] for a, b in spans(arguments)]
         blank = r"(?:\s|\\\n)*"

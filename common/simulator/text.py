@@ -15,7 +15,7 @@ import re
 from functools import lru_cache
 
 DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
-_NOT_CODE = re.compile(  # unterminated comments and strings match to the end; otherwise each quote would trigger another scan
+_NOT_CODE = re.compile(  # unterminated ones match to the end: else each quote would cost a scan
     r"""//(?:\\\n|[^\n])* | /\*.*?(?:\*/|\Z) | R"(?P<raw>[^()\s\\]{0,16})\(.*?(?:\)(?P=raw)"|\Z)"""
     r"""| "(?:\\.|[^"\\\n])*(?:"|) | (?<![0-9A-Za-z_])(?:u8|[uUL])?'(?:\\.|[^'\\\n])+'? """,
     re.DOTALL | re.VERBOSE,

@@ -270,7 +270,8 @@ static void note_copy(Worker& owner, const Transfer& t, uint32_t phase, uint32_t
     write.action = Action::bulk_copy;
     write.pending = true;
     const auto note = [&](Cell& cell) {
-        if (phase != NOT_YET && (cell.write.thread != write.thread || cell.write.sync != NOT_YET)) return;        if (phase != NOT_YET) write.site = cell.write.site, write.interval = cell.write.interval;
+        if (phase != NOT_YET && (cell.write.thread != write.thread || cell.write.sync != NOT_YET)) return;  // another copy's by now
+        if (phase != NOT_YET) write.site = cell.write.site, write.interval = cell.write.interval;
         if (cell.newest < checker.block_first) cell.begun = checker.interval;
         cell.write = write;
         cell.newest = std::max(cell.newest, write.interval);
