@@ -387,7 +387,7 @@ def _holds(head: Node, line: int) -> bool:
 
 
 def _leaves_before(head: Node, line: int) -> bool:
-    """Whether `head` is an `if` before the line, in a block around it, with a lone return, break or continue as branch."""
+    """Whether `head` is an `if` before the line, in a block around it, whose branch is a lone jump (`_LEAVE`)."""
     branch = head.child_by_field_name("consequence") if head.type == "if_statement" else None
     if branch is None or not head.end_point.row + 1 < line <= head.parent.end_point.row + 1:
         return False
