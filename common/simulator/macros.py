@@ -61,7 +61,7 @@ def expanded(text: str, code: str) -> str:
 
 
 def is_unreadable(text: str, start: int) -> bool:
-    """Whether the asm statement whose opening bracket is at `start` - 1 cannot be read as it is."""
+    """Whether the asm statement whose opening bracket is at `start` - 1 cannot be parsed unexpanded."""
     try:
         end = closed(text, start - 1, "()")
         read_asm(text[start : end - 1])

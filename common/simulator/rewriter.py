@@ -51,7 +51,7 @@ _CLANG = "clang" in os.environ.get("CXX", "")
 RUNTIME_FLAGS = [
     "-std=c++20",
     "-O2",
-    "-g1",  # lines and calls, inlined functions included; -g would add a tenth to the compile time
+    "-g1",  # lines and calls, inlined functions included; types and variables would take a tenth of the time
     "-fno-strict-aliasing",
     "-fvisibility=hidden",
     "-pthread",
@@ -77,7 +77,7 @@ CXX_FLAGS = [*_WATCHED, *RUNTIME_FLAGS]
 # A call at the start of every basic block; clang would prune those implied by others.
 _EVERY_BLOCK = "-fsanitize-coverage=trace-pc" + (",no-prune" if _CLANG else "")
 # For kernels in the checked build: calls to runtime/checked.cpp before every load, store and basic block. It also
-# checks alignment, with a better message than a trap's.
+# checks the alignment of plain stores, with a better message than a trap's.
 CHECKED_FLAGS = [
     "-DSIMULATOR_CHECKED",
     "-fsanitize=thread",

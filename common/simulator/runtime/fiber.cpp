@@ -64,7 +64,7 @@ static const size_t PAGE_BYTES = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 static char* stack_bottom(Worker& worker, unsigned thread) {
     return reinterpret_cast<char*>(&worker) + (thread + 1) * STACK_BYTES;
 }
-// Stacks start at different offsets; otherwise their tops would compete for a few cache sets.
+// Stacks start at different offsets; otherwise all would compete for a few cache sets and page table entries.
 static char* stack_top(Worker& worker, unsigned thread) {
     return stack_bottom(worker, thread) + STACK_BYTES - 64 * (thread * 37 % 1024);
 }

@@ -241,7 +241,7 @@ bool is_allocated(const void* address, size_t bytes) {
     const size_t offset = reinterpret_cast<uintptr_t>(address) - one->first;
     return offset <= one->second.bytes && bytes <= one->second.bytes - offset;
 }
-// Replaces all device memory, so that no mprotect() brings it back.
+// Unmaps all device memory, so that no mprotect() brings it back.
 void close_for_host(void* tensors, size_t bytes) {
     for (const auto& [start, size] : {std::pair{tensors, bytes}, {reinterpret_cast<void*>(memory().region), REGION_OF_DEVICE}})
         mmap(start, size, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE | MAP_FIXED, -1, 0);

@@ -71,7 +71,7 @@ SIMULATOR_OF_STREAM(cudaStreamIsCapturing, cudaStreamCaptureStatus,
 #undef SIMULATOR_OF_STREAM
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
     SIMULATOR_NEED(stream && flags <= cudaStreamNonBlocking, cudaErrorInvalidValue);
-    SIMULATOR_NEED(!simulator::is_host_alone(), cudaErrorNotSupported);  // they would run in one fixed order
+    SIMULATOR_NEED(!simulator::is_host_alone(), cudaErrorNotSupported);  // they'd run in a fixed order
     *stream = new CUstream_st{flags, priority > 0 ? 0 : priority < -5 ? -5 : priority};
     return simulator::born(*stream, simulator::Handle::stream), cudaSuccess;
 }

@@ -1,7 +1,7 @@
 // float16.h - the two 16-bit floating-point types, __half (fp16) and __nv_bfloat16, and pairs of them.
 //
 // Both are one template over a format, which converts a float to 16 bits and back. Arithmetic is done in float and
-// rounded again: a 24-bit significand for one of 11 or 8 bits makes + - * / and sqrt correctly rounded.
+// rounded again. With float's 24 bits of precision for 11 or 8, + - * / and sqrt are correctly rounded.
 #pragma once
 #include <math.h>
 
