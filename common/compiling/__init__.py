@@ -1,23 +1,23 @@
 """Sources -> loaded operators.
 
 variant     student, solution, tuned
-manifest    taskN/task.json: which files are the student's, where the tuned kernels are
-places      where the sources of a variant are
-request     BuildRequest: what to build, and for what
-plan        everything that decides one build: flags, folder, sources
-load        load(request) -> Operators; build(request) -> what the compilers said
-nvcc        compile_only(sources, arch): nvcc alone, nothing is loaded
+manifest    taskN/task.json: the student's files, the folders with tuned kernels
+places      the locations of a variant's sources
+request     BuildRequest: what to build, and for which target
+plan        the settings of one build: flags, folder, sources
+load        load(request) -> Operators; build(request) -> the compilers' results
+nvcc        compile_only(sources, arch): runs nvcc without loading anything
 operators   Operators
-results     what an operator returns, told to PyTorch (results.json next to every binding.cpp)
-derivatives what has no gradient says so
-gaps        which gaps of a source are unfilled, and which operators depend on them
-skeletons   gaps in a solution's text, and the student's text made of it
-report      reads what the compilers print
-errors      a failed build in words
-launches    launches whose success is not checked
+results     registers the operators' output shapes with PyTorch (results.json next to every binding.cpp)
+derivatives errors for operators without a gradient
+gaps        the unfilled gaps of a source, and the operators that depend on them
+skeletons   parses the gaps of a solution and generates the student's text
+report      parses the compilers' output
+errors      explains a failed build
+launches    finds launches whose errors are not checked
 toolchain   finds nvcc, the host compiler, ninja, the GPU
-objects     the simulator's objects and libraries, by content: a cache that all checkouts on a machine share
-runtime     the simulator's runtime
-runner      the program in which the simulator runs kernels
-freshness   what nvcc's build folders were built from
+objects     a content-addressed cache of the simulator's objects and libraries, shared by all checkouts on a machine
+runtime     builds the simulator's runtime
+runner      builds the program in which the simulator runs kernels
+freshness   tracks what nvcc's build folders were built from
 """

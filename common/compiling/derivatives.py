@@ -1,9 +1,9 @@
-"""What is not differentiable says so, instead of dropping gradients in silence.
+"""Operators without a derivative raise an error instead of silently dropping gradients.
 
-    guarded(name, function, operator)    the operator, as Operators hands it out
-    refuse_forward_mode(name, tensors)   for a door that calls operators of torch.ops itself
+    guarded(name, function, operator)    the operator, as exposed by Operators
+    refuse_forward_mode(name, tensors)   for code that calls torch.ops directly
 
-PyTorch takes an operator without a derivative as a constant: backward() would leave `.grad` None with a warning, and
+PyTorch treats an operator without a derivative as a constant: backward() would leave `.grad` None with a warning, and
 torch.func.jvp would return zeros.
 """
 
@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 
 class _NoBackward(torch.autograd.Function):
-    """Runs an operator; whoever asks for its gradient gets an error."""
+    """Runs an operator; its backward raises an error."""
 
     @staticmethod
     def forward(name: str, function: Callable, *args):
@@ -38,15 +38,15 @@ class _NoBackward(torch.autograd.Function):
 
 
 def guarded(name: str, function: Callable, operator: torch._ops.OpOverload) -> Callable:
-    """The operator, refusing forward-mode derivatives at once, and a gradient that it has not when it is asked for.
+    """Wraps an operator: forward-mode AD fails when it is called; a missing gradient fails in backward().
 
     Args:
-        name: what errors call it: "task2 softmax".
-        function: what calls the operator; it returns a tensor, a tuple of tensors, or none of them.
-        operator: the operator itself. One that writes into its arguments refuses at once those that require a gradient.
+        name: its name in errors: "task2 softmax".
+        function: calls the operator; returns a tensor, a tuple of tensors, or None.
+        operator: the operator itself. If it mutates its arguments, calls fail when one of them requires a gradient.
 
     Raises:
-        NotImplementedError: (calling the result) as said above; (its result's backward()) always.
+        NotImplementedError: calling the result, as above; backward() of what it returns, always.
     """
     mutates, qualified = operator._schema.is_mutable, operator.name()
 
@@ -75,7 +75,8 @@ def has_gradient(operator: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator, "Autograd")
 
 
-# torch.compile asks once, when it traces: torch.compiler.assume_constant_result, without its import of torch._dynamo
+# Like torch.compiler.assume_constant_result (torch.compile calls this once, while tracing), but does not import
+# torch._dynamo
 has_gradient._dynamo_marked_constant = True
 
 

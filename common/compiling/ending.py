@@ -1,11 +1,10 @@
-"""Compilers end with the process that asked for them, however that ends.
+"""Compilers are killed when the process that started them ends, in whatever way.
 
     with ends_with_us():
-        ... ninja, and below it compilers in process groups of their own ...
+        ... ninja, whose compilers run in process groups of their own ...
 
-A killed process cannot tidy up, and ninja would go on without it. So another one, the watcher, waits at a pipe that
-closes with this process, and then kills everything that has a mark in its environment. Linux alone: elsewhere nothing
-is watched.
+A killed process cannot clean up, and ninja would keep running. So a watcher process waits on a pipe that closes when
+this process ends, and then kills all processes with a marker in their environment. Linux only; elsewhere a no-op.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MARK = "ATTENTION_BUILD_MARK"
-_watched: set[int] = set()  # this process, while it is
+_watched: set[int] = set()  # this process's id while it is watched
 _WATCHER = """
 import os, sys, time
 if not sys.stdin.buffer.read(1):  # closed without a word: whoever held the other end was killed, or interrupted
@@ -46,13 +45,13 @@ if not sys.stdin.buffer.read(1):  # closed without a word: whoever held the othe
 
 @contextlib.contextmanager
 def ends_with_us() -> Iterator[None]:
-    """What is started inside is killed if this process is, or if an interruption leaves the block."""
+    """Kills processes started in the block if this process is killed, or if an interrupt leaves the block."""
     me = os.getpid()
     if me in _watched or not Path("/proc/self/environ").exists():
         yield
         return
     mark = f"{MARK}={secrets.token_hex(8)}"
-    watcher = subprocess.Popen(  # in a session of its own: what is sent to this process's group is not for it
+    watcher = subprocess.Popen(  # in its own session: not reached by signals to this process's group
         [sys.executable, "-I", "-S", "-c", _WATCHER, mark],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -64,7 +63,7 @@ def ends_with_us() -> Iterator[None]:
     _watched.add(me)
     try:
         yield
-    except Exception:  # ninja and the compilers have ended by themselves
+    except Exception:  # ninja and the compilers have ended
         raise
     except BaseException:
         said = b""

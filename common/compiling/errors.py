@@ -1,8 +1,8 @@
-"""A failed build in words: explain_failure(log, own_files, log_file).
+"""Explains a failed build: explain_failure(log, own_files, log_file).
 
-The student's own lines first, each error in three lines at most. Errors inside templates and macros are at the
-student's line that led there; those in a kernel call say what the kernel takes; after a brace that is missing the
-compiler's words are about something else, so the function that was not closed leads.
+Errors in the student's own lines come first, with at most three lines each. Errors inside templates and macros are
+reported at the student's line that led there; errors in a kernel call list the kernel's parameters. After a missing
+brace the compiler's errors mislead, so the unclosed function comes first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIMULATOR = "common/simulator/"
 _LINE_OF_CODE = re.compile(r"^\s*\d* \|")
 _PLACE = re.compile(r"^(?P<file>[^\s:][^:]*):(?P<line>\d+)")
 _UNDEFINED = re.compile(r"undefined (?:reference to|symbol:?)\s*[`'\"]?(?P<symbol>[^`'\"\n]+)")
-CUDA_NAMES = {  # of types, which the simulator's headers call otherwise
+CUDA_NAMES = {  # the simulator's type name -> CUDA's
     "simulator::Float16<simulator::Fp16Format>": "__half",
     "simulator::Float16<simulator::Bf16Format>": "__nv_bfloat16",
 }
@@ -38,7 +38,7 @@ _NOT_A_FUNCTION = re.compile(r"namespace\b|extern\s*$|(?:struct|class|enum|union
 
 @dataclass(frozen=True)
 class _Told:
-    """An error as reported, and where."""
+    """An error as reported, and its location."""
 
     file: Path
     line: int
@@ -47,7 +47,7 @@ class _Told:
 
 
 def explain_failure(log: str, own_files: Iterable[Path], log_file: Path, most: int = 5) -> str:
-    """A failed build in words: first what is wrong in `own_files`, then the rest, at last where the full log is."""
+    """Explains a failed build: the errors in `own_files`, then the others, then the path of the full log."""
     own = {file.resolve() for file in own_files}
     errors = [_told(message, own) for message in diagnostics(log) if message.is_error]
     errors = [error for number, error in enumerate(errors) if not _is_told(error, errors[:number])]
@@ -55,7 +55,7 @@ def explain_failure(log: str, own_files: Iterable[Path], log_file: Path, most: i
     shown = [*mine, *(error for error in errors if not error.is_own)]
     text = [says for file in sorted(own) if errors and (says := unbalanced(file))]
     if text:
-        most = 1  # the rest follows from it
+        most = 1  # the other errors follow from it
     text += ["\n".join(error.says) for error in shown[:most]]
     undefined = {match["symbol"].strip() for match in _UNDEFINED.finditer(log)}
     text += [f"the linker found no definition of {symbol}" for symbol in sorted(undefined)[:most]]
@@ -67,7 +67,7 @@ def explain_failure(log: str, own_files: Iterable[Path], log_file: Path, most: i
 
 
 def _is_told(error: _Told, before: Sequence[_Told]) -> bool:
-    """Whether that line has been told: a template has an error for each of its types."""
+    """Whether an error for this line has been reported: a template repeats it for each of its types."""
     return error.is_own and any((one.file, one.line) == (error.file, error.line) for one in before)
 
 
@@ -91,14 +91,14 @@ def _told(message: Diagnostic, own: set[Path]) -> _Told:
 
 
 def _code(message: Diagnostic) -> list[str]:
-    """The source line and what marks the place in it: for g++ they have a bar, for nvcc they are the first two."""
+    """The source line and its marker line: with g++ the lines with a bar, with nvcc the first two."""
     rest = [line.rstrip() for line in message.lines[1:]]
     barred = [line for line in rest if _LINE_OF_CODE.match(line)]
     return (barred or [line for line in rest if not _PLACE.match(line)])[:2]
 
 
 def _leads_to(message: Diagnostic, own: set[Path]) -> tuple[Path, int] | None:
-    """The innermost line of the student's files from which the place of the message was reached."""
+    """The innermost line of the student's files that led to the message."""
     for line in (*message.before, *message.lines[1:]):
         match = _PLACE.match(line)
         if match and Path(match["file"]).resolve() in own and "candidate" not in line and "declared here" not in line:
@@ -122,9 +122,9 @@ def _text(file: Path) -> str:
 
 
 def _call_at(file: Path, line: int, own: Iterable[Path]) -> tuple[str, ...]:
-    """What the kernel that is called in this line takes, and what it is given; () if that fits, or if none is called.
+    """The mismatch between a kernel's parameters and the arguments in this line; () if no kernel of `own` is launched.
 
-    Only the number of arguments can be compared; where the numbers agree the two lists are below each other.
+    Only the numbers of arguments can be compared. Both lists are shown, one below the other.
     """
     text = _text(file)
     code = blanked(text)
@@ -160,9 +160,9 @@ def _arguments(text: str) -> list[str]:
 
 
 def unbalanced(file: Path) -> str:
-    """Which function is not closed, or closed too early; "" if every brace has its partner.
+    """Names the function that is not closed, or closed too early; "" if all braces match.
 
-    Functions are recognized by where they begin: in the first column, as everywhere in the course.
+    Functions are assumed to begin in the first column, as everywhere in the course.
     """
     code = without_directives(blanked(_text(file)))
     if code.count("{") == code.count("}"):

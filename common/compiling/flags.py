@@ -1,12 +1,12 @@
-"""The flags that nvcc and the host compiler are given."""
+"""Compiler flags for nvcc and the host compiler."""
 
 from __future__ import annotations
 
 import sys
 
 LANGUAGE = "-std=c++20"
-# For kernels in the simulator: a large one compiles in a third of the time and runs half as fast. Tests take less time
-# to run kernels than to compile them.
+# For kernels in the simulator: large ones compile in a third of the time and run at half the speed. In tests, compiling
+# takes longer than running.
 QUICK = "-Og"
 NVCC_FLAGS = [
     LANGUAGE,
@@ -14,21 +14,21 @@ NVCC_FLAGS = [
     "-lineinfo",
     "-Xptxas=-v",
     "-Wno-deprecated-gpu-targets",
-    # torch's own flags take half's operators away; CUDA C++ without torch has them
+    # torch's flags disable half's operators, which plain CUDA C++ has
     *(
         f"-U__CUDA_NO_{name}__"
         for name in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")
     ),
 ]
-# A missing launcher should be the linker's error, not the loader's; and a compiler that links libstdc++
-# statically must not mix its copy's symbols with torch's libstdc++
+# A missing launcher should fail at link time, not at load time; and a compiler that links libstdc++ statically must not
+# export its symbols, which would clash with torch's libstdc++
 LINKER_FLAGS = ["-Wl,--no-undefined", "-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else []
-# What an unfilled gap leaves unused is no mistake of the student's
+# Unfilled gaps leave variables unused, which is not the student's mistake
 UNFILLED_NVCC_FLAGS = ["-diag-suppress=177,550", "-Xcompiler=-Wno-unused"]
 
 
 def gencode(arch: str, *further: str) -> str:
-    """nvcc's flag for one architecture; further ones are made of the same PTX, without what sm_90a has beyond sm_90."""
+    """nvcc's flag for one architecture; `further` ones share its PTX, which then lacks sm_90a's extra features."""
     if not further:
         return f"-gencode=arch=compute_{arch.removeprefix('sm_')},code={arch}"
     return f"-gencode=arch=compute_{arch.removeprefix('sm_').rstrip('af')},code=[{','.join((arch, *further))}]"

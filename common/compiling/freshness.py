@@ -1,15 +1,14 @@
-"""What a build folder was built from, by content: ninja looks at times alone, and times can lie.
+"""Tracks what a build folder was built from by content hash, because ninja compares timestamps only.
 
-    damaged = forget_stale(folder)      takes away what is not as it was left, or was built from other contents, and the
-                                        record of it
+    damaged = forget_stale(folder)      deletes products that were modified or whose inputs changed, and the record
     ... ninja runs, and builds what is missing ...
-    remember(folder)                    writes down what there is now
+    remember(folder)                    records the current state
 
-A file that comes back with an old time (unpacked, copied, checked out), an object cut short by a full disk, an empty
-library: each is rebuilt. So is everything where ninja's own files, or the compilers' last words, are not as they
-were left. Headers outside of the checkout, the compiler's and PyTorch's, go by time and size.
+A source restored with an old timestamp (unpacked, copied, checked out), an object truncated by a full disk, an empty
+library: each triggers a rebuild. If ninja's own files or the saved compiler output have changed, everything is rebuilt.
+Headers outside of the checkout, the compiler's and PyTorch's, are compared by time and size.
 
-What is built without ninja keeps mark_of(file) next to it.
+Builds without ninja store mark_of(file) next to the product.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ WORDS = ("build.ninja", ".ninja_log", ".ninja_deps", "warnings.json", "kernels.j
 
 
 def forget_stale(folder: Path) -> list[str]:
-    """Deletes the products of a build folder that cannot be trusted; ninja builds them again.
+    """Deletes a build folder's untrustworthy products, which ninja then rebuilds.
 
     Returns:
-        The names of the files that were damaged: not as the last build had left them, or a record that is none.
+        The names of damaged files: those modified since the last build, or the record if it cannot be read.
     """
     products = [file for pattern in PRODUCTS for file in folder.glob(pattern)]
     known = _read(folder / RECORD)
@@ -44,7 +43,7 @@ def forget_stale(folder: Path) -> list[str]:
             damaged.append(file.name)
         if was is None or file.name in damaged:
             file.unlink(missing_ok=True)
-    if damaged:  # then nothing here can be trusted
+    if damaged:  # nothing here can be trusted
         known = {}
         for name in WORDS:
             (folder / name).unlink(missing_ok=True)
@@ -58,25 +57,25 @@ def forget_stale(folder: Path) -> list[str]:
             if was is not None and was["is"] != mark_of(file):
                 damaged.append(file.name)
             file.unlink()
-    (folder / RECORD).unlink(missing_ok=True)  # who ends a build in its midst leaves nothing that is trusted
+    (folder / RECORD).unlink(missing_ok=True)  # an interrupted build leaves nothing trusted
     return damaged
 
 
 def remember(folder: Path) -> None:
-    """Writes down the products, and what each object was built from."""
+    """Records the products and each object's inputs."""
     made_from = _dependencies(folder)
     record = {}
     for pattern in PRODUCTS:
         for file in folder.glob(pattern):
             inputs = {} if file.suffix != ".o" else made_from.get(file.name)
-            if inputs is not None:  # ninja does not know: not remembered, so built again the next time
+            if inputs is not None:  # None: ninja has no inputs for it, so it is rebuilt next time
                 record[file.name] = {"is": mark_of(file), "from": inputs}
     record |= {name: {"is": mark_of(folder / name), "from": {}} for name in WORDS if (folder / name).exists()}
     write_whole(folder / RECORD, json.dumps(record))
 
 
 def mark_of(file: Path) -> str:
-    """Of its content; of a file that is neither ours nor built by us, of time and size."""
+    """A hash of its content; of time and size for files outside of the checkout and the build folder."""
     try:
         path = file.resolve()
         if path.is_relative_to(ROOT) or path.is_relative_to(build_root()):
@@ -88,7 +87,7 @@ def mark_of(file: Path) -> str:
 
 
 def _read(file: Path) -> dict | None:
-    """{}: there is none; None: it is no record."""
+    """The record; {} if there is none, None if it is invalid."""
     if not file.exists():
         return {}
     try:
@@ -100,7 +99,7 @@ def _read(file: Path) -> dict | None:
 
 
 def _dependencies(folder: Path) -> dict[str, dict[str, str]]:
-    """Object -> {file: its mark}, as ninja noted it."""
+    """Object -> {input: its mark}, from ninja's dependency log."""
     command = [str(toolchain.find_ninja()), "-t", "deps"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
     found: dict[str, dict[str, str]] = {}

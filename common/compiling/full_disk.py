@@ -1,4 +1,4 @@
-"""A build that failed because a disk is full, in words: no_space(log, folder)."""
+"""Explains builds that fail because a disk is full: no_space(log, folder)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from common.compiling.report import diagnostics
 from common.console.paths import shown_path
 
-ENOUGH = 16 << 20  # bytes: what a task's build takes
+ENOUGH = 16 << 20  # bytes that a task's build needs
 _SAID = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 def no_space(log: str, folder: Path) -> str:
-    """Which disk is full, if that is why this build failed, else "".
+    """Names the full disk if that is why this build failed, else "".
 
-    The log may be cut short: it is on the same disk. So where it holds no error of the sources, the free space is
-    looked at. (gcc reports a file that it cannot write as an error in the source's last line.)
+    The log may be truncated, as it is on the same disk. So if it has no errors in the sources, the free space is
+    checked. (gcc reports a file that it cannot write as an error in the source's last line.)
 
     Args:
-        log: what the compilers said.
-        folder: the build's.
+        log: the compilers' output.
+        folder: the build folder.
     """
     errors = [one.text for one in diagnostics(log) if one.is_error and not one.text.endswith(_SAID)]
     if errors or "undefined " in log:

@@ -1,10 +1,10 @@
-"""Which gaps of a source are still unfilled, and which operators depend on them.
+"""The unfilled gaps of a source, and the operators that depend on them.
 
-An unfilled gap holds NOT_IMPLEMENTED(). Reading the source shows, before anything runs, that the operator `attention`
-cannot work because binding.cpp's attention() calls custom_attention(), which launches gemm_nt_kernel(), which holds
-the marker in line 57. The call graph is textual: a function "calls" every known function whose name its body mentions.
-Headers that a source includes from its own folder by their bare name (#include "tiles.cuh") are read with it, and so
-is given code that runs the student's functions (#include "task4/given/stages.cuh").
+An unfilled gap contains NOT_IMPLEMENTED(). Reading the source shows, before anything runs, that the operator
+`attention` cannot work because binding.cpp's attention() calls custom_attention(), which launches gemm_nt_kernel(),
+which has the marker in line 57. The call graph is textual: a function "calls" every known function whose name appears
+in its body. Headers that a source includes from its own folder by their bare name (#include "tiles.cuh") are read, too,
+and so is given code that calls the student's functions (#include "task4/given/stages.cuh").
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPERATOR = re.compile(r'\.impl\s*\(\s*"(\w+)"\s*,\s*TORCH_BOX\s*\(\s*&?\s*([\w:
 
 @dataclass(frozen=True)
 class Gap:
-    """An unfilled gap: where it is and in which function."""
+    """An unfilled gap: its location and function."""
 
     file: Path
     line: int
@@ -41,7 +41,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of a source: its body without comments and strings, which line that begins in, its gaps."""
+    """A function of a source: its body without comments and strings, the body's first line, its gaps."""
 
     name: str
     body: str
@@ -49,9 +49,9 @@ class Function:
     gaps: tuple[Gap, ...]
 
 
-@functools.lru_cache(maxsize=64)  # the same sources are asked about for every operator
+@functools.lru_cache(maxsize=64)  # every operator asks about the same sources
 def functions_of(text: str, file: Path) -> tuple[Function, ...]:
-    """Every function of a text that has a body. Namespaces and classes are entered, function bodies are not."""
+    """All functions with a body, including those in namespaces and classes, but not within function bodies."""
     text = blanked(text)
     found: list[Function] = []
     position = 0
@@ -73,7 +73,7 @@ def functions_of(text: str, file: Path) -> tuple[Function, ...]:
 
 
 def with_own_headers(sources: Iterable[Path]) -> list[Path]:
-    """Each source after the headers next to it that it includes by their bare name; every file once."""
+    """Each source, preceded by the headers next to it that it includes by their bare name; every file once."""
     found: list[Path] = []
     begun: set[Path] = set()
 
@@ -98,7 +98,7 @@ def _given_headers(sources: Iterable[Path]) -> list[Path]:
 
 
 def find_gaps(sources: Iterable[Path]) -> list[Gap]:
-    """All unfilled gaps of the sources and their own headers, in the order of the text."""
+    """All unfilled gaps of the sources and their own headers, in source order."""
     return [gap for source in with_own_headers(sources) for function in _functions_in(source) for gap in function.gaps]
 
 
@@ -107,17 +107,17 @@ def _functions_in(file: Path) -> tuple[Function, ...]:
 
 
 def python_gaps(file: Path) -> list[Gap]:
-    """The unfilled gaps of a Python file, in the order of the text; none where it cannot be read or is no Python."""
+    """The unfilled gaps of a Python file, in source order; empty if it cannot be read or parsed."""
     try:
         tree = ast.parse(read_source(file))
     except (OSError, ValueError, SyntaxError):
-        return []  # the test says so, in the words of whoever needs the file
+        return []  # the test that needs the file reports the error
     found = {}
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             for node in ast.walk(function):
                 if isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node):
-                    found[node.lineno] = Gap(file, node.lineno, function.name)  # the innermost comes last
+                    found[node.lineno] = Gap(file, node.lineno, function.name)  # the innermost function comes last
     return [found[line] for line in sorted(found)]
 
 
@@ -127,9 +127,9 @@ def registered_operators(binding: Path) -> set[str]:
 
 
 def gaps_of_operator(operator: str, sources: Iterable[Path]) -> list[Gap]:
-    """The unfilled gaps that the operator runs into. `sources` are the task's .cu files and its binding.cpp.
+    """The unfilled gaps that the operator reaches. `sources` are the task's .cu files and its binding.cpp.
 
-    An operator that no source registers is held to depend on every gap.
+    An operator that no source registers is assumed to depend on every gap.
     """
     sources = with_own_headers(sources)
     reached = functions_behind(operator, sources)

@@ -1,7 +1,7 @@
-"""Launches whose success is not checked: unchecked_launches(sources).
+"""Finds launches whose errors are not checked: unchecked_launches(sources).
 
-A launch that the GPU refuses (too many threads, too much shared memory) runs nothing and says nothing; the next call of
-cudaGetLastError(), which CUDA_CHECK_LAUNCH() makes, tells. As long as no launch is refused its absence does not show.
+A launch that the GPU rejects (too many threads, too much shared memory) silently does nothing until cudaGetLastError(),
+which CUDA_CHECK_LAUNCH() calls, returns the error. While no launch fails, a missing check goes unnoticed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _ASKED = re.compile(r"\b(?:CUDA_CHECK_LAUNCH|cudaGetLastError|cudaPeekAtLastErro
 
 
 def unchecked_launches(sources: Iterable[Path]) -> list[str]:
-    """A sentence for each function whose last launch is followed by no question, neither there nor in a caller."""
+    """A sentence for each function whose last launch is not followed by a check, neither there nor in a caller."""
     says = []
     for source in sources:
         functions = functions_of(source.read_text(), source)
@@ -34,7 +34,7 @@ def unchecked_launches(sources: Iterable[Path]) -> list[str]:
 
 
 def _asked_by_callers(name: str, functions: Sequence[Function], seen: set[str]) -> bool:
-    """Whether a function asks for errors after it calls the one of that name, or one that calls such a function."""
+    """Whether a function checks for errors after it calls this one, directly or through others."""
     if name in seen:
         return False
     seen.add(name)

@@ -1,12 +1,12 @@
-"""A BuildRequest -> loaded operators, by nvcc or by the simulator.
+"""BuildRequest -> loaded operators, with nvcc or the simulator.
 
     ops = load(BuildRequest("task2", "solution"))       compile if anything changed, load, return the operators
-    results = build(BuildRequest("task2"))              the same for what the compilers said: a BuildResult per library
+    results = build(BuildRequest("task2"))              likewise, but return the results: one BuildResult per library
 
-For nvcc, torch.utils.cpp_extension.load writes the ninja file and runs ninja. For the simulator, whose builds are what
-most people wait for, objects come from a cache that all checkouts on a machine share (objects.py), which load() cannot
-do. A lock that the operating system drops with its process keeps two builds apart, so a killed build never blocks the
-next one.
+For nvcc, torch.utils.cpp_extension.load writes the ninja file and runs ninja. The simulator, whose build times matter
+to most users, takes objects from a cache that all checkouts on a machine share (objects.py), which cpp_extension.load
+cannot do. Builds are serialized by a lock that the operating system releases when its process ends, so a killed build
+never blocks the next one.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from common.console.files import write_whole
 from common.console.paths import shown_path
 from common.console.terminal import say
 
-# torch keeps what it is building, and CUDA_HOME, in module globals: one build at a time per process
+# torch keeps build state and CUDA_HOME in module globals: one build at a time per process
 _one_build = threading.Lock()
 _results: dict[str, tuple[Plan, BuildResult]] = {}
 _simulated: tuple[str | None, list[Operators]] | None = None
 
 
 def build(request: BuildRequest) -> list[BuildResult]:
-    """Brings the libraries of a request up to date; only what changed is compiled.
+    """Brings a request's libraries up to date, compiling only what changed.
 
     Returns:
-        A BuildResult for each place; its library is None where the kernels could be compiled but not loaded (nvcc on a
-        machine whose torch has no CUDA).
+        One BuildResult per place. Its library is None if the kernels can be compiled but not loaded (nvcc on a machine
+        whose torch has no CUDA).
 
     Raises:
         BuildError: the sources do not compile. ToolchainError: a tool is missing. ValueError, FileNotFoundError: see
@@ -65,9 +65,9 @@ def build(request: BuildRequest) -> list[BuildResult]:
 
 @contextlib.contextmanager
 def simulated(arch: str | None = None) -> Iterator[list[Operators]]:
-    """Inside, load() makes the simulator's checked build of every request, for this architecture unless it names one.
+    """In this block, load() uses the simulator's checked build for every request; `arch` is the default architecture.
 
-    Yields the operators that were loaded, a list that grows.
+    Yields a list to which each load appends its operators.
     """
     global _simulated
     before, _simulated = _simulated, (arch, [])
@@ -78,7 +78,7 @@ def simulated(arch: str | None = None) -> Iterator[list[Operators]]:
 
 
 def load(request: BuildRequest) -> Operators:
-    """Builds what is out of date and returns the operators. Errors: see build."""
+    """Builds whatever is out of date and returns the operators. Errors: see build."""
     if _simulated:
         arch, loaded = _simulated
         request = replace(request, backend="simulator", checked=True, arch=request.arch or arch)
@@ -115,7 +115,7 @@ def _build(plan: Plan) -> BuildResult:
                     f"{plan.name} is loaded already, from {loaded.place.kernels}; give the other sources a label"
                 )
             return result
-        import torch  # not part of the build: the seconds below are the compilers' and the loader's
+        import torch  # first, so that the time below is the compilers' and the loader's
 
         run = _run_nvcc if plan.backend == "cuda" else _run_simulator
         library = plan.library
@@ -141,7 +141,7 @@ def _build(plan: Plan) -> BuildResult:
 
 
 def _run_simulator(plan: Plan) -> bool:
-    """Compiles what is not in the cache, and links; returns whether the library is another one than before."""
+    """Compiles what is not in the cache, and links. Returns whether the library has changed."""
     jobs, linker_flags = plan.for_simulator()
     log = ""
     try:
@@ -164,7 +164,7 @@ def _run_simulator(plan: Plan) -> bool:
 def _run_nvcc(plan: Plan) -> bool:
     """Runs torch's load(): ninja builds what is out of date, then the library is loaded into this process.
 
-    Returns whether the library is another one than before.
+    Returns whether the library has changed.
     """
     toolchain.find_ninja()
     os.environ["CXX"] = str(toolchain.host_compiler())
@@ -194,7 +194,7 @@ def _run_nvcc(plan: Plan) -> bool:
 
 
 def _remembered_warnings(plan: Plan, rebuilt: bool) -> list[str]:
-    """What the compilers warned of; nvcc's last words are kept for builds that had nothing to do."""
+    """The compilers' warnings; nvcc's are saved for builds that have nothing to do."""
     memory = plan.folder / "warnings.json"
     if plan.backend == "cuda" and not rebuilt:
         return json.loads(memory.read_text()) if memory.exists() else []
@@ -205,7 +205,7 @@ def _remembered_warnings(plan: Plan, rebuilt: bool) -> list[str]:
 
 
 def _remembered_kernels(plan: Plan) -> list[KernelResources]:
-    """ptxas reports only what it compiles; its last report is kept for builds that had nothing to do."""
+    """ptxas's report, which is saved for builds that have nothing to do: it covers only what is compiled."""
     memory = plan.folder / "kernels.json"
     kernels = report.kernel_resources(plan.log_file.read_text(errors="replace"))
     if kernels:

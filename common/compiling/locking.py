@@ -1,4 +1,4 @@
-"""One build at a time in a folder."""
+"""A lock that allows one build at a time in a folder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from common.compiling.ending import ends_with_us
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Makes the folder and holds its lock, which the operating system releases with the process, however that ends.
+    """Creates the folder and holds its lock, which the operating system releases when the process ends.
 
-    What is started meanwhile ends with the process as well, see ends_with_us.
+    Processes started meanwhile are killed with this one, see ends_with_us.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"), ends_with_us():
-        # torch's own lock file outlives a killed build and would be waited for forever. Nobody else is building here.
+        # torch's own lock file outlives a killed build and would block forever. No other process is building here.
         (folder / "lock").unlink(missing_ok=True)
         yield

@@ -1,10 +1,10 @@
-"""taskN/task.json: which files of a task are the student's, and which rooms of common/kernels hold its tuned versions.
+"""taskN/task.json: a task's student files, and the folders of common/kernels with its tuned versions.
 
     {"files": ["attention_kernel.cu"], "tuned": ["softmax", "gemm"], "points": 3}
 
-`files` are names in the task's folder. Those with gaps are filled in solution/, from which common.skeleton makes
-the student's; what has none (task 4's tiles.h) exists once. `points` is what the task's test gives.
-"workspace": false says that its launchers take no device memory of their own.
+`files` are names in the task's folder. The filled version of a file with gaps is in solution/, from which
+common.skeleton generates the student's; a file without gaps (task 4's tiles.h) exists once. `points` is the maximum
+score of the task's test. "workspace": false means that its launchers allocate no device memory.
 Standard library only.
 """
 
@@ -24,9 +24,9 @@ class Manifest:
     Attributes:
         task: "task2".
         files: names of the student's files in the task's folder.
-        tuned: names of rooms in common/kernels whose operators together are the task's tuned versions.
-        points: what the task's test gives at most.
-        workspace: whether launchers may take device memory.
+        tuned: names of the folders in common/kernels that together provide the task's tuned operators.
+        points: the maximum score of the task's test.
+        workspace: whether launchers may allocate device memory.
     """
 
     task: str
@@ -52,12 +52,12 @@ class Manifest:
 
 
 def tasks() -> list[str]:
-    """Every task that has a task.json, in order."""
+    """All tasks that have a task.json, in order."""
     return sorted(file.parent.name for file in ROOT.glob("task*/task.json"))
 
 
 def has_solutions() -> bool:
-    """Whether this checkout holds solutions; a student's edition does not."""
+    """Whether this checkout includes solutions; the student edition does not."""
     return any(ROOT.glob("task*/solution"))
 
 
@@ -65,7 +65,7 @@ def read_manifest(task: str) -> Manifest:
     """The manifest of a task.
 
     Raises:
-        ValueError: there is no such task, or its task.json is not as it must be.
+        ValueError: there is no such task, or its task.json is invalid.
     """
     if task not in tasks():
         raise ValueError(f"task is {task!r}; it must be one of {', '.join(tasks())}")

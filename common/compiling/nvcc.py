@@ -1,4 +1,4 @@
-"""nvcc on kernels alone: nothing is linked or loaded, so neither a GPU nor a CUDA build of torch is needed."""
+"""Compiles kernels with nvcc without linking or loading, which needs neither a GPU nor a CUDA build of torch."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def compile_only(
     further: Sequence[str] = (),
     with_host: bool = True,
 ) -> BuildResult:
-    """Compiles the kernels with nvcc and throws the object away: for machines that cannot load them.
+    """Compiles the kernels with nvcc and discards the object, for machines that cannot load it.
 
     Args:
         sources: .cu files.
-        archs: sm_75, sm_80, sm_90a, ...; one, or several that are compiled in one go, which is quicker. Those
-            of a tuple share the PTX of its first.
+        archs: sm_75, sm_80, sm_90a, ...; one, or several, which are compiled in one faster call. The
+            architectures in a tuple share the PTX of its first.
         folder: where the log goes; default build/cuda-<arch>/check.
-        further: flags of nvcc.
-        with_host: compile the host code as well.
+        further: additional nvcc flags.
+        with_host: compile the host code, too.
 
     Raises:
         BuildError: a file does not compile.
@@ -53,7 +53,7 @@ def compile_only(
     with locked(folder):
         log_file = folder / "compile.log"
         for source in sources:
-            form = ["-c", "-Xcompiler=-fsyntax-only"] if with_host else ["-fatbin"]  # the object is thrown away
+            form = ["-c", "-Xcompiler=-fsyntax-only"] if with_host else ["-fatbin"]  # the object is discarded
             command = [nvcc.path, *form, *flags, *include, source, "-o", os.devnull]
             done = subprocess.run(command, capture_output=True, text=True)
             log += done.stdout + done.stderr

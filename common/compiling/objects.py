@@ -1,13 +1,13 @@
-"""Objects and libraries by content: what one process on this machine has compiled, no other compiles again.
+"""A content-addressed cache of objects and libraries: nothing is compiled twice on a machine.
 
-    made = compile_object(source, flags)       the object's file in the cache, and what the compiler said
-    link(objects, flags, library)              whether anything had to be done
-    kept_text(key, make)                       a source that is made of another one
+    made = compile_object(source, flags)       the object's path in the cache, and the compiler's output
+    link(objects, flags, library)              links; returns whether the library is new
+    kept_text(key, make)                       a cached generated source
 
-An object is identified by the compiler, its flags, the source, and every header that the source includes. Paths in
-the checkout and the build folder are relative in the key and in the object (`task2/attention_kernel.cu`; see
-local_file), so copies of the checkout, other build folders, and all processes of a test run share the cache. It is
-$ATTENTION_CACHE_DIR, `cache` in the folder that $ATTENTION_BUILD_DIR names, or else the user's cache folder.
+An object's key is the compiler, its flags, the source, and every header that the source includes. Paths in the checkout
+and the build folder are relative in the key and in the object (`task2/attention_kernel.cu`; see local_file), so copies
+of the checkout, other build folders, and all processes of a test run share the cache. It is in $ATTENTION_CACHE_DIR,
+`cache` in the folder $ATTENTION_BUILD_DIR, or else the user's cache folder.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from common.console.paths import ROOT, build_root, shown_path
 from common.console.terminal import say
 from common.simulator import rewriter
 
-# What every rewritten source begins with, and every binding
+# The first header of every rewritten source, and of every binding
 BEGINNINGS = {".cu.cpp": rewriter.INCLUDE_DIR / "cuda_runtime.h", "binding.cpp": ROOT / "common/cuda/torch_stable.h"}
-MOST_BYTES = 2 << 30  # of the cache; beyond that what was not used for longest goes
-MOST_VERSIONS = 8  # of one source with the same flags: its headers differ
+MOST_BYTES = 2 << 30  # size limit; the least recently used entries are evicted
+MOST_VERSIONS = 8  # per source and flags, for different versions of its headers
 PRUNED_EVERY = 3600  # seconds
 
 
 class CompilerFailed(Exception):
-    """A compiler or the linker ended with an error; the words are its log."""
+    """A compiler or the linker failed; the message is its log."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """What a compiler made: where it is, the hash of its contents, what was printed, and what it was made of."""
+    """A compiler's product: its path, the hash of its contents, the compiler's output, and its inputs."""
 
     path: Path
     digest: str
@@ -60,7 +60,7 @@ class Made:
 
 
 def cache_root() -> Path:
-    """Where objects are kept; a folder of the build where the user's own cannot be written."""
+    """The cache folder; inside the build folder if the user's cache folder is not writable."""
     if named := os.environ.get("ATTENTION_CACHE_DIR"):
         return Path(named).resolve()
     if os.environ.get("ATTENTION_BUILD_DIR"):
@@ -75,14 +75,14 @@ def cache_root() -> Path:
 
 
 def compile_object(source: Path, flags: Sequence[str]) -> Made:
-    """Compiles a C++ source, unless the cache has what would come of it.
+    """Compiles a C++ source, unless its object is in the cache.
 
     Args:
         source: the file.
-        flags: the compiler's, without -c, -o and those that write dependencies.
+        flags: compiler flags, without -c, -o and those that write dependencies.
 
     Raises:
-        CompilerFailed: it does not compile. ToolchainError: there is no compiler. OSError: nothing can be written.
+        CompilerFailed: it does not compile. ToolchainError: there is no compiler. OSError: the cache is not writable.
     """
     compiler = toolchain.host_compiler()
     portable = [_portable(flag) for flag in flags]
@@ -97,8 +97,8 @@ def compile_object(source: Path, flags: Sequence[str]) -> Made:
         unfinished = entry.with_name(f".{key}.{os.getpid()}.{threading.get_ident()}.o")
         header = next((one for end, one in BEGINNINGS.items() if source.name.endswith(end)), None)
         precompiled = None
-        if header and resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY:  # it takes 80 MB
-            with contextlib.suppress(CompilerFailed):  # it saves time and decides nothing
+        if header and resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY:  # it needs 80 MB
+            with contextlib.suppress(CompilerFailed):  # it only saves time
                 precompiled = _precompiled(header, flags)
         if precompiled is None:
             return _compiled(entry, source, flags, ["-c", source], unfinished)
@@ -108,7 +108,7 @@ def compile_object(source: Path, flags: Sequence[str]) -> Made:
         except CompilerFailed as error:
             if precompiled.path.stem not in str(error):
                 raise
-            return _compiled(entry, source, flags, ["-c", source], unfinished)  # this compiler cannot read it
+            return _compiled(entry, source, flags, ["-c", source], unfinished)  # this compiler cannot use it
 
 
 def _compiled(
@@ -119,7 +119,7 @@ def _compiled(
     unfinished: Path,
     further: Mapping[str, str] = MappingProxyType({}),
 ) -> Made:
-    """Runs the compiler, and keeps what it made with the marks of all that it read, and of these further inputs."""
+    """Runs the compiler, and caches its product with the marks of all files that it read and of further inputs."""
     dependencies = unfinished.with_suffix(".d")
     options = [*flags, *_path_maps(), "-MD", "-MF", dependencies]
     try:
@@ -132,16 +132,16 @@ def _compiled(
 
 
 def _precompiled(header: Path, flags: Sequence[str]) -> Made | None:
-    """A header that many sources begin with, parsed: half of a small kernel's compile time, more of a binding's.
+    """A gcc precompiled header: saves half of a small kernel's compile time, more of a binding's.
 
-    gcc's own precompiled header. It takes longer than one compilation, so the first with these flags does without. Its
-    paths are relative to the checkout, so that all checkouts share it.
+    Making it takes longer than one compilation, so the first one with these flags does without. Its paths are relative
+    to the checkout, so that all checkouts share it.
     """
     compiler = toolchain.host_compiler()
     if "clang" in str(compiler):
         return None
-    level = [flag for flag in flags if flag.startswith("-O")][-1:]  # it holds for one: headers ask for __OPTIMIZE__
-    flags = [*(flag for flag in flags if not flag.startswith(("-I", "-W", "-O"))), *level]  # and for any -I and -W
+    level = [flag for flag in flags if flag.startswith("-O")][-1:]  # valid for one level: headers test __OPTIMIZE__
+    flags = [*(flag for flag in flags if not flag.startswith(("-I", "-W", "-O"))), *level]  # valid for any -I and -W
     key = _digest(_mark_of_tool(compiler), "precompiled", header.name, *map(_portable, flags))
     entry = cache_root() / key[:2] / f"{key}.json"
     if known := _known(entry, whole=False):
@@ -160,10 +160,10 @@ def _precompiled(header: Path, flags: Sequence[str]) -> Made | None:
 
 
 def compile_objects(jobs: Iterable[tuple[Path, Sequence[str]]]) -> list[Made]:
-    """compile_object of each (source, flags), as many at once as there are cores, the first ones first.
+    """compile_object for each (source, flags) in order, in parallel on all cores.
 
     Raises:
-        CompilerFailed: some do not compile; the logs of all that were compiled. The rest: see compile_object.
+        CompilerFailed: some do not compile; the message has the logs of all. Other errors: see compile_object.
     """
     jobs = list(jobs)
 
@@ -181,9 +181,9 @@ def compile_objects(jobs: Iterable[tuple[Path, Sequence[str]]]) -> list[Made]:
 
 
 def link(objects: Sequence[Made], flags: Sequence[str], product: Path) -> bool:
-    """Links objects into a library or a program, unless it is what would come of them already.
+    """Links objects into a library or a program, unless it is up to date.
 
-    A library that changed since it was linked is replaced, with a note.
+    A library that was modified since it was linked is replaced, with a note.
 
     Returns:
         Whether the product is new.
@@ -213,7 +213,7 @@ def link(objects: Sequence[Made], flags: Sequence[str], product: Path) -> bool:
     product.parent.mkdir(parents=True, exist_ok=True)
     copy = product.with_name(f".{product.name}.{os.getpid()}")
     try:
-        shutil.copy(known.path, copy)  # not a link: whoever damages the product leaves the cache whole
+        shutil.copy(known.path, copy)  # not a hard link: damage to the product must not affect the cache
         stamp.unlink(missing_ok=True)
         copy.replace(product)
         write_whole(stamp, known.digest)
@@ -226,7 +226,7 @@ _texts: dict[str, str] = {}
 
 
 def kept_text(key: tuple[str, ...], make: Callable[[], str]) -> str:
-    """What make() returns for this key, made once on this machine: a source that is made of others, with their paths.
+    """make()'s result for this key, cached on this machine: a generated source, which may contain paths.
 
     Args:
         key: everything that the text depends on.
@@ -247,7 +247,7 @@ def kept_text(key: tuple[str, ...], make: Callable[[], str]) -> str:
 
 
 def local_file(name: str) -> str:
-    """The file in this checkout or its build folder that a path recorded in an object refers to."""
+    """The file in this checkout or its build folder to which a path recorded in an object refers."""
     path = Path(name)
     if path.is_absolute():
         return name
@@ -255,18 +255,18 @@ def local_file(name: str) -> str:
     return str(build_root().joinpath(*parts[1:]) if parts[:1] == ("build",) else ROOT / path)
 
 
-# ---- names that hold in any checkout
+# ---- paths independent of the checkout
 
 
 def _path_maps() -> list[str]:
-    """Of two that fit, the compiler takes the last."""
+    """Flags that make paths relative. If two match, the compiler takes the last."""
     every = {str(ROOT): ".", f"{ROOT}/": "", f"{build_root()}/": "build/"}
     return [f"-ffile-prefix-map={old}={new}" for old, new in every.items()]
 
 
 @cache
 def _places(build: str) -> tuple[tuple[str, str], ...]:
-    return (build, "\1build"), (str(ROOT), "\1root")  # which no source holds
+    return (build, "\1build"), (str(ROOT), "\1root")  # strings that no source contains
 
 
 def _portable(text: str) -> str:
@@ -285,7 +285,7 @@ def _local(text: str) -> str:
 
 
 def _known(entry: Path, whole: bool = True) -> Made | None:
-    """What is kept under a key, if its inputs are as they were and, unless that would take too long, it is whole."""
+    """The cached product of a key, if its inputs are unchanged. `whole`: verify its hash, too (slow if it is large)."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         for version in json.loads(entry.read_text()):
             inputs = version["inputs"]
@@ -312,7 +312,7 @@ def _keep(entry: Path, product: Path, inputs: dict[str, str], log: str) -> Made:
 
 
 def _prune(root: Path) -> None:
-    """Once an hour: takes away what was not used for longest, if the cache is too large."""
+    """Evicts the least recently used entries if the cache is too large; runs once an hour."""
     stamp = root / "pruned"
     with contextlib.suppress(OSError):
         if stamp.exists() and time.time() - stamp.stat().st_mtime < PRUNED_EVERY:
@@ -333,7 +333,7 @@ def _locked(entry: Path) -> FileLock:
 
 
 def _run(command: Sequence[object]) -> str:
-    """Runs a compiler; what it printed. Its working directory is the checkout, which the object then names."""
+    """Runs a compiler and returns its output. The working directory, which objects record, is the checkout."""
     done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, errors="replace")
     log = done.stdout + done.stderr
     if done.returncode:
@@ -342,14 +342,14 @@ def _run(command: Sequence[object]) -> str:
 
 
 def _dependencies(file: Path, source: Path) -> list[Path]:
-    """What a dependency file names, but for the source itself."""
+    """The files that a dependency file lists, without the source itself."""
     words = re.findall(r"(?:\\.|[^\s\\])+", file.read_text(errors="surrogateescape").partition(":")[2])
     paths = [Path(re.sub(r"\\(.)", r"\1", word).replace("$$", "$")) for word in words]
     return [path if path.is_absolute() else ROOT / path for path in paths if path != source]
 
 
 def _mark_of(file: str) -> str:
-    """Of a file of the checkout or the build its contents, of any other its time and size."""
+    """A hash of a file's contents if it is in the checkout or the build folder, else its time and size."""
     try:
         about = os.stat(file)
     except OSError:
@@ -357,7 +357,7 @@ def _mark_of(file: str) -> str:
     return _mark_at(file, str(build_root()), about.st_mtime_ns, about.st_size, about.st_ino)
 
 
-@lru_cache(4096)  # a library of twenty sources names the same headers twenty times
+@lru_cache(4096)  # the sources of a library include the same headers
 def _mark_at(name: str, build: str, changed: int, size: int, inode: int) -> str:
     file = Path(name)
     if file.is_relative_to(ROOT) or file.is_relative_to(build):

@@ -1,4 +1,4 @@
-"""Operators: the compiled operators of one variant, as attributes."""
+"""Operators: a variant's compiled operators as attributes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from common.compiling.gaps import find_gaps, gaps_of_operator, registered_operat
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library that is loaded.
+    """A loaded shared library.
 
     Attributes:
         name: the operators' namespace in torch.ops.
         path: of the file.
-        sources: the .cu files and binding.cpp that it was compiled from.
-        warnings: what the compiler warned of in them when it was built.
-        rebuilt: whether it was another one before.
+        sources: the .cu files and binding.cpp from which it was compiled.
+        warnings: the compiler's warnings for them.
+        rebuilt: whether it has changed.
     """
 
     name: str
@@ -39,11 +39,11 @@ class Operators:
 
     Attributes:
         task, variant, backend: "task2", "solution" (or a test's own name), "cuda" or "simulator".
-        device: where the tensors must live.
-        libraries: where the operators are.
+        device: the device on which tensors must be.
+        libraries: the libraries with the operators.
 
     Calling an operator raises NotImplementedError (file and line of each gap) while its kernels have unfilled gaps,
-    ValueError for a bad argument, RuntimeError for what goes wrong inside a kernel.
+    ValueError for a bad argument, RuntimeError for an error inside a kernel.
     """
 
     def __init__(self, task: str, variant: str, backend: str, libraries: Sequence[Library]) -> None:
@@ -70,7 +70,7 @@ class Operators:
         """The library that has this operator.
 
         Raises:
-            AttributeError: none has.
+            AttributeError: no library has it.
         """
         for library in self.libraries:
             if operator in library.operators:
@@ -81,10 +81,10 @@ class Operators:
     def __getattr__(self, operator: str) -> Callable:
         if operator.startswith("_"):
             raise AttributeError(operator)
-        self.library_of(operator)  # raises: __init__ has set those that there are
+        self.library_of(operator)  # raises: __init__ has set all existing ones
 
     def _callable(self, operator: str, library: Library) -> Callable:
-        """What an operator's name stands for: made beforehand, as torch.compile cannot follow the search for gaps."""
+        """The attribute for an operator, created in advance since torch.compile cannot trace the search for gaps."""
         gaps = gaps_of_operator(operator, library.sources)
         if gaps:
             where = "; ".join(map(str, gaps))
@@ -98,7 +98,7 @@ class Operators:
         return self._function(operator, library)
 
     def _function(self, operator: str, library: Library) -> Callable:
-        """What runs an operator without gaps."""
+        """The function that runs an operator without gaps."""
         import torch
 
         from common.compiling.derivatives import guarded

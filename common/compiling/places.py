@@ -1,10 +1,10 @@
-"""Where the sources of a variant are.
+"""The locations of a variant's sources.
 
     places_of("task2", Variant.STUDENT)     [Place("task2", kernels=(task2/attention_kernel.cu,), binding=...)]
-    places_of("task2", Variant.TUNED)       two of them: common/kernels/softmax and common/kernels/gemm
-    places_of("gemm", Variant.TUNED)        a room by itself
+    places_of("task2", Variant.TUNED)       two places: common/kernels/softmax and common/kernels/gemm
+    places_of("gemm", Variant.TUNED)        a single folder ("room") of common/kernels
 
-A place becomes one library. The operators of a variant are those of its places together.
+Each place becomes one library; a variant has the operators of all its places.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Place:
     """The sources of one library.
 
     Attributes:
-        name: "task2", or that of a room in common/kernels.
+        name: "task2", or the name of a folder in common/kernels.
         kernels: the .cu files.
         binding: the binding.cpp that checks the arguments and registers the operators.
     """
@@ -46,25 +46,25 @@ def is_filled(task: str) -> bool:
 
 
 def rooms() -> list[str]:
-    """The rooms of common/kernels that hold kernels of their own."""
+    """The names of the folders of common/kernels that have a binding.cpp."""
     return sorted(file.parent.name for file in KERNELS.glob("*/binding.cpp"))
 
 
 def room(name: str) -> Place:
-    """A room of common/kernels."""
+    """The sources in a folder of common/kernels."""
     folder = KERNELS / name
     return Place(name, tuple(sorted(folder.glob("*.cu"))), folder / "binding.cpp")
 
 
 def places_of(task: str, variant: Variant) -> list[Place]:
-    """Where the sources of a task's variant are.
+    """The locations of the sources of a task's variant.
 
     Args:
-        task: "task2", or the name of a room of common/kernels, which is tuned.
-        variant: whose.
+        task: "task2", or the name of a folder of common/kernels, whose variant is TUNED.
+        variant: whose sources.
 
     Raises:
-        ValueError: no such task or room, or a room with another variant than TUNED.
+        ValueError: no such task or folder, or a folder with a variant other than TUNED.
         FileNotFoundError: the task has no kernels, or none of this variant; a student's file is missing.
     """
     if task in rooms():

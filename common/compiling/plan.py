@@ -1,7 +1,7 @@
-"""Everything that decides one build: what is compiled, with what flags, and where it goes.
+"""The settings of one build: sources, flags, and output folder.
 
 One folder per build: build/<backend and architecture>/<variant>/<place>/. The simulator's objects are in the cache
-(objects.py), its libraries and what the rewriter wrote here.
+(objects.py); its libraries and rewritten sources are here.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Plan:
         place: its sources.
         variant: whose they are, or the request's label.
         backend: "cuda" or "simulator".
-        arch: nvcc's target, or the simulator's where that is not the usual one; else None.
-        checked: the simulator's checked build.
-        counted: its build that counts what each thread does.
+        arch: nvcc's target, or the simulator's if not the default; else None.
+        checked: whether it is the simulator's checked build.
+        counted: whether it is the simulator's build that counts each thread's work.
     """
 
     place: Place
@@ -58,17 +58,17 @@ class Plan:
 
     @cached_property
     def gaps(self) -> list[Gap]:
-        """That are not filled yet."""
+        """The unfilled gaps."""
         return find_gaps(self.place.kernels)
 
     @property
     def name(self) -> str:
-        """Of the library, and of the operators' namespace."""
+        """The name of the library and of the operators' namespace."""
         return f"{self.place.name}_{self.variant}_{self.target}"
 
     @property
     def simulated(self) -> Target:
-        """What the simulator compiles for."""
+        """The simulator's target architecture."""
         return target_of(self.arch or DEFAULT)
 
     @property
@@ -78,7 +78,7 @@ class Plan:
 
     @property
     def target(self) -> str:
-        """The backend, or a further build of the simulator."""
+        """The backend, or the simulator's checked or counted build."""
         return "checked" if self.checked else "counted" if self.counted else self.backend
 
     @property
@@ -90,7 +90,7 @@ class Plan:
         return self.folder / f"{self.name}.so"
 
     def for_nvcc(self) -> dict:
-        """What torch's load() is given. The compilers' output goes to a file, since load() drops it on success."""
+        """Arguments for torch's load(). The compilers' output goes to a file, since load() drops it on success."""
         nvcc = toolchain.nvcc_for_build()
         define_and_log = [f"-DTASK_NAMESPACE={self.name}", f">>{self.log_file.name} 2>&1"]
         linker = list(LINKER_FLAGS)
@@ -110,13 +110,13 @@ class Plan:
         }
 
     def for_simulator(self) -> tuple[list[tuple[Path, list[str]]], list[str]]:
-        """The sources with their flags, for compile_objects, and the linker's flags.
+        """The sources with their flags, for compile_objects, and the linker flags.
 
-        The binding comes last: where it holds a function of a shared header too, the linker takes that of the kernels
-        or the runtime, which the checked build watches.
+        The binding comes last, so that the linker takes inline functions of shared headers from the kernels or the
+        runtime: the binding is not instrumented in the checked build.
 
         Raises:
-            BuildError: the simulator cannot run what a source holds.
+            BuildError: a source contains something that the simulator cannot run.
         """
         mirror = self.folder / "translated"
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
@@ -132,7 +132,7 @@ class Plan:
         return jobs, ["-shared", *LINKER_FLAGS, libraries, "-lc10", "-ltorch_cpu", "-ltorch"]
 
     def shared_jobs(self) -> list[tuple[Path, list[str]]]:
-        """Of these sources the runtime and the binding, whose object serves every variant and build of the place.
+        """The jobs for the runtime and the binding, whose objects all variants and builds of the place share.
 
         Raises: see for_simulator.
         """
@@ -158,8 +158,8 @@ def plans_of(request: BuildRequest) -> list[Plan]:
     """A plan for each place of the request.
 
     Raises:
-        ValueError: an argument of the request that cannot be; see also BuildRequest.places.
-        ToolchainError: no GPU to take the architecture from.
+        ValueError: an invalid argument of the request; see also BuildRequest.places.
+        ToolchainError: no GPU from which to take the architecture.
     """
     places = request.places
     backend = toolchain.choose_backend(request.backend).name

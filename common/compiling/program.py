@@ -1,9 +1,9 @@
-"""A .cu file with a main() of its own -> a program, by nvcc or by the simulator.
+"""A .cu file with its own main() -> a program, with nvcc or the simulator.
 
     program = build_program(Path("saxpy.cu"))
     subprocess.run([program.path, "1024"])
 
-What is built is known by its contents: the sources with their local headers, and the command.
+A program is rebuilt when its sources, their local headers, or the command changes.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from common.simulator.text import blanked
 
 @dataclass(frozen=True)
 class Program:
-    """What was built.
+    """A program.
 
     Attributes:
-        path: of the program.
+        path: of the executable.
         backend: "cuda" or "simulator".
         sources: the .cu file and the local headers that it includes.
-        warnings: the compiler's, on these.
+        warnings: the compiler's warnings for these.
     """
 
     path: Path
@@ -60,12 +60,12 @@ def build_program(
     Args:
         source: the .cu file.
         backend: "auto", "cuda" or "simulator".
-        arch: nvcc's target; None: the GPU that is present, in the simulator what the program needs.
-        checked: the simulator's checked build.
-        include: folders to look for headers in, in addition to the file's own and the checkout.
+        arch: nvcc's target; None: this machine's GPU; in the simulator, the one that the program needs.
+        checked: use the simulator's checked build.
+        include: folders to search for headers, besides the file's own and the checkout.
 
     Raises:
-        FileNotFoundError: there is no such file. ValueError: it has no main(), or arch makes no sense.
+        FileNotFoundError: there is no such file. ValueError: it has no main(), or arch is invalid.
         BuildError: it does not compile. ToolchainError: there is no compiler.
     """
     if not source.is_file():
@@ -121,7 +121,7 @@ def _by_nvcc(source: Path, folder: Path, arch: str | None, include: list[Path]) 
     if arch is None and any(
         "__CUDA_ARCH_FEAT_SM90_ALL" in read_source(file) for file in rewriter.local_sources(source, include)
     ):
-        arch = "sm_90a"  # `native` would leave its features out
+        arch = "sm_90a"  # `native` would omit its features
     flags = [
         LANGUAGE,
         "-O3",
@@ -136,7 +136,7 @@ def _by_nvcc(source: Path, folder: Path, arch: str | None, include: list[Path]) 
 
 
 def _up_to_date(path: Path, command: list, sources: list[Path]) -> list[str]:
-    """Runs the command unless the program is what they would make of these sources; the compiler's warnings."""
+    """Runs the command unless the program is up to date; returns the compiler's warnings."""
     digest = hashlib.sha256(repr([*map(str, command)]).encode())
     for source in sources:
         digest.update(source.read_bytes())
@@ -157,5 +157,5 @@ def _up_to_date(path: Path, command: list, sources: list[Path]) -> list[str]:
 
 
 def _stamp(digest: str, *built: Path) -> str:
-    """What a program was built from, and what came of it."""
+    """A record of a program's inputs and outputs."""
     return " ".join([digest, *map(mark_of, built)])

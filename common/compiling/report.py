@@ -1,4 +1,4 @@
-"""Reads what the compilers print.
+"""Parses the compilers' output.
 
 diagnostics(log)         errors and warnings, each with the lines that belong to it
 kernel_resources(log)    ptxas -v -> registers, shared memory, stack and spills per kernel
@@ -33,7 +33,7 @@ _NOT_PART_OF_ONE = re.compile(
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One message of a compiler: where, how bad, all its lines, and those before it that tell how it came there."""
+    """One compiler message: location, severity, all its lines, and the context before it ("included from ...")."""
 
     file: Path
     line: int
@@ -61,7 +61,7 @@ class KernelResources:
 
 
 def diagnostics(log: str) -> list[Diagnostic]:
-    """The compiler's messages in the order printed, repeated ones once."""
+    """The compiler's messages in the order printed, without repeats."""
     found: list[Diagnostic] = []
     current: list[str] | None = None
     head: re.Match[str] | None = None
@@ -101,9 +101,9 @@ def _shown(diagnostic: Diagnostic) -> str:
 
 
 def own_warnings(log: str, own_files: Iterable[Path]) -> list[str]:
-    """The warnings that concern `own_files`, but for what g++ says of `#pragma unroll` over a gap: no loop is left."""
+    """The warnings on `own_files`, except g++'s about `#pragma unroll` before a gap, where the loop is missing."""
     own = {file.resolve() for file in own_files}
-    found: dict[tuple[Path, int, str], str] = {}  # a template's warnings once, not for each of its types
+    found: dict[tuple[Path, int, str], str] = {}  # a template's warnings once, not per type
     for one in diagnostics(log):
         if one.kind == "warning" and one.file.resolve() in own and one.text != "ignoring loop annotation":
             found.setdefault((one.file, one.line, one.text), _shown(one))
@@ -111,7 +111,7 @@ def own_warnings(log: str, own_files: Iterable[Path]) -> list[str]:
 
 
 def demangled(text: str) -> str:
-    """The text with C++ symbols such as _Z7softmaxPKf written out, where c++filt is installed."""
+    """The text with C++ symbols such as _Z7softmaxPKf demangled, if c++filt is installed."""
     if not text or not shutil.which("c++filt"):
         return text
     done = subprocess.run(["c++filt"], input=text, capture_output=True, text=True)
@@ -119,7 +119,7 @@ def demangled(text: str) -> str:
 
 
 def kernel_name(name: str) -> str:
-    """Keeps the kernel's name and template arguments: no return type, no parameter list."""
+    """The kernel's name and template arguments, without return type and parameter list."""
     name = re.sub(r"\(anonymous namespace\)::", "", name)
     name = re.sub(r"\((?:int|bool|unsigned int)\)", "", name)
     depth, end = 0, len(name)

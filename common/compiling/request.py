@@ -1,7 +1,7 @@
-"""BuildRequest: what to build, and for what.
+"""BuildRequest: what to build, and for which target.
 
 BuildRequest("task2", "solution", backend="simulator")
-BuildRequest("flash")                                       a room of common/kernels
+BuildRequest("flash")                                       a folder of common/kernels
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from common.compiling.variant import Variant
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What to build, and for what.
+    """What to build, and for which target.
 
     Attributes:
-        task: "task2", or the name of a room of common/kernels: "flash".
-        variant: "student", "solution" or "tuned"; None: a task's "student", a room's "tuned".
+        task: "task2", or the name of a folder of common/kernels: "flash".
+        variant: "student", "solution" or "tuned"; None: "student" for a task, "tuned" for common/kernels.
         backend: "auto", "cuda" or "simulator".
-        arch: nvcc's target such as "sm_90a"; None: the GPU that is present. In the simulator
-            sm_90a brings wgmma and TMA.
-        checked: the simulator's checked build, which can look for races and bad accesses and count transactions.
-        counted: a build of the simulator that counts what each thread does; not together with `checked`.
-        sources: other .cu files than the task's own, built with its binding.cpp.
-        label: a name for those in place of the variant's: part of the build folder and of the operators' namespace.
+        arch: nvcc's target such as "sm_90a"; None: this machine's GPU. In the simulator, sm_90a enables wgmma and TMA.
+        checked: use the simulator's checked build, which can detect races and bad accesses and count transactions.
+        counted: use the simulator's build that counts each thread's work; excludes `checked`.
+        sources: .cu files to build with the task's binding.cpp in place of its own.
+        label: the variant's name for these: part of the build folder and of the operators' namespace.
 
     Raises:
         ValueError: no such variant, sources without a label, or both checked and counted.
@@ -57,7 +56,7 @@ class BuildRequest:
 
     @property
     def places(self) -> list[Place]:
-        """Where the sources are. Errors: see common.compiling.places.places_of.
+        """The locations of the sources. Errors: see common.compiling.places.places_of.
 
         Raises:
             ValueError: sources for a variant of several places.

@@ -1,4 +1,4 @@
-"""What came of a build: BuildResult, or BuildError."""
+"""The result of a build: BuildResult, or BuildError."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common.compiling.report import KernelResources
 
 
 class BuildError(RuntimeError):
-    """A compile failed; the message starts with the compiler's words on the student's own lines."""
+    """A compile failed; the message starts with the compiler's errors on the student's own lines."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class BuildResult:
     Attributes:
         name: of the library, and of its operators' namespace in torch.ops.
         folder: where it was built.
-        library: None if it was compiled only.
+        library: its path; None if the sources were only compiled.
         seconds: how long it took.
         rebuilt: whether anything had changed.
-        warnings: the compiler's, on the sources' own lines.
-        kernels: what ptxas says of them.
-        gaps: that are not filled yet.
+        warnings: the compiler's warnings on the sources' own lines.
+        kernels: ptxas's report.
+        gaps: the unfilled gaps.
     """
 
     name: str

@@ -1,15 +1,15 @@
-"""What an operator returns, told to PyTorch without running it: for torch.compile, torch.export and meta tensors.
+"""Registers the shapes and dtypes of operators' results with PyTorch, for torch.compile, torch.export and meta tensors.
 
-Next to every binding.cpp is a results.json: the operator's name, and a text for each tensor that it returns:
+Next to every binding.cpp is a results.json: each operator's name, and a text for each tensor that it returns:
 
     {"gemm_nt": ["a.0 a.1 b.1"], "online_softmax": ["x", "x.0"], "compress_block_mask": ["block_mask.0 ... : int32"]}
 
-    x               of x's shape and dtype
-    a.0 b.1         of these sizes: dimension 0 of a, dimension 1 of b; of the dtype of the first argument named
+    x               x's shape and dtype
+    a.0 b.1         sizes: dimension 0 of a, dimension 1 of b; dtype of the first argument named
     query.0*query.1 a product of sizes; splits: the value of an int argument; 64: that number
-    ... : float32   of this dtype
+    ... : float32   this dtype
 
-Results are contiguous and live where the arguments do. An operator that writes into its arguments returns [].
+Results are contiguous and on the arguments' device. An operator that writes into its arguments has [].
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _registered: set[str] = set()  # namespaces of torch.ops
 
 
 def results_of(binding: Path) -> dict[str, list[str]]:
-    """The results.json next to a binding.cpp; empty where there is none."""
+    """The results.json next to a binding.cpp; empty if there is none."""
     file = binding.with_name(NAME)
     return json.loads(file.read_text()) if file.exists() else {}
 
 
 def register_results(namespace: str, binding: Path) -> None:
-    """Tells PyTorch the results of the operators of torch.ops.<namespace>; once is enough, more does no harm."""
+    """Registers the results of the operators of torch.ops.<namespace>; repeated calls do nothing."""
     if namespace in _registered:
         return
     for operator, texts in results_of(binding).items():
@@ -43,7 +43,7 @@ def register_results(namespace: str, binding: Path) -> None:
 
 
 def fake_of(schema: torch.FunctionSchema, texts: Sequence[str]) -> Callable:
-    """A function that takes the operator's arguments and returns empty tensors of the shapes that `texts` describe."""
+    """A fake implementation: takes the operator's arguments, returns empty tensors of the shapes given by `texts`."""
 
     def fake(*args, **kwargs) -> Tensor | tuple[Tensor, ...] | None:
         given = {argument.name: argument.default_value for argument in schema.arguments}
@@ -57,7 +57,7 @@ def fake_of(schema: torch.FunctionSchema, texts: Sequence[str]) -> Callable:
 def _made(text: str, given: Mapping[str, object]) -> Tensor:
     shape, _, dtype = (part.strip() for part in text.partition(":"))
     first = given.get(shape.split()[0].split("*")[0].split(".")[0])
-    if not isinstance(first, Tensor):  # a number comes first
+    if not isinstance(first, Tensor):  # the first size is a number
         first = next(x for x in given.values() if isinstance(x, Tensor))
     if shape in given:
         sizes = first.shape

@@ -12,13 +12,13 @@ from common.compiling.result import BuildError
 from common.console.paths import ROOT, build_root
 
 SOURCES = ROOT / "common" / "testing" / "runner"
-# What a built library asks the loader for. Empty libraries of these names are loaded with the program, which has the
-# functions itself, so the loader does not look for PyTorch's.
+# The dependencies of a built library. Empty libraries with these names are loaded with the program, which implements
+# the functions itself, so the loader does not look for PyTorch's.
 STANDS_FOR = ("libtorch", "libtorch_cpu", "libtorch_python", "libc10")
 
 
 def runner_program() -> Path:
-    """The program for this compiler, this torch and these sources, compiled if there is none yet.
+    """The program for the current compiler, torch and sources, compiled if needed.
 
     Raises:
         BuildError: it does not compile. ToolchainError: there is no compiler.
@@ -31,7 +31,7 @@ def runner_program() -> Path:
             libraries = [folder / f"{name}.so" for name in STANDS_FOR]
             for one in libraries:
                 link([], ["-shared", f"-Wl,-soname,{one.name}", "-x", "c++", "/dev/null"], one)
-            # the old kind of path: $LD_LIBRARY_PATH, which may name PyTorch's folder, does not come before it
+            # DT_RPATH, not DT_RUNPATH, takes precedence over $LD_LIBRARY_PATH, which may contain PyTorch's folder
             found_here = "-Wl,--disable-new-dtags,-rpath,$ORIGIN"
             linked = ["-rdynamic", "-Wl,--no-as-needed", found_here, *map(str, libraries), "-ldl"]
             link(objects, linked, folder / "runner")

@@ -1,4 +1,4 @@
-"""The simulator's runtime: objects that every library and program of one kind links."""
+"""Builds the simulator's runtime: objects that all libraries and programs link, one set per kind of build."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from common.simulator import rewriter
 
 
 def runtime_jobs(checked: bool) -> list[tuple[Path, list[str]]]:
-    """What compile_objects is to compile for the runtime: sources and their flags.
+    """The runtime's sources and flags, for compile_objects.
 
     Args:
-        checked: for the checked build. Its kernels report each load and store to the runtime, which itself must not:
-            hence other flags, and objects of its own.
+        checked: for the checked build. Its kernels report each load and store to the runtime, which itself is not
+            instrumented but has more sources and another define.
     """
     flags = [*rewriter.RUNTIME_FLAGS, "-DCUDA_SIMULATOR", "-fPIC", f"-I{rewriter.INCLUDE_DIR}"]
     if not checked:

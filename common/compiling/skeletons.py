@@ -1,4 +1,4 @@
-"""Gaps in a solution's text, and the student's text that is made of it: every gap becomes a TODO.
+"""Parses the gaps of a solution and generates the student's text, in which every gap is a TODO.
 
 A gap in a solution file is
 
@@ -6,8 +6,8 @@ A gap in a solution file is
     ... code ...
     // END SOLUTION
 
-with # in place of // in Python. 3 is the gap's number within its task, which its handout uses as well: 1, 2, ... in the
-order in which the gaps are filled. Standard library only.
+with # instead of // in Python. 3 is the gap's number within its task, also used in its handout: 1, 2, ... in the order
+in which the gaps are filled. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SkeletonError(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of a solution file: text outside the gaps, or one gap with its hint, its code and its number."""
+    """A section of a solution file: text outside the gaps, or one gap with its hint, its code and its number."""
 
     lines: list[str]
     is_gap: bool = False
@@ -42,7 +42,7 @@ class Part:
     number: int | None = None
 
     def skeleton(self) -> list[str]:
-        """What the student gets: the text itself, or the TODO."""
+        """The student's version: the text itself, or the TODO."""
         if not self.is_gap:
             return self.lines
         first, *more = self.hint
@@ -57,7 +57,7 @@ def parse(text: str, name: str) -> list[Part]:
     """Splits a solution's text into parts.
 
     Raises:
-        SkeletonError: a marker without its partner, nested or misspelled, or an empty gap.
+        SkeletonError: an unmatched, nested or misspelled marker, or an empty gap.
     """
     parts: list[Part] = [Part([])]
     gap: Part | None = None
@@ -94,7 +94,7 @@ def skeleton_of(text: str, name: str) -> str:
 
 
 def solution_files(task: str | None = None) -> list[Path]:
-    """The filled files of a task, or of all: those that its task.json names and that are under solution/.
+    """The filled files of a task, or of all tasks: those listed in task.json and present under solution/.
 
     Raises:
         ValueError: no such task.
@@ -109,7 +109,7 @@ def student_file(solution: Path) -> Path:
 
 
 def fill_gaps(folder: Path, task: str | None = None) -> None:
-    """Puts the filled files of a task, or of all, over those with gaps in `folder`, a copy of the checkout.
+    """In `folder`, a copy of the checkout, overwrites the files with gaps of a task, or of all tasks, by filled ones.
 
     Raises:
         ValueError: no such task.

@@ -1,13 +1,13 @@
-"""The gaps of a task as its student has them: where each is, whether it is filled, and how to make it a TODO again.
+"""The gaps of a task in the student's files: where each is, whether it is filled, and how to make it a TODO again.
 
-    gaps_of("task2")          every gap of the task, in the order in which it is worked on
-    gap.filled, gap.line      in the student's file as it stands
-    reset(gap)                the file's text with this gap as it was given out
-    filled_with(gap, code)    the same with this code in it
+    gaps_of("task2")          all gaps of the task, in the order in which students fill them
+    gap.filled, gap.line      in the student's current file
+    reset(gap)                the file's text with this gap in its original state
+    filled_with(gap, code)    the file's text with this code in the gap
 
-What was given out is the skeleton of solution/NAME; where a checkout has no solutions, given/start/NAME. A gap is known
-by its function, "softmax_kernel 2" being the second gap of that function, so that its name outlives a new wording of
-its TODO. Standard library only.
+The original is the skeleton of solution/NAME, or given/start/NAME in a checkout without solutions. A gap is named after
+its function ("softmax_kernel 2" is the second gap of that function), so its name survives a rewording of its TODO.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TODO = re.compile(r"^\s*(?://|#) TODO\b")
 _NUMBER = re.compile(r"TODO (?:gap )?(\d+(?:\.\d+)*)\b")
 _END = re.compile(r"^\s*(?://|#) END TODO\s*$")
 _UNFILLED = re.compile(rf"^\s*(?:{MARKER}\s*\(\s*\)|raise NotImplementedError)")
-START = "given/start"  # in a task's folder: the files as they were given out, where there is no solution/
+START = "given/start"  # in a task's folder: the original files, if there is no solution/
 
 
 class GapError(ValueError):
@@ -42,12 +42,12 @@ class StudentGap:
     """One gap of a student's file.
 
     Attributes:
-        number: the one that its TODO says; if it says none, a count within the task from 1.
-        name: "block_reduce"; "softmax_kernel 2" where a function has several.
+        number: the number in its TODO, or else its position within the task, counted from 1.
+        name: "block_reduce", or "softmax_kernel 2" if a function has several.
         file: the student's.
-        todo: the gap's lines as they were given out, TODO to END TODO.
-        first, last: its lines in the student's file, from 1, last included; None where it cannot be found there.
-        filled: whether something is in place of the marker.
+        todo: the gap's original lines, TODO to END TODO.
+        first, last: its lines in the student's file, from 1, inclusive; None if it cannot be found there.
+        filled: whether the marker has been replaced.
     """
 
     number: str
@@ -66,10 +66,10 @@ class StudentGap:
 
 
 def given_out(file: Path) -> str:
-    """A student file's text as it was given out.
+    """The original text of a student's file.
 
     Raises:
-        GapError: neither its solution nor its copy under given/start is there.
+        GapError: both its solution and its copy under given/start are missing.
     """
     solution, start = file.parent / "solution" / file.name, file.parent / START / file.name
     if solution.is_file():
@@ -80,7 +80,7 @@ def given_out(file: Path) -> str:
 
 
 def files_with_gaps(task: str) -> list[Path]:
-    """The student's files that have gaps, headers before the kernels that include them, Python first.
+    """The student's files that have gaps: Python first, and headers before the kernels that include them.
 
     Raises:
         ValueError: no such task.
@@ -99,7 +99,7 @@ def gaps_of(task: str) -> list[StudentGap]:
 
     Raises:
         ValueError: no such task, or a file is not UTF-8.
-        GapError: the task's files as they were given out are missing.
+        GapError: the task's original files are missing.
     """
     found: list[StudentGap] = []
     for file in files_with_gaps(task):
@@ -120,7 +120,7 @@ def gaps_of(task: str) -> list[StudentGap]:
 
 
 def chosen_gap(gaps: list[StudentGap], wanted: str) -> StudentGap:
-    """The gap of this number or name, whatever its capitals; a function's name alone means its first gap.
+    """The gap with this number or name, ignoring case; a function's name alone means its first gap.
 
     Raises:
         GapError: there is none; the message lists them.
@@ -134,7 +134,7 @@ def chosen_gap(gaps: list[StudentGap], wanted: str) -> StudentGap:
 
 
 def reset(gap: StudentGap) -> str:
-    """The text of the gap's file with this gap as it was given out, all else as it stands.
+    """The text of the gap's file with this gap reset and everything else unchanged.
 
     Raises:
         GapError: the gap cannot be distinguished from what is around it.
@@ -143,7 +143,7 @@ def reset(gap: StudentGap) -> str:
 
 
 def filled_with(gap: StudentGap, code: str) -> str:
-    """The text of the gap's file with this code in the gap, indented as the gap is, all else as it stands.
+    """The text of the gap's file with this code, indented, in the gap and everything else unchanged.
 
     Raises:
         GapError: the gap cannot be distinguished from what is around it.
@@ -178,7 +178,7 @@ def _todos(lines: list[str]) -> list[tuple[int, int]]:
 
 
 def _names(file: Path, lines: list[str], places: list[tuple[int, int]]) -> list[str]:
-    """Of each gap the function, with a number where there are several."""
+    """Each gap's function, with a number if the function has several."""
     if file.suffix == ".py":
         every = [one for one in ast.walk(ast.parse("\n".join(lines))) if isinstance(one, ast.FunctionDef)]
         functions = []
@@ -194,9 +194,9 @@ def _names(file: Path, lines: list[str], places: list[tuple[int, int]]) -> list[
 
 
 def _in(now: list[str], original: list[str], places: list[tuple[int, int]]) -> list[tuple[int, int] | None]:
-    """Where each gap is in the student's lines, from 0, last included.
+    """First and last line of each gap in the student's lines, from 0.
 
-    By the TODO markers while all of them are there; else by what is around a gap, which the student need not change.
+    Found by the TODO markers if all are still there, else by the lines around a gap, which the student need not change.
     """
     here = _todos(now)
     if [now[begin] for begin, _ in here] == [original[begin] for begin, _ in places]:

@@ -1,4 +1,4 @@
-"""What this machine can build with: nvcc, the host compiler, ninja, the GPU, and the backend that follows from them.
+"""Finds this machine's tools: nvcc, the host compiler, ninja, the GPU, and chooses the backend accordingly.
 
 find_nvcc()        the nvcc whose version matches torch's CUDA: a system toolkit first, then the PyPI wheels
 nvcc_for_build()   the same, or an error that says how to get one
@@ -28,7 +28,7 @@ INSTALL_CUDA = "pip install -e '.[cuda]' -c constraints.txt"
 
 
 class ToolchainError(RuntimeError):
-    """Something a build needs is missing; the message says what and which command mends it."""
+    """Something a build needs is missing; the message says what, and which command installs it."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Nvcc:
         return [folder for folder in folders if folder.is_dir()]
 
     def cudart(self) -> Path | None:
-        """The CUDA runtime library (a versioned name in the wheels), or None where the linker finds it by itself."""
+        """The CUDA runtime library (a versioned name in the wheels), or None if the linker finds it by itself."""
         folders = [self.home / "lib64", self.home / "lib", self.home.parent / "cuda_runtime" / "lib"]
         found = [file for folder in folders for file in sorted(folder.glob("libcudart.so*"))]
         return found[0] if found else None
@@ -63,7 +63,7 @@ class Gpu:
 
     @property
     def arch(self) -> str:
-        """nvcc's target: sm_90a and later take the letter that unlocks the chip's own instructions."""
+        """nvcc's target; from sm_90 on with the suffix "a", which enables architecture-specific instructions."""
         major, minor = self.capability
         return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
@@ -131,7 +131,7 @@ def _examine(candidate: Path, origin: str) -> Nvcc | None:
 
 
 def all_nvccs() -> Iterator[Nvcc]:
-    """Every nvcc, system toolkits before the wheels, each toolkit once; lazily, for each costs two processes."""
+    """Every nvcc, system toolkits before wheels, each toolkit once; lazy, since each one costs two processes."""
     homes: set[Path] = set()
     for candidate, origin in _nvcc_candidates():
         nvcc = _examine(candidate.resolve(), origin)
@@ -141,7 +141,7 @@ def all_nvccs() -> Iterator[Nvcc]:
 
 
 def torch_cuda_version() -> tuple[int, int] | None:
-    """The CUDA version torch was built for, None for a CPU build; torch isn't imported, which takes a second."""
+    """The CUDA version torch was built for, None for a CPU build. Does not import torch, which takes a second."""
     version = runpy.run_path(str(torch_folder() / "version.py"))["cuda"]
     if not version:
         return None
@@ -189,7 +189,7 @@ def host_compiler() -> Path:
 
 @functools.cache
 def torch_folder() -> Path:
-    """Where torch is installed; found without importing it."""
+    """The folder of torch, found without importing it."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         raise ToolchainError("torch is not installed: pip install -e . -c constraints.txt")
@@ -202,7 +202,7 @@ def compiler_version(path: Path) -> str:
 
 
 def find_ninja() -> Path:
-    """ninja: on PATH, next to this Python or inside the `ninja` package; it is put on this process's PATH."""
+    """ninja: on PATH, next to this Python or in the `ninja` package; added to this process's PATH."""
     found = shutil.which("ninja")
     if not found:
         folders = [Path(sysconfig.get_path("scripts")), Path(sys.executable).parent]
@@ -228,12 +228,12 @@ def find_gpu() -> Gpu | None:
 
 
 def driver_gpu_name() -> str:
-    """What nvidia-smi calls the first GPU, whether or not torch can use it; "" without a driver."""
+    """The first GPU's name from nvidia-smi, whether or not torch can use it; "" without a driver."""
     return _first_line("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") if shutil.which("nvidia-smi") else ""
 
 
 def refused_windows() -> str:
-    """What to say on Windows itself, where neither the simulator nor the tests' processes run; "" elsewhere."""
+    """The message for native Windows, where neither the simulator nor the tests' processes run; "" elsewhere."""
     if sys.platform != "win32":
         return ""
     return (
@@ -243,11 +243,11 @@ def refused_windows() -> str:
 
 
 def choose_backend(requested: str = "auto") -> Backend:
-    """ "auto" takes the GPU if torch sees one and a matching nvcc is there, else the simulator and says why.
+    """ "auto" takes the GPU if torch sees one and there is a matching nvcc, else the simulator, with the reason.
 
     Raises:
         ValueError: `requested` is not auto, cuda or simulator.
-        ToolchainError: this is Windows itself, and not its Linux.
+        ToolchainError: this is native Windows rather than WSL.
     """
     if windows := refused_windows():
         raise ToolchainError(windows)

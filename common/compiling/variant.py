@@ -6,9 +6,9 @@ from enum import Enum
 
 
 class Variant(str, Enum):
-    """Whose kernels: the student's files, the taught solution, or the engineer's versions in common/kernels.
+    """Whose kernels: the student's files, the reference solution, or the tuned versions in common/kernels.
 
-    A Variant is the string of its name, "student", "solution" or "tuned".
+    A Variant is also a string: "student", "solution" or "tuned".
     """
 
     STUDENT = "student"
@@ -19,12 +19,12 @@ class Variant(str, Enum):
 
     @property
     def words(self) -> str:
-        """As a title says it: "your files"."""
+        """Its title: "your files"."""
         return {"student": "your files", "solution": "reference solution", "tuned": "tuned versions"}[self.value]
 
     @classmethod
     def of(cls, name: str) -> Variant:
-        """The variant of this name. ValueError if there is none."""
+        """The variant with this name. ValueError if there is none."""
         try:
             return cls(name)
         except ValueError:

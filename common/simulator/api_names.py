@@ -3,8 +3,8 @@
     python -m common.simulator.api_names --headers FOLDER    api.md and the README's count from a toolkit's headers
     python -m common.simulator.api_names                     the same from the names that api.md already lists
 
-`api.md` lists the names by section and state, behind their signatures. `states()` compiles one call of each with those
-types: what compiles is there, and the rest is either refused by refused.py or missing. Only `--headers` needs a
+`api.md` lists the names by section and state, after their signatures. `states()` compiles one call of each with the
+documented types: functions that do not compile are either refused by refused.py or missing. Only `--headers` needs a
 toolkit.
 """
 
@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 TABLE, README = HERE / "api.md", HERE / "README.md"
 MARK = re.compile(r"(?<=<!-- API -->\n).*?(?=<!-- END API -->)", re.DOTALL)
 STATES = ("has", "refused", "lacks")
-_SECTIONS = {  # from the \ingroup of a function's comment to a section
+_SECTIONS = {  # \ingroup in a function's comment -> section
     "MATH_SINGLE": "float",
     "MATH_DOUBLE": "double",
     "MATH_INT": "integers",
@@ -60,7 +60,7 @@ _DECLARATION = re.compile(r"([\w:*&<>,\s]*?[\w*&>]\s*[\s*&])\b([A-Za-z_]\w*)\s*\
 
 @dataclass(frozen=True)
 class Function:
-    """One declaration: `parameters` are types, "float*, int"."""
+    """One declaration; `parameters` holds types only: "float*, int"."""
 
     section: str
     name: str
@@ -141,7 +141,7 @@ def _type(text: str) -> str:
     return re.sub(r"\s+([*&])", r"\1", " ".join(words)) + "*" * arrays
 
 
-# ---- what the simulator has of them
+# ---- the state of each function
 
 
 def read_names() -> list[Function]:
@@ -162,7 +162,7 @@ def refusal(name: str) -> str | None:
 
 
 def states(functions: list[Function]) -> dict[Function, str]:
-    """Of each function "has", "refused" or "lacks": one call of each with its documented types is compiled."""
+    """Each function's state, "has", "refused" or "lacks", found by compiling one call with its documented types."""
     lines = ["template <typename T> T& a();", "using T = void (*)();", "using UnaryFunction = size_t (*)(int);"]
     for number, one in enumerate(functions):
         if "..." in one.parameters:
@@ -195,7 +195,7 @@ def states(functions: list[Function]) -> dict[Function, str]:
 
 
 def table(found: dict[Function, str]) -> str:
-    """api.md: every name behind its signature, in the row of its section and state."""
+    """The text of api.md: each name after its signature, in the row of its section and state."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for one, state in found.items():
         if state == "refused":
@@ -214,7 +214,7 @@ def table(found: dict[Function, str]) -> str:
 
 
 def summary(found: dict[Function, str]) -> str:
-    """The README's table: how many functions of each kind are in each state."""
+    """The README's table: the number of functions of each kind in each state."""
     lines = ["| functions | " + " | ".join(STATES) + " |", "|---|---|---|---|"]
     for kind in dict.fromkeys(one.section.split(":")[0] for one in found):
         of = [state for one, state in found.items() if one.section.startswith(kind)]

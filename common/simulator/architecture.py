@@ -1,19 +1,19 @@
-"""Conditional compilation by __CUDA_ARCH__: nvcc compiles host and device code apart, here they are one C++ program.
+"""Conditional compilation by __CUDA_ARCH__ in a single pass, where nvcc compiles host and device code separately.
 
-The macro is defined (include/simulator/nvcc_names.h), so that device code gets what a GPU of that architecture gets.
-Each conditional is looked at by where it is:
+The macro is defined (include/simulator/nvcc_names.h), so device code gets the branches of that architecture. What
+becomes of a conditional depends on its place:
 
-    in a function of the device         as it is
-    in a function of the host           rewritten as if the macro were not defined
-    in one of both (`__host__ __device__`, or a macro that may stand for it)
-                                        the body twice; who runs it decides while it runs
-    outside of functions                as it is; where only the host would take a branch, that as well. Where host and
-                                        device would take different code, the device's, with a warning that says so
+    in a device function                unchanged
+    in a host function                  rewritten as if the macro were not defined
+    in a function for both (`__host__ __device__`, or a macro that may stand for it)
+                                        the body is emitted twice; the caller's side is chosen at run time
+    outside of functions                unchanged, plus the branches that only the host would take. If host and device
+                                        would take different branches, the device's, with a warning
 
     conditionals = Conditionals(code)
-    conditionals.without_inactive()     the code without what neither side takes
-    conditionals.edits(warning)         [(start, end, text), ...] for what is not as it is
-    with_both_bodies(text)              the last step: the bodies between the marks that edits() has set
+    conditionals.without_inactive()     the code without the branches that neither side takes
+    conditionals.edits(warning)         [(start, end, text), ...] for all other changes
+    with_both_bodies(text)              the last step: duplicates the bodies that edits() has marked
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class _Branch:
     word: str
     condition: str
     start: int  # of the directive
-    body: int  # after it
-    known: dict[str, dict[str, str | None]]  # the macros of the device and of the host
-    end: int = 0  # where the next directive begins
+    body: int  # after the directive
+    known: dict[str, dict[str, str | None]]  # known macros, for device and host
+    end: int = 0  # start of the next directive
 
     def holds(self, side: str) -> bool | None:
-        """Whether the side takes it, given that it took none before; None: other macros decide."""
+        """Whether the side takes it, given that it took no earlier branch; None if that depends on other macros."""
         return (
             True if self.word == "else" else _value(self.word.replace("elif", "if"), self.condition, self.known[side])
         )
@@ -60,7 +60,7 @@ class _Conditional:
     side: str = "device"  # or "host", "both", "either": outside of functions, where both sides' code is kept
 
     def taken(self, side: str) -> _Branch | str | None:
-        """The branch that the side takes, None: none of them, "unknown"."""
+        """The branch that the side takes; None if it takes none; or "unknown"."""
         for branch in self.branches:
             holds = branch.holds(side)
             if holds is None:
@@ -71,7 +71,7 @@ class _Conditional:
 
     @property
     def asks(self) -> bool:
-        """For the architecture, in a way that host and device may answer differently."""
+        """Whether it depends on the architecture in a way that may differ between host and device."""
         if not any(_MACRO.search(branch.condition) for branch in self.branches):
             return False
         host, device = self.taken("host"), self.taken("device")
@@ -79,12 +79,12 @@ class _Conditional:
 
 
 class Conditionals:
-    """The conditionals of a file, whose code is given without comments and strings."""
+    """The conditionals of a file; `code` has comments and strings blanked."""
 
     def __init__(self, code: str, target: Target | None = None) -> None:
         self.code = code
         self.all = _read(code, _macros_of(target or target_of()))
-        self.bodies: list[tuple[int, int]] = []  # of functions that host and device run, with such conditionals
+        self.bodies: list[tuple[int, int]] = []  # of functions for both sides that contain such conditionals
         self.warned: list[tuple[int, str]] = []
         if not any(one.asks for one in self.all):
             return
@@ -100,7 +100,7 @@ class Conditionals:
                 self._place(one, plain, functions)
 
     def _place(self, one: _Conditional, plain: str, functions: list[Function]) -> None:
-        """Decides what becomes of the conditional."""
+        """Decides how to handle the conditional."""
         at = one.branches[0].start
         owner = next((function for function in functions if function.body[0] <= at < function.body[1]), None)
         if owner is None:
@@ -143,7 +143,7 @@ class Conditionals:
         )
 
     def _warn_of_macros(self, one: _Conditional, host: _Branch, functions: list[Function]) -> None:
-        """Where the host uses a macro whose definition for the host is left out."""
+        """Warns where host code uses a macro whose host definition is left out."""
         names = re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", self.code[host.body : host.end], re.MULTILINE)
         for function in functions:
             used = [
@@ -162,7 +162,7 @@ class Conditionals:
                 return
 
     def without_inactive(self) -> str:
-        """The code without what is not compiled, where that is known; of the same length."""
+        """The code with all branches blanked that are known not to be compiled."""
         code = self.code
         for start, end in self._inactive():
             code = code[:start] + _blank_code(code[start:end]) + code[end:]
@@ -187,9 +187,9 @@ class Conditionals:
         return blank
 
     def edits(self, pragma: Callable[[str], str]) -> list[tuple[int, int, str]]:
-        """What the rewriter has to do; `pragma` makes a warning of the compiler's.
+        """The rewriter's edits; `pragma(text)` returns a pragma that makes the compiler warn.
 
-        A warning goes on a line of its own, and the numbers of the lines go on as before.
+        A warning gets its own line, followed by a #line directive that restores the line numbers.
         """
         edits: list[tuple[int, int, str]] = []
         resumed: set[int] = set()
@@ -210,8 +210,8 @@ class Conditionals:
         return edits + [(end, end, f"\n#line {self.code.count(chr(10), 0, end) + 2}") for end in resumed]
 
     def _directives_around(self, position: int) -> set[int]:
-        """Where the #elif, #else and #endif end that decide on the code at the position: where that is left out, so are
-        its #line directives, and the lines after it must be numbered anew."""
+        """The ends of the #elif, #else and #endif of the conditionals around the position. If that code is skipped, so
+        are its #line directives, and the lines after it must be renumbered."""
         ends: set[int] = set()
         for one in self.all:
             if one.branches[0].start < position < one.end:
@@ -220,7 +220,7 @@ class Conditionals:
 
 
 def with_both_bodies(text: str) -> str:
-    """The marked bodies twice: for a CUDA thread, and for the host."""
+    """Emits each marked body twice: for CUDA threads, and for the host."""
 
     def twice(match: re.Match) -> str:
         line, body = match.groups()
@@ -257,7 +257,7 @@ def _read(code: str, known: dict[str, dict[str, str | None]]) -> list[_Condition
 
 
 def _lambda_around(code: str, begin: int, position: int) -> tuple[str, tuple[int, int]] | None:
-    """The side and the body of the innermost lambda around the position that says where it runs."""
+    """Side and body of the innermost lambda around the position that has __host__ or __device__."""
     opened: list[int] = []
     for match in re.finditer(r"[{}]", code[begin:position]):
         if match.group() == "{":
@@ -272,7 +272,7 @@ def _lambda_around(code: str, begin: int, position: int) -> tuple[str, tuple[int
 
 
 def _as_host(directive: str) -> str:
-    """The directive as if __CUDA_ARCH__ were not defined, on as many lines."""
+    """The directive as if __CUDA_ARCH__ were not defined, with the same number of lines."""
     directive = re.sub(rf"(#[ \t]*)ifdef[ \t]+{_MACROS}(?!\w)", r"\1if 0", directive)
     directive = re.sub(rf"(#[ \t]*)ifndef[ \t]+{_MACROS}(?!\w)", r"\1if 1", directive)
     directive = re.sub(rf"defined[ \t]*\([ \t]*{_MACROS}[ \t]*\)|defined[ \t]+{_MACROS}(?!\w)", "0", directive)
@@ -280,7 +280,7 @@ def _as_host(directive: str) -> str:
 
 
 def _blank_code(text: str) -> str:
-    """Spaces; directives stay, so that conditionals inside can still be read."""
+    """Blanks the code but keeps directives, so that nested conditionals can still be read."""
     kept, at = [], 0
     for match in _DIRECTIVE.finditer(text):
         kept += [blank(text[at : match.start()]), match.group()]
@@ -289,7 +289,7 @@ def _blank_code(text: str) -> str:
 
 
 def _value(word: str, condition: str, known: dict[str, str | None]) -> bool | None:
-    """The value of a condition that speaks of nothing but the known macros, else None."""
+    """The value of a condition on known macros only, else None."""
     if word in ("ifdef", "ifndef"):
         name = condition.strip().split()[0] if condition.strip() else ""
         return None if name not in known else (known[name] is not None) == (word == "ifdef")
@@ -302,6 +302,6 @@ def _value(word: str, condition: str, known: dict[str, str | None]) -> bool | No
         return None
     text = re.sub(r"!(?!=)", " not ", text).replace("&&", " and ").replace("||", " or ")
     try:
-        return bool(eval(text.strip(), {"__builtins__": {}}))  # digits, brackets and comparisons only
+        return bool(eval(text.strip(), {"__builtins__": {}}))  # only digits, brackets and comparisons
     except (SyntaxError, TypeError):
         return None

@@ -1,9 +1,9 @@
-"""Calls of host functions from kernels, which nvcc refuses and a C++ compiler takes.
+"""Calls of host functions from kernels, which nvcc rejects and a C++ compiler accepts.
 
     host_calls(code)     [(position, what is wrong), ...]; `code` without comments and strings
 
-A function is known to be the host's if all its definitions in the file are functions without __device__; where a macro
-precedes one, nothing is known of it. Of the C library only what is called most by mistake is known.
+A function is a host function if none of its definitions in the file has __device__, or a macro that may stand for it.
+Of the C library, only the functions that are most often called by mistake are listed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_NAMES = {"if", "for", "while", "switch", "catch", "return", "sizeof", "align
 
 @dataclass(frozen=True)
 class Function:
-    """A definition: its name, what precedes it, where its body is."""
+    """A definition: its name, the text before it, the span of its body."""
 
     name: str
     head: str
@@ -48,7 +48,7 @@ class Function:
 
     @property
     def is_plain(self) -> bool:
-        """Neither a template nor in a class or namespace: its name alone says which it is."""
+        """Whether its name alone identifies it: neither a template nor in a class or namespace."""
         return not self.is_member and not self.in_namespace and not re.search(r"(?<!\w)template(?!\w)", self.head)
 
     @property
@@ -57,7 +57,7 @@ class Function:
 
     @property
     def is_surely_host(self) -> bool:
-        """No __device__, and nothing that may stand for it: constexpr or a macro (in capitals, as they are written)."""
+        """Whether it has neither __device__ nor anything that may imply it: constexpr, or a macro (all capitals)."""
         words = re.findall(r"\w+", self.head)
         return (
             not self.on_device
@@ -88,7 +88,7 @@ def host_calls(code: str) -> list[tuple[int, str]]:
         for call in re.finditer(r"(?<![\w.>])((?:std\s*)?::\s*)?(\w+)\s*(?:<[^<>;(){}]*>)?\s*\(", code[start:end]):
             name, at = call[2], start + call.start(2)
             if name not in host and name not in HOST_LIBRARY:
-                continue  # of most calls no more is looked at
+                continue  # most calls are done here
             if (
                 re.search(r"(?:->|\.)\s*$|[\w:]::\s*$|(?<!\w)(?!(?:return|else|do|case)\b)\w+\s+$", code[start:at])
                 and not call[1]
@@ -110,12 +110,12 @@ def host_calls(code: str) -> list[tuple[int, str]]:
     return found
 
 
-@lru_cache(4)  # the passes over a file ask for the same
+@lru_cache(4)  # each pass over a file asks for this
 def definitions(code: str) -> tuple[Function, ...]:
-    """The functions that the file defines, but for those within functions."""
+    """The functions that the file defines, except those within functions."""
     found: list[Function] = []
     stack: list[str] = []  # what each open brace belongs to: "function", "class", "namespace" or "other"
-    since = 0  # where the present declaration begins
+    since = 0  # start of the current declaration
     open_functions: list[tuple[str, str, int, int, tuple[bool, bool]]] = []
     for match in re.finditer(r"[{};]", code):
         at = match.start()
@@ -150,7 +150,7 @@ def definitions(code: str) -> tuple[Function, ...]:
 
 
 def _name(head: str) -> tuple[str, int] | None:
-    """The name of the function whose definition begins so, and where it is; None if it is none."""
+    """Name of the function whose definition begins with `head`, and its position; None if it is no function."""
     depth = 0
     for match in re.finditer(r"[()]", head):
         if match.group() == "(":
@@ -173,5 +173,5 @@ def _name(head: str) -> tuple[str, int] | None:
                 return before[2], before.start(2)
             depth += 1
         else:
-            depth = max(0, depth - 1)  # one too many ends a macro's call with a body among its arguments
+            depth = max(0, depth - 1)  # an extra one ends a macro call that has a body among its arguments
     return None

@@ -1,10 +1,9 @@
-"""Macros that make asm statements out of pieces: expanded here, before ptx.py reads what they make.
+"""Macros that assemble asm statements from pieces, expanded before ptx.py reads the result.
 
-    expanded(text, code)    the text with every use of such a macro replaced, on as many lines
+    expanded(text, code)    the text with every use of such a macro replaced, with the same number of lines
 
-A template such as `"wgmma...m64n" #N "k16" TYPE` is known only once the preprocessor has put it together, and so are
-operands that a macro lists. Only the macros of the same file are known. Others, whose asm statement can be read as it
-is, stay as they are.
+A template such as `"wgmma...m64n" #N "k16" TYPE` is complete only after preprocessing, and so are operands that a macro
+lists. Only macros of the same file are known. Macros whose asm statement can be read unexpanded are left alone.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True)
 class Macro:
-    """parameters: None for a macro without brackets; the last may be "..."."""
+    """parameters: None for an object-like macro; the last may be "..."."""
 
     name: str
     parameters: tuple[str, ...] | None
@@ -32,7 +31,7 @@ class Macro:
 
 
 def expanded(text: str, code: str) -> str:
-    """`code` is the text with comments and strings blank. What a macro expands to is on the line of its use."""
+    """Expands the macros. `code` is the text with comments and strings blanked. Expansions stay on the line of use."""
     macros = {}
     for match in _DEFINE.finditer(code):
         whole = text[match.start(3) : match.end(3)].replace("\\\n", " ")
@@ -62,7 +61,7 @@ def expanded(text: str, code: str) -> str:
 
 
 def is_unreadable(text: str, start: int) -> bool:
-    """Whether the asm statement whose opening bracket is at `start` - 1 cannot be read as it is."""
+    """Whether the asm statement whose opening bracket is at `start` - 1 cannot be parsed unexpanded."""
     try:
         end = closed(text, start - 1, "()")
         read_asm(text[start : end - 1])
@@ -90,7 +89,7 @@ def _call_end(code: str, start: int) -> int | None:
 
 
 def _expand(tokens: list[str], macros: dict[str, Macro], hidden: frozenset[str]) -> list[str]:
-    """What the preprocessor makes of the tokens; `hidden` are the macros that are being expanded."""
+    """The tokens after macro expansion; `hidden` are the macros being expanded."""
     result, i = [], 0
     while i < len(tokens):
         token = tokens[i]
@@ -109,7 +108,7 @@ def _expand(tokens: list[str], macros: dict[str, Macro], hidden: frozenset[str])
                 continue
             arguments, i = _arguments(tokens, k + 1)
         made = _substitute(macro, arguments, macros, hidden)
-        # What follows may be the arguments of a macro that the expansion ends with.
+        # If the expansion ends with a function-like macro's name, its arguments may follow.
         tail = _expand([*made, *tokens[i:]], macros, hidden | {token}) if _ends_open(made, macros) else None
         if tail is not None:
             return result + tail

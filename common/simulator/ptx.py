@@ -1,11 +1,10 @@
-"""Inline PTX -> C++: a small assembler of the instructions that kernels use.
+"""Inline PTX -> C++: translates the instructions that kernels use.
 
-    translated(template, operands)      the C++ of one asm statement; PtxError for an instruction that is not known
+    translated(template, operands)      the C++ for one asm statement; PtxError for an unknown instruction
 
-Every operand and every .reg becomes a Register of 64 bits (include/simulator/ptx.h); an instruction becomes one
-statement that reads and writes these. Predicates (@p) become ifs, labels and branches gotos. Accumulators of wgmma are
-handed over by address, since they are written after the statement. ptx_hopper.py knows what compute
-capability 9.0 added.
+Every operand and every .reg becomes a 64-bit Register (include/simulator/ptx.h); an instruction becomes one statement
+that reads and writes these. Predicates (@p) become ifs, labels and branches gotos. wgmma accumulators are passed by
+address, since they are written after the statement. ptx_hopper.py handles the instructions of compute capability 9.0.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ ATOMICS = {
 ATOMIC_TYPES = {
     "b32": "unsigned", "u32": "unsigned", "s32": "int", "b64": "unsigned long long", "u64": "unsigned long long",
 }  # fmt: skip
-# Rounding toward zero, up and down, as PTX and as CUDA's functions name it.
+# Rounding toward zero, up and down: PTX's suffix -> the CUDA functions' suffix.
 DIRECTED = {"rz": "rz", "rp": "ru", "rm": "rd"}
 INTEGER_NAMES = {"s32": "int", "u32": "uint", "s64": "ll", "u64": "ull"}
 P = "::simulator::ptx"
-# a1: operand 1 as the instruction's type, u2: operand 2 as u32
+# a1: operand 1 in the instruction's type, u2: operand 2 as u32
 EXPRESSIONS = {
     "mov": "{a1}", "cvta": "{a1}", "add": "{a1} + {a2}", "sub": "{a1} - {a2}", "div": "{a1} / {a2}",
     "rem": "{a1} % {a2}", "and": "{a1} & {a2}", "or": "{a1} | {a2}", "xor": "{a1} ^ {a2}", "not": "~{a1}",
@@ -120,7 +119,7 @@ class _Body:
 
     @property
     def declarations(self) -> list[str]:
-        """Before everything else, so that no branch leads past them."""
+        """Declarations, placed first so that no branch skips them."""
         if self.has_carry:
             self.registers.append("carry flag")
         labels = [f"__label__ {', '.join(map(_label, sorted(self.labels)))};"] if self.labels else []
@@ -168,7 +167,7 @@ class _Body:
     # ---- operands
 
     def register(self, name: str) -> str:
-        """The variable of a register; `_` takes what is not needed."""
+        """The variable of a register; `_` discards the value."""
         if match := re.fullmatch(r"\$(\d+)", name):
             if int(match[1]) >= len(self.operands):
                 raise PtxError(f"{self.instruction} names operand %{match[1]}, but there are {len(self.operands)}")
@@ -178,7 +177,7 @@ class _Body:
         raise PtxError(f"{self.instruction}: {name.replace('$', '%')} is no register that this asm statement declares")
 
     def address_of(self, name: str) -> str:
-        """Of an operand that is written after this statement."""
+        """The address of an operand that is written after this statement."""
         match = re.fullmatch(r"\$(\d+)", name)
         if not match or int(match[1]) >= len(self.operands) or self.operands[int(match[1])].constraint[0] != "+":
             shown = name.replace("$", "%")
@@ -187,7 +186,7 @@ class _Body:
         return f"&{self.operands[int(match[1])].expression}"
 
     def list_of(self, text: str) -> list[str]:
-        """The registers in braces, or the one without."""
+        """The registers in braces, or a single one."""
         return _split(text[1:-1]) if text.startswith("{") else [text]
 
     def bits(self, text: str, kind: str) -> str:
@@ -297,7 +296,7 @@ class _Body:
         return None if expression is None else self._write(args[0], expression, kind)
 
     def _with_carry(self, name: str, parts: list[str], read: list, args: list[str]) -> str | None:
-        """add.cc, addc, sub.cc, subc, mad.lo.cc, madc.hi.cc, ...: the flag is a variable of this asm statement."""
+        """add.cc, addc, sub.cc, subc, mad.lo.cc, madc.hi.cc, ...: the carry flag is a variable of the asm statement."""
         kind, takes = parts[-1], name.endswith("c")
         if not re.fullmatch(r"[usb](32|64)", kind) or name.removesuffix("c") not in ("add", "sub", "mad"):
             return None
@@ -362,7 +361,7 @@ class _Body:
             value = f"__saturatef({value})"
         elif "sat" in parts:
             return None
-        # Narrow results fill the register.
+        # Narrow results are extended to 32 bits.
         filled = to if to[0] in "fb" or int(to[1:]) >= 32 else f"{to[0]}32"
         return self._write(args[0], f"static_cast<{TYPES[to]}>({value})", filled)
 
@@ -497,8 +496,8 @@ def _label(name: str) -> str:
 
 
 def _access(name: str, parts: list[str]) -> str:
-    """What a load or store becomes: "load<uint32_t>"; if other threads may meet it, as at ld.acquire.gpu.global.b32,
-    "load_ordered<uint32_t, true>"."""
+    """The call for a load or store: "load<uint32_t>", or "load_ordered<uint32_t, true>" for one that synchronizes, such
+    as ld.acquire.gpu.global.b32."""
     kind = parts[-1]
     ordered = {"acquire", "release", "relaxed"}.intersection(parts)
     if not ordered or kind[-2:] not in ("32", "64"):
@@ -507,12 +506,12 @@ def _access(name: str, parts: list[str]) -> str:
 
 
 def _split(text: str) -> list[str]:
-    """The operands between commas outside of brackets."""
+    """Splits at the commas outside of brackets."""
     return [text[a:b].strip() for a, b in spans(text)] if text.strip() else []
 
 
 def read_asm(text: str) -> tuple[str, list[Operand]]:
-    """The template and the operands of what is between the brackets of an asm statement."""
+    """Template and operands of an asm statement; `text` is what is between its brackets."""
     position, template = 0, ""
     literal = re.compile(r'\s*(?:R"(\w*)\((.*?)\)\1"|"((?:\\.|[^"\\])*)")', re.DOTALL)
     blank = re.compile(r"(?:\s|\\\n|//[^\n]*|/\*.*?\*/)*", re.DOTALL)
@@ -537,7 +536,7 @@ def read_asm(text: str) -> tuple[str, list[Operand]]:
 
 
 def _sections(text: str) -> list[str]:
-    """What follows each colon: outputs, inputs, clobbers. A :: within an expression is none."""
+    """The text after each colon: outputs, inputs, clobbers. A :: within an expression does not separate."""
     sections, depth, quoted = [], 0, False
     for i, c in enumerate(text):
         if c == '"':

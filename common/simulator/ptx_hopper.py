@@ -1,8 +1,8 @@
 """Inline PTX of compute capability 9.0 -> C++: mbarriers, bulk and tensor copies, wgmma, named barriers, clusters.
 
-    hopper(body, name, parts, args)    one instruction as C++ (include/simulator/hopper.h), None for any other
+    hopper(body, name, parts, args)    the C++ for one instruction (include/simulator/hopper.h); None for any other
 
-`body` is the assembler of ptx.py, which knows the operands.
+`body` is ptx.py's assembler, which knows the operands.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _STEPS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32}
 
 
 class PtxError(ValueError):
-    """An instruction that is not known, or text that cannot be read."""
+    """An unknown instruction, or text that cannot be parsed."""
 
 
 def special_registers() -> dict[str, str]:
-    """%cluster_ctarank and its like."""
+    """The special registers of clusters: %cluster_ctarank etc."""
     place = f"{S}::cluster_place()"
     found = {
         "%cluster_ctarank": f"{place}.rank",
@@ -40,7 +40,7 @@ def special_registers() -> dict[str, str]:
 
 
 def hopper(body, name: str, parts: list[str], args: list[str]) -> str | None:
-    """C++ for the instruction, or None."""
+    """The C++ for the instruction, or None."""
     if name == "mbarrier":
         return _mbarrier(body, parts, args)
     if name == "cp" and parts[1] == "reduce":
@@ -48,7 +48,7 @@ def hopper(body, name: str, parts: list[str], args: list[str]) -> str | None:
     if name == "cp" and parts[1] == "async" and len(parts) > 2:
         if parts[2] == "bulk":
             return _bulk(body, parts, args)
-        if parts[2] == "mbarrier":  # arrives when this thread's copies are there; here they are, now
+        if parts[2] == "mbarrier":  # arrives when this thread's copies are complete, which is now
             barrier = body.address(args[0], "shared")
             count = "1" if "noinc" in parts else "0"
             return (
@@ -142,7 +142,7 @@ def _mbarrier(body, parts: list[str], args: list[str]) -> str | None:
     if what in ("expect_tx", "complete_tx"):
         return f"{S}::mbarrier_{what.split('_')[0]}({at(0)}, {body.read(args[1], 'u32')}, {HERE});"
     if what in ("arrive", "arrive_drop"):
-        # The state that an arrival returns may be left out where the barrier is another block's.
+        # An arrival on another block's barrier may omit the returned state.
         first = 0 if args[0].startswith("[") else 1
         amount = body.read(args[first + 1], "u32") if len(args) > first + 1 else None
         count, amount = ("1u", amount) if "expect_tx" in parts else (amount or "1u", "0u")
@@ -161,7 +161,7 @@ def _mbarrier(body, parts: list[str], args: list[str]) -> str | None:
 
 
 def _bulk(body, parts: list[str], args: list[str]) -> str | None:
-    """parts from "cp" or "reduce" on."""
+    """Bulk and tensor copies and reductions; `parts` starts at "cp" or "reduce"."""
     reduces = parts[0] == "reduce"
     rest = [part for part in parts if part not in ("cp", "reduce", "async", "bulk")]
     if rest[:1] == ["commit_group"]:
@@ -233,7 +233,7 @@ def _wgmma(body, parts: list[str], args: list[str]) -> str | None:
         raise PtxError(f"{body.instruction} has {expected} accumulators a thread, not {len(d)}")
     in_registers = args[1].startswith("{")
     left = body.list_of(args[1]) if in_registers else []
-    # After the matrices: scale-d, imm-scale-a, imm-scale-b, then the transpositions of operands in shared memory.
+    # After the matrices: scale-d, imm-scale-a, imm-scale-b, then the transpose flags of shared-memory operands.
     rest = args[3:]
     accumulate = body.read(rest[0], "pred") if rest else "true"
     signs = [one.strip() == "-1" for one in rest[1:3]] + [False] * 2

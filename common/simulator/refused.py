@@ -1,6 +1,6 @@
-"""What of CUDA the simulator has not, and says so instead of "No such file".
+"""The parts of CUDA that the simulator lacks, with a message better than "No such file".
 
-refused_header("thrust/sort.h")     why it is not there; None for any other header
+refused_header("thrust/sort.h")     why it is missing; None for any other header
 refused_names(code)                 [(position, why), ...] for textures and the like
 """
 
@@ -38,7 +38,7 @@ _HEADERS_IN_WORDS = (
      "of cub the simulator has BlockReduce, BlockScan, BlockLoad, BlockStore, BlockRadixSort, WarpReduce, WarpScan, "
      "DeviceReduce, DeviceScan and DeviceRadixSort: write what else you need as a kernel"),
 )  # fmt: skip
-# Parts of what cuda_runtime.h includes, which old programs include by themselves.
+# Headers that cuda_runtime.h covers but old programs include directly.
 BUILT_IN = re.compile(
     r"(?:sm_\d\d_(?:intrinsics|atomic_functions)|device_(?:atomic_|double_)?functions|device_(?:types|launch_parameters)|"
     r"(?:math|common|vector)_functions|(?:builtin|driver|vector|library)_types|cudaTypedefs|cuda_device_runtime_api|"
@@ -115,12 +115,12 @@ _NAMES = (
      r"Warp(?!Reduce|Scan)\w+|Device(?!Reduce\b|Scan\b|RadixSort\b)[A-Z]\w+)",
      _HEADERS_IN_WORDS[-1][1]),
 )  # fmt: skip
-# One search for all: each name begins with one of a few letters.
+# One regex for all. The lookahead is fast because each name begins with one of a few letters.
 _ANY_NAME = re.compile(rf"(?<![\w.])(?=[cst_])(?:{'|'.join(f'({names})' for names, _ in _NAMES)})(?!\w)")
 
 
 def refused_header(name: str) -> str | None:
-    """Why the header is not there; None if it is none of these."""
+    """Why the header is missing; None if it is not listed."""
     for pattern, what in _HEADERS:
         if re.match(pattern, name):
             return _NEEDS_A_GPU.format(what)
@@ -128,5 +128,5 @@ def refused_header(name: str) -> str | None:
 
 
 def refused_names(code: str) -> list[tuple[int, str]]:
-    """Where the code names something that is not there, and why, in the order of the text."""
+    """(position, reason) of each use of an unsupported name, in source order."""
     return [(match.start(), _NAMES[match.lastindex - 1][1]) for match in _ANY_NAME.finditer(code)]

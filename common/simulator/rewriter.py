@@ -1,25 +1,25 @@
-"""CUDA C++ -> C++20: rewrites the few things in a `.cu` file that a C++ compiler cannot read.
+"""CUDA C++ -> C++20: rewrites the few things in a `.cu` file that a C++ compiler cannot parse.
 
     translate(source, out_dir, include_dirs)   a .cu file and the local headers it includes
     rewrite(text, name)                        one file's text
-    CXX_FLAGS, CHECKED_FLAGS, COUNTED_FLAGS, INCLUDE_DIR     what else building kernels needs
-    RUNTIME_FLAGS, RUNTIME_SOURCES, CHECKER_SOURCES          the runtime, see common/compiling/runtime.py
+    CXX_FLAGS, CHECKED_FLAGS, COUNTED_FLAGS, INCLUDE_DIR     what else a kernel build needs
+    RUNTIME_FLAGS, RUNTIME_SOURCES, CHECKER_SOURCES          for building the runtime, see common/compiling/runtime.py
 
-The edits, all in place, so that lines keep their numbers (`#line` names the original file):
+All edits are in place and preserve line numbers (`#line` names the original file):
 
     kernel<<<grid, block, bytes>>>(x)   ::simulator::Launcher(SIMULATOR_KERNEL(kernel), grid, block, bytes)(x)
-    __shared__ float a[32], b;          a struct of these, placed in the block's shared memory, and references
+    __shared__ float a[32], b;          a struct with these members in the block's shared memory, and references
     extern __shared__ float s[];        a pointer to the block's dynamic shared memory
     __noinline__                        __attribute__((noinline))
     #pragma unroll 4                    #pragma GCC unroll 4
-    #include "local.cuh"                the rewritten copy of it
-    asm("add.u32 %0, %1, 1;" : ...)     C++ that does the same (ptx.py)
-    __syncthreads(); ... __syncthreads()  on one line: each gets its number
-    malloc, free, new, delete           those of the device heap, in functions of the device
-    #ifdef __CUDA_ARCH__                what the device takes, in host functions what the host takes (architecture.py)
+    #include "local.cuh"                its rewritten copy
+    asm("add.u32 %0, %1, 1;" : ...)     equivalent C++ (ptx.py)
+    __syncthreads(); ... __syncthreads()  on one line: each gets a number
+    malloc, free, new, delete           in device functions, those of the device heap
+    #ifdef __CUDA_ARCH__                the device's branch, in host functions the host's (architecture.py)
 
-They are found in a copy of the text of the same length, in which comments, strings and the code after
-`#ifndef CUDA_SIMULATOR` are blank.
+They are located in a copy of the text of the same length, in which comments, strings and the code after
+`#ifndef CUDA_SIMULATOR` are blanked.
 """
 
 import hashlib
@@ -46,62 +46,61 @@ from common.simulator.text import DIRECTIVE, blanked, closed, spans, without_dir
 HERE = Path(__file__).resolve().parent
 INCLUDE_DIR = HERE / "include"
 RUNTIME_SOURCES = [HERE / "runtime" / "runtime.cpp"]
-CHECKER_SOURCES = [HERE / "runtime" / "checker.cpp", HERE / "runtime" / "reports.cpp"]  # of the checked build's alone
+CHECKER_SOURCES = [HERE / "runtime" / "checker.cpp", HERE / "runtime" / "reports.cpp"]  # checked build only
 _CLANG = "clang" in os.environ.get("CXX", "")
 RUNTIME_FLAGS = [
     "-std=c++20",
     "-O2",
-    "-g1",  # lines and calls, of inlined functions too; types and variables would take a tenth of the time
+    "-g1",  # lines and calls, inlined functions included; types and variables would take a tenth of the time
     "-fno-strict-aliasing",
     "-fvisibility=hidden",
     "-pthread",
     "-Wall",
     "-Wno-unknown-pragmas",
     "-Wno-sign-compare",
-    "-Wno-psabi",  # of a CUtensorMap by value
+    "-Wno-psabi",  # for CUtensorMap by value
     "-Wno-deprecated-volatile" if _CLANG else "-Wno-volatile",  # C++20: volatile x += 1
     "-Wframe-larger-than=131072",  # a CUDA thread's stack has 256 KB
 ]
-# For kernels: a call of runtime/undefined.cpp where a static array is left or a vector misaligned. The runtime has no
-# use for it, and would take twice as long to compile.
+# For kernels: checks of static array bounds and vector alignment, which call runtime/undefined.cpp. The runtime does
+# not need them and would take twice as long to compile.
 _WATCHED = ["-fsanitize=bounds,alignment", "-fno-sanitize-recover=bounds,alignment,integer-divide-by-zero"]
 if platform.machine() not in ("x86_64", "AMD64"):
     _WATCHED.append("-fsanitize=integer-divide-by-zero")  # x86 traps by itself
 if sys.platform != "darwin" and not _CLANG:
-    # gcc: merged calls of fail() would lose their line numbers; and knowing where each local variable is at each
-    # instruction of optimized code takes a fifth of the compile time
+    # gcc: merged calls of fail() would lose their line numbers, and variable tracking takes a fifth of the compile time
     RUNTIME_FLAGS += ["-fno-crossjumping", "-fno-tree-tail-merge", "-fno-var-tracking"]
-    # gcc: also an array at the end of a struct, which might be one of any length in C
+    # gcc: also checks trailing arrays of structs, which could be flexible array members in C
     _WATCHED += ["-fsanitize=bounds-strict", "-fno-sanitize-recover=bounds-strict"]
 RUNTIME_FLAGS += os.environ.get("SIMULATOR_CXXFLAGS", "").split()
 CXX_FLAGS = [*_WATCHED, *RUNTIME_FLAGS]
-# A call at the beginning of every basic block; clang would leave out those that others imply.
+# A call at the start of every basic block; clang would prune those implied by others.
 _EVERY_BLOCK = "-fsanitize-coverage=trace-pc" + (",no-prune" if _CLANG else "")
-# For kernels in the checked build: calls before every load, store and basic block, which runtime/checked.cpp answers.
-# A plain store's alignment is checked there too, with a better message than a trap's.
+# For kernels in the checked build: calls to runtime/checked.cpp before every load, store and basic block. It also
+# checks the alignment of plain stores, with a better message than a trap's.
 CHECKED_FLAGS = [
     "-DSIMULATOR_CHECKED",
     "-fsanitize=thread",
     _EVERY_BLOCK,
     "-fno-sanitize=alignment",
-    "-fno-tree-vectorize",  # operations are counted, and a half-filled vector would count as a full one
+    "-fno-tree-vectorize",  # operations are counted, and a half-filled vector would count as full
     "-fno-tree-slp-vectorize",
-    "-fno-builtin-malloc",  # of memory that is freed again compilers leave out what is written to it
+    "-fno-builtin-malloc",  # compilers drop writes to memory that is then freed
     "-fno-builtin-free",
 ]
-# For kernels that are graded: each thread's work is counted (runtime/work.cpp), and host code runs apart (apart.cpp).
-# Stores are looked at, too (stores.cpp), and calls (common/course/grading/build.py), so a compiler adds none of its own
-# (Ubuntu's does by default).
+# For graded kernels: each thread's work is counted (runtime/work.cpp), and host code runs in its own process
+# (apart.cpp). Stores (stores.cpp) and calls (common/course/grading/build.py) are checked, so the compiler must not add
+# any (Ubuntu's does by default).
 COUNTED_FLAGS = [_EVERY_BLOCK, "-DSIMULATOR_GRADED", "-fno-jump-tables", "-fno-builtin-printf"]
 COUNTED_FLAGS += ["-fno-stack-protector", "-U_FORTIFY_SOURCE"]
 if not _CLANG:
     _PARAMETERS = {"instrument-reads": 0, "instrument-allocas": 0, "globals": 0, "stack": 0}
     COUNTED_FLAGS += ["-fno-gnu-unique", "-fsanitize=kernel-address", "-U__SANITIZE_ADDRESS__"]
     COUNTED_FLAGS += ["--param=asan-instrumentation-with-call-threshold=0"]
-    # A function that is called with a function's address gets a copy that calls this one by its name, as nvcc has it
+    # Functions called with a function's address get a clone that calls it directly, as with nvcc
     COUNTED_FLAGS += ["-fipa-cp-clone", "--param=ipa-cp-eval-threshold=1"]
     COUNTED_FLAGS += [f"--param=asan-{name}={value}" for name, value in _PARAMETERS.items()]
-if _CLANG:  # it would leave out the read of `x += 1`
+if _CLANG:  # which would omit the read of `x += 1`
     CHECKED_FLAGS += ["-mllvm", "-tsan-instrument-read-before-write=1", "-mllvm", "-tsan-distinguish-volatile=1"]
 else:
     CHECKED_FLAGS += ["--param=tsan-distinguish-volatile=1"]
@@ -113,7 +112,7 @@ LOCKSTEP = (
 
 
 class RewriteError(Exception):
-    """The source holds something that the simulator cannot run; the message begins with file and line."""
+    """The source contains something that the simulator cannot run; the message begins with file and line."""
 
 
 @dataclass
@@ -122,12 +121,12 @@ class Translation:
     inputs: list[Path] = field(default_factory=list)
 
 
-_OUT = "\3"  # for out_dir in a kept text, which serves every build
+_OUT = "\3"  # placeholder for out_dir in cached texts, which all builds share
 
 
 @cache
 def _version() -> str:
-    """Of what a rewritten text depends on in addition to its key: this folder's Python and the names of its headers."""
+    """A hash of what rewritten texts depend on besides their key: this folder's Python and the names of its headers."""
     parts = [file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))]
     names = sorted(str(file.relative_to(INCLUDE_DIR)) for file in INCLUDE_DIR.rglob("*"))
     return hashlib.sha256(b"\0".join([*parts, *map(str.encode, names)])).hexdigest()
@@ -144,8 +143,8 @@ def translate(
     """Writes `<out_dir>/<stem>.cu.cpp` and, next to it, rewritten copies of the local headers; see Target.flags.
 
     Args:
-        headers_only: the source is C++ already (a binding.cpp), and only the headers that it includes are written.
-        keep: keep(key, make) returns what make() returned for that key, now or earlier.
+        headers_only: the source is already C++ (a binding.cpp); only the headers that it includes are written.
+        keep: a cache; keep(key, make) returns make()'s result for that key, now or earlier.
     """
     source, out_dir = Path(source).resolve(), Path(out_dir).resolve()
     include_dirs = [Path(folder).resolve() for folder in include_dirs]
@@ -158,8 +157,8 @@ def translate(
         except ValueError as error:
             raise RewriteError(str(error)) from None
 
-        headers: dict[str, Path] = {}  # each header that the text names, by the path of its rewritten copy
-        copies: dict[tuple[str, bool], str] = {}  # that path, the same for every out_dir
+        headers: dict[str, Path] = {}  # path of the rewritten copy -> header
+        copies: dict[tuple[str, bool], str] = {}  # that path, independent of out_dir
         for one in _INCLUDE.findall(text):
             name, quoted = one[0] or one[1], bool(one[0])
             folders = ([file.parent] if quoted else []) + include_dirs
@@ -196,7 +195,7 @@ def translate(
 
 
 def local_sources(source: Path, include_dirs: list[Path] = ()) -> list[Path]:
-    """The file and the headers that it includes from its own folder and these, in the order of their first mention."""
+    """The file and the headers that it includes from its folder and `include_dirs`, in the order of first mention."""
     found: list[Path] = []
 
     def visit(file: Path) -> None:
@@ -217,7 +216,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)',
 
 
 def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[Path]) -> Path:
-    """Where the rewritten copy goes: the folders below the include directory (or the source's) are kept."""
+    """Path of the rewritten copy, which keeps the folders below the include directory (or the source's)."""
     for folder in [*include_dirs, source_dir]:
         if header.is_relative_to(folder):
             return out_dir / header.relative_to(folder)
@@ -230,10 +229,10 @@ def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[P
 def rewrite(
     text: str, name: str, include=lambda name, quoted: None, is_header: bool = False, target: Target | None = None
 ) -> str:
-    """The text as C++20. `include(name, quoted)` gives the path to include instead, or None.
+    """The text as C++20. `include(name, quoted)` returns the path to include instead, or None.
 
-    A header may be included by a binding.cpp, too, which is no file of nvcc's: it takes over __CUDACC__ and
-    __CUDA_ARCH__ from the file that includes it.
+    A header may also be included by a binding.cpp, which nvcc would not compile, so it inherits __CUDACC__ and
+    __CUDA_ARCH__ from the including file.
     """
     text = expanded(text, blanked(text))
     file = _File(renamed(text, blanked(text)), name, target)
@@ -284,29 +283,29 @@ class _File:
         return RewriteError(f"{self.name}:{self.code.count(chr(10), 0, position) + 1}: {message}")
 
     def directive_at(self, position: int) -> tuple[int, int] | None:
-        """The span of the preprocessor line (a macro's definition, say) that holds the position."""
+        """The span of the preprocessor line (such as a macro's definition) that contains the position."""
         found = self.directives[max(0, bisect(self.directives, (position, len(self.code))) - 1) :][:1]
         return found[0] if found and found[0][0] <= position < found[0][1] else None
 
     def before(self, end: int, pattern: str) -> re.Match | None:
-        """What the pattern, which ends in $, matches there: in the 300 characters before the position."""
+        """Matches the pattern, which ends in $, against the 300 characters before the position."""
         return re.compile(pattern).search(self.code, max(0, end - 300), end)
 
     def newlines(self, start: int, end: int) -> str:
-        """As many line ends as the span holds, so that replacing it keeps the lines below in place."""
+        """As many newlines as the span contains, so that a replacement keeps the line numbers."""
         count = self.code.count("\n", start, end)
         return ("\\\n" if self.directive_at(start) else "\n") * count
 
-    # ---- what cannot run
+    # ---- inline PTX, unsupported code
 
     def rewrite_inline_ptx(self) -> bool:
-        """Whether there was any."""
+        """Translates asm statements; returns whether there were any."""
         found = False
         pattern = r"(?<!\w)(?:asm|__asm__|__asm)(?!\w)\s*(?:volatile|__volatile__)?\s*(?=\()"
         for match in re.finditer(pattern, self.code):
             end = closed(self.code, match.end())
             if self.directive_at(match.start()) and is_unreadable(self.text, match.end() + 1):
-                continue  # a macro that puts its text together: macros.py has expanded its uses
+                continue  # a macro that assembles its text: macros.py has expanded its uses
             try:
                 if end < 0:
                     raise PtxError("this asm statement has no end")
@@ -327,10 +326,10 @@ class _File:
         for position, message in host_calls(self.code):
             raise self.error(position, message)
 
-    # ---- what runs otherwise than it was meant
+    # ---- code that behaves differently than intended
 
     def hint_at_lockstep(self) -> None:
-        """The tail of a reduction for GPUs before Volta, whose lanes ran in step: a warning of the compiler's."""
+        """Adds a compiler warning to warp-synchronous reductions, written for GPUs before Volta."""
         step = r"(\w+)\s*\[\s*(\w+)\s*\]\s*(?:\+=|=)[^;=]*\1\s*\[\s*\2\s*\+[^;\]]*\][^;]*;"
         for match in re.finditer(rf"{step}\s*(?=\1\s*\[\s*\2\s*\]\s*\+?=)", self.code):
             if not re.search(rf"(?<!\w)volatile(?!\w)[^;(){{}}]*(?<!\w){match.group(1)}(?!\w)", self.code):
@@ -369,7 +368,7 @@ class _File:
     # ---- barriers
 
     def number_barriers(self) -> None:
-        """Barriers that share a line get numbers: their line alone would not tell them apart."""
+        """Numbers barriers that share a line, which their line alone does not tell apart."""
         by_line: dict[int, list[re.Match]] = {}
         for match in re.finditer(r"(?<!\w)__syncthreads(?:_count|_and|_or)?\s*\(", self.code):
             if not self.directive_at(match.start()):
@@ -384,7 +383,7 @@ class _File:
     # ---- the device heap
 
     def rewrite_heap(self) -> None:
-        """malloc, free, new and delete in functions of the device; include/simulator/heap.h."""
+        """malloc, free, new and delete in device functions; include/simulator/heap.h."""
         if not re.search(r"(?<!\w)(?:malloc|free|new|delete)(?!\w)", self.code):
             return
         code = without_directives(self.code)
@@ -405,10 +404,10 @@ class _File:
                 elif match[3] and not self.before(start, r"=\s*$"):
                     self.edits.append((start, start, "::simulator::deletes_here(), "))
 
-    # ---- loops that wait
+    # ---- spin loops
 
     def let_spinning_threads_wait(self) -> None:
-        """`while (flag == 0);` in functions of the device lets other threads run. Not the end of a do statement."""
+        """Makes `while (flag == 0);` in device functions yield to other threads. Ignores the end of a do statement."""
         loops = [*re.finditer(r"(?<!\w)while\s*(?=\()", self.code)] if "while" in self.code else []
         bodies = [one.body for one in definitions(without_directives(self.code)) if one.device_only] if loops else []
         for match in loops:
@@ -431,7 +430,7 @@ class _File:
     # ---- launches
 
     def plain_kernels(self) -> list[str]:
-        """The kernels that have one address: no templates, not overloaded, in no namespace; where one is requested."""
+        """Kernels with a single address: no template, not overloaded, in no namespace. Empty if the code needs none."""
         if not re.search(r"cudaLaunch\w*Kernel|cudaKernelNodeParams", self.code):
             return []
         names = [
@@ -468,8 +467,8 @@ class _File:
             self.edits.append((end, end + 3, ")"))
 
     def _kernel_text(self, kernel: str, start: int, end: int) -> str:
-        """SIMULATOR_KERNEL(kernel), or the long form when an argument has no type, {1, 2}, NULL, 0, or a parameter is a
-        reference: then its address is passed, as nvcc does."""
+        """SIMULATOR_KERNEL(kernel), or SIMULATOR_CALL if an argument cannot be forwarded ({1, 2}, NULL, 0) or a
+        parameter is a reference, whose argument's address is passed, as in nvcc."""
         arguments = self.code[start:end]
         parts = [self.text[start + a : start + b] for a, b in spans(arguments)]
         blank = r"(?:\s|\\\n)*"
@@ -486,7 +485,7 @@ class _File:
         return f"SIMULATOR_CALL(({', '.join(given)}), ({', '.join(passed)}), {kernel})"
 
     def _references(self, kernel: str) -> set[int]:
-        """Which parameters of a kernel of this file are references."""
+        """The parameters that are references, of a kernel defined in this file."""
         name = re.findall(r"\w+", kernel.split("<")[0])[-1:]
         head = name and re.search(rf"(?<!\w)__global__(?!\w)[^;{{}}]*?(?<!\w){name[0]}\s*\(", self.code)
         if not head:
@@ -503,7 +502,7 @@ class _File:
             if i and code[i - 1] in ">)]":
                 i = self._skip_group_back(i)
                 if code[i] != "(" or self.before(self._skip_space_back(i), r"\w$"):
-                    continue  # template arguments, an index or a call belong to the name before them
+                    continue  # template arguments, an index or a call: part of the preceding name
                 start = i
             else:
                 start = self.before(i, r"\w*$").start()
@@ -517,7 +516,7 @@ class _File:
             opening = self._template_start(before) if before and code[before - 1] in "<," else None
             if opening is None:
                 return start
-            i = opening  # inside template arguments that hold a < without parentheses
+            i = opening  # inside template arguments that contain a < without parentheses
 
     def _skip_space_back(self, i: int) -> int:
         while i and (self.code[i - 1].isspace() or self.code[i - 1] == "\\"):
@@ -537,7 +536,7 @@ class _File:
         raise self.error(i, "unbalanced brackets before <<<")
 
     def _template_start(self, i: int) -> int | None:
-        """The position of the < that opens the template argument list around i; None where the comma before i is an
+        """The position of the < that opens the template argument list around i; None if the comma before i is an
         operator: `a<<<1, 2>>>(x), b<<<1, 2>>>(y)`."""
         rounds = 0
         for k in range(i - 1, -1, -1):
@@ -561,7 +560,7 @@ class _File:
             end = self._declaration_end(match.end(), directive[1] if directive else len(self.code))
             done = end
             flat = " ".join(self.code[start:end].replace("\\\n", " ").split())
-            # nvcc, too, takes an extern variable that is no array of any length for a static one
+            # Like nvcc, treats an extern variable that is not an unsized array as static
             external = re.search(r"(?<!\w)extern(?!\w).*\[\s*\]", flat)
             declaration = re.sub(r"(?<!\w)(?:extern|static|__shared__)(?!\w) ?", "", flat)
             local = bool(directive) or self._in_function(start)
@@ -572,7 +571,7 @@ class _File:
             self.edits.append((start, end, new + self.newlines(start, end)))
 
     def _declaration_start(self, position: int, directive: tuple[int, int] | None) -> int:
-        """Where the declaration begins: before __shared__ there may be words, A<B>::C, alignas(16)."""
+        """The start of the declaration; words, A<B>::C and alignas(16) may precede __shared__."""
         lowest = max([0, *(b for _, b in self.directives if b <= position)])
         if directive:
             head = re.compile(r"\s*#\s*define\s+\w+(\([^)]*\))?").match(self.code, directive[0], directive[1])
@@ -594,7 +593,7 @@ class _File:
                 return start
 
     def _declaration_end(self, position: int, limit: int) -> int:
-        """Where its semicolon is, outside of all brackets; or `limit`: a macro without one."""
+        """The position of its semicolon, outside of all brackets; `limit` for a macro without one."""
         depth = 0
         for i in range(position, limit):
             depth += (self.code[i] in "([{") - (self.code[i] in ")]}")
@@ -609,7 +608,7 @@ class _File:
                 opened.append(match.start())
             elif opened:
                 opened.pop()
-        # a namespace or a class is no function
+        # namespaces and classes are not functions
         outer = re.compile(r"(?:(?<!\w)(?:namespace|struct|class|union|enum)(?!\w)[^;{}()=]*|(?<!\w)extern\s*)$")
         return any(not outer.search(self.code[max(0, at - 300) : at]) for at in opened)
 
@@ -635,7 +634,7 @@ class _File:
 
     @staticmethod
     def _prepared(label: str, statements: str) -> str:
-        """Runs the statements before every block."""
+        """Code that runs the statements before every block."""
         body = f"[]([[maybe_unused]] const ::simulator::Block* block) {{ {statements} }}"
         return f"static ::simulator::NamespaceShared shared_{label}_({body})"
 

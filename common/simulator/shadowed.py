@@ -1,6 +1,6 @@
-"""Variables of host code that are called like CUDA's own: `dim3 blockDim(16, 16), gridDim(4);`.
+"""Host variables named like CUDA's built-in variables: `dim3 blockDim(16, 16), gridDim(4);`.
 
-threadIdx and its like are macros here, so a variable of that name gets another one, wherever it is meant:
+threadIdx etc. are macros here, so such variables are renamed:
 
     renamed(text, code)     the text with blockDim -> blockDim_ in the scope of such a declaration, and after . and ->
 
@@ -20,7 +20,7 @@ _MEMBER = re.compile(rf"(?:\.|->)\s*({_NAMES})\b")
 
 
 def renamed(text: str, code: str) -> str:
-    """See above; a text without such declarations comes back as it is."""
+    """See above. Text without such declarations is returned unchanged."""
     places = {match.start(1) for match in _MEMBER.finditer(code)}
     for match in _DECLARED.finditer(code):
         start, end = _scope(code, match.start(1))
@@ -57,7 +57,7 @@ def _declared_names(code: str, position: int, end: int) -> set[str]:
 
 
 def _scope(code: str, position: int) -> tuple[int, int]:
-    """From the declaration to the end of its block; of a parameter, with the body of the function."""
+    """From the declaration to the end of its block; for a parameter, to the end of the function's body."""
     depth = rounds = 0
     for i in range(position, len(code)):
         c = code[i]
@@ -65,7 +65,7 @@ def _scope(code: str, position: int) -> tuple[int, int]:
         depth += (c == "{") - (c == "}")
         if depth < 0:
             return position, i
-        if rounds < 0:  # a parameter: the body follows, or there is none
+        if rounds < 0:  # a parameter: the function's body follows, if any
             body = re.compile(r"\)[^;{}()]*(?:\([^()]*\)[^;{}()]*)*\{").match(code, i)
             return position, closed(code, body.end() - 1, "{}") - 1 if body else i
     return position, len(code)

@@ -1,11 +1,11 @@
-"""What the simulator compiles for: the compute capability that code and host see.
+"""The simulator's target architectures: the compute capability that kernels and host code see.
 
     target_of(arch)             Target("sm_90a", 900, True); None: SIMULATOR_ARCH, or sm_89
-    target_for_program(texts)   the same for a program, which says by what it uses that it is for Hopper
+    target_for_program(texts)   for a program: sm_90a if it uses what only Hopper has
 
-sm_89 is the default, since most kernels that choose their path by the architecture have one for it that compiles and
-runs faster here. Code for sm_90a sees __CUDA_ARCH__ 900 and __CUDA_ARCH_FEAT_SM90_ALL, and a device of compute
-capability 9.0.
+sm_89 is the default, because most kernels that choose a path by architecture have one for it that compiles and runs
+faster here. Code for sm_90a sees __CUDA_ARCH__ 900 and __CUDA_ARCH_FEAT_SM90_ALL, and a device of compute capability
+9.0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OF_HOPPER = re.compile(
 
 @dataclass(frozen=True)
 class Target:
-    """name: as nvcc takes it. number: __CUDA_ARCH__. has_features: those of sm_90a, such as wgmma."""
+    """name: as in nvcc's -arch. number: __CUDA_ARCH__. has_features: whether sm_90a's, such as wgmma, are available."""
 
     name: str
     number: int
@@ -34,7 +34,7 @@ class Target:
 
     @property
     def flags(self) -> list[str]:
-        """For the compiler; none for the default."""
+        """Compiler flags; empty for the default target."""
         if self.name == DEFAULT:
             return []
         return [f"-DSIMULATOR_ARCH={self.number}", *(["-DCUDA_SIMULATOR_SM90A"] if self.has_features else [])]
@@ -54,7 +54,7 @@ def target_of(arch: str | None = None) -> Target:
 
 
 def target_for_program(texts: Iterable[str]) -> Target:
-    """sm_90a if the program's files use what only that has, unless SIMULATOR_ARCH says otherwise."""
+    """sm_90a if the program's files use features that only it has, unless SIMULATOR_ARCH is set."""
     if not os.environ.get("SIMULATOR_ARCH") and any(_OF_HOPPER.search(text) for text in texts):
         return target_of("sm_90a")
     return target_of()

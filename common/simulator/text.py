@@ -1,10 +1,10 @@
-"""CUDA C++ as text: what the rewriter's passes, and other readers of sources, share.
+"""CUDA C++ as text: helpers shared by the rewriter's passes and other readers of sources.
 
-    blanked(text)               comments and strings made of spaces: as long, on the same lines
-    without_directives(code)    preprocessor lines made of spaces, too
-    blank(text)                 all of it made of spaces
+    blanked(text)               replaces comments and strings by spaces: same length, same lines
+    without_directives(code)    replaces preprocessor lines by spaces
+    blank(text)                 replaces everything by spaces
     closed(code, start)         the position after the bracket that closes the one at `start`, or -1
-    spans(code)                 where the parts between commas outside all brackets begin and end
+    spans(code)                 spans of the parts between commas outside all brackets
 
 `code` is text without comments and strings.
 """
@@ -15,7 +15,7 @@ import re
 from functools import lru_cache
 
 DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
-_NOT_CODE = re.compile(  # what is never closed goes on to its end: else the rest were searched from each of its marks
+_NOT_CODE = re.compile(  # unterminated ones match to the end: else each quote would cost a scan
     r"""//(?:\\\n|[^\n])* | /\*.*?(?:\*/|\Z) | R"(?P<raw>[^()\s\\]{0,16})\(.*?(?:\)(?P=raw)"|\Z)"""
     r"""| "(?:\\.|[^"\\\n])*(?:"|) | (?<![0-9A-Za-z_])(?:u8|[uUL])?'(?:\\.|[^'\\\n])+'? """,
     re.DOTALL | re.VERBOSE,
@@ -24,18 +24,18 @@ _LINE = re.compile(r"[^\n]+")
 
 
 def blank(text: str) -> str:
-    """Spaces, on the same lines."""
+    """The text as spaces, with the same newlines."""
     return _LINE.sub(lambda match: " " * len(match[0]), text)
 
 
 def blanked(text: str) -> str:
-    """CUDA C++ with comments and strings made of spaces: as long, on the same lines."""
+    """CUDA C++ with comments and strings replaced by spaces: same length, same lines."""
     return _NOT_CODE.sub(lambda match: blank(match[0]), text)
 
 
-@lru_cache(4)  # the passes over a file ask for the same
+@lru_cache(4)  # each pass over a file asks for this
 def without_directives(code: str) -> str:
-    """The code with preprocessor lines made of spaces."""
+    """The code with preprocessor lines replaced by spaces."""
     return DIRECTIVE.sub(lambda match: blank(match[0]), code)
 
 
@@ -50,7 +50,7 @@ def closed(code: str, start: int, brackets: str = "()[]{}") -> int:
 
 
 def spans(code: str, brackets: str = "([{") -> list[tuple[int, int]]:
-    """The spans of the parts between commas outside all brackets; `brackets` may hold `<` too."""
+    """The spans of the parts between commas outside all brackets; `brackets` may include `<`."""
     closing = brackets.translate(str.maketrans("([{<", ")]}>"))
     found, depth, start = [], 0, 0
     for match in re.compile(f"[,{re.escape(brackets + closing)}]").finditer(code):

@@ -1,4 +1,4 @@
-"""CUDA C++ as a tree.
+"""Syntax trees of CUDA C++.
 
-reader      read(file) -> Source: its functions, what they change and what they call, and what is around a line
+reader      read(file) -> Source: its functions, their assignments and calls, and the statements around a line
 """

@@ -1,8 +1,8 @@
-"""CUDA C++ as a tree, by tree-sitter: read(file) -> Source, its functions with what they change and what they call.
+"""Syntax trees of CUDA C++ by tree-sitter: read(file) -> Source, its functions with their assignments and calls.
 
-Directives are blank in what is parsed, and so is what the grammar does not know: __align__(16), a macro that makes a
-declaration. A macro that makes a loop is read as one. Text that cannot be parsed loses its statement
-and no more. There are no scopes, types or macros here: which definition reaches a line is up to the reader.
+Directives are blanked before parsing, and so is syntax that the grammar does not know: __align__(16), macros that
+expand to declarations. A macro that expands to a loop is parsed as one. A syntax error affects only its statement.
+Scopes, types and macros are not resolved: finding the definition that reaches a line is up to the caller.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_VALUES = {"threadIdx", "blockIdx", "blockDim", "gridDim", "INFINITY", "nullpt
 
 @dataclass(frozen=True)
 class Parameter:
-    """A function's parameter; whether a caller sees what becomes of it, or of what it points to."""
+    """A function's parameter, and whether a caller sees changes to it or to what it points to."""
 
     name: str
     is_seen_outside: bool
@@ -42,16 +42,16 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Change:
-    """What gives a name, an element or a member of it a value.
+    """An assignment to a variable, or to an element or member of it.
 
     Attributes:
-        name, member: "state", "m" of `state.m[i] = ...`; member "" of the whole.
-        line: where that begins.
-        right: what it becomes; None of ++.
-        indices: which element.
-        keeps: the old value has a part in it: += and the like.
-        is_element: an element changes, not the name itself.
-        loop: the `for` that declares it, as its variable.
+        name, member: "state", "m" for `state.m[i] = ...`; member is "" for the whole variable.
+        line: where it begins.
+        right: the assigned expression; None for ++.
+        indices: the element's.
+        keeps: whether the new value depends on the old one, as with +=.
+        is_element: whether an element changes rather than the variable itself.
+        loop: the `for` that declares it as its variable.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Function:
-    """A function with a body, from `line` to `last`, those of its opening and its closing bracket."""
+    """A function with a body; `line` and `last` are the lines of its braces."""
 
     name: str
     node: Node
@@ -97,28 +97,28 @@ class Function:
 
     @functools.cached_property
     def changes(self) -> tuple[Change, ...]:
-        """In the order of the text."""
+        """Its assignments in source order."""
         return tuple(one for node in walk(self.body) for one in _changes(node))
 
     @functools.cached_property
     def heads(self) -> tuple[Node, ...]:
-        """Its loops and conditions, in the order of the text."""
+        """Its loops and conditions in source order."""
         return tuple(one for one in walk(self.body) if one.type in _HEADS)
 
     @functools.cached_property
     def calls(self) -> tuple[Call, ...]:
-        """In the order of the text."""
+        """Its calls in source order."""
         return tuple(calls_in(self.body))
 
     def set_at(self, name: str, below: int) -> Change | None:
-        """The last change of a name, or of an element of it, at this line or above; that of a loop's variable in it."""
+        """The last change of a name, or of an element, at or above this line; loop variables only in their loop."""
         mine = [one for one in self.changes if one.name == name and not one.member and one.line <= below]
         mine = [one for one in mine if one.loop is None or below <= one.loop.end_point.row + 1]
         return next((one for one in mine if one.line == mine[-1].line), None)
 
 
 class Source:
-    """A file."""
+    """A source file."""
 
     def __init__(self, file: str, text: str) -> None:
         self.file, self.lines = file, text.split("\n")
@@ -128,7 +128,7 @@ class Source:
 
     @functools.cached_property
     def structs(self) -> dict[str, list[str]]:
-        """The structs of several members, with the names of these in their order."""
+        """The structs with several members, and the members' names in order."""
         found = {}
         for node in _all(self._root, ("struct_specifier",)):
             name, fields = node.child_by_field_name("name"), _all(node, ("field_identifier",))
@@ -147,7 +147,7 @@ class Source:
         return found
 
     def is_compiled_with(self, line: int, others: Iterable[int]) -> bool:
-        """Whether a line is surely compiled where one of the others is: no #if around it has that one outside."""
+        """Whether a line is compiled whenever one of the others is: each #if branch around it contains one of them."""
         around = [branch for branch in self._branches if line in branch]
         return all(any(other in branch for other in others) for branch in around)
 
@@ -156,14 +156,14 @@ class Source:
         return self._root.has_error
 
     def function_at(self, line: int) -> Function | None:
-        """The one whose body a line is in."""
+        """The function whose body contains a line."""
         return next((one for one in self.functions if one.line <= line <= one.last), None)
 
     def function(self, name: str) -> Function | None:
         return next((one for one in self.functions if one.name == name), None)
 
     def statement_at(self, line: int) -> Node | None:
-        """The statement, or the head, that begins in a line; else the innermost that it belongs to."""
+        """The statement or loop head that begins in a line; else the innermost one that contains it."""
         around = self.function_at(line)
         every = [one for one in walk(around.body) if one.type in (*_STATEMENTS, *_HEADS)] if around else []
         begins = [one for one in every if line_of(one) == line]
@@ -172,20 +172,20 @@ class Source:
         return next(iter([*simple, *begins, *reversed(holds)]), None)
 
     def heads(self, line: int) -> list[Node]:
-        """The loops and conditions around a line, and those before it in the same blocks that leave; the nearest
-        first; none that an #if may leave out."""
+        """The loops and conditions around a line, and earlier ones in the same blocks that leave it; nearest first.
+        Omits those that an #if may exclude."""
         around = self.function_at(line)
         found = [one for one in (around.heads if around else ()) if _holds(one, line) or _leaves_before(one, line)]
         sure = [one for one in found if self.is_compiled_with(line_of(one), [line])]
         return sorted(sure, key=line_of, reverse=True)
 
     def is_unrolled(self, head: Node) -> bool:
-        """Whether a loop has #pragma unroll before it."""
+        """Whether #pragma unroll precedes a loop."""
         return "#pragma unroll" in self.lines[line_of(head) - 2]
 
 
 def read(file: str | Path) -> Source | None:
-    """A file as it is now; None if it cannot be read."""
+    """Reads the current file; None if that fails."""
     try:
         return _read(str(file), read_source(Path(file)))
     except (OSError, ValueError):
@@ -201,15 +201,15 @@ _PARSER = Parser(Language(tree_sitter_cuda.language()))
 
 
 def parsed(text: str) -> Node:
-    """The whole text as a tree; a byte is a character."""
+    """The syntax tree of the text; byte offsets equal character offsets."""
     return _PARSER.parse(readable(text).encode(errors="replace")).root_node
 
 
 def readable(text: str) -> str:
-    """The text as it is parsed: as long, on the same lines."""
+    """The text prepared for parsing: same length, same lines."""
     for pattern, made in _UNREADABLE:
         text = pattern.sub(lambda match, made=made: _in_place(match, made), text)
-    return "".join(one if one.isascii() else " " for one in text)  # a byte for each character
+    return "".join(one if one.isascii() else " " for one in text)  # one byte per character
 
 
 def _in_place(match: re.Match, made: str) -> str:
@@ -223,7 +223,7 @@ def _in_place(match: re.Match, made: str) -> str:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """A node and all below it, in the order of the text."""
+    """A node and all its descendants, in source order."""
     yield node
     for child in node.named_children:
         if child.type != "comment":
@@ -288,7 +288,7 @@ def _changes(node: Node) -> Iterator[Change]:
 
 
 def _loop_of(node: Node) -> Node | None:
-    """The `for` that declares a variable, if the node is in its bracket."""
+    """The `for` whose head contains the node, if any."""
     while node.parent is not None and node.parent.type not in (*_HEADS, *_STATEMENTS[1:], "compound_statement"):
         node = node.parent
     loop = node.parent if node.parent is not None and node.parent.type == "for_statement" else None
@@ -311,7 +311,7 @@ def _changed(left: Node, right: Node | None, keeps: bool, line: int, loop: Node 
 
 
 def calls_in(node: Node) -> Iterator[Call]:
-    """The calls in a node, the outer ones first."""
+    """The calls in a node, outer ones first."""
     for one in walk(node):
         if one.type != "call_expression":
             continue
@@ -324,7 +324,7 @@ def calls_in(node: Node) -> Iterator[Call]:
 
 
 def names_in(node: Node | None, with_indices: bool = True) -> list[str]:
-    """The names of values in a node, "x" or with their member "state.m", each once, in their order."""
+    """The variables in a node, "x" or with member "state.m", each once, in order."""
     return list(dict.fromkeys(_names(node, with_indices))) if node else []
 
 
@@ -353,14 +353,14 @@ def _names(node: Node, with_indices: bool) -> Iterator[str]:
 
 
 def indices_in(node: Node | None) -> list[Node]:
-    """The outermost brackets of subscripts in a node."""
+    """The outermost subscripts in a node."""
     if node is None:
         return []
     return [node] if node.type == "subscript_argument_list" else _all(node, ("subscript_argument_list",))
 
 
 def arrays_in(node: Node) -> list[str]:
-    """The names that are subscripted in a node, in the order of the text."""
+    """The names of subscripted arrays in a node, in source order."""
     found = []
     for one in walk(node):
         if one.type == "subscript_expression":
@@ -372,12 +372,12 @@ def arrays_in(node: Node) -> list[str]:
 
 
 def condition_of(head: Node) -> list[Node]:
-    """What a loop or a condition decides by."""
+    """The initializer, condition and update of a loop or condition."""
     return [one for one in (head.child_by_field_name(name) for name in ("initializer", "condition", "update")) if one]
 
 
 def head_end(node: Node) -> int:
-    """The last line of a statement, of a loop or a condition that of its bracket."""
+    """The last line of a statement; for a loop or condition, of its head."""
     parts = condition_of(node) if node.type in _HEADS else [node]
     return max((one.end_point.row + 1 for one in parts), default=line_of(node))
 
@@ -387,7 +387,7 @@ def _holds(head: Node, line: int) -> bool:
 
 
 def _leaves_before(head: Node, line: int) -> bool:
-    """Whether a condition before a line, in a block that the line is in, has a branch that only leaves."""
+    """Whether `head` is an `if` before the line, in a block around it, whose branch is a lone jump (`_LEAVE`)."""
     branch = head.child_by_field_name("consequence") if head.type == "if_statement" else None
     if branch is None or not head.end_point.row + 1 < line <= head.parent.end_point.row + 1:
         return False

@@ -1,4 +1,4 @@
-// cuComplex.h - complex numbers as pairs, and their arithmetic.
+// cuComplex.h - complex numbers and their arithmetic.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -6,7 +6,7 @@ typedef float2 cuFloatComplex;
 typedef double2 cuDoubleComplex;
 typedef cuFloatComplex cuComplex;
 
-// f: the suffix of the functions for float. Quotients and magnitudes neither overflow nor underflow in between.
+// f: the suffix of the float functions. Intermediate values of quotients and magnitudes neither overflow nor underflow.
 #define SIMULATOR_COMPLEX(Complex, T, f)                                                                          \
     inline Complex make_##Complex(T real, T imaginary) { return {real, imaginary}; }                              \
     inline T cuCreal##f(Complex a) { return a.x; }                                                                \

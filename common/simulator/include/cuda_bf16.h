@@ -1,4 +1,4 @@
-// cuda_bf16.h - __nv_bfloat16 and __nv_bfloat162; what both 16-bit types share is in simulator/float16.h.
+// cuda_bf16.h - __nv_bfloat16 and __nv_bfloat162; simulator/float16.h holds what both 16-bit types share.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,4 +1,4 @@
-// cuda_fp16.h - __half and __half2; what both 16-bit types share is in simulator/float16.h.
+// cuda_fp16.h - __half and __half2; simulator/float16.h holds what both 16-bit types share.
 #pragma once
 #include <cuda_runtime.h>
 

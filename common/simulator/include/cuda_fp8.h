@@ -1,7 +1,7 @@
 // cuda_fp8.h - the two 8-bit floating-point types: e4m3 (no infinity, at most 448) and e5m2 (at most 57344).
 //
-// Rounding is to nearest even; what is too large becomes the largest number, as conversions to these types do on a GPU
-// unless __NV_NOSAT asks for infinity or NaN.
+// Conversions round to nearest even and saturate to the largest finite value, as on a GPU, unless __NV_NOSAT asks for
+// infinity or NaN.
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_bf16.h>
@@ -17,7 +17,7 @@ namespace simulator {
 
 struct Fp8Format {
     int mantissa, bias;
-    unsigned largest, overflow;  // the largest number, and what a larger one becomes without saturation
+    unsigned largest, overflow;  // encodings of the largest finite value, and of overflow without saturation
 };
 constexpr Fp8Format fp8_format(__nv_fp8_interpretation_t kind) {
     return kind == __NV_E4M3 ? Fp8Format{3, 7, 0x7e, 0x7f} : Fp8Format{2, 15, 0x7b, 0x7c};
@@ -43,7 +43,7 @@ inline unsigned char fp8_bits(double value, __nv_saturation_t saturation, __nv_f
     const double digits = nearbyint(ldexp(magnitude < 1e30 ? magnitude : 1e30, f.mantissa - exponent));
     if (ldexp(digits, exponent - f.mantissa) > fp8_value(f.largest, kind))
         return static_cast<unsigned char>(sign | (saturation == __NV_SATFINITE ? f.largest : f.overflow));
-    // A carry out of the digits moves into the exponent by itself.
+    // A carry out of the digits propagates into the exponent.
     const unsigned subnormal = digits < (1 << f.mantissa);
     const unsigned bits = (static_cast<unsigned>(exponent + f.bias - 1) << f.mantissa) + static_cast<unsigned>(digits);
     return static_cast<unsigned char>(sign | (subnormal ? static_cast<unsigned>(digits) : bits));
@@ -108,7 +108,7 @@ inline __nv_fp8_storage_t __nv_cvt_float_to_e8m0(float v, __nv_saturation_t satu
     return static_cast<__nv_fp8_storage_t>(power == 0xff && saturation == __NV_SATFINITE && bits <= 0x7f800000 ? 0xfe : power);
 }
 
-// ---- conversions of a type Of, whose number is value(v), and of pairs of them
+// ---- conversions from a type Of, whose numeric value is value(v), and from pairs of it
 #define SIMULATOR_TO_8_BITS(name, Of, value, format, convert, How)                                                     \
     inline __nv_fp8_storage_t __nv_cvt_##name##_to_##format(Of v, __nv_saturation_t saturation, How how) {             \
         return convert(value(v), saturation, how);                                                                     \

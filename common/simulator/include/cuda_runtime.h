@@ -1,11 +1,11 @@
-// cuda_runtime.h - what a .cu file includes, for the CPU. Each part says in its first lines what it holds.
+// cuda_runtime.h - the CPU's stand-in for CUDA's header. The first lines of each part say what it holds.
 #pragma once
 #ifndef CUDA_SIMULATOR
 #define CUDA_SIMULATOR 1
 #endif
 
-// C++20's math.h puts std::lerp next to everybody's own lerp(float, float, float). The rewriter includes this file first;
-// in a binding.cpp, where cmath has come before, there is nothing to mend.
+// C++20's math.h puts std::lerp into the global namespace, where it clashes with a program's own lerp(float, float,
+// float). The rewriter includes this file first; a binding.cpp that has already included cmath needs no workaround.
 #if !defined(_GLIBCXX_CMATH) && !defined(_LIBCPP_CMATH)
 #define lerp simulator_std_lerp
 #include <cmath>

@@ -1,4 +1,4 @@
-// math_constants.h - CUDA's names for the usual constants, token by token as nvcc's headers have them.
+// math_constants.h - CUDA's names for the usual constants, token for token as in nvcc's headers.
 #pragma once
 #include <math.h>
 

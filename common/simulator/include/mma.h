@@ -1,7 +1,7 @@
-// mma.h - nvcuda::wmma: fragments of small matrices that a warp multiplies.
+// mma.h - nvcuda::wmma: warp-level matrix multiplication on fragments.
 //
-// A fragment's elements are spread over the lanes, each lane's in its `x`; which lane has which is the library's own
-// affair, here as on a GPU, but equal for fragments of one kind. A GPU keeps each element of a and b in two lanes, so its
+// A fragment's elements are distributed over the lanes, each lane's in its `x`. The mapping is unspecified, as on a
+// GPU, but the same for all fragments of one kind. A GPU stores each element of a and b in two lanes, so its
 // num_elements is twice the one here.
 #pragma once
 #include <cuda_bf16.h>
@@ -118,7 +118,7 @@ void store_matrix_sync(Element* memory, const fragment<accumulator, M, N, K, T>&
     }
 }
 
-// d = a b + c. Products and sums in the accumulator's type, or in float where that is half.
+// d = a b + c, computed in the accumulator's type, or in float if that is half.
 template <int M, int N, int K, typename D, typename A, typename LayoutA, typename B, typename LayoutB, typename C>
 void mma_sync(fragment<accumulator, M, N, K, D>& d, const fragment<matrix_a, M, N, K, A, LayoutA>& a,
               const fragment<matrix_b, M, N, K, B, LayoutB>& b, const fragment<accumulator, M, N, K, C>& c,

@@ -1,4 +1,4 @@
-// nvToolsExt.h - marks for a profiler that is not there.
+// nvToolsExt.h - NVTX ranges and marks, which do nothing here.
 #pragma once
 inline int nvtxRangePushA(const char*) { return 0; }
 inline int nvtxRangePop() { return 0; }

@@ -1,13 +1,14 @@
-// apart.h - what the parts of the runtime send to the device's process where host code runs alone, see apart.cpp.
+// apart.h - the messages that the runtime sends to the device process when host code has a process to itself:
+// apart.cpp.
 #pragma once
 #include "worker.h"
 
 namespace simulator {
 
-bool is_host_alone();                        // whether this is such a host process
-bool is_device_alone();                      // whether this is the device's process
-bool is_device_address(const void* address);  // of its memory, as both processes know it
-bool is_host_variable(const void* address);   // in such a host process
+bool is_host_alone();                        // whether this is the host process of the two
+bool is_device_alone();                      // whether this is the device process
+bool is_device_address(const void* address);  // in device memory, whose range both processes know
+bool is_host_variable(const void* address);   // in the host process only
 
 cudaError_t send_allocate(void** address, size_t bytes);
 cudaError_t send_release(void* address);

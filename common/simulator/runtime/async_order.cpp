@@ -1,4 +1,4 @@
-// async_order.cpp - the checked build: mistakes with asynchronous copies and products.
+// async_order.cpp - the checked build: mistakes with asynchronous copies and wgmmas.
 #include "async_order.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace simulator {
 
-constexpr uint32_t POISON = 0x7fc0dead;  // a NaN that nobody computes
+constexpr uint32_t POISON = 0x7fc0dead;  // a NaN that no computation produces
 
 Order::Order(const Worker& worker)
     : threads(worker.thread_count),
@@ -47,7 +47,7 @@ void use_order_of(const Worker& worker) {
 }
 static bool checks() { return checker.mode == Mode::check && checker.region; }
 
-// ---- what is handed on
+// ---- release and acquire
 
 void order_release(Knowledge& into) {
     if (!checks()) return;
@@ -66,7 +66,7 @@ void order_acquire(const Knowledge& from, Thread* thread) {
     if (!checks() || from.empty()) return;
     Order& o = order_here();
     const unsigned me = static_cast<unsigned>((thread ? thread : checker.worker->running) - checker.worker->threads);
-    if (from.size() != o.columns) return;  // of another block
+    if (from.size() != o.columns) return;  // another block's
     uint32_t* mine = o.row(me);
     for (unsigned c = 0; c < o.columns; ++c) mine[c] = std::max(mine[c], from[c]);
     for (unsigned other = 0; other < 32 && me / 32 * 32 + other < o.threads; ++other) {
@@ -78,7 +78,7 @@ void order_acquire(const Knowledge& from, Thread* thread) {
 static unsigned column_of(const Order& o, const Mbarrier& barrier) {
     return o.threads + WARPS + std::min(barrier.number, MAX_WATCHED_BARRIERS - 1);
 }
-// All that has arrived, and the copies of the phase that has ended.
+// A completed phase releases what the arrivals released, and the phase's copies.
 void order_phase_complete(Mbarrier& barrier) {
     if (!checks()) return;
     const Order& o = order_of(*owner_of_shared(barrier.address));
@@ -86,9 +86,9 @@ void order_phase_complete(Mbarrier& barrier) {
     complete.resize(o.columns);
     if (barrier.arriving.size() == o.columns)
         for (unsigned c = 0; c < o.columns; ++c) complete[c] = std::max(complete[c], barrier.arriving[c]);
-    complete[column_of(o, barrier)] = static_cast<uint32_t>(barrier.phase);  // already counted on
+    complete[column_of(o, barrier)] = static_cast<uint32_t>(barrier.phase);  // already the next phase's number
 }
-// A __syncthreads(): everybody knows of asynchronous things what anybody knew.
+// __syncthreads(): what any thread knows about asynchronous operations, all know.
 void order_at_barrier() {
     if (!order) return;
     for (unsigned c = order->threads; c < order->columns; ++c) {
@@ -98,7 +98,7 @@ void order_at_barrier() {
             for (unsigned t = 0; t < order->threads; ++t) order->row(t)[c] = most;
     }
 }
-// A __syncwarp(), for what goes beyond the warp.
+// __syncwarp(): the lanes share what they know about other warps and asynchronous operations.
 void order_at_syncwarp(unsigned warp, uint32_t lanes) {
     if (!order) return;
     uint32_t* joint = nullptr;
@@ -128,8 +128,7 @@ void order_proxy_fence() {
     o.fenced_since[me] = true;
 }
 
-// Whether the async proxy sees what a thread has written: a fence of the writer's after it, or of the reader's
-// had heard of it.
+// Whether a write is visible to the async proxy: the writer fenced after it, or the reader fenced after acquiring it.
 static bool is_fenced(Order& o, const Access& write, unsigned reader) {
     if (write.interval < checker.block_first || write.thread >= o.threads) return true;
     const unsigned by = write.thread;
@@ -138,7 +137,7 @@ static bool is_fenced(Order& o, const Access& write, unsigned reader) {
            (o.fenced_in[reader] > write.interval || o.row(reader)[by] > write.sync);
 }
 
-// ---- what asynchronous work reads
+// ---- asynchronous reads
 
 static Touch touch_at(Action action, size_t bytes, uint32_t site, unsigned thread) {
     return {action, bytes, site, checker.worker->Block::index, thread_at(thread)};
@@ -148,7 +147,7 @@ static Access& write_of(Range& range, uintptr_t p) {
     return cell.split ? range.halves_of(p)[0].write : cell.write;
 }
 
-// Shared memory that a product or a store is going to read, on behalf of the running thread.
+// Checks shared memory that a wgmma or bulk store, issued by the running thread, will read.
 static void check_async_read(uintptr_t address, size_t bytes, Action action, uint32_t site, const char* what) {
     Order& o = order_here();
     Range& range = arena_range();
@@ -224,7 +223,7 @@ void check_operand_pieces(const OperandPieces& pieces, Position, const void* ret
     }
 }
 
-// ---- what writes to shared memory while it is being read
+// ---- writes to shared memory that is still being read
 
 void check_overwrite(uintptr_t address, size_t bytes, Action action, uint32_t site) {
     Order& o = *order;
@@ -354,7 +353,7 @@ void check_store_starts(Transfer& t, const void* return_address) {
     else
         access(reinterpret_cast<uintptr_t>(t.global), t.bytes, action, site, false);
 }
-// The wait is over: from here on it is a read of this thread's.
+// After the wait, the store's read counts as this thread's.
 void check_store_done(const Transfer& t, const void*) {
     if (!checks()) return;
     const uintptr_t start = reinterpret_cast<uintptr_t>(t.shared);
@@ -441,7 +440,7 @@ void check_product_wait(uint32_t left) {
             continue;
         }
         for (size_t k = 0; k < one.places.size(); ++k) {
-            // Where something else was written the register was no longer theirs, or has been reported.
+            // A register with another value has been reused, or its overwrite has been reported.
             if (*one.places[k] == POISON) *one.places[k] = one.values[k];
             one.values[k] = *one.places[k];
         }

@@ -1,10 +1,12 @@
-// async_order.h - the checked build: what mbarriers, named barriers and waits order, of threads and of what is asynchronous.
+// async_order.h - the checked build: how mbarriers, named barriers and waits order threads and asynchronous operations.
 //
-// Whoever reaches a barrier hands on all that it knows: of each thread up to which of its warp's synchronizations, of each
-// warp up to which group its products have been awaited, of each mbarrier up to which phase. A column of Knowledge each:
+// Knowledge is a vector clock. A thread that arrives at a barrier releases its clock: for each thread, the latest known
+// synchronization of its warp; for each warp, the latest wgmma group waited for; for each mbarrier, the latest phase.
+// Columns:
 //
-//     0 ... threads - 1     threads        threads + w     products of warp w      threads + 32 + k     copies that mbarrier k
-//                                                                                                       hears of
+//     t                  thread t, for t < threads
+//     threads + w        the wgmmas of warp w
+//     threads + 32 + k   the copies that complete on mbarrier k
 #pragma once
 #include <memory>
 
@@ -14,22 +16,22 @@
 namespace simulator {
 
 constexpr unsigned WARPS = 32, MAX_WATCHED_BARRIERS = 256;
-constexpr size_t PIECE = 16;  // bytes; what reads of products and the layout of tiles are remembered by
+constexpr size_t PIECE = 16;  // bytes: granularity at which wgmma's reads and the layout of tiles are tracked
 constexpr uint32_t NOT_YET = UINT32_MAX;
 
-// Where in its box a piece of shared memory is that TMA wrote.
+// The position in its TMA box of a piece of shared memory that TMA wrote.
 struct PieceOfBox {
     uint32_t box = 0;  // 0: none
     uint16_t line;
     uint8_t piece, mode;
 };
-// What products read and have not been waited for by everybody.
+// wgmma reads that not all threads have waited for.
 struct ReadByProducts {
-    uint32_t group[WARPS] = {};  // of each warp, plus 1
+    uint32_t group[WARPS] = {};  // each warp's group, plus 1
     uint32_t site = 0;
 };
 
-// Accumulators under way: `values` are the true ones, the registers hold NaN until the wait.
+// Accumulators in flight: `values` holds the results; the registers hold NaN until the wait.
 struct Accumulators {
     std::vector<uint32_t*> places;
     std::vector<uint32_t> values;
@@ -41,12 +43,12 @@ struct Accumulators {
 struct Order {
     unsigned threads, columns;
     std::vector<uint32_t> known;        // [threads][columns]
-    std::vector<uint32_t> fenced_to;    // [threads]: the proxy fence covers what the thread did before this count ...
+    std::vector<uint32_t> fenced_to;    // [threads]: the proxy fence covers the thread's accesses before this count ...
     std::vector<uint32_t> fenced_in;    // ... in this interval
-    std::vector<bool> fenced_since;     // whether a fence came after the latest thing the thread heard
-    std::vector<PieceOfBox> boxes;      // of each piece of the arena
+    std::vector<bool> fenced_since;     // whether the thread has fenced since its latest acquire
+    std::vector<PieceOfBox> boxes;      // one per piece of the arena
     std::vector<std::unique_ptr<ReadByProducts>> reads;
-    std::vector<std::vector<Accumulators>> accumulators, finished;  // of each thread
+    std::vector<std::vector<Accumulators>> accumulators, finished;  // per thread
     std::vector<bool> registers_fenced;  // wgmma.fence since the latest wait
     uint32_t box_count = 0;
     bool watches_writes = false;
@@ -54,6 +56,6 @@ struct Order {
     explicit Order(const Worker& worker);
     uint32_t* row(unsigned thread) { return &known[size_t{thread} * columns]; }
 };
-Order& order_here();  // of the block that runs; made if it has none
+Order& order_here();  // the running block's, created on first use
 
 }  // namespace simulator

@@ -1,8 +1,8 @@
-// checked.cpp - the compiler's callbacks. Every load, store and basic block of a kernel comes in here, with its address
-// and, as return address, the place in the program; the current fiber says which CUDA thread it is.
+// checked.cpp - the compiler's callbacks, called for every load, store and basic block of a kernel. The return address
+// gives the place in the program, the current fiber the CUDA thread.
 //
-// An access is first sorted by where it goes. The stacks of the CUDA threads hold local variables, which nobody else
-// sees; kernel arguments are on the launching thread's stack; the rest is shared memory, a known range of global
+// Accesses are first classified by address. CUDA threads' stacks hold local variables, which no other thread sees;
+// kernel arguments are on the launching thread's stack; everything else is shared memory, a known range of global
 // memory, or a mistake.
 #include <dlfcn.h>
 #include <stdio.h>
@@ -27,16 +27,16 @@ SIMULATOR_INLINE static uint32_t site_of(const void* return_address) {
     return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(return_address) - library_start);
 }
 
-constexpr size_t HOST_FRAMES = 1 << 20;    // how far above launch() kernel arguments are looked for
-constexpr uintptr_t LOWEST_ADDRESS = 65536;  // what is below traps by itself, as a null pointer
+constexpr size_t HOST_FRAMES = 1 << 20;    // how far above launch()'s frame kernel arguments may be
+constexpr uintptr_t LOWEST_ADDRESS = 65536;  // lower addresses trap by themselves, like null pointers
 
-// ---- which range each place in the program touched last: what a bad address there was probably meant for
+// ---- the range that each place in the program accessed last: the likely target of a bad address there
 
 struct Habit {
     uint32_t site;
     Range* range;
 };
-static Habit habits[4096];  // of this launch, by site; a newer place takes the place of an older one
+static Habit habits[4096];  // for this launch, hashed by site; a newer site evicts an older one
 
 static Habit& habit_of(uint32_t site) { return habits[site * 2654435761u >> 20]; }
 static Range* usual_range(uint32_t site, uintptr_t address) {
@@ -44,7 +44,7 @@ static Range* usual_range(uint32_t site, uintptr_t address) {
     return habit.range && habit.site == site ? habit.range : nearest_range(address);
 }
 
-// ---- what is wrong with an address
+// ---- bad addresses
 
 static const char* name_of(Action action) {
     switch (action) {
@@ -56,7 +56,7 @@ static const char* name_of(Action action) {
 }
 
 static void out_of_bounds(uintptr_t address, size_t bytes, Action action, uint32_t site) {
-    Range& arena = arena_range();  // with the page after dynamic shared memory
+    Range& arena = arena_range();  // includes the guard page after dynamic shared memory
     Range* near = address - arena.start < arena.bytes + STACK_BYTES ? &arena : usual_range(site, address);
     if (!near) fail("out of bounds: %s of %zu byte(s) in no tensor and no cudaMalloc'd memory", name_of(action), bytes);
     const Place place = describe_place(*near, address);
@@ -78,7 +78,7 @@ static void misaligned(Range& range, uintptr_t address, size_t bytes, Action act
     fail("misaligned: %s of %zu bytes at an address that is not a multiple of %zu", name_of(action), bytes, bytes);
 }
 
-// Host code between launches; in a program of its own device memory is closed to it anyway (memory.cpp).
+// Host code between launches. (In standalone programs, device memory is closed to host code anyway: memory.cpp.)
 SIMULATOR_INLINE static bool on_watched_host() {
     return checker.mode == Mode::check && !checker.region && !checker.quiet;
 }
@@ -96,7 +96,7 @@ static void use_after_free(Range& range, uintptr_t address, size_t bytes, Action
          range.freed_at.c_str());
 }
 
-// Within the heap, but not within one block that is in use.
+// An access in the heap that is not within one live block.
 static void check_heap_block(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site) {
     const auto* one = heap_block_at(address);
     const HeapBlock none = {};
@@ -114,7 +114,7 @@ static void check_heap_block(Range& range, uintptr_t address, size_t bytes, Acti
 
 // ---- one access
 
-// Whole words of shared memory, or of the range that this place in the program touched last, where nothing can be wrong.
+// The fast path: whole words of shared memory, or of the range that this site accessed last, that cannot be wrong.
 template <Action ACTION, size_t BYTES>
 SIMULATOR_INLINE static bool is_quick(uintptr_t address, uint32_t site) {
     constexpr size_t WORDS = BYTES / WORD;
@@ -148,7 +148,7 @@ __attribute__((noinline)) static void access(uintptr_t address, size_t bytes, Ac
                        ? habit.range
                        : find_range(address, bytes);
     if (!range) {
-        if (owner_of_shared(reinterpret_cast<const void*>(address))) return;  // of another block of the cluster
+        if (owner_of_shared(reinterpret_cast<const void*>(address))) return;  // another block of the cluster
         if (address < LOWEST_ADDRESS || address - checker.host_stack < HOST_FRAMES) return;
         if (checker.mode == Mode::check) out_of_bounds(address, bytes, action, site);
         return;
@@ -180,7 +180,7 @@ void check_atomic(const void* address, size_t bytes, bool reads) {
         access(reinterpret_cast<uintptr_t>(address), bytes, Action::atomic, site_of(__builtin_return_address(0)), true, false, !reads);
 }
 
-// ---- asynchronous copies (async_copy.cpp): the copy is under way from issue to done
+// ---- asynchronous copies (async_copy.cpp): in flight from issue to done
 
 void check_async_issue(void* destination, const void* source, size_t bytes, const void* return_address) {
     if (!in_checked_kernel()) return;
@@ -200,7 +200,7 @@ void check_async_done(void* destination, size_t bytes, const void* return_addres
 
 // ---- blocks that take turns
 
-// Where each of the blocks that take turns was when it stopped.
+// The saved state of each block that takes turns with others.
 struct Paused {
     uint32_t interval = 0, block_first = 0;
     BlockOrdering ordering;
@@ -211,7 +211,7 @@ static std::map<const Worker*, Paused>& paused() {
 }
 static void next_interval() { checker.interval = ++checker.newest_interval; }
 
-// ---- what the launch tells
+// ---- notifications from launches
 
 void check_launch_begins(Worker& worker) {
     checker.worker = &worker;
@@ -265,7 +265,7 @@ void check_block_resumes(Worker& worker, bool begins) {
         checker.block_first = before.block_first;
         give_block_ordering(std::move(before.ordering));
     }
-    if (checker.interval >= checker.launch_first) {  // goes on where it was
+    if (checker.interval >= checker.launch_first) {  // resumes
         check_cluster_barrier_passed();
         return;
     }
@@ -275,7 +275,7 @@ void check_block_resumes(Worker& worker, bool begins) {
     start_block_ordering();
 }
 
-// What the cluster's threads did before is ordered before what they do from here on.
+// Orders the cluster's earlier accesses before its later ones.
 void check_cluster_barrier_passed() {
     if (!checker.worker->cluster_passed) return;
     checker.worker->cluster_passed = false;
@@ -325,11 +325,11 @@ SIMULATOR_INLINE static bool is_repeated(uintptr_t address, uint32_t site) {
     if (ACTION != Action::read || BYTES < WORD || address % BYTES || checker.mode != Mode::check || checker.recording) return false;
     const uintptr_t offset = address - arena.start;
     if (offset >= arena.bytes) return false;
-    for (size_t i = 0; i < BYTES / WORD; ++i)  // remembering a word twice changes nothing
+    for (size_t i = 0; i < BYTES / WORD; ++i)  // recording a word twice is harmless
         if (!read_again<true>(arena.cells[offset / WORD + i], site)) return false;
     return true;
 }
-// Apart, so that the callbacks save no registers.
+// Not inlined, so that the callbacks save no registers.
 template <Action ACTION, size_t BYTES, bool ALIGNED>
 __attribute__((noinline)) static void any_access(uintptr_t address, uint32_t site) {
     if (!is_quick<ACTION, BYTES>(address, site)) access(address, BYTES, ACTION, site, ALIGNED);
@@ -416,13 +416,13 @@ SIMULATOR_CALLBACK void __sanitizer_cov_trace_pc() {
 SIMULATOR_CALLBACK void __tsan_init() {}
 SIMULATOR_CALLBACK void __tsan_func_entry(void*) {}
 SIMULATOR_CALLBACK void __tsan_func_exit() {}
-SIMULATOR_CALLBACK void __tsan_vptr_update(void** address, void*) {  // a constructor, of an object with virtual functions
+SIMULATOR_CALLBACK void __tsan_vptr_update(void** address, void*) {  // by constructors of polymorphic classes
     simulator_range(address, sizeof *address, simulator::Action::write, __builtin_return_address(0));
 }
 SIMULATOR_CALLBACK void __tsan_vptr_read(void**) {}
 
-// Atomic built-ins: atomicAdd() and its like are made of them (and have told the checker themselves). Performed as they
-// are.
+// Atomic built-ins, on which atomicAdd() etc. are built. Only performed here: those functions notify the checker
+// themselves.
 SIMULATOR_CALLBACK void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 SIMULATOR_CALLBACK void __tsan_atomic_signal_fence(int) {}
 #define SIMULATOR_FETCH(bits, operation)                                                                        \

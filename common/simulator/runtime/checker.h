@@ -1,11 +1,11 @@
-// checker.h - the checked build: what its parts share. None of this exists in the plain build.
+// checker.h - declarations shared by the parts of the checked build. None of this exists in the plain build.
 //
-//   checked.cpp     the compiler's callbacks: every load, store and basic block of a kernel comes in here
-//   ranges.cpp      what memory there is: tensors, cudaMalloc'd ranges, shared variables, the library's own variables
-//   races.cpp       who touched each piece of memory last, and whether that is ordered before the access at hand
-//   findings.cpp    what was found, each pair of source places once; the report as JSON
-//   profile.cpp     warp by warp: transactions, bank conflicts, bytes, how often each basic block ran
-//   replay.cpp      every access in the order of its happening, for small launches that are played back
+//   checked.cpp     the compiler's callbacks: called for every load, store and basic block of a kernel
+//   ranges.cpp      valid memory: tensors, cudaMalloc'd ranges, shared variables, the library's own variables
+//   races.cpp       the latest accesses to each word, and whether they are ordered before the current one
+//   findings.cpp    the findings, one per pair of source lines; the report as JSON
+//   profile.cpp     per warp: transactions, bank conflicts, bytes, how often each basic block ran
+//   replay.cpp      every access in execution order, for replaying small launches
 //
 // In the checked build one worker runs all blocks, one after the other, so nothing here needs a lock.
 #pragma once
@@ -20,32 +20,32 @@ namespace simulator {
 enum class Mode : int { off, check, profile };
 enum class Action : uint8_t { read, write, atomic, async_copy, bulk_copy, product };
 
-// Memory is watched in words of four bytes, and a word that is accessed in part from then on in halves: halves are the
-// smallest elements that neighboring threads write in practice.
+// Memory is tracked in 4-byte words. A word that is accessed in part is tracked in halves from then on: 2 bytes is the
+// smallest element that neighboring threads write in practice.
 constexpr size_t WORD = 4, HALF = 2;
 
-// One access that is remembered. `interval` counts the barriers passed by any block, so it names block and interval;
-// `sync` counts the __syncwarp()s of its warp, `fences` those of its thread.
+// One recorded access. `interval` counts the barriers passed by any block, so it identifies both block and interval;
+// `sync` counts the __syncwarp()s of its warp, `fences` the fences of its thread.
 struct Access {
     uint32_t interval, site, sync;
     uint16_t thread, fences;
-    uint8_t bytes;  // of the word or half, as a mask
-    uint8_t size;   // of the whole access, at most 255
+    uint8_t bytes;  // mask of the bytes accessed in the word or half
+    uint8_t size;   // size of the whole access, capped at 255
     Action action;
-    bool pending : 1;               // an asynchronous copy that nobody has waited for yet
-    bool is_volatile : 1 = false;   // what other threads may meet: a flag; of an atomic store: it reads nothing
-    bool fenced : 1 = false;        // the thread had executed a fence before
+    bool pending : 1;               // an asynchronous copy that no thread has waited for yet
+    bool is_volatile : 1 = false;   // for a load or store: may be a flag; for an atomic store: it reads nothing
+    bool fenced : 1 = false;        // the thread has executed a fence before
 };
 
-// What is remembered of a word or half: the last plain write; the last atomic operation and the last one of another
-// thread; the last read of an interval and the last one of another thread, and all its readers, by warp, and by lane in
-// the last reader's warp. And, to be quick where nothing can be wrong: the first cache line.
+// The access history of a word or half: the last plain write; the last atomic operation and the last one by another
+// thread; the last read of an interval and the last one by another thread; all readers of that interval, by warp, and
+// by lane within the last reader's warp. The fast path for safe accesses needs only the first cache line.
 struct alignas(64) Cell {
     uint32_t in_order;  // the interval in which any thread of the block may read this
     uint32_t newest;    // the interval of the last access
-    uint32_t begun;     // and of the first one of this launch, or in shared memory of this block
-    uint16_t owner;     // the only thread that was here in the newest interval, or NOBODY
-    bool split;         // look at the halves instead
+    uint32_t begun;     // the interval of the first access in this launch (shared memory: in this block)
+    uint16_t owner;     // the only thread that accessed this in the newest interval, or NOBODY
+    bool split;         // the halves are tracked instead
     uint32_t reader_warps, reader_lanes;
     Access read, other_read;
     Access write, atomic, other_atomic;
@@ -63,63 +63,63 @@ struct Range {
     bool initialized = false;     // before any kernel wrote to it
     bool freed = false;           // by cudaFree
     bool host_may_use = false;    // managed and pinned memory, and the library's own variables
-    bool told = false;            // as a leak
+    bool told = false;            // reported as a leak
     std::string freed_at, allocated_at;
     Cell* cells = nullptr;        // one per word, counted from the one that holds `start`
     Cell* halves = nullptr;       // two per word
-    uint8_t* sectors = nullptr;   // of 32 bytes, in profiles: 1 read, 2 written in this launch
+    uint8_t* sectors = nullptr;   // for profiles, one per 32-byte sector: 1 read, 2 written in this launch
     Cell& cell_of(uintptr_t p) const { return cells[(p - (start & ~(WORD - 1))) / WORD]; }
     Cell* halves_of(uintptr_t p) const { return halves + 2 * ((p - (start & ~(WORD - 1))) / WORD); }
     bool contains(uintptr_t p, size_t size) const { return p >= start && p + size <= start + bytes; }
 };
 
-// Where an access goes: a range, and in shared memory the variable.
+// The target of an access: a range and, in shared memory, the variable.
 struct Place {
     Range* range;
     std::string variable;
     unsigned element_bytes;
     std::vector<int64_t> shape;
     int64_t byte_offset;
-    bool is_dynamic = false;  // the extern __shared__ array, which kernels divide among several of their own
+    bool is_dynamic = false;  // the extern __shared__ array, which kernels carve up themselves
 };
 
 struct Checker {
     Mode mode = Mode::off;
-    Worker* worker = nullptr;      // of the launch that runs
+    Worker* worker = nullptr;      // the running launch's worker
     uintptr_t region = 0;          // its stacks
-    bool quiet = false;            // the runtime is at work on a CUDA thread's stack
-    bool recording = false;        // besides checking: every access goes to replay.cpp
-    bool unresolved = false;       // a write is under way whose value decides what it is: see findings.cpp
+    bool quiet = false;            // runtime code is running on a CUDA thread's stack
+    bool recording = false;        // in addition to checking, every access goes to replay.cpp
+    bool unresolved = false;       // the value of a write in progress decides how it is classified: see findings.cpp
     uintptr_t host_stack = 0;      // a frame of the launching thread: kernel arguments are above it
-    uint32_t interval = 1;         // the current one
-    uint32_t newest_interval = 1;  // of any block: blocks that run together take turns
-    unsigned accumulators = 0;     // how many threads' accumulators are under way
+    uint32_t interval = 1;         // the current interval
+    uint32_t newest_interval = 1;  // the newest of any block: co-resident blocks take turns
+    unsigned accumulators = 0;     // number of threads with accumulators in flight
     uint32_t block_first = 1;      // the first interval of this block ...
     uint32_t launch_first = 1;     // ... and of this launch
-    uint32_t shared_first = 1;     // the first interval of this block's shared memory: block_first, but in cooperative grids
+    uint32_t shared_first = 1;     // like block_first, for this block's shared memory: differs in cooperative grids
     std::vector<std::pair<uint32_t, uint64_t>> first_of_block;  // first interval and number in the grid, in that order
 };
 extern Checker checker;
-// Around what the runtime does on a CUDA thread's stack. The linker keeps one copy of a standard library's inline
-// function, maybe the one that was compiled with the kernel, and its accesses are not the kernel's.
+// Guards runtime code that runs on a CUDA thread's stack. The linker keeps one copy of each inline library function,
+// maybe the instrumented one compiled with the kernel; its accesses here are not the kernel's.
 struct Quiet {
     const bool before = checker.quiet;
     Quiet() { checker.quiet = true; }
     ~Quiet() { checker.quiet = before; }
 };
 
-extern const uintptr_t library_start;  // where this library is in memory: pcs are counted from here
+extern const uintptr_t library_start;  // this library's load address: pcs are relative to it
 
 // ranges.cpp
-Range* find_range(uintptr_t address, size_t bytes);          // null: not in any
-Range* nearest_range(uintptr_t address);                     // for messages; null if there is none
+Range* find_range(uintptr_t address, size_t bytes);          // null: not in any range
+Range* nearest_range(uintptr_t address);                     // for messages; null: no ranges exist
 Place describe_place(Range& range, uintptr_t address);
 Range& arena_range();
-extern Range arena;                                          // the same, once there is one
-Range& arena_range_of(Worker& worker);                       // the same of another block of the cluster
+extern Range arena;                                          // what arena_range() returns, once initialized
+Range& arena_range_of(Worker& worker);                       // the arena of another block of the cluster
 bool inside_shared_variable(uintptr_t address, size_t bytes);
 void forget_shared_variables();                              // at the start of a block
-void use_shared_memory_of(Worker& worker);                   // where blocks take turns
+void use_shared_memory_of(Worker& worker);                   // when blocks take turns
 void start_ranges();                                         // at the start of a launch
 std::vector<Range*> all_ranges();
 void forget_freed_ranges();
@@ -138,9 +138,9 @@ void start_ordering();        // at the start of a launch
 void start_block_ordering();  // and of a block
 void barrier_ordering();
 
-// async_order.cpp: what is asynchronous since compute capability 9.0, see there
+// async_order.cpp: asynchronous operations of compute capability 9.0
 struct Order;
-extern Order* order;  // of the block that runs; null: it has used nothing of it
+extern Order* order;  // the running block's; null until it uses one
 void forget_order(const Worker& worker);
 void use_order_of(const Worker& worker);
 void order_release(std::vector<uint32_t>& into);
@@ -178,12 +178,12 @@ struct Touch {
     size_t bytes;
     uint32_t site;
     uint3 block, thread;
-    Position at = {};      // in place of `site`, if that is 0
-    bool on_host = false;  // no CUDA thread
+    Position at = {};      // used if `site` is 0
+    bool on_host = false;  // by host code
 };
 void add_finding(const char* kind, const Place& place, const std::vector<Touch>& touches, const std::string& detail);
 void add_host_access(const Place& place, Touch touch);  // host code uses device memory
-// A write that races with another one: whether it changes the value is seen when it has been done, by resolve_write().
+// A write that races with another one. resolve_write() checks after the write whether it changed the value.
 void add_racing_write(const Place& place, const std::vector<Touch>& touches, uintptr_t address, size_t bytes);
 void resolve_write();
 void note_guarded_read(uint32_t site);  // an atomicCAS of the same thread follows
@@ -200,41 +200,41 @@ void trace_basic_block(uint32_t site);
 void profile_launch_begins();
 void profile_launch_ends();
 void profile_barrier();
-void profile_warps_aligned(uint32_t warps);  // the lanes of these warps are at the same point of the program
+void profile_warps_aligned(uint32_t warps);  // the lanes of these warps are at the same point in the program
 void profile_block_begins(uint64_t number);
 void profile_block_ends();
 void clear_profile();
 std::string profile_json();
 
 // sample.cpp: only some blocks run
-extern unsigned sample_size;    // how many; 0: all of them
-extern uint64_t block_weight;   // how many blocks the one that runs stands for
+extern unsigned sample_size;    // number of blocks to run; 0: all
+extern uint64_t block_weight;   // number of blocks that the running one represents
 void choose_blocks(dim3 grid);
-uint64_t next_block(Grid& grid);  // its number; block_count: there is none
+uint64_t next_block(Grid& grid);  // its number; block_count if none is left
 void sample_not_modeled(const char* what);
 void sample_ends_launch(const char* what);
 
 // replay.cpp
 void replay_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site);
-void replay_arrival(Range& range, uintptr_t address, size_t bytes, uint32_t site);  // of an asynchronous copy
+void replay_arrival(Range& range, uintptr_t address, size_t bytes, uint32_t site);  // an asynchronous copy completed
 void replay_warp_operation(uint32_t lanes);
 void replay_launch_begins();
 void replay_launch_ends();
-void replay_block(uint64_t number);  // begins, or goes on after a grid's barrier
+void replay_block(uint64_t number);  // begins, or resumes after a grid barrier
 void replay_block_ends();
 void replay_barrier();
 
-// For scheduler.cpp and launch.cpp.
+// Called by scheduler.cpp and launch.cpp.
 void check_launch_begins(Worker& worker);
 void check_launch_ends();
-void check_block_resumes(Worker& worker, bool begins);  // of a cooperative grid, whose blocks take turns
+void check_block_resumes(Worker& worker, bool begins);  // in cooperative grids, whose blocks take turns
 void check_grid_barrier_passed();
 void check_block_begins();
 void check_block_ends();
 void check_barrier_passed();
 void check_warp_operation(unsigned warp, uint32_t lanes, bool orders_memory);
-void check_barrier_after_return(Position at);                                // threads are gone that a barrier counts
-void check_absent_lane(const Thread& reader, unsigned source, bool gone);    // a shuffle reads from nobody
+void check_barrier_after_return(Position at);                                // some threads had returned
+void check_absent_lane(const Thread& reader, unsigned source, bool gone);    // a shuffle reads from an absent lane
 void check_absent_votes(const Thread& voter, uint32_t gone);                 // lanes have returned before a vote
 void check_shared_placed(const Declaration& declaration, const char* address);
 

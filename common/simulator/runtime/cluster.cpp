@@ -1,4 +1,4 @@
-// cluster.cpp - thread block clusters: whose shared memory is whose, and the barrier of all their threads.
+// cluster.cpp - thread block clusters: distributed shared memory and the cluster barrier.
 #include <string>
 
 #include "hopper.h"
@@ -110,7 +110,7 @@ bool pass_cluster_barrier(Cluster& cluster) {
 #endif
     }
 #ifdef SIMULATOR_CHECKED
-    check_cluster_barrier_passed();  // of the block that runs; the others when they do
+    check_cluster_barrier_passed();  // for the running block; the others do this when they run
 #endif
     return true;
 }
@@ -127,7 +127,7 @@ void cluster_arrive(Position at) {
     Quiet quiet;
 #endif
     Worker& worker = current_worker();
-    if (!worker.cluster) return;  // a block alone: the wait is a barrier
+    if (!worker.cluster) return;  // a cluster of one block: the wait is a barrier
     Cluster& cluster = *worker.cluster;
     uint64_t& mine = arrival_of(worker);
     if (mine == cluster.phase + 1)

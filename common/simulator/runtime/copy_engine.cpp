@@ -1,5 +1,5 @@
-// copy_engine.cpp - bulk and tensor copies, as late as they may be: loads when no thread of the block can go on without
-// them, stores and reductions at the wait that covers them or when the block ends.
+// copy_engine.cpp - bulk and tensor copies, which complete as late as allowed: loads when no thread of the block can
+// continue without them, stores and reductions at the wait that covers them or at the block's end.
 #include <algorithm>
 #include <cmath>
 #include <exception>
@@ -15,7 +15,7 @@
 
 namespace simulator {
 
-// ---- single numbers
+// ---- reductions
 
 template <typename T>
 static T combined(Combination how, T old, T with) {
@@ -40,7 +40,7 @@ template <typename T>
 static void combine_as(Combination how, void* to, const void* from, size_t bytes) {
     for (size_t i = 0; i < bytes / sizeof(T); ++i) {
         T* place = static_cast<T*>(to) + i;
-        if constexpr (sizeof(T) >= 4) {  // other blocks may add here at the same time
+        if constexpr (sizeof(T) >= 4) {  // other blocks may update this concurrently
             using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
             Bits* word = reinterpret_cast<Bits*>(place);
             Bits old = __atomic_load_n(word, __ATOMIC_RELAXED), fresh;
@@ -101,7 +101,7 @@ static void fill_outside(const TensorMap& map, char* to, unsigned bytes) {
     to[bytes - 1] = 0x7f;
 }
 
-// ---- asking
+// ---- issuing
 
 static std::shared_ptr<const TensorMap> read_map(const void* address, int rank, const char* what, Position at) {
     auto map = std::make_shared<TensorMap>();
@@ -134,7 +134,7 @@ static Transfer new_transfer(Position at) {
     return t;
 }
 
-// A load: into this block or those of the mask, at the same place in each.
+// A load into this block, or into the same shared-memory offset of each block in the mask.
 static void start_load(Transfer t, char* to, void* barrier, uint32_t blocks, bool multicast, const char* what,
                        [[maybe_unused]] const void* return_address) {
     Hopper& hopper = my_hopper();
@@ -247,7 +247,7 @@ void store_async(void* to, const void* words, uint32_t bytes, void* barrier, Pos
     start_load(t, static_cast<char*>(to), barrier, 0, false, "st.async", __builtin_return_address(0));
 }
 
-// ---- carrying it out
+// ---- performing
 
 static void carry_out(Transfer& t) {
     if (!t.words.empty())
@@ -289,7 +289,7 @@ bool run_engine(Worker& worker) {
 
 void commit_bulk_group() { ++my_async_thread().bulk_groups; }
 
-// Both kinds of waits do everything: that only the reading must be over is no reason to do the rest later.
+// Both kinds of wait complete the copies; .read requires less, but nothing is gained by delaying the writes.
 void wait_for_bulk_groups(uint32_t left, [[maybe_unused]] bool only_read) {
 #ifdef SIMULATOR_CHECKED
     Quiet quiet;

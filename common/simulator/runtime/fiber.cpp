@@ -1,8 +1,7 @@
-// fiber.cpp - stacks, and the switch from one to another.
+// fiber.cpp - stacks, and switching between them.
 //
-// A switch saves the registers that a function must preserve, exchanges the stack pointer and returns on the
-// other stack: 10 ns, where swapcontext() takes 180 because it also saves the signal mask. Other processors
-// use swapcontext().
+// A switch saves the callee-saved registers, exchanges the stack pointer and returns on the other stack. That takes 10
+// ns; swapcontext(), which other architectures use, takes 180 because it also saves the signal mask.
 #include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,8 +12,7 @@
 
 #include "worker.h"
 
-// void simulator_switch(void** save, void* to): the stack pointer goes to *save, and `to` becomes the stack
-// pointer
+// void simulator_switch(void** save, void* to): saves the stack pointer in *save and sets it to `to`
 #ifdef __APPLE__
 #define SWITCH_BEGIN ".text\n.globl _simulator_switch\n.p2align 4\n_simulator_switch:\n"
 #else
@@ -27,7 +25,7 @@ asm(SWITCH_BEGIN
     "movq %rsp, (%rdi)\n movq %rsi, %rsp\n"
     "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret\n");
 constexpr int FRAME_WORDS = 8,
-              ENTRY_WORD = 6;  // six registers, the entry, and its return address: null ends backtraces
+              ENTRY_WORD = 6;  // six registers, the entry, and its return address, null to end backtraces
 #elif defined(__aarch64__) && !defined(SIMULATOR_UCONTEXT)
 asm(SWITCH_BEGIN
     "sub sp, sp, #160\n"
@@ -48,7 +46,7 @@ constexpr int FRAME_WORDS = 20, ENTRY_WORD = 11;
 
 namespace simulator {
 
-// Runs one thread after the other: when the next block starts, switch_thread() returns here.
+// Runs one CUDA thread after the other: when the next block starts, switch_thread() returns here.
 static void thread_main() {
     Worker& worker = current_worker();
     for (;;) {
@@ -66,8 +64,7 @@ static const size_t PAGE_BYTES = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 static char* stack_bottom(Worker& worker, unsigned thread) {
     return reinterpret_cast<char*>(&worker) + (thread + 1) * STACK_BYTES;
 }
-// Equal offsets in all stacks would share a few cache sets and page table entries: shift them against each
-// other.
+// Stacks start at different offsets; otherwise all would compete for a few cache sets and page table entries.
 static char* stack_top(Worker& worker, unsigned thread) {
     return stack_bottom(worker, thread) + STACK_BYTES - 64 * (thread * 37 % 1024);
 }
@@ -96,7 +93,7 @@ void simulator_switch(void** save, void* to) {
 #endif
 
 Worker* new_worker() {
-    // Twice the size, of which the aligned part is kept. Memory is taken only where it is touched.
+    // Reserves twice the size and keeps the aligned part. Pages are allocated on first touch.
     void* map = mmap(nullptr, 2 * REGION_BYTES, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
     char* arena = static_cast<char*>(
@@ -124,8 +121,8 @@ Worker* new_worker() {
 
 void prepare_threads(Worker& worker) {
     for (; worker.prepared < worker.thread_count; ++worker.prepared) prepare_stack(worker, worker.prepared);
-    // One guard page for each warp: an endless recursion ends there at the latest. (One for each thread would
-    // use up the mappings that a process may have.)
+    // One guard page per warp, which stops infinite recursion at the latest. (One per thread would exceed the limit of
+    // mappings per process.)
     for (; worker.guarded < worker.warp_count; ++worker.guarded)
         mprotect(stack_bottom(worker, worker.guarded * 32), PAGE_BYTES, PROT_NONE);
     const dim3 size = worker.size, known = worker.indexed;
@@ -146,7 +143,7 @@ void enter_threads(Worker& worker, Thread* first) {
 }
 
 void leave_threads(Worker& worker) {
-    worker.prepared = 0;  // all stacks start over
+    worker.prepared = 0;  // all stacks are set up anew
     switch_thread(worker, nullptr);
     __builtin_unreachable();
 }

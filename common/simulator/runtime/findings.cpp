@@ -1,5 +1,5 @@
-// findings.cpp - what the checker found: every kind of mistake once for each pair of source places, with the first
-// example and how often it was seen. The report is JSON; common/inspect/findings/model.py puts it into words.
+// findings.cpp - what the checker found: each kind of mistake once per pair of source lines, with the first example and
+// a count. The report is JSON; common/inspect/findings/model.py turns it into text.
 #include <stdio.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ struct Finding {
     Place place;
     std::vector<Touch> touches;
     uint64_t count;
-    bool same_value = false;  // so far all these writes left the value as it was
+    bool same_value = false;  // so far none of these writes changed the value
 };
 using Key = std::tuple<std::string, std::string, uint32_t, uint32_t, std::string>;
 
@@ -200,7 +200,8 @@ static std::string json_of(const Finding& finding) {
            "], \"detail\": " + quoted(finding.detail) + "}";
 }
 
-// A read that came before the write it raced with saw memory that nobody had written: that is the race's doing.
+// A read that ran before the write it races with sees unwritten memory: a symptom of the race, not a finding of its
+// own.
 static bool is_race_seen_early(const Finding& finding) {
     if (finding.kind != "uninitialized") return false;
     for (const Finding& other : findings()) {
@@ -221,7 +222,7 @@ std::string findings_json() {
             range->told = true;
             all.push_back({"leak", "", range->allocated_at, "host", "", {nullptr, range->name, 1, {}, 0}, {}, 1});
         }
-    // The device heap, one finding for each line that allocates.
+    // Device heap leaks: one finding per allocating line.
     std::map<std::string, Finding> heap;
     for_each_heap_leak(
         [](const HeapBlock& block, void* data) {

@@ -8,7 +8,7 @@
 
 struct CUgraphExec_st {
     struct Node {
-        const CUgraphNode_st* of;  // may be gone with its graph
+        const CUgraphNode_st* of;  // may have been destroyed with its graph
         cudaGraphNodeType type;
         size_t needs;
         std::function<void()> work;
@@ -22,7 +22,7 @@ static bool has_node(const CUgraph_st* graph, const CUgraphNode_st* node) {
     return std::any_of(graph->nodes.begin(), graph->nodes.end(), [&](const auto& one) { return one.get() == node; });
 }
 
-// The nodes so that each comes after what it needs; fewer than all where they need each other.
+// Topological order. Returns fewer nodes than the graph has if there is a cycle.
 static std::vector<CUgraphNode_st*> in_order(const CUgraph_st* graph) {
     std::vector<CUgraphNode_st*> order;
     std::map<const CUgraphNode_st*, bool> done;

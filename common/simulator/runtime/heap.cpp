@@ -1,8 +1,8 @@
-// heap.cpp - the device heap: what malloc() and new in kernels give out, a piece of device memory of the size that
-// cudaDeviceSetLimit(cudaLimitMallocHeapSize) asks for. It lives as long as the program.
+// heap.cpp - the device heap, from which malloc() and new in kernels allocate. Its size is set with
+// cudaDeviceSetLimit(cudaLimitMallocHeapSize); it lives as long as the program.
 //
-// Memory is given out in turn, from the beginning again when the end is reached, so that what was freed stays unused for
-// long: the checked build then knows a use after free.
+// Allocation proceeds through the heap and wraps around at the end, so freed memory stays unused for a long time and
+// the checked build can detect use after free.
 #include <map>
 #include <mutex>
 
@@ -16,27 +16,27 @@ namespace simulator {
 
 constexpr size_t HEAP_ALIGNMENT = 16;
 #ifdef SIMULATOR_CHECKED
-constexpr size_t HEAP_GAP = 256;  // what runs past a block's end must not land in the next one
+constexpr size_t HEAP_GAP = 256;  // so that an overrun does not land in the next block
 #else
 constexpr size_t HEAP_GAP = 0;
 #endif
-constexpr size_t HEAP_HEADER = 16;   // what a GPU's heap takes of the limit for each block
-constexpr size_t HEAP_REGIONS = 4;   // how much address space there is for each byte of the limit
+constexpr size_t HEAP_HEADER = 16;   // bytes that each block adds to the limit's use, as on a GPU
+constexpr size_t HEAP_REGIONS = 4;   // bytes of address space per byte of the limit
 
-static uintptr_t heap_start, heap_end;  // known before any constructor has run: operator delete asks
+static uintptr_t heap_start, heap_end;  // statically initialized: operator delete may run before any constructor
 
 static struct Heap {
     std::mutex lock;
     size_t limit = 8 << 20, used = 0;
     uintptr_t next = 0;
-    std::map<uintptr_t, HeapBlock> blocks;  // by their beginning; in the checked build also those that were freed
-}& heap = *new Heap;  // never destroyed: the report comes late
+    std::map<uintptr_t, HeapBlock> blocks;  // by start address; in the checked build, freed ones, too
+}& heap = *new Heap;  // never destroyed: the report is written at exit
 using HeapLock = std::lock_guard<std::mutex>;
 
 size_t heap_limit() { return heap.limit; }
 cudaError_t set_heap_limit(size_t bytes) {
     HeapLock lock(heap.lock);
-    if (heap_start) return finished(cudaErrorInvalidValue);  // too late: a kernel has used it
+    if (heap_start) return finished(cudaErrorInvalidValue);  // too late: a kernel has used the heap
     if (bytes > size_t(8) << 30) return finished(cudaErrorMemoryAllocation);
     return heap.limit = bytes, cudaSuccess;
 }
@@ -52,7 +52,7 @@ static void open_heap() {
 #endif
 }
 
-// Room for `bytes` after the last allocation; 0: there is none.
+// Finds room for `bytes` after the last allocation; 0 if there is none.
 static uintptr_t find_room(size_t bytes) {
     for (int turn = 0; turn < 2; ++turn) {
         uintptr_t start = turn ? heap_start : heap.next;
@@ -141,8 +141,8 @@ void heap_is_told() { for_each_heap_leak([](const HeapBlock&, void*) {}, nullptr
 
 }  // namespace simulator
 
-// This library's operator delete, of one and of several, with and without their size. What host code deletes comes from
-// malloc(), as everything from the standard library's operator new.
+// This library's operators delete and delete[], sized and unsized. Host memory goes to free(), since the standard
+// library's operator new takes it from malloc().
 static void delete_any(void* address) {
     using namespace simulator;
     if (in_heap(reinterpret_cast<uintptr_t>(address)))

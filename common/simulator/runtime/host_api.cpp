@@ -1,5 +1,5 @@
-// host_api.cpp - the state behind the host API: the last error of each host thread, what was set for each
-// kernel, and the properties of the simulated device (those of an H100, where they matter to a kernel).
+// host_api.cpp - the state behind the host API: each host thread's last error, each kernel's attributes, and the
+// properties of the simulated device (an H100's, where they matter to a kernel).
 #include <stdio.h>
 
 #include <algorithm>
@@ -106,7 +106,7 @@ namespace simulator {
 
 static std::mutex handles_lock;
 static std::map<const void*, Handle>& handles() {
-    static auto* all = new std::map<const void*, Handle>;  // never destroyed: programs may ask late
+    static auto* all = new std::map<const void*, Handle>;  // never destroyed: used by calls at exit
     return *all;
 }
 void born(const void* handle, Handle kind) {
@@ -151,11 +151,11 @@ void written_by_host([[maybe_unused]] const void* address, [[maybe_unused]] size
 // ---- kernels
 
 static std::map<const void*, KernelState>& kernel_states() {
-    static auto* states = new std::map<const void*, KernelState>;  // never destroyed: launches may come late
+    static auto* states = new std::map<const void*, KernelState>;  // never destroyed: used by launches at exit
     return *states;
 }
 
-// ---- kernels by their address, for those who have no type (cudaLaunchKernel with a void*)
+// ---- kernels by address, for callers without their type (cudaLaunchKernel with a void*)
 
 static std::map<const void*, const RegisteredKernel*>& registered() {
     static auto* all = new std::map<const void*, const RegisteredKernel*>;
@@ -209,7 +209,7 @@ cudaError_t occupancy(int* blocks, const void* kernel, int block_size, size_t dy
     LaunchLock lock;
     *blocks = 0;
     const KernelState& state = kernel_state(kernel);
-    const size_t shared = state.static_bytes + dynamic_bytes + 1024;  // the system takes 1 KB
+    const size_t shared = state.static_bytes + dynamic_bytes + 1024;  // 1 KB is reserved per block
     if (static_cast<unsigned>(block_size) > state.most_threads || shared > OPTIN_SHARED_LIMIT + 1024) return cudaSuccess;
     const int by_threads = 2048 / ((block_size + 31) / 32 * 32),
               by_shared = static_cast<int>((228 << 10) / shared);

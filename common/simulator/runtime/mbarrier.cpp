@@ -1,7 +1,8 @@
-// mbarrier.cpp - barriers in shared memory: a phase is complete when all arrivals and all bytes that it waits for are there.
+// mbarrier.cpp - barriers in shared memory: a phase completes when all its arrivals have come and all its bytes have
+// been transferred.
 //
-// The 8 bytes in shared memory hold a mark and the barrier's number in its block; what it counts is kept here. So a barrier
-// that was never initialized, or that something has overwritten, is known for what it is.
+// The 8 bytes in shared memory hold a tag and the barrier's number in its block; its counts are kept here. So a barrier
+// that was never initialized, or was overwritten, is detected.
 #include <stdio.h>
 
 #include <algorithm>
@@ -103,7 +104,7 @@ void mbarrier_invalidate(void* address, Position at) {
 }
 
 static bool is_complete(const Mbarrier& barrier, Phase which, uint64_t phase) {
-    // By parity: the phase before the current one has this parity.
+    // By parity: complete if the phase before the current one has this parity.
     return which == Phase::of_state ? barrier.phase > phase : (barrier.phase & 1) != (phase & 1);
 }
 
@@ -205,7 +206,7 @@ bool mbarrier_test(void* address, Phase which, uint64_t phase, bool patient, Pos
     return complete;
 }
 
-// A state is the number of its phase: how many arrivals it missed is not kept.
+// A state token holds only its phase's number, not the pending arrivals.
 uint32_t mbarrier_pending(uint64_t) {
     fail("mbarrier.pending_count: the simulator's states hold the phase alone");
 }
@@ -222,7 +223,7 @@ void trace_wait(Worker& worker) {
     worker.trace_size = 0;
     worker.signaled = false;
     if (!worker.hopper || worker.hopper->waits.empty()) return;
-    worker.trace[1] = worker.hopper->waits.front().return_address;  // as of a call by the first
+    worker.trace[1] = worker.hopper->waits.front().return_address;  // as if called by the first waiter
     worker.trace_size = 2;
 }
 

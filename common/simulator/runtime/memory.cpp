@@ -1,7 +1,7 @@
-// memory.cpp - what cudaMalloc() and its like gave out, and copies that stay inside it.
+// memory.cpp - the allocations of cudaMalloc() and similar functions, and bounds-checked copies.
 //
-// Device memory is in one region of the address space. In a program of its own (program.cpp) the region is closed
-// while host code runs: host code that uses a device pointer then fails at once, as it does on a GPU. Memory that both
+// Device memory is one region of the address space. In a standalone program (program.cpp) the region is inaccessible
+// while host code runs, so host code that dereferences a device pointer fails at once, as with a GPU. Memory that both
 // sides may use (managed, pinned) comes from the C library.
 #include <sys/mman.h>
 #include <unistd.h>
@@ -16,11 +16,11 @@
 
 namespace simulator {
 
-constexpr size_t DEVICE_BYTES = size_t(16) << 30;     // what cudaMemGetInfo() says
+constexpr size_t DEVICE_BYTES = size_t(16) << 30;     // as reported by cudaMemGetInfo()
 constexpr size_t ALIGNMENT = 256, PAGE = 4096;
 constexpr size_t WORTH_GIVING_BACK = 1 << 20;
 #ifdef SIMULATOR_CHECKED
-constexpr size_t GAP = 4096;  // what runs past an allocation's end must not land in the next one
+constexpr size_t GAP = 4096;  // so that an overrun does not land in the next allocation
 #else
 constexpr size_t GAP = 0;
 #endif
@@ -29,20 +29,20 @@ struct Allocation {
     size_t bytes;
     MemoryKind kind;
     Position at;
-    bool registered = false;  // by cudaHostRegister(): not ours to free
+    bool registered = false;  // by cudaHostRegister(): not the simulator's to free
 };
 
 struct Memory {
     std::recursive_mutex lock;
     std::map<uintptr_t, Allocation> allocations;
-    std::map<uintptr_t, size_t> pieces;  // free ones of the region
-    uintptr_t region = 0, top = 0;       // where it begins; above `top` nothing has been given out yet
-    size_t device_bytes = 0;             // given out
-    unsigned open = 0;                   // how many launches and copies are at work
-    bool closes = false;                 // the region is closed while there are none
+    std::map<uintptr_t, size_t> pieces;  // free pieces of the region
+    uintptr_t region = 0, top = 0;       // start of the region; nothing above `top` has been allocated yet
+    size_t device_bytes = 0;             // allocated
+    unsigned open = 0;                   // number of launches and copies in progress
+    bool closes = false;                 // the region is inaccessible while there are none
 };
 static Memory& memory() {
-    static auto* all = new Memory;  // never destroyed: frees may come late
+    static auto* all = new Memory;  // never destroyed: used by frees at exit
     return *all;
 }
 using Lock = std::lock_guard<std::recursive_mutex>;
@@ -119,7 +119,7 @@ static void give_back_piece(Memory& m, uintptr_t start, size_t bytes) {
 
 static size_t rounded(size_t bytes) { return (bytes + GAP + ALIGNMENT - 1) & ~(ALIGNMENT - 1); }
 
-// ---- giving out and taking back
+// ---- allocating and freeing
 
 cudaError_t allocate(void** address, size_t bytes, MemoryKind kind, Position at) {
     *address = nullptr;
@@ -141,7 +141,7 @@ cudaError_t allocate(void** address, size_t bytes, MemoryKind kind, Position at)
     m.allocations[reinterpret_cast<uintptr_t>(*address)] = {bytes, kind, at};
     memset(*address, 0xff, bytes);  // NaN, so that reading fresh memory shows
 #ifdef SIMULATOR_CHECKED
-    check_allocated(*address, bytes, !on_device, at);  // what both sides may use the host may write unseen
+    check_allocated(*address, bytes, !on_device, at);  // the host may write managed and pinned memory unseen
 #endif
     return cudaSuccess;
 }
@@ -205,9 +205,9 @@ cudaError_t memory_info(size_t* available, size_t* total) {
     return cudaSuccess;
 }
 
-// ---- what an address is
+// ---- looking up an address
 
-// The allocation that begins at or before the address and has not ended before it; null: none.
+// The allocation that contains the address; one past its end counts, too. Null: none.
 static const std::pair<const uintptr_t, Allocation>* allocation_at(Memory& m, const void* address) {
     const uintptr_t p = reinterpret_cast<uintptr_t>(address);
     auto next = m.allocations.upper_bound(p);
@@ -225,7 +225,7 @@ MemoryKind kind_of(const void* address) {
     return m.region && p >= m.region && p < m.region + REGION_OF_DEVICE ? MemoryKind::device : MemoryKind::unknown;
 }
 
-// ---- for host and device in two processes, see apart.cpp
+// ---- for separate host and device processes, see apart.cpp
 
 uintptr_t region_start() { return memory().region; }
 bool is_in_region(const void* address) {
@@ -241,13 +241,13 @@ bool is_allocated(const void* address, size_t bytes) {
     const size_t offset = reinterpret_cast<uintptr_t>(address) - one->first;
     return offset <= one->second.bytes && bytes <= one->second.bytes - offset;
 }
-// Nothing of device memory stays mapped, so no change of protection opens it.
+// Unmaps all device memory, so that no mprotect() brings it back.
 void close_for_host(void* tensors, size_t bytes) {
     for (const auto& [start, size] : {std::pair{tensors, bytes}, {reinterpret_cast<void*>(memory().region), REGION_OF_DEVICE}})
         mmap(start, size, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
-// Without the lock: for signal handlers of the thread that failed.
+// Takes no lock: called in the failing thread's signal handler.
 bool describe_device_address(const void* address, char* text, size_t size) {
     Memory& m = memory();
     const uintptr_t p = reinterpret_cast<uintptr_t>(address);
@@ -285,7 +285,8 @@ static bool fits(Memory& m, const void* address, size_t bytes, const char* what,
     return false;
 }
 
-// Whether the memory can be the side of a copy that its kind names. Only a program of its own knows all device memory.
+// Whether the memory is on the side that the copy's kind names. Always true in libraries, where not all device memory
+// is known.
 static bool is_on(const void* address, bool device) {
     if (!is_program()) return true;
     const MemoryKind kind = kind_of(address);
@@ -327,7 +328,7 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, 
     return cudaSuccess;
 }
 
-// One side is a variable of the device.
+// Copies to or from a device variable.
 cudaError_t copy_symbol(void* to, const void* from, size_t bytes) {
     if (is_host_alone()) return send_copy(to, from, bytes);
     const OpenMemory open;

@@ -1,4 +1,4 @@
-// named_barrier.cpp - barrier.sync and barrier.arrive with a number and a count, and elect.sync.
+// named_barrier.cpp - barrier.sync and barrier.arrive with a barrier number and a thread count, and elect.sync.
 #include "hopper.h"
 #ifdef SIMULATOR_CHECKED
 #include "checker.h"

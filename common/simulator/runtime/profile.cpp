@@ -1,8 +1,8 @@
-// profile.cpp - what a warp's loads and stores cost: sectors of global memory, passes over the banks of shared memory.
+// profile.cpp - what a warp's loads and stores cost: global memory sectors, passes over the shared-memory banks.
 //
-// Fibers run one lane after the other, a warp's instruction is 32 of their accesses. The n-th time that each lane comes
-// to the same place in the program, counted from where all lanes of the warp were last together (a barrier, a warp
-// operation of all lanes), makes one request. Lanes that take another branch, or leave a loop earlier, are missing in it.
+// Fibers run one lane after the other, so a warp's instruction shows up as up to 32 accesses. The lanes' n-th accesses
+// at the same place in the program, counted from where all lanes of the warp last converged (a barrier, a warp
+// operation of all lanes), form one request. Lanes that take another branch or leave a loop earlier are inactive in it.
 #include <stdio.h>
 
 #include <algorithm>
@@ -28,10 +28,10 @@ struct Request {
     uintptr_t address[32];
 };
 
-// One place in the program, in one warp: what came in since its lanes were last together. requests[0] is number `base`,
+// One place in the program, in one warp: the requests since its lanes last converged. requests[0] is number `base`;
 // those before requests[done] have been counted.
 struct Trace {
-    uint32_t next[32] = {};  // how many accesses each lane has made
+    uint32_t next[32] = {};  // number of accesses made by each lane
     uint32_t base = 0, done = 0;
     bool is_in_use = false;
     std::vector<Request> requests;
@@ -44,8 +44,8 @@ struct Site {
     uint64_t requests = 0, lanes = 0, transactions = 0, ideal = 0, lines = 0;
     uint64_t worst = 0;
     int64_t worst_offsets[32] = {};
-    std::string array;              // of all its accesses; empty where they go to several, or to one without a name
-    uintptr_t begin = 0, size = 0;  // where the array is in this launch
+    std::string array;              // accessed array; empty if there are several or it has no name
+    uintptr_t begin = 0, size = 0;  // the array's location in this launch
 };
 
 struct Profile {
@@ -55,7 +55,7 @@ struct Profile {
     size_t static_shared = 0, dynamic_shared = 0;
     std::map<uint32_t, Site> sites;  // by 2 pc + (1 in shared memory): an asynchronous copy reads one and writes the other
     std::map<uint32_t, uint64_t> blocks;
-    std::string sample;  // of its last launch, see sample.cpp
+    std::string sample;  // the last launch's, see sample.cpp
 };
 using ProfileKey = std::tuple<std::string, std::string, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned>;
 
@@ -65,12 +65,12 @@ static std::map<ProfileKey, Profile>& profiles() {
 }
 static Profile* current = nullptr;
 
-// Places in the program get numbers as they come, and a warp's traces are in that order.
+// Numbers places in the program in the order of their first use; a warp's traces are indexed by it.
 struct PlaceNumbers {
     struct Last {
         uint32_t key = ~0u, number = 0;
     };
-    Last lasts[4096];  // by key; a newer place takes the place of an older one
+    Last lasts[4096];  // cache hashed by key; a newer place evicts an older one
     std::unordered_map<uint32_t, uint32_t> all;
     std::vector<uint32_t> keys;
     uint32_t of(uint32_t key) {
@@ -83,15 +83,15 @@ struct PlaceNumbers {
     }
 };
 struct WarpTraces {
-    std::vector<Trace> traces;      // by number of the place
-    std::vector<uint32_t> in_use;   // those of them that hold anything
+    std::vector<Trace> traces;      // by place number
+    std::vector<uint32_t> in_use;   // the nonempty ones
 };
 static PlaceNumbers places;
-static std::vector<Site*> sites;  // of this launch, by number of the place
+static std::vector<Site*> sites;  // of this launch, by place number
 static WarpTraces warp_traces[32];
-static std::vector<std::vector<Request>> spare;  // empty, with room: handed from trace to trace
+static std::vector<std::vector<Request>> spare;  // empty vectors with capacity, for reuse
 
-// How often each basic block ran in this launch: counted in `lasts`, and added to `all` when another takes its place.
+// How often each basic block ran in this launch: counted in the cache `lasts`, added to `all` on eviction.
 struct BlockCounts {
     struct Last {
         uint32_t site = 0;
@@ -106,13 +106,13 @@ struct BlockCounts {
 };
 static BlockCounts block_counts;
 
-// ---- what one request costs
+// ---- cost of one request
 
 struct Cost {
     uint64_t transactions, ideal;
 };
 
-// The different units of 2^bits bytes that these lanes touch, in ascending order; good until the next call.
+// The distinct units of 2^bits bytes that these lanes touch, in ascending order; valid until the next call.
 static const std::vector<uintptr_t>& units(const Request& r, uint32_t lanes, unsigned bits) {
     static std::vector<uintptr_t> result;
     result.clear();
@@ -134,20 +134,20 @@ static const std::vector<uintptr_t>& units(const Request& r, uint32_t lanes, uns
 }
 static uint64_t divided(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
 
-// Sectors of 32 bytes; at best, the different bytes would fill them.
+// Counts 32-byte sectors. Ideal: the fewest sectors that could hold the distinct bytes.
 static Cost global_cost(const Request& r) {
     const unsigned piece = r.bytes >= 4 ? 2 : r.bytes == 2;
     const uint64_t sectors = units(r, r.mask, SECTOR_BITS).size();
     return {sectors, divided(units(r, r.mask, piece).size() << piece, SECTOR)};
 }
 
-// A bank serves one word of 4 bytes per pass; lanes that want the same word share it.
+// A bank serves one 4-byte word per pass; lanes that access the same word share it.
 static uint64_t passes(const std::vector<uintptr_t>& words) {
     uint16_t words_in_bank[BANKS] = {}, most = 0;
     for (const uintptr_t word : words) most = std::max(most, ++words_in_bank[word % BANKS]);
     return most;
 }
-// Whether each of the lanes wants the same address as its neighbor `distance` away.
+// Whether each lane accesses the same address as its partner, lane ^ distance.
 static bool alike(const Request& r, uint32_t lanes, unsigned distance) {
     for (unsigned lane = 0; lane < 32; ++lane) {
         const unsigned other = lane ^ distance;
@@ -155,14 +155,14 @@ static bool alike(const Request& r, uint32_t lanes, unsigned distance) {
     }
     return true;
 }
-// Accesses of 8 and 16 bytes go in groups of 16 and 8 lanes. Two neighboring groups go together when their lanes want
-// the same addresses by pairs, as ncu's counters on an H200 showed.
+// Accesses of 8 and 16 bytes are served in groups of 16 and 8 lanes. Two neighboring groups merge if their lanes access
+// the same addresses pairwise (measured with ncu on an H200).
 static Cost shared_cost(const Request& r) {
     if (r.bytes <= 4) {
         const std::vector<uintptr_t>& words = units(r, r.mask, WORD_BITS);
         return {passes(words), divided(words.size(), BANKS)};
     }
-    const unsigned group = r.bytes <= 8 ? 32 : 16;  // of lanes that may go together
+    const unsigned group = r.bytes <= 8 ? 32 : 16;  // lanes that may be merged
     uint64_t transactions = 0;
     for (unsigned first = 0; first < 32; first += group) {
         const uint32_t lanes = r.mask & (group == 32 ? ~0u : 0xffffu << first);
@@ -174,7 +174,7 @@ static Cost shared_cost(const Request& r) {
     return {transactions, divided(units(r, r.mask, WORD_BITS).size(), BANKS)};
 }
 
-// Which array a site goes to. A second name leaves it without one, and is the last that it is asked for.
+// Names the array that a site accesses. After a second array the site has no name, and lookups stop.
 static void name_array(Site& site, uintptr_t address) {
     Range* range = site.shared ? &arena_range() : find_range(address, site.bytes);
     if (!range) return;
@@ -197,7 +197,7 @@ static void count(uint32_t place, unsigned warp, const Request& r) {
     if (place >= sites.size()) sites.resize(places.keys.size());
     if (!sites[place]) {
         sites[place] = &current->sites.try_emplace(places.keys[place], Site{r.shared, r.action, r.bytes}).first->second;
-        if (sites[place]->size != UINTPTR_MAX) sites[place]->size = 0;  // another launch, other memory
+        if (sites[place]->size != UINTPTR_MAX) sites[place]->size = 0;  // another launch may use other memory
     }
     Site& total = *sites[place];
     const uintptr_t somewhere = r.address[__builtin_ctz(r.mask)];
@@ -260,7 +260,7 @@ void trace_access(Range& range, uintptr_t address, size_t bytes, Action action, 
         spare.pop_back();
     }
     while (trace.requests.size() <= index) {
-        Request& fresh = trace.requests.emplace_back();  // its addresses count where the mask says so
+        Request& fresh = trace.requests.emplace_back();  // addresses are valid for the lanes in the mask
         fresh.mask = 0, fresh.bytes = static_cast<uint16_t>(bytes), fresh.action = action;
         fresh.shared = range.kind == Range::shared;
     }

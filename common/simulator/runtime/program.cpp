@@ -1,11 +1,11 @@
-// program.cpp - a .cu file with a main() of its own (python -m common.run), in place of operators in a process of
-// somebody else's.
+// program.cpp - standalone programs: .cu files with their own main() (python -m common.run), as opposed to operators
+// loaded into another process.
 //
-// All device memory is the program's here, so more can be found than in a library: host code that uses device pointers,
-// kernels that are given host pointers. Errors that nobody catches are printed as they are, and end the program.
+// All device memory is the program's own, so more mistakes can be detected than in a library: host code that
+// dereferences device pointers, kernels that are passed host pointers. Uncaught errors are printed and end the program.
 //
-//   SIMULATOR_COLLECT=check|profile, SIMULATOR_REPORT=FILE     the checked build: what to collect, where it goes
-//   SIMULATOR_SAMPLE=N                                         profile: N blocks of a grid stand for all
+//   SIMULATOR_COLLECT=check|profile, SIMULATOR_REPORT=FILE     the checked build: what to collect, where to write it
+//   SIMULATOR_SAMPLE=N                                         profile N blocks of a grid that represent all
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -45,7 +45,7 @@ static void write_report() {
     fflush(stdout);
     fprintf(stderr, "error: %s\n", error.c_str());
 #ifdef SIMULATOR_CHECKED
-    heap_is_told();  // what it could not free any longer is no leak
+    heap_is_told();  // memory that it had no chance to free is no leak
     for (Range* range : all_ranges()) range->told = true;
 #endif
     write_report();
@@ -79,7 +79,7 @@ void run_as_program() {
 #endif
 }
 
-// Memory of this program's own image: __device__, __constant__ and __managed__ variables.
+// Memory in this program's image: __device__, __constant__ and __managed__ variables.
 bool is_own_variable(const void* address) {
     Dl_info there, here;
     return dladdr(address, &there) && dladdr(reinterpret_cast<void*>(&is_own_variable), &here) &&

@@ -1,13 +1,14 @@
-// races.cpp - is this access ordered after the earlier ones to the same memory?
+// races.cpp - is an access ordered after the earlier ones to the same memory?
 //
-// Two accesses of different threads race if one of them writes, not both are atomic, and nothing orders them. What
-// orders two accesses of one block: a barrier between them (the interval's number shows it), and within a warp a
-// __syncwarp() that both lanes took part in. Shuffles order nothing. What orders two blocks of a launch, or threads of a
-// block without a barrier: an atomic operation of the first after a fence, and one of the second on the same address. A
-// volatile store counts as such, too, and a volatile load that a fence or barrier follows, as they do on a GPU.
+// Two accesses by different threads race if one of them writes, they are not both atomic, and nothing orders them.
+// Accesses within a block are ordered by a barrier between them (visible in the interval numbers) and, within a warp,
+// by a __syncwarp() in which both lanes took part. Shuffles order nothing. Two blocks of a launch, or threads of a
+// block without a barrier, are ordered by an atomic operation of the first after a fence and one of the second on the
+// same address. As on a GPU, a volatile store counts as the former, and a volatile load followed by a fence or barrier
+// as the latter.
 //
-// Blocks run one after the other, and of a block's threads no two at once; what is remembered of each granule finds a
-// race whatever the order in which they happened to run.
+// Blocks run one after the other, and only one thread runs at a time; the recorded accesses reveal a race in whatever
+// order the threads happened to run.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -19,7 +20,7 @@
 
 namespace simulator {
 
-// ---- order within a warp: when lane `me` last heard of lane `other`, counted in the warp's __syncwarp()s
+// ---- order within a warp: the __syncwarp() at which lane `me` last synchronized with lane `other`, even indirectly
 
 static uint32_t syncs[32], heard[32][32][32];  // [warp], [warp][me][other]
 static bool any_sync;
@@ -46,19 +47,19 @@ void check_warp_operation(unsigned warp, uint32_t lanes, bool orders_memory) {
 
 // ---- order by fence and atomic operation
 //
-// A thread that executes an atomic operation releases its own accesses before its last fence, and those of its block's
-// other threads that a barrier separates from the operation, if their own thread or the releasing one has executed a
-// fence since. Whoever executes an atomic operation on the same address later, and after the next barrier its whole
-// block, comes after these. __threadfence_block() counts within the block only.
+// An atomic operation releases its thread's accesses before the thread's last fence. It also releases the accesses of
+// other threads of the block that a barrier separates from it, if their own thread or the releasing one has fenced
+// since then. A thread that later executes an atomic operation on the same address acquires these; its whole block does
+// at the next barrier. __threadfence_block() counts within the block only.
 
 struct Fences {
-    uint16_t all = 0, device = 0;  // how many; and how many by the last __threadfence()
-    uint32_t interval = 0;         // of the last __threadfence()
+    uint16_t all = 0, device = 0;  // number of fences so far, and as of the last __threadfence()
+    uint32_t interval = 0;         // the last __threadfence()'s
 };
 struct Release {
-    uint32_t first, upto;  // the block's first interval, and the one of the operation
+    uint32_t first, upto;  // the block's first interval, and the operation's
     uint16_t thread;
-    uint32_t number;                                     // counts the fences of the block
+    uint32_t number;                                     // the block's fence count
     std::shared_ptr<const std::vector<Fences>> fences_;  // of all threads of the block
 
     bool is_older_than(const Release& other) const {
@@ -68,7 +69,7 @@ struct Release {
         if (a.interval < first || a.interval > upto) return false;
         const std::vector<Fences>& fences = *fences_;
         const Fences& own = fences[a.thread];
-        // What releases follows the fence, and comes before whoever acquires.
+        // A releasing access follows the fence itself, so it needs no later one.
         const unsigned least = a.fences + (a.action != Action::atomic && !a.is_volatile);
         const bool fenced = least <= (same_block ? own.all : own.device);
         if (a.thread == thread) return fenced;
@@ -78,15 +79,15 @@ struct Release {
 using Releases = std::map<std::pair<uint32_t, uint16_t>, Release>;  // by block and thread
 
 static std::unordered_map<uintptr_t, Releases> released;  // by the address of the atomic operation
-// Of one block; where blocks take turns, each has its own.
+// One block's; if blocks take turns, each has its own.
 struct BlockOrdering {
-    std::unordered_map<unsigned, Releases> acquired;  // by threads, since their block's last barrier
+    std::unordered_map<unsigned, Releases> acquired;  // per thread, since the block's last barrier
     std::unordered_map<unsigned, Releases> read_of;   // by volatile loads: acquired at the thread's next fence or barrier
     Releases acquired_by_block;
-    std::vector<Fences> fences;  // of its threads
+    std::vector<Fences> fences;  // per thread
     uint32_t fence_count = 0;
     bool any_fence = false;
-    std::shared_ptr<const std::vector<Fences>> latest_fences;  // a copy; null when it is out of date
+    std::shared_ptr<const std::vector<Fences>> latest_fences;  // a snapshot; null if out of date
 };
 static BlockOrdering ours;
 
@@ -144,7 +145,7 @@ static void order_by_atomic(uintptr_t address, Synchronizes how) {
     if (released.empty() && !ours.any_fence) return;
     const uint16_t me = static_cast<uint16_t>(thread_number());
     Releases& here = released[address];
-    if (how == Synchronizes::store) here.clear();  // whoever reads this does not hear of earlier values
+    if (how == Synchronizes::store) here.clear();  // readers of this value do not acquire earlier releases
     if (!here.empty()) merge((how == Synchronizes::load ? ours.read_of : ours.acquired)[me], here);
     if (how == Synchronizes::load) return;
     const auto mine = ours.acquired.find(me);
@@ -172,7 +173,7 @@ struct Now {
     unsigned warp, lane;
 };
 
-// Whether the earlier access `a` of this launch comes before the one at hand.
+// Whether the earlier access `a` of this launch is ordered before the current one.
 static bool is_ordered(const Access& a, const Now& now) {
     if (order && a.thread >= order->threads)  // a copy: its phase must have been waited for
         return a.interval < checker.block_first || order->row(now.access.thread)[a.thread] > a.sync;
@@ -184,20 +185,20 @@ static bool is_ordered(const Access& a, const Now& now) {
     return ordered_by_atomic(a, now.access.thread);
 }
 
-// A read that races with the write at hand; null if there is none.
+// A read that races with the current write; null if there is none.
 static const Access* racing_read(const Cell& cell, const Now& now, Access& rebuilt) {
-    if (cell.read.interval < checker.interval)  // of an earlier interval: another block's, or ordered
+    if (cell.read.interval < checker.interval)  // an earlier interval: another block's, or ordered
         return is_ordered(cell.read, now) ? nullptr : &cell.read;
     for (const Access* one : {&cell.read, &cell.other_read})
         if (one->interval == checker.interval && !is_ordered(*one, now)) return one;
-    if (order) return nullptr;  // of other readers it is not known when they read, nor what they have handed on since
-    // Of earlier readers only the warp is known, or the lane: not from where in the program they read.
+    if (order) return nullptr;  // when the other readers read, and what they have released since, is unknown
+    // For earlier readers only the warp or lane is known, not the place in the program.
     rebuilt = cell.read;
     if (const uint32_t warps = cell.reader_warps & ~(1u << now.warp)) {
         const unsigned first = 32 * __builtin_ctz(warps), last = std::min(first + 32, checker.worker->thread_count);
         rebuilt.thread = static_cast<uint16_t>(first);
         if (!ours.any_fence) return is_ordered(rebuilt, now) ? nullptr : &rebuilt;
-        for (unsigned thread = first; thread < last; ++thread) {  // which of them read is not known
+        for (unsigned thread = first; thread < last; ++thread) {  // which thread read is unknown
             rebuilt.thread = static_cast<uint16_t>(thread);
             if (is_ordered(rebuilt, now)) return nullptr;
         }
@@ -212,7 +213,7 @@ static const Access* racing_read(const Cell& cell, const Now& now, Access& rebui
 
 SIMULATOR_INLINE static void remember_read(Cell& cell, const Now& now, uint32_t oldest) {
     const Access old = cell.read;
-    if (old.interval >= oldest && old.interval < checker.block_first) return;  // another block's: the one to remember
+    if (old.interval >= oldest && old.interval < checker.block_first) return;  // another block's read: keep that
     cell.read = now.access;
     if (old.interval < checker.interval) {
         cell.other_read.interval = 0;
@@ -221,7 +222,7 @@ SIMULATOR_INLINE static void remember_read(Cell& cell, const Now& now, uint32_t 
         return;
     }
     if (old.thread != now.access.thread) cell.other_read = old;
-    if (old.bytes != now.access.bytes) cell.read.bytes = 0;  // by single bytes: too fine to tell
+    if (old.bytes != now.access.bytes) cell.read.bytes = 0;  // differing bytes: too fine to track
     const bool together = old.thread / 32u == now.warp && old.sync == now.access.sync;
     cell.reader_warps |= 1u << now.warp;
     cell.reader_lanes = (together ? cell.reader_lanes : 0) | 1u << now.lane;
@@ -243,14 +244,15 @@ static Touch touch_of(const Access& a) {
             thread_at(thread)};
 }
 
-// A flag: one side stores it after a fence or changes it atomically, the other reads it as volatile or atomic.
+// A flag: one side stores it as volatile after a fence or updates it atomically, the other reads it as volatile or
+// atomically.
 static bool is_flag(const Access& a, const Access& b) {
     const auto gives = [](const Access& x) { return x.action == Action::atomic || (x.action == Action::write && x.is_volatile && x.fenced); };
     const auto takes = [](const Access& x) { return x.action == Action::atomic || (x.action == Action::read && x.is_volatile); };
     return (gives(a) && takes(b)) || (gives(b) && takes(a));
 }
 
-// What is wrong with the access, and with which earlier one; null if nothing is.
+// The kind of mistake, and the other access involved; null if the access is correct.
 static const char* examine(const Range& range, const Cell& cell, const Now& now, const Access*& other, Access& rebuilt) {
     const bool arena = range.kind == Range::shared;
     const uint32_t oldest = arena ? checker.block_first : checker.launch_first;
@@ -291,7 +293,7 @@ static uint32_t oldest_of(const Range& range) {
     return range.kind == Range::shared ? checker.block_first : checker.launch_first;
 }
 
-// Whether an earlier access comes before any access of this block in this interval.
+// Whether an earlier access is ordered before every access of this block in this interval.
 SIMULATOR_INLINE static bool is_settled(const Access& a, uint32_t oldest) {
     return a.interval < oldest || (a.interval >= checker.block_first && a.interval < checker.interval);
 }
@@ -314,10 +316,10 @@ SIMULATOR_INLINE static void remember(Cell& cell, const Now& now, uint32_t oldes
         cell.write = now.access;
 }
 
-// ---- quickly, where nothing can be wrong
+// ---- fast paths for accesses that cannot be wrong
 
-// Whether nobody else was here in this interval, and before it only this block, or nobody in this launch. A word of
-// shared memory must have been looked at in this block: whether it belongs to a variable is not asked again.
+// Whether no other thread has accessed this in the current interval, and no other block before that in this launch.
+// Shared memory must have been accessed in this block before: whether it belongs to a variable is not checked again.
 template <bool SHARED>
 SIMULATOR_INLINE static bool is_ours(const Cell& cell, uint32_t oldest, uint16_t thread) {
     if (cell.newest < oldest) return !SHARED;
@@ -329,12 +331,12 @@ SIMULATOR_INLINE static Access access_of_words(Action action, unsigned thread, s
             ours.any_fence ? ours.fences[thread].all : uint16_t(0), 15, static_cast<uint8_t>(words * WORD), action, false};
 }
 
-// A read at the place where another lane of the warp has just read the same: the commonest of all, and the shortest.
+// A read of a word that another lane of the warp has just read at the same site: the most common case, and the fastest.
 template <bool SHARED>
 SIMULATOR_INLINE bool read_again(Cell& cell, uint32_t site) {
     if (cell.in_order != checker.interval) return false;
     Access& last = cell.read;
-    if (last.interval != checker.interval) return !SHARED;  // another block's stays
+    if (last.interval != checker.interval) return !SHARED;  // keep another block's
     const unsigned thread = thread_of_stack();
     if (last.site != site || last.thread / 32 != thread / 32) return false;
     if (any_sync && last.sync != syncs[thread / 32]) return false;
@@ -347,7 +349,7 @@ SIMULATOR_INLINE bool read_again(Cell& cell, uint32_t site) {
     return true;
 }
 
-// A read of whole words; false, before anything is remembered, if it takes a closer look.
+// A read of whole words. False, with nothing recorded, if it needs the full check.
 template <size_t WORDS, bool SHARED>
 SIMULATOR_INLINE bool read_quickly(const Range& range, Cell* cells, uint32_t site) {
     const uint32_t oldest = SHARED ? checker.block_first : checker.launch_first;
@@ -366,15 +368,15 @@ SIMULATOR_INLINE bool read_quickly(const Range& range, Cell* cells, uint32_t sit
             remember(cell, {access, thread / 32u, thread % 32u}, oldest);
             continue;
         }
-        // As remember() would, where the first read of the interval has been remembered already.
+        // As in remember(), given that the first read of the interval has been recorded.
         Access& last = cell.read;
-        if (last.interval != checker.interval) continue;  // another block's stays
+        if (last.interval != checker.interval) continue;  // keep another block's
         const bool together = last.thread / 32 == thread / 32 && last.sync == access.sync;
         if (last.thread != thread) {
             cell.owner = NOBODY;
             cell.other_read = last;
         }
-        const uint8_t bytes = last.size == access.size ? 15 : 0;  // read in several sizes: too fine to tell
+        const uint8_t bytes = last.size == access.size ? 15 : 0;  // several sizes: too fine to track
         last = access;
         last.bytes = bytes;
         cell.reader_warps |= 1u << thread / 32;
@@ -449,7 +451,7 @@ void check_range_access(Range& range, uintptr_t address, size_t bytes, Action ac
     }
 }
 
-// The plain read before the loop may be stale: then the atomicCAS that follows fails and says so.
+// A stale plain read before an atomicCAS loop is harmless: the atomicCAS then fails.
 void note_compare_and_swap(const Range& range, uintptr_t address) {
     const Cell& word = range.cell_of(address);
     const Cell& cell = word.split ? range.halves_of(address)[address % WORD / HALF] : word;

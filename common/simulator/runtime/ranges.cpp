@@ -1,5 +1,5 @@
-// ranges.cpp - what memory a kernel may touch: the tensors of the operator call, cudaMalloc'd ranges, shared variables,
-// and this library's own variables (__device__ and __constant__ ones).
+// ranges.cpp - the memory that a kernel may access: the operator call's tensors, cudaMalloc'd ranges, shared variables,
+// and this library's __device__ and __constant__ variables.
 #include <link.h>
 #include <sys/mman.h>
 
@@ -14,7 +14,7 @@ namespace simulator {
 
 constexpr size_t SECTOR_BYTES = 32;
 
-// A deque, since cells and findings point at ranges while others come and go at its end.
+// A deque, since cells and findings keep pointers to ranges while others are added and removed at the end.
 static std::deque<Range>& ranges() {
     static auto* all = new std::deque<Range>;
     return *all;
@@ -53,12 +53,12 @@ static void drop(Predicate&& unwanted) {
     ranges() = std::move(kept);
 }
 
-// ---- looking up
+// ---- lookup
 
 static bool precedes(const Range& range, uintptr_t address) { return address < range.start; }
 
 Range* find_range(uintptr_t address, size_t bytes) {
-    static size_t last = 0;  // accesses come in runs
+    static size_t last = 0;  // successive accesses often hit the same range
     std::deque<Range>& all = ranges();
     if (last < all.size() && all[last].contains(address, bytes) && !all[last].freed) return &all[last];
     Range* freed = nullptr;
@@ -91,7 +91,7 @@ std::vector<Range*> all_ranges() {
 
 // ---- tensors
 
-// Makes `range` cover the memory of both. Its elements are counted from the lowest address, unless both are the same.
+// Makes `range` cover the memory of both. Unless they are identical, it becomes one-dimensional.
 static void merge(Range& range, const Range& other) {
     const bool same = other.start == range.start && other.bytes == range.bytes;
     const uintptr_t end = std::max(range.start + range.bytes, other.start + other.bytes);
@@ -159,14 +159,14 @@ bool check_freed(const void* address, Position at) {
 }
 
 void check_written_by_host(const void* address, size_t bytes) {
-    if (sample_size) return;  // nothing is checked then, and marking each word of a large array takes long
+    if (sample_size) return;  // nothing is checked then, and marking every word of a large array is slow
     const uintptr_t start = reinterpret_cast<uintptr_t>(address);
     Range* range = bytes ? find_range(start, bytes) : nullptr;
     if (!range || range->initialized) return;
     if (start == range->start && bytes == range->bytes) range->initialized = true;
     for (uintptr_t p = start & ~(WORD - 1); p < start + bytes; p += WORD) {
         Cell& cell = range->cell_of(p);
-        cell.write.interval = 1;  // long ago
+        cell.write.interval = 1;  // before any launch
         if (cell.split) range->halves_of(p)[0].write.interval = range->halves_of(p)[1].write.interval = 1;
     }
 }
@@ -177,7 +177,7 @@ void forget_freed_ranges() {
     drop([](const Range& range) { return range.freed; });
 }
 
-// ---- the device heap: one range, whose blocks heap.cpp knows
+// ---- the device heap: one range; heap.cpp keeps its blocks
 
 std::string name_of(const HeapBlock& block) {
     return "the " + std::to_string(block.bytes) + " bytes of malloc or new at " + text_of(block.at);
@@ -191,7 +191,7 @@ void check_heap_opens(uintptr_t start, size_t bytes) {
     add(std::move(range));
 }
 void check_heap_given(uintptr_t start, size_t bytes) {
-    Range* range = find_range(start, bytes);  // nobody has been here
+    Range* range = find_range(start, bytes);  // resets the access history
     memset(static_cast<void*>(&range->cell_of(start)), 0, bytes / WORD * sizeof(Cell));
     memset(static_cast<void*>(range->halves_of(start)), 0, bytes / WORD * 2 * sizeof(Cell));
 }
@@ -328,7 +328,7 @@ bool inside_shared_variable(uintptr_t address, size_t bytes) {
     return false;
 }
 
-// The variable at the address or, where there is none, the last one before it.
+// The variable at the address, or else the last one before it.
 static const Placed* shared_variable_near(uintptr_t address) {
     const Placed* best = dynamic_variable.variable.bytes ? &dynamic_variable : nullptr;
     if (best && holds(*best, address, 1)) return best;

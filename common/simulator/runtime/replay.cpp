@@ -1,14 +1,14 @@
-// replay.cpp - records launches access by access, for the page that plays them back (common/inspect/replay).
+// replay.cpp - records launches access by access, for the page that replays them (common/inspect/replay).
 //
-// What is kept are events in the order in which they happened, and never a snapshot: who read or wrote what, and of a
-// write the value. What memory held at any moment follows from what it held at the start and the writes up to then.
+// It records events in execution order, no snapshots: which thread read or wrote what, and the values of writes. The
+// contents of memory at any time follow from the initial contents and the writes so far.
 //
-//   entries     (place in the program, array, action, bytes): the few kinds of event that there are
-//   columns     for each event its entry and its offset in the array; for each write the bytes that it left
-//   runs        (thread, events): a fiber runs undisturbed, so few of these
+//   entries     (place in the program, array, action, bytes): the distinct kinds of events
+//   columns     for each event its entry and its offset in the array; for each write the bytes written
+//   runs        (thread, number of events): few, since a fiber runs uninterrupted
 //   segments    (block, first event, what ended it): from one barrier to the next
 //
-// A write is announced before it is done, so its value is fetched when the next event comes, or the launch ends.
+// The callback precedes the write, so its value is fetched at the next event or at the end of the launch.
 #include <stdio.h>
 
 #include <map>
@@ -27,7 +27,7 @@ struct ReplayArray {
     std::vector<int64_t> shape;
     size_t bytes;
     bool initialized;
-    std::string initial;  // what it held at the start; "" in shared memory
+    std::string initial;  // contents at the start; "" for shared memory
 };
 
 struct ReplayEntry {
@@ -35,7 +35,7 @@ struct ReplayEntry {
     int array;
     EventKind kind;
     uint32_t bytes;
-    std::string label;  // of a warp operation: its name, and where
+    std::string label;  // for a warp operation: its name and position
 };
 
 struct ReplaySegment {
@@ -50,7 +50,7 @@ struct ReplayRun {
 struct Replay {
     std::string kernel, launch;
     dim3 grid, block;
-    uint64_t accesses = 0, unshown = 0;  // all of them; those of __device__ and __constant__ variables
+    uint64_t accesses = 0, unshown = 0;  // all accesses; those to __device__ and __constant__ variables
     std::vector<ReplayArray> arrays;
     std::vector<ReplayEntry> entries;
     std::vector<ReplaySegment> segments;
@@ -67,15 +67,15 @@ struct SharedSpot {
 };
 
 static struct {
-    uint64_t most = 0, kept = 0;  // events, of all launches together
+    uint64_t most = 0, kept = 0;  // events, over all launches
     bool full = false;
     std::vector<Replay> launches;
     std::map<const Range*, int> arrays;
-    std::map<std::pair<std::string, uintptr_t>, int> shared_arrays;  // by name and place in shared memory
+    std::map<std::pair<std::string, uintptr_t>, int> shared_arrays;  // by name and address in shared memory
     std::vector<SharedSpot> spots;                                   // of this block
     std::map<std::tuple<uint32_t, int, int, uint32_t>, uint16_t> entries;
     std::map<std::string, uint16_t> operations;
-    uintptr_t written = 0;  // the write whose value is still to come
+    uintptr_t written = 0;  // the write whose value has not been fetched yet
     size_t written_bytes = 0;
 } replay;
 
@@ -100,13 +100,13 @@ static size_t bytes_of(const Place& place) {
     return bytes;
 }
 
-// The array at the address, and where it starts; a negative number for what is not shown.
+// The array at the address, and its start; negative if it is not shown.
 static int array_at(Range& range, uintptr_t address, uintptr_t& start) {
     if (range.kind == Range::library) return -1;
     if (&range != &arena_range()) {
         start = range.start;
         const auto [entry, is_new] = replay.arrays.try_emplace(&range, 0);
-        if (is_new)  // of the inputs it is what the launch found: this is the first access to it
+        if (is_new)  // the first access, so memory still holds the initial contents
             entry->second = add_array(describe_place(range, address), range.kind == Range::shared ? "shared" : "global",
                                       range.bytes, range.initialized,
                                       range.kind == Range::shared ? nullptr : reinterpret_cast<const char*>(range.start));
@@ -126,7 +126,7 @@ static int array_at(Range& range, uintptr_t address, uintptr_t& start) {
 
 // ---- events
 
-// Whether there is room for one more.
+// Whether there is room for one more event.
 static bool counts(Replay& now) {
     ++now.accesses;
     if (replay.kept >= replay.most) replay.full = true;
@@ -179,7 +179,7 @@ void replay_arrival(Range& range, uintptr_t address, size_t bytes, uint32_t site
     record(range, address, bytes, EventKind::arrival, site);
 }
 
-// The last lane to arrive tells it of all `lanes`, whose mask is in place of an offset.
+// Called by the last lane to arrive, for all `lanes`; the mask is stored in place of an offset.
 void replay_warp_operation(uint32_t lanes) {
     finish_write();
     if (replay.launches.empty()) return;
@@ -241,7 +241,7 @@ void replay_barrier() {
     if (!now.segments.empty()) now.segments.push_back({now.segments.back().block, now.entry_of.size(), ""});
 }
 
-// ---- the report: a JSON object whose length precedes it in 8 bytes, then what its "at" fields count bytes into
+// ---- the report: the JSON's length in 8 bytes, the JSON, then a blob into which its "at" fields are byte offsets
 
 static std::string list(const std::vector<std::string>& parts) {
     std::string text;
@@ -295,8 +295,8 @@ static std::string replay_bytes() {
 
 }  // namespace simulator
 
-// For Python (common/inspect/checked_library.py). A recording starts with `most` > 0 and ends with 0; to be called
-// after simulator_check_begin(1), since what is recorded is a run that is checked.
+// For Python (common/inspect/checked_library.py). `most` > 0 starts a recording, 0 ends it. Call it after
+// simulator_check_begin(1): only checked runs are recorded.
 extern "C" __attribute__((visibility("default"), used)) void simulator_replay_begin(uint64_t most) {
     using namespace simulator;
     checker.recording = most > 0;

@@ -1,8 +1,8 @@
-// report.cpp - what went wrong: failures found by the runtime, signals raised in kernels, source lines.
+// report.cpp - errors: failures detected by the runtime, signals raised in kernels, source lines.
 //
-// An error in a kernel is written down with block, thread and call stack; then the worker leaves all threads
-// of the block where they are and goes back to scheduling (no C++ exception: other threads of the block wait
-// halfway). launch() throws when all workers are back.
+// An error in a kernel is recorded with block, thread and call stack. Then the worker abandons all threads of the block
+// and returns to the scheduler (without a C++ exception, since other threads of the block are suspended midway).
+// launch() throws when all workers are done.
 #include <algorithm>
 #include <atomic>
 #include <dlfcn.h>
@@ -30,7 +30,8 @@ std::string whereabouts(const Worker& worker, const Thread& thread) {
     return std::string("in kernel ") + worker.grid_run->kernel->name + text;
 }
 
-// For debuggers, which cannot see macros: `print simulator::thread_index()`. They call it on the thread's own stack.
+// For debuggers, which cannot see macros: `print simulator::thread_index()`. The debugger calls it on the thread's
+// stack.
 __attribute__((used, noinline)) uint3 thread_index() { return current_thread()->index; }
 __attribute__((used, noinline)) uint3 block_index() { return current_block()->index; }
 
@@ -67,8 +68,7 @@ static const int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, INTERRUP
 constexpr int SIGNAL_COUNT = sizeof SIGNALS / sizeof *SIGNALS;
 static struct sigaction previous_actions[SIGNAL_COUNT];
 
-// The handler runs in code of this library, so a call stack that leaves it is in a function of another
-// library.
+// Whether the interrupted code is this library's rather than another library's.
 static bool in_this_library(void* address) {
     Dl_info there, here;
     if (!dladdr(reinterpret_cast<void*>(&in_this_library), &here)) return true;  // a static program
@@ -91,10 +91,10 @@ static void describe_address(const Worker& worker, const char* address, char* te
         snprintf(text, size, "illegal memory access at address %p", static_cast<const void*>(address));
 }
 
-// Host code failed, in a program of its own or in a process that tells of its crashes.
+// Host code failed, in a standalone program or in a process that reports its crashes.
 __attribute__((noinline)) static std::string host_failure(int signal, const void* address) {
-    alarm(30);  // what the failure left locked must not keep the program from ending
-    static Worker nobody;  // for its call stack, as on_signal would see it: without this function's own frame
+    alarm(30);  // a lock held by the failing code must not hang the program
+    static Worker nobody;  // for its call stack as in on_signal: without this function's frame
     nobody.trace_size = backtrace(nobody.trace, 32) - 1;
     std::copy(nobody.trace + 1, nobody.trace + 1 + nobody.trace_size, nobody.trace);
     nobody.signaled = true;
@@ -125,13 +125,13 @@ static void on_signal(int signal, siginfo_t* info, void*) {
         if (is_host_alone()) end_host(signal, info->si_addr);
         if (is_program()) end_program(host_failure(signal, info->si_addr));
         if (tells_crashes) {
-            // A wild write may have broken what the words need: a second failure ends the process at once.
+            // A wild write may have corrupted what the report needs: a second failure ends the process at once.
             static std::atomic<bool> telling = false;
             if (!telling.exchange(true)) fprintf(stderr, "%s\n", host_failure(signal, info->si_addr).c_str());
-            for (int each : SIGNALS) ::signal(each, SIG_DFL);  // it happens again, and ends the process
+            for (int each : SIGNALS) ::signal(each, SIG_DFL);  // it recurs and ends the process
             return;
         }
-        for (int i = 0; i < SIGNAL_COUNT; ++i)  // not ours: let the previous handler see it happen again
+        for (int i = 0; i < SIGNAL_COUNT; ++i)  // not from a kernel: it recurs, and the previous handler gets it
             if (SIGNALS[i] == signal) sigaction(signal, &previous_actions[i], nullptr);
         return;
     }
@@ -140,8 +140,8 @@ static void on_signal(int signal, siginfo_t* info, void*) {
     worker.signaled = true;
     char text[256];
     if (signal == INTERRUPT) {
-        // In the middle of another library a lock may be held, such as malloc's: the watchdog will come
-        // again. A kernel that sleeps there is never anywhere else.
+        // Another library may hold a lock, such as malloc's, so wait for the watchdog's next try. A kernel that sleeps
+        // there never leaves it, hence the limit.
         constexpr unsigned PATIENCE = 20;
         if (worker.trace_size > 2 && !in_this_library(worker.trace[2]) && ++worker.interrupts < PATIENCE) return;
         snprintf(text, sizeof text,
@@ -158,7 +158,7 @@ static void on_signal(int signal, siginfo_t* info, void*) {
 void prepare_reports() {
     static const bool once = [] {
         void* addresses[4];
-        return backtrace(addresses, 4) > 0;  // loads the unwinder now and not in a signal handler
+        return backtrace(addresses, 4) > 0;  // loads the unwinder now rather than in a signal handler
     }();
     (void)once;
 }
@@ -173,14 +173,15 @@ void restore_handlers() {
     for (int i = 0; i < SIGNAL_COUNT; ++i) sigaction(SIGNALS[i], &previous_actions[i], nullptr);
 }
 
-// For Python (common/testing/worker): from now on the host code of this process, too, names its line when it crashes.
+// For Python (common/testing/worker): from now on crashes of this process's host code are reported with their line,
+// too.
 extern "C" __attribute__((visibility("default"), used)) void simulator_tell_crashes() {
     prepare_reports();
     tells_crashes = true;
     install_handlers();
 }
 
-// Signals are handled on a stack of their own: the thread's may be the one that overflowed.
+// Signal handlers get their own stack: the thread's may have overflowed.
 void use_signal_stack(Worker& worker, stack_t* previous) {
     constexpr size_t SIZE = 128 << 10;
     if (!worker.signal_stack) worker.signal_stack = new char[SIZE];
@@ -192,7 +193,7 @@ void use_signal_stack(Worker& worker, stack_t* previous) {
 
 // ---- source lines
 
-// addr2line knows them: it comes with the compiler. Without it the message has no lines.
+// Uses addr2line, which comes with the compiler; without it messages have no source lines.
 std::string source_lines(const Worker& worker) {
     std::string addresses, result;
     if (is_host_alone()) return result;
@@ -200,15 +201,14 @@ std::string source_lines(const Worker& worker) {
     dladdr(reinterpret_cast<void*>(&in_this_library), &here);
     for (int i = 1; i < worker.trace_size; ++i) {
         if (!dladdr(worker.trace[i], &library) || library.dli_fbase != here.dli_fbase) continue;
-        char text[32];  // a return address points after its call, the interrupted instruction (i == 2) at
-                        // itself
+        char text[32];  // a return address points past its call, a faulting address (i == 2) at the instruction itself
         const char* at = static_cast<const char*>(worker.trace[i]) - (worker.signaled && i == 2 ? 0 : 1);
         snprintf(text, sizeof text, " 0x%zx",
                  static_cast<size_t>(at - static_cast<const char*>(library.dli_fbase)));
         addresses += text;
     }
     if (addresses.empty()) return result;
-    if (is_device_alone()) return "\n  at" + addresses;  // no process can be started there: the grader finds the lines
+    if (is_device_alone()) return "\n  at" + addresses;  // it can start no processes: the grader finds the lines
     const std::string command =
         std::string("addr2line -Cfpie '") + here.dli_fname + "'" + addresses + " 2>/dev/null";
     FILE* lines = popen(command.c_str(), "r");
@@ -223,7 +223,7 @@ std::string source_lines(const Worker& worker) {
         if (at == std::string::npos || text.find("??") != std::string::npos) continue;
         std::string function = text.substr(0, at);
         if (function.find("::_FUN(") != std::string::npos || function.find("lambda(auto:1...)") != std::string::npos)
-            continue;  // the launch itself, which is reported anyway
+            continue;  // part of the launch, which is reported anyway
         if (inlined != std::string::npos) function = function.substr(inlined + 13);
         const size_t end = std::min(text.find(" (discriminator"), text.find_last_not_of('\n') + 1);
         result += "\n  at " + text.substr(at + 4, end - at - 4) + " in " + function;

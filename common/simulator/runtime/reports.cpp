@@ -1,4 +1,4 @@
-// reports.cpp - what the checked build collects and reports, as one translation unit.
+// reports.cpp - the checked build's data collection and reports, as one translation unit.
 #define SIMULATOR_RUNTIME
 #include "findings.cpp"
 #include "sample.cpp"

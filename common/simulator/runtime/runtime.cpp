@@ -1,5 +1,5 @@
-// runtime.cpp - the runtime of every build as one translation unit: its parts share headers that take longer to compile
-// than the code. The checked build adds checker.cpp and reports.cpp.
+// runtime.cpp - the runtime of every build as one translation unit: the shared headers take longer to compile than the
+// code. The checked build adds checker.cpp and reports.cpp.
 #define SIMULATOR_RUNTIME
 #include "apart.cpp"
 #include "async_copy.cpp"
@@ -7,7 +7,7 @@
 #include "copy_engine.cpp"
 #include "fiber.cpp"
 #include "streams.cpp"
-#include "graphs.cpp"  // with what a stream is
+#include "graphs.cpp"  // needs streams.cpp's types
 #include "heap.cpp"
 #include "host_api.cpp"
 #include "launch.cpp"

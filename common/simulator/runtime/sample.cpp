@@ -1,8 +1,8 @@
-// sample.cpp - profiles of large grids: a few blocks run and stand for the others, and what each of them touched is
+// sample.cpp - profiles of large grids: a few blocks run on behalf of the others, and the memory that each touches is
 // recorded (simulator_sample_begin, SIMULATOR_SAMPLE). common/predict reads it.
 //
-// A launch's outputs are incomplete then. Grids whose blocks work together (clusters, cooperative ones) run whole, or
-// not at all where they are larger than the sample.
+// The launch's outputs are incomplete. Grids whose blocks depend on each other (clusters, cooperative grids) run as a
+// whole, or not at all if they are larger than the sample.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -14,23 +14,24 @@
 
 namespace simulator {
 
-constexpr uint64_t CACHE_KB[] = {8, 16, 32, 64, 128, 192, 256};  // sizes of a first-level cache that hits are counted for
+constexpr uint64_t CACHE_KB[] = {8, 16, 32, 64, 128, 192, 256};  // L1 sizes for which hits are counted
 constexpr size_t CACHES = std::size(CACHE_KB), MOST_LOGGED = 1u << 21;
 constexpr uint8_t READ_HERE = 4, WRITTEN_HERE = 8;  // of Range::sectors
 
-unsigned sample_size = 0;  // blocks; 0: all of them run
+unsigned sample_size = 0;  // number of blocks; 0: all run
 static bool none_runs = false;
 uint64_t block_weight = 1;
 
 // ---- which blocks
 
-struct Chosen {  // in the grid, or along one of its axes
+struct Chosen {  // a block of the grid, or a position along one axis
     uint64_t at, weight;
 };
 static std::vector<Chosen> chosen;
 static size_t chosen_next = 0;
 
-// The last one, which may be ragged, stands for itself; of the others k - 1 equal strata, each by its middle.
+// The last position, which may be a partial tile, represents only itself; the others are divided into k - 1 equal
+// strata, each represented by its middle.
 static std::vector<Chosen> positions(uint64_t extent, uint64_t k) {
     std::vector<Chosen> found;
     const uint64_t strata = k - 1, rest = extent - 1;
@@ -50,7 +51,7 @@ void choose_blocks(dim3 grid) {
     const unsigned extents[] = {grid.x, grid.y, grid.z};
     unsigned k[3];
     for (int axis = 0; axis < 3; ++axis) k[axis] = std::min(extents[axis], 2u);
-    for (;;) {  // the axis with the largest strata gets one more, while there is room
+    for (;;) {  // while there is room, adds one to the axis with the largest strata
         int widest = -1;
         for (int axis = 0; axis < 3; ++axis)
             if (k[axis] < extents[axis] && uint64_t{k[0]} * k[1] * k[2] / k[axis] * (k[axis] + 1) <= sample_size &&
@@ -72,7 +73,7 @@ uint64_t next_block(Grid& grid) {
     return chosen[chosen_next++].at;
 }
 
-// ---- what a block did
+// ---- a block's accesses
 
 struct Touched {
     uint64_t first = ~uint64_t{0}, last = 0, read = 0, written = 0;
@@ -89,12 +90,12 @@ struct WarpPath {
     uint32_t order = 0, global = 0, waits = 0;
     bool waits_for_global = false;
 };
-// Of one launch; sums are over its blocks by their weights, as profile.cpp's.
+// One launch's sample; sums are weighted by block, as in profile.cpp.
 struct Sampled {
     std::vector<BlockSample> blocks;
-    std::map<const Range*, uint64_t> bytes;  // of the arrays
-    uint64_t logged = 0, hits[CACHES] = {};  // sectors read, and those of them that a cache would have had
-    uint64_t global = 0, waits = 0, barriers = 0;  // of the busiest warp between two barriers, added up
+    std::map<const Range*, uint64_t> bytes;  // array sizes
+    uint64_t logged = 0, hits[CACHES] = {};  // sectors read; those that hit in each cache size
+    uint64_t global = 0, waits = 0, barriers = 0;  // the first two: maximum over warps between barriers, summed
     std::string not_modeled;
 };
 static Sampled launch_sample;
@@ -107,7 +108,7 @@ void sample_launch_begins() { launch_sample = {}; }
 void sample_not_modeled(const char* what) {
     if (sample_size && checker.mode == Mode::profile) launch_sample.not_modeled = what;
 }
-// Nothing more is worth running: a persistent kernel's few blocks would do the work of all.
+// Ends the launch: a persistent kernel's few sampled blocks would do the work of all blocks.
 void sample_ends_launch(const char* what) {
     if (!sample_size || checker.mode != Mode::profile) return;
     sample_not_modeled(what);
@@ -133,7 +134,7 @@ void sample_touch(Range& range, uint64_t sector, Action action) {
 void sample_request(unsigned warp, bool shared, Action action, const std::vector<uintptr_t>& sectors) {
     WarpPath& path = paths[warp];
     ++path.order;
-    if (shared || action != Action::read) return;  // a warp does not wait for what it stores
+    if (shared || action != Action::read) return;  // a warp does not wait for stores
     ++path.global;
     path.waits_for_global = true;
     if (log_of_reads.size() < MOST_LOGGED)
@@ -144,7 +145,7 @@ void sample_warp_aligned(unsigned warp) {
     paths[warp].waits += std::exchange(paths[warp].waits_for_global, false);
 }
 
-// All warps have come here: the block went at the speed of the busiest.
+// All warps have arrived: the busiest one determined the block's speed.
 void sample_barrier() {
     WarpPath most;
     for (WarpPath& path : paths) {
@@ -159,15 +160,15 @@ void sample_barrier() {
     ++barriers_here;
 }
 
-// For every read: how many different sectors were read since this one was before (Mattson et al., Evaluation techniques
-// for storage hierarchies, 1970). A cache of that size with LRU replacement has it. Warps are taken in lockstep between
-// barriers.
+// Counts cache hits by reuse distance: the number of distinct sectors read since this sector's last read. An LRU cache
+// of more sectors than that hits (Mattson et al., Evaluation techniques for storage hierarchies, 1970). Warps are
+// assumed to run in lockstep between barriers.
 static void count_hits() {
     std::stable_sort(log_of_reads.begin(), log_of_reads.end(), [](const Logged& a, const Logged& b) {
         return a.barrier != b.barrier ? a.barrier < b.barrier : a.order < b.order;
     });
     const size_t n = log_of_reads.size();
-    std::vector<uint32_t> sums(n + 1);  // a Fenwick tree: 1 where a sector was read last
+    std::vector<uint32_t> sums(n + 1);  // Fenwick tree: 1 at each sector's last read
     const auto add = [&](size_t i, uint32_t by) { for (++i; i <= n; i += i & -i) sums[i] += by; };
     const auto before = [&](size_t i) { uint64_t sum = 0; for (; i; i -= i & -i) sum += sums[i]; return sum; };
     std::unordered_map<uintptr_t, uint32_t> last;
@@ -187,7 +188,7 @@ static void count_hits() {
 
 void sample_block_ends() {
     sample_barrier();
-    launch_sample.barriers -= block_weight;  // the end is none
+    launch_sample.barriers -= block_weight;  // the block's end is not a barrier
     BlockSample& block = launch_sample.blocks.back();
     for (const auto& [range, sector] : touched_here) {
         uint8_t& bits = range->sectors[sector];
@@ -234,7 +235,7 @@ std::string sample_json() {
 
 }  // namespace simulator
 
-extern "C" __attribute__((visibility("default"), used)) void simulator_sample_begin(int blocks) {  // below 0: none runs
+extern "C" __attribute__((visibility("default"), used)) void simulator_sample_begin(int blocks) {  // < 0: none runs
     simulator::none_runs = blocks < 0;
     simulator::sample_size = blocks < 0 ? 1 : static_cast<unsigned>(blocks);
 }

@@ -1,10 +1,9 @@
-// scheduler.cpp - one block: which thread runs next, barriers, warp operations, and where shared variables
-// are.
+// scheduler.cpp - one block: which thread runs next, barriers, warp operations, and the placement of shared variables.
 //
-// Threads are never interrupted, but in a graded build. One runs until it waits (at a barrier, in a warp operation, in
-// yield()) or returns; then the next thread that can run goes on, of the same warp if there is one, since its data is in
-// the cache. When none can run, the block is finished or it is a deadlock, and a deadlock is reported with
-// everyone's whereabouts.
+// Except in graded builds, threads are never preempted. A thread runs until it waits (at a barrier, in a warp
+// operation, in yield()) or returns; then the next ready thread runs, preferably of the same warp, whose data is in the
+// cache. If no thread is ready, the block has finished or is deadlocked; the deadlock report says where each thread
+// waits.
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -25,25 +24,25 @@ namespace simulator {
 constexpr int NAN_BYTE = 0xff;
 int fresh_shared = NAN_BYTE;
 
-// ---- who runs next
+// ---- the next thread
 
 SIMULATOR_INLINE static void make_ready(Worker& worker, unsigned warp, uint32_t lanes) {
     worker.warps[warp].ready |= lanes;
     if (worker.warps[warp].ready) worker.ready_warps |= 1u << warp;
 }
 
-// Which of a block's threads runs before which: by their numbers, or the other way round. What needs a barrier and has none
-// may be right in one order, but hardly in both.
+// Whether threads run in descending order of their numbers. Code that lacks a barrier may be right in one order, but
+// hardly in both.
 SIMULATOR_INLINE static bool backward() { return fresh_shared != NAN_BYTE; }
 
 SIMULATOR_INLINE static unsigned first_bit(uint32_t bits) {
     return backward() ? 31 - __builtin_clz(bits) : __builtin_ctz(bits);
 }
-// Those of the bits whose turn comes after that of `after`.
+// The bits whose turn comes after bit `after`.
 SIMULATOR_INLINE static uint32_t bits_after(uint32_t bits, unsigned after) {
     return bits & (backward() ? (1u << after) - 1 : ~((2u << after) - 1));
 }
-// The first set bit after `after`, or else the first one.
+// The first set bit after `after`, wrapping around.
 SIMULATOR_INLINE static unsigned next_bit(uint32_t bits, unsigned after) {
     const uint32_t rest = bits_after(bits, after);
     return first_bit(rest ? rest : bits);
@@ -59,8 +58,8 @@ static bool same_place(Position a, Position b) {
     return a.line == b.line && a.number == b.number && (a.file == b.file || strcmp(a.file, b.file) == 0);
 }
 
-// No other lane of the warp can come to a lanes_here(): those that wait at the first of these places, in the
-// order of the text, go on together. The others stay, since the way there may lead past them.
+// No other lane of the warp can reach a lanes_here() now. The lanes that wait at the first such place in the source
+// resume together. The others keep waiting: the resumed lanes may still reach their places.
 static void answer_who_is_here(Worker& worker, unsigned number) {
     Warp& warp = worker.warps[number];
     Thread* lanes = &worker.threads[number * 32];
@@ -75,20 +74,20 @@ static void answer_who_is_here(Worker& worker, unsigned number) {
     warp.asking &= ~together;
     make_ready(worker, number, together);
 }
-// Lanes that spin wait for somebody, maybe for one that asks.
+// Spinning lanes do not count as able to come: they may be waiting for a lane in lanes_here().
 SIMULATOR_INLINE static void answer_if_nobody_comes(Worker& worker, unsigned warp) {
     const Warp& of = worker.warps[warp];
     const bool one_comes_later = worker.held_up && worker.held_up->warp == warp;
     if (of.asking && !(of.ready & ~of.yielded) && !one_comes_later) answer_who_is_here(worker, warp);
 }
 
-// ---- held up
+// ---- hold-ups
 //
-// A GPU runs a block's threads at the same time, so what is read without a barrier may be old. In a graded build one thread
-// at a time is held up before a store, after as many stores of the block as a fixed sequence of random numbers says, until
-// none of the others can go on or all of them have spun for a while.
+// A GPU runs a block's threads concurrently, so a read without a barrier may see an old value. In a graded build one
+// thread at a time is held up before a store until no other thread can run or all have spun for a while. A fixed
+// pseudorandom sequence gives the number of the block's stores until the next hold-up.
 //
-// So it is with blocks: one block of a launch waits before a store to global memory until the others have ended or spin
+// Likewise for blocks: one block of a launch waits before a store to global memory until the others have ended or spin
 // (run_with_a_late_block).
 constexpr unsigned MOST_SPINS = 200;
 
@@ -101,7 +100,7 @@ SIMULATOR_INLINE static Thread* take_held_up(Worker& worker) {
     return std::exchange(worker.held_up, nullptr);
 }
 
-// The next thread after `from`, lanes of its own warp first; null when none can run.
+// The next thread after `from`, lanes of the same warp first; null if none can run.
 SIMULATOR_INLINE static Thread* next_thread(Worker& worker, const Thread& from) {
     if (!worker.warps[from.warp].ready) answer_if_nobody_comes(worker, from.warp);
     if (worker.warps[from.warp].ready)
@@ -164,7 +163,7 @@ void yield() {
         make_ready(worker, other.warp, 1u << other.lane);
     }
     answer_if_nobody_comes(worker, me.warp);
-    // All other threads get their turn before this one does, so not the own warp first but in the block's order.
+    // All other threads run before this one does, so this goes in the block's order, not by warp first.
     Thread* next;
     const uint32_t rest = bits_after(worker.warps[me.warp].ready, me.lane);
     if (rest)
@@ -178,8 +177,8 @@ void yield() {
         next = nullptr;
     else
         return;
-    // Whoever spins may wait for another block that is there: after a round it gets its turn. And for what that block is
-    // sent by this one: of copies that are on their way, one is carried out.
+    // A spinning thread may wait for a co-resident block, so after one round of all threads the next block runs. That
+    // block may in turn wait for data from this one, so one pending copy is performed.
     if (worker.together && ++worker.yields > worker.live) {
         run_engine(worker);
         next = put_back(worker, next);
@@ -202,7 +201,7 @@ void thread_returned(Worker& worker) {
     worker.warps[me.warp].alive &= ~(1u << me.lane);
     --worker.live;
     leave_cluster_barrier(worker);
-    make_ready(worker, me.warp, worker.warps[me.warp].arrived);  // those that waited for this lane look again
+    make_ready(worker, me.warp, worker.warps[me.warp].arrived);  // lanes that waited for this one check again
     if (worker.at_barrier && worker.at_barrier == worker.live) pass_barrier(worker);
     wait_for_others(worker, me);
 }
@@ -222,7 +221,7 @@ unsigned lanes_here(Position position) {
 
 // ---- barriers
 
-// All threads that have not returned are here. As on GPUs since Volta, those that have returned count as arrived.
+// All threads that have not returned have arrived. As on GPUs since Volta, returned threads count as arrived.
 static void pass_barrier(Worker& worker) {
 #ifdef SIMULATOR_CHECKED
     if (worker.live < worker.thread_count) check_barrier_after_return(worker.barrier_position);
@@ -303,7 +302,7 @@ void pass_grid_barrier(Worker& worker) {
 
 // ---- warp operations
 
-// True when all lanes that `mask` names and that still run wait in an operation with this mask.
+// Whether all lanes of `mask` that have not returned wait in an operation with this mask.
 SIMULATOR_INLINE static bool all_arrived(const Warp& warp, const Thread* lanes, uint32_t mask) {
     const uint32_t needed = mask & warp.alive;
     if ((warp.arrived & needed) != needed) return false;
@@ -313,7 +312,7 @@ SIMULATOR_INLINE static bool all_arrived(const Warp& warp, const Thread* lanes, 
     return true;
 }
 
-// All lanes of a mixed warp that complete an operation must be in the same one as the last, `me`.
+// In a mixed warp, all lanes that complete an operation must be in the same one as the last lane, `me`.
 static void check_same_operation(const Warp& warp, const Thread& me, uint32_t lanes) {
     for (unsigned lane = 0; lane < 32; ++lane) {
         const Thread& other = (&me - me.lane)[lane];
@@ -388,7 +387,7 @@ bool is_shared(const void* address) {
     const Worker& worker = current_worker();
     return address >= worker.arena && address < worker.arena + SHARED_ARENA;
 }
-constexpr size_t SHARED_END = 256 << 10;  // of dynamic memory
+constexpr size_t SHARED_END = 256 << 10;  // end of dynamic memory
 static size_t dynamic_offset(const Worker& worker) { return (SHARED_END - worker.dynamic_bytes) & ~size_t{1023}; }
 size_t shared_offset(const void* address) {
     const Worker* worker = &current_worker();
@@ -415,7 +414,7 @@ void* shared_address(size_t offset) {
             fail("the shared::cluster address 0x%zx names block %zu, which the cluster has not", offset, block - 1);
         worker = worker->cluster->blocks[block - 1];
     }
-    // Wrong ones trap, or the checked build knows them.
+    // Invalid offsets trap, or the checked build detects them.
     if (place >= dynamic_offset(*worker)) return worker->dynamic_end - SHARED_END + place;
     return worker->arena + (place - SHARED_START);
 }
@@ -424,7 +423,7 @@ int new_shared_slot(int* number) {
     static std::mutex lock;
     static int count = 0;
     const std::lock_guard<std::mutex> locked(lock);
-    if (*number) return *number;  // another worker was first
+    if (*number) return *number;  // assigned by another worker meanwhile
     if (count == static_cast<int>(MAX_SHARED_VARIABLES)) fail("simulator: too many __shared__ declarations in one library");
     __atomic_store_n(number, ++count, __ATOMIC_RELAXED);
     return count;
@@ -444,13 +443,13 @@ static void use_static_shared(Worker& worker, size_t bytes, const char* name) {
     Grid& grid = *worker.grid_run;
     if (bytes > grid.static_bytes) grid.static_bytes = bytes;
     if (bytes + grid.dynamic_bytes <= grid.shared_limit) return;
-    // A GPU would have refused the launch; here the size of static shared memory is known only now.
+    // A GPU would have rejected the launch; here the size of static shared memory is known only now.
     grid.out_of_shared = true;
     worker.failed = true;
     leave_threads(worker);
 }
 
-// Variables follow each other in the order in which the block comes to their declarations.
+// Places variables in the order in which the block reaches their declarations.
 char* place_shared_variable(SharedSlot& slot, const Declaration& declaration) {
     Worker& worker = current_worker();
     const size_t mask = declaration.alignment - 1, at = (worker.static_used + mask) & ~mask;
@@ -459,7 +458,7 @@ char* place_shared_variable(SharedSlot& slot, const Declaration& declaration) {
     slot.block = worker.number;
     worker.static_top = static_cast<size_t>(slot.address - worker.arena) + declaration.bytes;
 #ifdef SIMULATOR_CHECKED
-    worker.static_top += SHARED_GAP;  // what runs past a variable's end must not land in the next one
+    worker.static_top += SHARED_GAP;  // so that an overrun does not land in the next variable
     check_shared_placed(declaration, slot.address);
 #endif
     memset(slot.address, fresh_shared, declaration.bytes);
@@ -553,14 +552,14 @@ static bool engine_works(Worker& worker) {
     }
 }
 
-// Until all threads have returned or wait for what other blocks do.
+// Runs until all threads have returned or wait for other blocks.
 void resume_block(Worker& worker) {
     while (!worker.failed) {
         if (worker.ready_warps) {
             const unsigned warp = first_bit(worker.ready_warps);
             enter_threads(worker, take(worker, warp, first_bit(worker.warps[warp].ready)));
             if (worker.failed) return;
-            if (worker.ready_warps) return;  // all that is left to do is spin: other blocks have their turn
+            if (worker.ready_warps) return;  // the remaining threads only spin: other blocks run
             continue;
         }
         if (worker.live == worker.at_grid_barrier && !worker.together) return;
@@ -581,7 +580,7 @@ void end_block(Worker& worker) {
 }
 
 uint64_t block_in_order(const Grid& grid, uint64_t i) {
-    return backward() ? grid.block_count - 1 - i : i;  // no block may count on those before it
+    return backward() ? grid.block_count - 1 - i : i;  // blocks must not depend on earlier ones
 }
 
 void run_block(Worker& worker, uint64_t i) {
@@ -592,6 +591,6 @@ void run_block(Worker& worker, uint64_t i) {
 
 }  // namespace simulator
 
-// For Python (common/testing/calling.py): the bytes of shared memory that no thread has written; with others than NaN's,
+// For Python (common/testing/calling.py): sets the fill byte for unwritten shared memory. If it is not NaN's (0xff),
 // the threads of a block run in the opposite order.
 extern "C" __attribute__((visibility("default"), used)) void simulator_fill_shared(int byte) { simulator::fresh_shared = byte; }

@@ -12,21 +12,21 @@ struct CUgraphNode_st {
 };
 struct CUgraph_st {
     std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
-    // While streams are captured into it:
+    // During a capture:
     CUstream_st* origin = nullptr;
     std::vector<CUstream_st*> streams, unjoined;
 };
 struct CUstream_st {
     unsigned flags = 0;
     int priority = 0;
-    CUgraph_st* capturing = nullptr;       // what is launched here goes into the graph, and does not run
-    std::vector<CUgraphNode_st*> latest;   // what the next node must wait for
+    CUgraph_st* capturing = nullptr;       // launches are added to this graph instead of running
+    std::vector<CUgraphNode_st*> latest;   // the next node's dependencies
 };
 struct CUevent_st {
     unsigned flags = 0;
     bool recorded = false;
     timespec time = {};
-    CUstream_st* captured = nullptr;       // the stream where it was recorded, if that was being captured
+    CUstream_st* captured = nullptr;       // the stream on which it was recorded, if that was capturing
     std::vector<CUgraphNode_st*> latest;
 };
 
@@ -45,7 +45,7 @@ void capture(CUstream_st* stream, std::function<void()> work, cudaGraphNodeType 
     if (stream != stream->capturing->origin) stream->capturing->unjoined.push_back(stream);
 }
 void capture(CUstream_st* stream, std::function<void()> work) { capture(stream, std::move(work), cudaGraphNodeTypeKernel); }
-// A call that would wait for a stream that is being captured: the capture is lost.
+// Waiting for a capturing stream is an error and invalidates the capture.
 static cudaError_t not_while_capturing(cudaStream_t stream) {
     if (!is_capturing(stream)) return cudaSuccess;
     capture_state().invalid = true;
@@ -71,7 +71,7 @@ SIMULATOR_OF_STREAM(cudaStreamIsCapturing, cudaStreamCaptureStatus,
 #undef SIMULATOR_OF_STREAM
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
     SIMULATOR_NEED(stream && flags <= cudaStreamNonBlocking, cudaErrorInvalidValue);
-    SIMULATOR_NEED(!simulator::is_host_alone(), cudaErrorNotSupported);  // work on several streams would run in one order here
+    SIMULATOR_NEED(!simulator::is_host_alone(), cudaErrorNotSupported);  // they'd run in a fixed order
     *stream = new CUstream_st{flags, priority > 0 ? 0 : priority < -5 ? -5 : priority};
     return simulator::born(*stream, simulator::Handle::stream), cudaSuccess;
 }

@@ -1,4 +1,4 @@
-// tensor_map.cpp - cuTensorMapEncodeTiled: what the driver takes, and refuses.
+// tensor_map.cpp - cuTensorMapEncodeTiled, with the driver's argument checks.
 #include "tensor_map.h"
 
 #include <stdio.h>

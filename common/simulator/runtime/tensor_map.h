@@ -1,4 +1,4 @@
-// tensor_map.h - what a CUtensorMap holds here, and where the elements of a box are in shared memory.
+// tensor_map.h - the simulator's contents of a CUtensorMap, and the layout of a box in shared memory.
 #pragma once
 #include <string.h>
 
@@ -10,7 +10,7 @@ namespace simulator {
 struct TensorMap {
     uint64_t mark, data;
     uint32_t sizes_less_1[5];
-    uint64_t strides[4];  // bytes, of dimensions 1 ...
+    uint64_t strides[4];  // bytes, for dimensions 1 to 4
     uint16_t box[5];
     uint8_t steps[5];
     uint8_t type, rank, swizzle, fill;
@@ -23,15 +23,15 @@ struct TensorMap {
 static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap));
 constexpr uint64_t TENSOR_MAP_MARK = 0x70616d726f736e65ull;
 
-// Where the byte at this place of an unswizzled tile is: 16-byte pieces change places by the address's higher bits.
+// Maps an offset in an unswizzled tile to the swizzled one: 16-byte pieces are XORed with higher address bits.
 // mode: CU_TENSOR_MAP_SWIZZLE_...
 inline uint32_t swizzled(uint32_t offset, unsigned mode) {
     const uint32_t bits = mode == 0 ? 0 : (1u << mode) - 1;
     return offset ^ ((offset >> 7 & bits) << 4);
 }
 
-// Calls run(place in shared memory, address in the tensor or null if outside, bytes) for each piece of a box that is
-// together on both sides; at most 16 bytes.
+// Calls run(shared-memory address, tensor address or null if outside, bytes) for each piece of a box that is contiguous
+// on both sides, at most 16 bytes.
 template <typename Run>
 void each_piece(const Transfer& t, char* tile, const Run& run) {
     const TensorMap& map = *t.map;

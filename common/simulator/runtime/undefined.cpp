@@ -1,8 +1,7 @@
-// undefined.cpp - what the compiler calls where an operation has no meaning: -fsanitize=bounds,alignment puts a check
-// before it and a call of one of these after the check. The sanitizer's own library is not linked.
+// undefined.cpp - handlers for undefined behavior: the checks of -fsanitize=bounds,alignment call these if they fail.
+// The sanitizer's own library is not linked.
 //
-// The data that each call brings (its layout is that of UBSan, in gcc and clang) name the place in the source, and the
-// types.
+// Each call passes data, in UBSan's layout (gcc and clang), that give the source position and the types.
 #include "worker.h"
 
 namespace simulator {
@@ -13,7 +12,7 @@ struct UndefinedPlace {
 };
 struct UndefinedType {
     uint16_t kind, info;
-    char name[1];  // in quotes, and zero-terminated
+    char name[1];  // quoted and null-terminated
 };
 struct OutOfBounds {
     UndefinedPlace at;
@@ -29,7 +28,7 @@ struct Overflow {
     const UndefinedType* type;
 };
 
-// An index of at most 64 bits comes by value.
+// Indices of up to 64 bits are passed by value.
 static long long index_value(const UndefinedType& type, uintptr_t value) {
     const bool is_signed = type.info & 1;
     const unsigned bits = 1u << (type.info >> 1);
@@ -38,7 +37,7 @@ static long long index_value(const UndefinedType& type, uintptr_t value) {
     return static_cast<long long>(static_cast<uint64_t>(value) << unused) >> unused;
 }
 
-// The type in quotes; gcc writes "struct" before the names of classes.
+// The quoted type, without the "struct" that gcc puts before class names.
 static std::string quoted_name(const UndefinedType& type) {
     std::string name = type.name;
     for (const char* word : {"'struct ", "'class ", "'union "})

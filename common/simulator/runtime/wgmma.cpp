@@ -1,14 +1,15 @@
-// wgmma.cpp - products of warpgroups: D [64][N] (+)= A [64][K] B [K][N], each warp its 16 rows.
+// wgmma.cpp - warpgroup matrix multiply: D [64][N] (+)= A [64][K] B [K][N], 16 rows per warp.
 //
-// An operand in shared memory is named by a descriptor. Of a K-major one the elements of a row of A, or a column of B, are
-// neighbors; of an MN-major one those of a column of A, or a row of B. In 16-byte pieces (CUTLASS writes the same as
-// layouts, include/cute/arch/mma_sm90_desc.hpp), with W the width of the swizzle in pieces, 1 without:
+// A descriptor specifies an operand in shared memory. In a K-major operand the elements of a row of A, or a column of
+// B, are contiguous; in an MN-major one those of a column of A, or a row of B. Offsets in 16-byte pieces, with W the
+// width of the swizzle in pieces, 1 without one (CUTLASS has the same as layouts, include/cute/arch/mma_sm90_desc.hpp):
 //
-//   K-major     row r, piece c of k     (r % 8) W + (r / 8) stride + c                       c: + c leading without a swizzle
-//   MN-major    k, piece c of the rows  (k % 8) W + (k / 8) stride + c % W + c / W leading   without: leading and stride swapped
+//   K-major     row r, piece c of k     (r % 8) W + (r / 8) stride + c
+//   MN-major    k, piece c of the rows  (k % 8) W + (k / 8) stride + c % W + c / W leading
 //
-// and then pieces change places by the swizzle, which goes by the address. In the plain build a product is computed where
-// it is; in the checked build its accumulators hold NaN until the wait.
+// Without a swizzle, K-major has c leading in place of c, and MN-major swaps leading and stride.
+// Then the swizzle permutes the pieces by address bits. In the plain build wgmma is computed at once; in the checked
+// build its accumulators hold NaN until the wait.
 #include <algorithm>
 #include <cmath>
 
@@ -72,7 +73,7 @@ struct Descriptor {
           leading((bits >> 16 & 0x3fff) * 16),
           stride((bits >> 32 & 0x3fff) * 16),
           mode(bits >> 62 == 0 ? 0 : 4 - static_cast<unsigned>(bits >> 62)) {}
-    // Where piece c of line `line` is: a line is a row of A or column of B, or, MN-major, a step of k.
+    // The offset of piece c of a line. A line is a row of A or column of B; in MN-major operands, one index of k.
     uint32_t at(unsigned line, unsigned c, bool mn_major) const {
         const uint32_t width = mode == 0 ? 1 : 1u << mode;
         uint32_t offset = line % 8 * width * 16;
@@ -90,11 +91,11 @@ struct Operand {
     Descriptor matrix;
     Element element;
     bool mn_major;
-    unsigned rows, first_row, k;  // rows: of A, or columns of B
+    unsigned rows, first_row, k;  // rows of A or columns of B
     const char* name;
 };
 
-// out [k][rows], the rows from first_row on
+// out [k][rows], starting at first_row
 static void read_operand(Worker& worker, const Operand& o, float* out, Position at, [[maybe_unused]] const void* return_address) {
 #ifdef SIMULATOR_CHECKED
     OperandPieces pieces = {o.name, o.matrix.mode, {}};
@@ -122,7 +123,7 @@ static void read_operand(Worker& worker, const Operand& o, float* out, Position 
 #endif
 }
 
-// ---- one product
+// ---- one wgmma
 
 struct WarpgroupOperation : MatrixOperation {
     const WarpgroupProduct* product;
@@ -133,7 +134,7 @@ struct WarpgroupOperation : MatrixOperation {
     const void* return_address;
 };
 
-// What the registers of A hold: [k][16 rows of the warp].
+// Reads A from registers: out [k][the warp's 16 rows].
 static void read_registers(void** lanes, const WarpgroupProduct& p, unsigned k, float* out) {
     const unsigned bytes = bytes_of(p.a), per_register = 4 / bytes, columns = k / 2;
     for (unsigned lane = 0; lane < 32; ++lane) {
@@ -208,7 +209,7 @@ static void require_warpgroup(const char* what, Position at) {
              worker.running->warp);
 }
 
-// All lanes of a warp come to the same operation of a warpgroup.
+// Converges all lanes of a warp at a warpgroup operation.
 static void together(const char* what, Position at) {
     require_warpgroup(what, at);
     MatrixOperation mine{what, at};

@@ -1,16 +1,17 @@
-// work.cpp - who does the work: how many bytes of machine code each thread runs, in a counted build.
+// work.cpp - the work done by each thread, in bytes of machine code executed, in a counted build.
 //
-// A counted build (rewriter.COUNTED_FLAGS) calls __sanitizer_cov_trace_pc() at the beginning of every basic block, so a
-// loop counts for each of its steps, and a long block as much as many short ones: weigh_blocks() says how long each is.
-// What the runtime does has no such calls, nor has what its headers let one lane compute for its whole warp (an mma, a
-// shuffle): these functions are SIMULATOR_UNCHECKED, and not inlined.
+// A counted build (rewriter.COUNTED_FLAGS) calls __sanitizer_cov_trace_pc() at the start of every basic block. Each
+// call counts the block's length, which weigh_blocks() has set, so every loop iteration counts. The runtime is not
+// instrumented, nor are the functions of its headers in which one lane computes for its whole warp (an mma, a shuffle):
+// these are SIMULATOR_UNCHECKED and not inlined.
 //
-// A thread that does less than 1/32 of what the busiest one does is idle: it looks whether it has anything to do, and no
-// number of such threads makes a program parallel. Of all launches since the last take_work():
-//   work           of all threads that were not idle in their launch
-//   most_work      of the busiest one in each launch
-//   work_of_block, most_of_block    the same thread block by thread block
-// So work / most_work is how many threads of a launch work at a time, work_of_block / most_of_block how many of a block.
+// A thread with less than 1/32 of the busiest one's work is idle: it only checks whether it has anything to do, and no
+// number of such threads makes a program parallel. Summed over all launches since the last take_work():
+//   work           by all threads that were not idle in their launch
+//   most_work      by the busiest thread of each launch
+//   work_of_block, most_of_block    the same, per thread block
+// So work / most_work is the number of threads of a launch that work in parallel, work_of_block / most_of_block the
+// same for a block.
 #include <vector>
 
 #include "apart.h"
@@ -18,12 +19,12 @@
 
 namespace simulator {
 
-constexpr unsigned IDLE = 5;  // less than the busiest one's work / 2^IDLE
+constexpr unsigned IDLE = 5;  // idle: less than the busiest thread's work / 2^IDLE
 static uint64_t counted[4], code_start;
-constexpr uint32_t ASTRAY = ~0u;  // of a block in a function that no kernel calls
-static std::vector<uint32_t> block_bytes;  // by what the call returns to, from the library's start
+constexpr uint32_t ASTRAY = ~0u;  // length of a basic block in a function that no kernel calls
+static std::vector<uint32_t> block_bytes;  // by the call's return address, relative to the library's start
 
-// A block: where its call returns to, from `start`, << 32 | its bytes.
+// Each entry: the call's return address, relative to `start`, << 32 | the basic block's bytes.
 void weigh_blocks(uint64_t start, const uint64_t* blocks, size_t count) {
     code_start = start;
     for (size_t i = 0; i < count; ++i) {
@@ -67,11 +68,11 @@ void add_work(const Grid& grid) {
 
 }  // namespace simulator
 
-#ifndef SIMULATOR_CHECKED  // which has its own
+#ifndef SIMULATOR_CHECKED  // the checked build has its own
 extern "C" __attribute__((visibility("hidden"), used)) SIMULATOR_UNCHECKED void __sanitizer_cov_trace_pc() {
     simulator::Worker* worker = simulator::this_worker;
     if (!worker || !worker->running) {
-        if (simulator::is_device_alone()) _exit(70);  // what a kernel has left to be called later
+        if (simulator::is_device_alone()) _exit(70);  // a callback that a kernel has installed
         return;
     }
     worker->counts = true;
@@ -82,7 +83,7 @@ extern "C" __attribute__((visibility("hidden"), used)) SIMULATOR_UNCHECKED void 
 }
 #endif
 
-// The four numbers, since the last call; 0 but in a counted build.
+// The four sums since the last call; 0 except in a counted build.
 void simulator::take_work(uint64_t* four) {
     LaunchLock lock;
     for (uint64_t& one : counted) *four++ = one, one = 0;

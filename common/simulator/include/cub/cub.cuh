@@ -1,7 +1,7 @@
-// cub.cuh - the parts of CUB that kernels use most: reductions and scans of a warp and of a block, loads and stores of
-// tiles, radix sorts, and sums over the whole device.
+// cub.cuh - the parts of CUB that kernels use most: warp and block reductions and scans, block loads and stores, radix
+// sorts, and device-wide reductions, scans and sorts.
 //
-// Written anew for the simulator: CUB's own headers need nvcc.
+// Reimplemented for the simulator: CUB's own headers need nvcc.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -26,7 +26,7 @@ struct KeyValuePair {
 
 using simulator::Position;
 
-// What scans of a warp and of a block have in common: with the operation, or of sums; with the total, or without.
+// Overloads that warp and block scans share: with an operation or as a sum, with or without the total.
 #define SIMULATOR_SCANS                                                                                                   \
     template <typename Operation>                                                                                         \
     void ExclusiveScan(T in, T& out, T initial, Operation operation, Position at = simulator::here()) {                   \
@@ -38,13 +38,13 @@ using simulator::Position;
     void ExclusiveSum(T in, T& out, Position at = simulator::here()) { ExclusiveScan(in, out, T{}, Sum(), at); }          \
     void ExclusiveSum(T in, T& out, T& total, Position at = simulator::here()) { ExclusiveScan(in, out, T{}, Sum(), total, at); }
 
-// ---- a warp, or LANES of it
+// ---- warps, or groups of LANES lanes
 namespace details {
 template <int LANES>
 struct LogicalWarp {
     static_assert(LANES >= 1 && LANES <= 32);
     const int lane = static_cast<int>(simulator::current_thread()->lane), rank = lane % LANES;
-    // Who takes part: only where LANES is a power of two may the others of the warp be elsewhere.
+    // Participating lanes: only if LANES is a power of two may the warp's other lanes be elsewhere.
     const unsigned mask = LANES & (LANES - 1) ? ~0u : ~0u >> (32 - LANES) << (lane - rank);
 };
 }  // namespace details
@@ -54,7 +54,7 @@ class WarpReduce : details::LogicalWarp<LANES> {
   public:
     struct TempStorage {};
     explicit WarpReduce(TempStorage&) {}
-    // The result is the first lane's.
+    // Only the first lane gets the result.
     template <typename Operation>
     T Reduce(T value, Operation operation, int valid = LANES, Position at = simulator::here()) {
         for (int distance = 1; distance < LANES; distance *= 2) {
@@ -98,7 +98,7 @@ class WarpScan : details::LogicalWarp<LANES> {
     T Broadcast(T value, int rank, Position at = simulator::here()) { return from(value, this->lane - this->rank + rank, at); }
 };
 
-// ---- a block
+// ---- blocks
 enum BlockReduceAlgorithm { BLOCK_REDUCE_RAKING_COMMUTATIVE_ONLY, BLOCK_REDUCE_RAKING, BLOCK_REDUCE_WARP_REDUCTIONS };
 enum BlockScanAlgorithm { BLOCK_SCAN_RAKING, BLOCK_SCAN_RAKING_MEMOIZE, BLOCK_SCAN_WARP_SCANS };
 enum BlockLoadAlgorithm { BLOCK_LOAD_DIRECT, BLOCK_LOAD_STRIPED, BLOCK_LOAD_VECTORIZE, BLOCK_LOAD_TRANSPOSE, BLOCK_LOAD_WARP_TRANSPOSE };
@@ -108,7 +108,7 @@ namespace details {
 inline int thread_rank() {
     return static_cast<int>((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
 }
-// Where in the block's tile a thread's element i is.
+// The index of a thread's element i in the block's tile.
 template <int THREADS, int N>
 int place(int i, bool striped) {
     return striped ? i * THREADS + thread_rank() : thread_rank() * N + i;
@@ -116,12 +116,12 @@ int place(int i, bool striped) {
 template <typename T, int THREADS>
 struct OneEach {
     T values[THREADS];
-    // Once it returns, a thread may read the values of all.
+    // After it returns, each thread may read the values of all.
     void share(T value, const char* operation, Position at) {
         values[thread_rank()] = value;
         simulator::barrier(false, operation, at);
     }
-    // The value, and then those of the threads from `first` to before `end`.
+    // Folds the values of threads [first, end) into `value`.
     template <typename Operation>
     T folded(T value, int first, int end, Operation operation) const {
         for (int i = first; i < end; ++i) value = operation(value, values[i]);
@@ -130,7 +130,7 @@ struct OneEach {
 };
 }  // namespace details
 
-// As in CUB, the storage may be used again only after a __syncthreads() of the kernel's.
+// As in CUB, the kernel must call __syncthreads() before it reuses the storage.
 template <typename T, int X, BlockReduceAlgorithm = BLOCK_REDUCE_WARP_REDUCTIONS, int Y = 1, int Z = 1>
 class BlockReduce {
     static constexpr int THREADS = X * Y * Z;
@@ -138,7 +138,7 @@ class BlockReduce {
   public:
     using TempStorage = details::OneEach<T, THREADS>;
     explicit BlockReduce(TempStorage& storage) : storage_(storage) {}
-    // The result is thread 0's.
+    // Only thread 0 gets the result.
     template <typename Operation>
     T Reduce(T value, Operation operation, int valid = THREADS, Position at = simulator::here()) {
         storage_.share(value, "BlockReduce", at);
@@ -236,7 +236,7 @@ class BlockStore {
     }
 };
 
-// ---- the device: a kernel of one thread; the first call asks for the size of the storage
+// ---- device-wide: run by a kernel of one thread; a first call with null storage returns the size of the storage
 namespace details {
 template <typename Work>
 cudaError_t on_device(void* storage, size_t& bytes, const char* name, Work work, Position at) {
@@ -280,7 +280,7 @@ struct DeviceScan {
             std::remove_cv_t<std::remove_reference_t<decltype(in[0])>> sum{};                                       \
             for (int i = 0; i < n; ++i) {                                                                           \
                 [[maybe_unused]] const auto before = sum;                                                           \
-                sum = sum + in[i]; /* before out[i], which may be the same */                                       \
+                sum = sum + in[i]; /* before out[i], which may alias in[i] */                                       \
                 out[i] = given;                                                                                     \
             }                                                                                                       \
         }, at);                                                                                                     \
@@ -290,7 +290,7 @@ struct DeviceScan {
 #undef SIMULATOR_DEVICE_SCAN
 };
 
-// ---- radix sort: stable, by the bits from `begin` up to `end`
+// ---- radix sort: stable, by the bits [begin, end)
 template <typename T>
 struct DoubleBuffer {
     T* d_buffers[2] = {};

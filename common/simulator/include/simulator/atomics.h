@@ -1,7 +1,7 @@
 // atomics.h - atomicAdd, Sub, Min, Max, And, Or, Xor, Exch, CAS, Inc, Dec.
 //
-// All are compare-and-swap loops, since blocks run on several OS threads. One that leaves memory as it was
-// looks like waiting for another thread, so it lets the others run: spin locks work.
+// All are compare-and-swap loops, since blocks run on several OS threads. An atomic that leaves memory unchanged is
+// probably spinning on another thread, so it yields: spin locks work.
 #pragma once
 #include "thread.h"
 
@@ -22,7 +22,7 @@ struct Bits<8> {
     using Type = uint64_t;
 };
 
-// As __builtin_bit_cast, also for pairs, whose copy constructor is their own in the checked build.
+// __builtin_bit_cast that also takes pairs, which have a user-provided copy constructor in the checked build.
 template <typename To, typename From>
 SIMULATOR_INLINE To same_bits(const From& from) {
     To to;
@@ -30,7 +30,7 @@ SIMULATOR_INLINE To same_bits(const From& from) {
     return to;
 }
 
-// READS: whether what was there counts.
+// READS: whether the old value matters.
 template <bool READS = true, typename T, typename Update>
 SIMULATOR_INLINE T read_modify_write(T* address, Update update) {
 #ifdef SIMULATOR_CHECKED
@@ -46,17 +46,17 @@ SIMULATOR_INLINE T read_modify_write(T* address, Update update) {
     return same_bits<T>(before);
 }
 
-// T itself, where it must not be deduced: atomicAdd(&counter, 1) takes its type from the counter.
+// T in a non-deduced context: atomicAdd(&counter, 1) takes its type from the counter.
 template <typename T>
 struct Exactly {
     using Type = T;
 };
 
-// CUDA has each operation for a few types only; what it refuses is refused here too.
+// CUDA defines each operation for a few types only; all others are rejected here, too.
 template <typename T, typename... Types>
 constexpr bool one_of = (__is_same(T, Types) || ...);
 
-// half, half2 and their bf16 kin
+// half, half2, and their bf16 counterparts
 template <typename Format> struct Float16;
 template <typename Format> struct Float16Pair;
 template <typename T> constexpr bool is_float16 = false;
@@ -91,7 +91,7 @@ SIMULATOR_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1, SIMULATOR
 #undef SIMULATOR_ATOMIC
 #undef SIMULATOR_ATOMIC_NAMED
 
-// Compute capability 9.0: each component by itself.
+// Compute capability 9.0: each component is atomic, the vector is not.
 inline float2 atomicAdd(float2* address, float2 value) {
     return {atomicAdd(&address->x, value.x), atomicAdd(&address->y, value.y)};
 }

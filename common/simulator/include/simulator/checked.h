@@ -1,8 +1,9 @@
-// checked.h - the checked build (SIMULATOR_CHECKED): what compiled code tells the checker beyond its loads and stores.
+// checked.h - the checked build (SIMULATOR_CHECKED): what compiled code reports to the checker besides loads and
+// stores.
 //
-// Kernels are compiled with -fsanitize=thread -fsanitize-coverage=trace-pc. The compiler then calls __tsan_read4(address)
-// and its like before every load and store, and __sanitizer_cov_trace_pc() in every basic block; the runtime answers
-// these calls itself (runtime/checked.cpp), without the sanitizers' libraries.
+// Kernels are compiled with -fsanitize=thread -fsanitize-coverage=trace-pc. The compiler then emits a call such as
+// __tsan_read4(address) before every load and store, and __sanitizer_cov_trace_pc() in every basic block. The runtime
+// implements these functions itself (runtime/checked.cpp) instead of linking the sanitizers' libraries.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -10,7 +11,7 @@
 
 #include "variable.h"
 
-// Calls of these three in kernels go to the checker first. (Compilers turn copies of structs into them, too.)
+// Kernels' calls to these three go through the checker. (Compilers also emit them for struct copies.)
 #if defined(SIMULATOR_CHECKED) && !defined(__APPLE__) && !defined(SIMULATOR_RUNTIME)
 extern "C" {
 void* memcpy(void*, const void*, size_t) noexcept __asm__("simulator_memcpy");
@@ -24,23 +25,24 @@ namespace simulator {
 struct Position;
 
 // The tensors of one operator call: check_tensor_begin() for each, check_tensors_end() when the operator is done. Every
-// build has these two, so that one object of a binding serves them all; without the checker they do nothing.
+// build defines both, so that one object file of a binding links with any of them; without the checker they do nothing.
 void check_tensor_begin(const char* name, const void* address, unsigned element_bytes, const int64_t* shape, int rank,
                         bool initialized);
 void check_tensors_end();
 
-// What cudaMalloc() and cudaFree() did. A freed range is kept, unused, so that later accesses to it are known for what
-// they are; check_freed() is false for an address that is not (or no longer) allocated.
+// Called by cudaMalloc() and cudaFree(). A freed range is never reused, so later accesses are recognized as use after
+// free. check_freed() returns false for an address that is not (or no longer) allocated.
 void check_allocated(const void* address, size_t bytes, bool initialized, Position at);
 bool check_freed(const void* address, Position at);
 void check_written_by_host(const void* address, size_t bytes);  // cudaMemcpy(), cudaMemset()
 
-// A read-modify-write by this thread, called from the student's function; __threadfence() and __threadfence_block().
+// check_atomic: a read-modify-write by this thread, called from the student's function. check_fence: __threadfence()
+// or __threadfence_block().
 void check_atomic(const void* address, size_t bytes, bool reads = true);
 void check_compare_and_swap(const void* address);  // before check_atomic()
-void check_fence(bool device);  // or of the block
+void check_fence(bool device);  // false: block scope
 
-// Operations of the tensor cores, by one warp.
+// One warp's tensor core operations.
 void check_tensor_work(unsigned flops);
 
 // A __shared__ variable at namespace scope is outside the arena.

@@ -1,5 +1,5 @@
-// device_api.h - what programs ask of devices, pointers and pools, and what they tell them; most of it changes nothing
-// here.
+// device_api.h - getters and setters for devices, pointers, memory pools and stream attributes; most settings have no
+// effect here.
 #pragma once
 #include "graphs.h"
 
@@ -70,7 +70,7 @@ inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, c
 }
 template <typename T>
 cudaError_t cudaHostGetDevicePointer(T** device, void* host, unsigned flags) {
-    // memory that the simulator did not give out, such as PyTorch's, passes for pinned memory
+    // memory that the simulator did not allocate, such as PyTorch's, is treated as pinned
     SIMULATOR_NEED(device && host && !flags && simulator::kind_of(host) != simulator::MemoryKind::device, cudaErrorInvalidValue);
     return *device = static_cast<T*>(host), cudaSuccess;
 }
@@ -100,7 +100,7 @@ inline cudaError_t of_managed(const void* address, size_t bytes, bool place_is_r
     return may_touch(address, bytes, what, at);
 }
 }  // namespace simulator
-// A number (until CUDA 12) or a location (since) says where managed memory is. Nothing moves.
+// The destination is a device number (up to CUDA 12) or a location (since CUDA 13). Nothing moves.
 inline cudaError_t cudaMemPrefetchAsync(const void* address, size_t bytes, cudaMemLocation place, unsigned flags = 0,
                                         cudaStream_t stream = nullptr, simulator::Position at = simulator::here()) {
     SIMULATOR_NEED(simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
@@ -112,7 +112,7 @@ inline cudaError_t cudaMemPrefetchAsync(const void* address, size_t bytes, int d
     SIMULATOR_NEED(simulator::is_stream(stream), cudaErrorInvalidResourceHandle);
     return simulator::of_managed(address, bytes, simulator::is_place(device), "are fetched from", at);
 }
-// Place: of the same two kinds.
+// Place: a device number or a location, as above.
 template <typename Place = int>
 cudaError_t cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise advice, Place place,
                           simulator::Position at = simulator::here()) {
@@ -121,7 +121,7 @@ cudaError_t cudaMemAdvise(const void* address, size_t bytes, cudaMemoryAdvise ad
     return simulator::of_managed(address, bytes, !counts || simulator::is_place(place), "are advised from", at);
 }
 
-// The heap's counts; the others are remembered.
+// Only the heap size limit takes effect; the others are stored.
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value);
 cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit);
 inline cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache) { return cudaSuccess; }
@@ -174,7 +174,7 @@ inline cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int
     return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, nullptr, at);
 }
 
-// ---- memory pools: attributes are kept, memory comes from where cudaMalloc takes it
+// ---- memory pools: attributes are stored; the memory comes from cudaMalloc's allocator
 struct CUmemPoolHandle_st {
     unsigned long long attributes[cudaMemPoolAttrUsedMemHigh + 1] = {0, 1, 1, 1};
 };
@@ -209,7 +209,7 @@ inline cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
     if (simulator::current_pool == pool) simulator::current_pool = &simulator::default_pool;
     return delete pool, cudaSuccess;
 }
-// What is reserved is what is in use.
+// Reserved memory equals used memory.
 inline cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
     SIMULATOR_NEED(simulator::is_pool(pool) && value && attribute >= 1 && attribute <= cudaMemPoolAttrUsedMemHigh, cudaErrorInvalidValue);
     size_t available = 0, total = 0;

@@ -1,8 +1,7 @@
 // float16.h - the two 16-bit floating-point types, __half (fp16) and __nv_bfloat16, and pairs of them.
 //
-// Both are one template over a format, which says how to round a float to 16 bits and back. Arithmetic goes
-// through float and rounds again: with 24 bits against 11 or 8 the result of + - * / and sqrt is the
-// correctly rounded one.
+// Both are one template over a format, which converts a float to 16 bits and back. Arithmetic is done in float and
+// rounded again. With float's 24 bits of precision for 11 or 8, + - * / and sqrt are correctly rounded.
 #pragma once
 #include <math.h>
 
@@ -25,7 +24,7 @@ struct Fp16Format {
         const uint32_t sign = bits >> 16 & 0x8000;
         bits &= 0x7fffffff;
         if (bits > 0x7f800000) return 0x7fff;                                 // NaN
-        if (bits >= 0x47800000) return static_cast<uint16_t>(sign | 0x7c00);  // 65536 and more: infinity
+        if (bits >= 0x47800000) return static_cast<uint16_t>(sign | 0x7c00);  // 65536 and up: infinity
         if (bits < 0x38800000) {  // subnormal: adding 0.5 lets the float adder round at the last bit of fp16
             const float shifted = __builtin_bit_cast(float, bits) + 0.5f;
             return static_cast<uint16_t>(sign | (__builtin_bit_cast(uint32_t, shifted) - 0x3f000000));
@@ -60,8 +59,8 @@ struct Bf16Format {
     }
 };
 
-// A wider number -> float such that rounding the float once more gives what rounding the number at once would: when
-// the float is inexact its last bit is made 1 ("round to odd"), so it lies on no tie.
+// Converts a wider number to a float that rounds to the same 16-bit value as the number itself: if the float is
+// inexact, its last bit is set to 1 ("round to odd"), so it is never a tie.
 template <typename Wide>
 float to_odd(Wide value) {
     const float nearest = static_cast<float>(value);
@@ -154,7 +153,7 @@ struct alignas(4) Float16Pair {
 
 }  // namespace simulator
 
-// ---- what CUDA overloads for both types: f is the type of one, f2 of two
+// ---- functions that CUDA overloads for both types: f is the scalar type, f2 the pair
 
 #define SIMULATOR_F            \
     template <typename Format> \
@@ -200,8 +199,8 @@ SIMULATOR_F __hadd_rn(f a, f b) { return a + b; }
 SIMULATOR_F __hsub_rn(f a, f b) { return a - b; }
 SIMULATOR_F __hmul_rn(f a, f b) { return a * b; }
 SIMULATOR_TEST __hisnan(f a) { return a != a; }
-// Comparisons: of two, of pairs (1 or 0 in each, all bits as a mask, or whether it is true of both); with u a NaN makes
-// them true.
+// Comparisons of scalars and of pairs (per element 1 or 0, a mask of all bits, or whether both are true). With the
+// suffix u (unordered) they are true if an operand is NaN.
 #define SIMULATOR_COMPARED(op, test)                                                                          \
     SIMULATOR_TEST __h##op(f a, f b) { return test; }                                                         \
     SIMULATOR_F2 __h##op##2(f2 a, f2 b) { return {f(__h##op(a.x, b.x) ? 1.0f : 0.0f), f(__h##op(a.y, b.y) ? 1.0f : 0.0f)}; } \
@@ -236,7 +235,7 @@ SIMULATOR_F hrcp(f a) { return 1.0f / static_cast<float>(a); }
 SIMULATOR_F hexp10(f a) { return powf(10.0f, a); }
 SIMULATOR_F htanh_approx(f a) { return tanhf(a); }
 
-// What both of a pair get.
+// Elementwise functions of pairs.
 #define SIMULATOR_PAIR1(pair, one) \
     SIMULATOR_F2 pair(f2 a) { return {one(a.x), one(a.y)}; }
 #define SIMULATOR_PAIR2(pair, one) \
@@ -289,7 +288,7 @@ float __high2float(f2 a) {
 
 // ---- conversions, for cuda_fp16.h and cuda_bf16.h
 namespace simulator {
-// The nearest number, or its neighbor in the direction of the mode if that rounding went the other way.
+// Rounds to nearest, then steps to the neighbor in the mode's direction if that went the other way.
 template <typename Half, typename X>
 Half rounded_half(X x, int mode) {
     Half result(x);

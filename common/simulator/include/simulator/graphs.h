@@ -1,5 +1,5 @@
-// graphs.h - graphs: nodes of kernels, copies, host functions and other graphs, in any order that their dependencies allow.
-// A launched graph has run when the call returns.
+// graphs.h - graphs of kernels, memory copies and sets, host functions and child graphs. Nodes run in some order that
+// their dependencies allow. A launch returns when the graph has run.
 #pragma once
 #include "launch_api.h"
 #include "pitched_memory.h"
@@ -35,12 +35,12 @@ cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags);
 cudaError_t cudaGraphClone(cudaGraph_t* copy, cudaGraph_t graph);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags = 0);
-// The last arguments have changed between versions of CUDA: flags, or where an error is described.
+// The last arguments depend on the CUDA version: flags, or a buffer for the error's description.
 template <typename... Rest>
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, Rest...) {
     return cudaGraphInstantiateWithFlags(exec, graph);
 }
-// The same nodes with the same edges, or it fails.
+// Fails unless both have the same nodes and edges.
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* info);
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphNode_t* node, cudaGraphExecUpdateResult* result);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
@@ -49,7 +49,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 
 // ---- nodes
 namespace simulator {
-// What a node does; an empty function: the parameters make no sense.
+// The node's work; an empty function if the parameters are invalid.
 std::function<void()> work_of(const cudaKernelNodeParams& p, Position at);
 std::function<void()> work_of(const cudaMemcpy3DParms& p, Position at);
 std::function<void()> work_of(const cudaMemsetParams& p, Position at);
@@ -87,14 +87,14 @@ inline cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t exec, cuda
     const cudaMemcpy3DParms p = simulator::copied(to, from, bytes, kind);
     return cudaGraphExecMemcpyNodeSetParams(exec, node, &p, at);
 }
-// A child graph is a copy of its own.
+// The node holds a copy of the child graph.
 cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count, cudaGraph_t child);
 cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* needs, size_t count);
 cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type);
-// Lists are asked for twice, first for their length.
+// Callers query the count first (nodes = null), then the list.
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
 cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
-// Since CUDA 13 it takes what edges carry, too; here that is nothing.
+// CUDA 13 added the edge data, which is ignored here.
 cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, size_t count);
 inline cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from, const cudaGraphNode_t* to, const cudaGraphEdgeData*,
                                             size_t count) {

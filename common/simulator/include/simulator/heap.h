@@ -1,7 +1,8 @@
 // heap.h - malloc, free, new and delete in kernels: the device heap (runtime/heap.cpp).
 //
-// In functions of the device the rewriter makes `malloc(n)` heap_malloc(n), `new T` new (OnHeap{here()}) T, and puts
-// deletes_here() before `delete`, which asks the heap first whether the memory is its own. What host code runs of them comes from the C++ library.
+// In device functions the rewriter turns `malloc(n)` into heap_malloc(n) and `new T` into new (OnHeap{here()}) T, and
+// inserts deletes_here() before `delete`, which first checks whether the memory belongs to the heap. Host code that
+// runs the same functions gets the C++ library's.
 #pragma once
 #include <stdlib.h>
 
@@ -13,7 +14,7 @@ namespace simulator {
 void* heap_malloc(size_t bytes, Position at = here());
 void heap_free(void* address, Position at = here());
 void deletes_here(Position at = here());
-void* heap_new(size_t bytes, Position at);  // null where there is no room left, as on a GPU
+void* heap_new(size_t bytes, Position at);  // null if the heap is full, as on a GPU
 struct OnHeap {
     Position at;
 };

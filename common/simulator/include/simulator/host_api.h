@@ -1,7 +1,7 @@
-// host_api.h - the CUDA runtime API: types, errors, devices, memory. Every call is done when it returns.
+// host_api.h - the CUDA runtime API: types, errors, devices, memory. Every call is synchronous.
 //
-// launch_api.h, streams.h, pitched_memory.h and device_api.h hold the rest; what needs state is in runtime/host_api.cpp
-// and memory.cpp.
+// launch_api.h, streams.h, pitched_memory.h and device_api.h hold the rest; functions with state are in
+// runtime/host_api.cpp and memory.cpp.
 #pragma once
 #include <stddef.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "language.h"
 
 // ---- types and constants
-// What samples ask with #ifdef.
+// Samples test these with #ifdef.
 #define __DRIVER_TYPES_H__
 #define __CUDA_RUNTIME_H__
 #define __CUDA_RUNTIME_API_H__
@@ -43,7 +43,7 @@ enum cudaFuncAttribute {
 enum cudaFuncCache {
     cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1, cudaFuncCachePreferEqual
 };
-// name, number, value on the simulated device (of cudaDeviceProp p)
+// name, number, value on the simulated device (p: its cudaDeviceProp)
 #define SIMULATOR_ATTRIBUTES(X)                                                        \
     X(cudaDevAttrMaxThreadsPerBlock, 1, p.maxThreadsPerBlock)                          \
     X(cudaDevAttrMaxBlockDimX, 2, p.maxThreadsDim[0])                                  \
@@ -147,7 +147,7 @@ MemoryKind kind_of(const void* address);
 cudaError_t register_host(void* address, size_t bytes);
 cudaError_t unregister_host(void* address);
 cudaError_t memory_info(size_t* available, size_t* total);
-// Whether the bytes are within what was allocated, and where the copy's kind says; if not, cudaErrorInvalidValue.
+// cudaErrorInvalidValue unless the bytes are within an allocation and on the side that the copy's kind names.
 cudaError_t may_copy(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at);
 cudaError_t may_touch(const void* address, size_t bytes, const char* what, Position at);
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at);
@@ -156,19 +156,19 @@ cudaError_t fill(void* address, int value, size_t bytes, Position at);
 void written_by_host(const void* address, size_t bytes);
 size_t heap_limit();
 cudaError_t set_heap_limit(size_t bytes);
-// Which handles there are; an address alone may be that of one that is gone.
+// Live handles. An address alone proves nothing: its handle may have been destroyed.
 enum class Handle { stream, event, graph, graph_exec, pool };
 void born(const void* handle, Handle kind);
 bool is_alive(const void* handle, Handle kind);
-bool dies(const void* handle, Handle kind);  // false: there is none
-// Of the capture that this host thread has begun.
+bool dies(const void* handle, Handle kind);  // false: not alive
+// The stream capture that this host thread has begun.
 struct CaptureState {
-    bool forbids = false;    // calls that might wait, or allocate
-    bool blocking = false;   // the stream waits for the legacy stream
+    bool forbids = false;    // forbids calls that might wait or allocate
+    bool blocking = false;   // the stream synchronizes with the legacy stream
     bool invalid = false;
 };
 CaptureState& capture_state();
-cudaError_t capture_forbids(cudaError_t error);  // that error, if it does: the capture is lost
+cudaError_t capture_forbids(cudaError_t error);  // if so, invalidates the capture and returns `error`
 cudaError_t capture_forbids_legacy();
 cudaError_t finished(cudaError_t error);  // remembers an error for cudaGetLastError() and returns it
 }  // namespace simulator

@@ -1,5 +1,5 @@
-// language.h - the words that CUDA adds to C++: function and variable attributes, threadIdx and its like,
-// barriers, clocks, and the object that the rewriter puts in the place of <<<...>>>.
+// language.h - CUDA's additions to C++: function and variable attributes, built-in variables such as threadIdx,
+// barriers, clocks, and the Launcher that replaces <<<...>>>.
 #pragma once
 #include <assert.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@
 #define __block_size__(...)
 #define __forceinline__ __inline__ __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
-// __shared__ and __noinline__ are the rewriter's business (the standard library uses
+// __shared__ and __noinline__ are no macros; the rewriter handles them (the standard library uses
 // __attribute__((__noinline__))).
 
 #define threadIdx (::simulator::current_thread()->index)
@@ -55,7 +55,7 @@ SIMULATOR_UNCHECKED inline void __threadfence_block() {
     simulator::check_fence(false);
 #endif
 }
-// A kernel begins when the one before it has ended; so there is nothing to tell, or to wait for.
+// Nothing to do: a kernel starts after the previous one has ended.
 inline void cudaTriggerProgrammaticLaunchCompletion() {}
 inline void cudaGridDependencySynchronize() {}
 inline void __threadfence_system() { __threadfence(); }
@@ -66,12 +66,12 @@ inline void __nanosleep(unsigned) { simulator::yield(); }
 inline void __brkpt() {}
 
 namespace simulator {
-// Which body of a function of host and device counts, where they differ by __CUDA_ARCH__ (architecture.py); what the
-// compiler computes in advance is the device's.
+// Chooses the body of a __host__ __device__ function whose bodies differ by __CUDA_ARCH__ (architecture.py). Constant
+// evaluation takes the device's.
 constexpr bool runs_on_device() { return __builtin_is_constant_evaluated() || on_device(); }
 }  // namespace simulator
 
-// Nanoseconds instead of cycles: enough to see that time passes, nothing to measure kernels with.
+// Nanoseconds instead of cycles: enough to see that time passes, not to measure kernels.
 inline long long clock64() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -85,23 +85,23 @@ namespace simulator {
 
 struct Kernel {
     const char* name;
-    Position position;        // of the launch
-    const void* address;      // of the kernel, where C++ lets us name it, else null
+    Position position;        // the launch's source line
+    const void* address;      // the kernel's address, or null where C++ cannot name it
     void (*run)(void* data);  // one thread's work
     void* data;
-    bool cooperative = false;  // all blocks at a time, with barriers for the whole grid
-    dim3 cluster = {0, 0, 0};  // blocks that run at the same time; x = 0: as the kernel declares
+    bool cooperative = false;  // all blocks are co-resident, and grid barriers work
+    dim3 cluster = {0, 0, 0};  // cluster shape; x = 0: as the kernel declares
 };
-// Runs the whole grid. Throws std::runtime_error for what would hang or crash on a GPU; a launch that a GPU
-// refuses only sets the error that cudaGetLastError() returns.
+// Runs the whole grid. Throws std::runtime_error if the kernel would hang or crash on a GPU. A launch that a GPU
+// rejects only sets the error that cudaGetLastError() returns.
 void launch(const Kernel& kernel, dim3 grid, dim3 block, size_t dynamic_bytes);
 
-// streams.h: what is launched into a stream that is being captured becomes part of a graph.
+// streams.h: a launch into a capturing stream becomes a graph node.
 bool is_capturing(const CUstream_st* stream);
 void capture(CUstream_st* stream, std::function<void()> work);
 
-// In a program of its own (runtime/program.cpp): an error for pointers to host memory; in a graded build for those to
-// variables and strings of the host.
+// In a standalone program (runtime/program.cpp), fails for pointers to host memory; in a graded build, for pointers to
+// host variables and string literals.
 void check_kernel_argument(const void* pointer, int number, const char* kernel, Position at);
 void run_as_program();
 #ifdef SIMULATOR_PROGRAM
@@ -111,16 +111,16 @@ void run_as_program();
 template <typename... Types>
 struct Arguments {};
 
-// Only a call can name the kernel when its template arguments are deduced; so overload resolution decides,
-// late (hence the unused Arguments), whether there is a single function to take the address of.
+// A kernel whose template arguments are deduced has no name outside of a call. So overload resolution, made late by the
+// unused template parameter, decides whether there is a single function whose address can be taken.
 template <typename Late, typename... Parameters>
 const void* address_of(void (*kernel)(Parameters...)) {
     return reinterpret_cast<const void*>(kernel);
 }
 
-// In a graded build host code has no device: a launch writes down what the kernel would be called with, and sends it,
-// see runtime/apart.cpp. `words`: of the arguments, 8 bytes each, at most.
-const void* begin_capture(const void* kernel, size_t words);  // a function to be called in the kernel's place
+// In a graded build host code has no device: a launch records the kernel's arguments and sends them to the device
+// process (runtime/apart.cpp). `words`: upper bound on the arguments' size, in units of 8 bytes.
+const void* begin_capture(const void* kernel, size_t words);  // the function to call in place of the kernel
 void launch_captured(const char* name, Position at, dim3 grid, dim3 block, size_t dynamic_bytes, bool cooperative = false,
                      dim3 cluster = {0, 0, 0});
 template <typename... Parameters>
@@ -193,12 +193,12 @@ struct Launcher {
     }
 };
 
-// The bytes of shared memory that nobody has written: 0xff, which makes floats NaN, unless a test asks for others.
+// Fill byte for unwritten shared memory: 0xff, which makes floats NaN, unless a test sets another.
 extern __attribute__((visibility("hidden"))) int fresh_shared;
 
 }  // namespace simulator
 
-// A static __shared__ variable at namespace scope, before every block.
+// Resets a static __shared__ variable at namespace scope before every block.
 #ifdef SIMULATOR_CHECKED
 #define SIMULATOR_PREPARE_SHARED(name)            \
     memset((void*)&name, ::simulator::fresh_shared, sizeof name); \
@@ -207,8 +207,8 @@ extern __attribute__((visibility("hidden"))) int fresh_shared;
 #define SIMULATOR_PREPARE_SHARED(name) memset((void*)&name, ::simulator::fresh_shared, sizeof name)
 #endif
 
-// SIMULATOR_KERNEL is the first part of a Launcher; SIMULATOR_CALL is for arguments that have no type of
-// their own (braces, NULL, 0): they stay in the text of the call, `given` names the others.
+// SIMULATOR_KERNEL expands to a Launcher's first arguments. SIMULATOR_CALL is for kernel arguments that cannot be
+// forwarded (braces, NULL, 0): they stay in the text of the call, and `given` names the others.
 #ifdef SIMULATOR_GRADED
 #define SIMULATOR_KERNEL(...)                                                                                          \
     SIMULATOR_NAME(__VA_ARGS__), [&](auto... arguments_) {                                                             \

@@ -1,7 +1,7 @@
-// launch_api.h - launches by function call (cudaLaunchKernel and its kin), attributes of kernels, occupancy.
+// launch_api.h - launches by function call (cudaLaunchKernel and its variants), kernel attributes, occupancy.
 //
-// From a void* nobody could tell the sizes of a kernel's arguments; so the rewriter registers every kernel of a file that
-// is no template: SIMULATOR_REGISTER(name).
+// A void* does not reveal the sizes of a kernel's arguments, so the rewriter registers every non-template kernel of a
+// file: SIMULATOR_REGISTER(name).
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -14,8 +14,8 @@
 
 namespace simulator {
 
-// A kernel with copies of its arguments, which a graph can keep. What runs on CUDA threads uses no library: the checked
-// build would take that for the kernel's own doing.
+// A kernel with copies of its arguments, for graphs. The part that runs on CUDA threads calls no library function: the
+// checked build would attribute its accesses to the kernel.
 struct BoundKernel {
     void (*run)(const void* kernel, void* const* arguments);
     const void* kernel;
@@ -142,7 +142,7 @@ struct cudaLaunchAttribute {
     cudaLaunchAttributeValue val;
 };
 struct cudaLaunchConfig_t {
-    dim3 gridDim_, blockDim_;  // gridDim and blockDim: the rewriter renames members, since these names are macros
+    dim3 gridDim_, blockDim_;  // the rewriter renames members gridDim and blockDim, since these names are macros
     size_t dynamicSmemBytes = 0;
     cudaStream_t stream = nullptr;
     cudaLaunchAttribute* attrs = nullptr;
@@ -154,7 +154,7 @@ inline bool wants_cooperation(const cudaLaunchConfig_t& config) {
         if (config.attrs[i].id == cudaLaunchAttributeCooperative && config.attrs[i].val.cooperative) return true;
     return false;
 }
-// What programmatic dependent launches ask for needs nothing: here a kernel begins when the one before has ended.
+// Programmatic dependent launch attributes are ignored: here a kernel starts after the previous one has ended.
 inline dim3 wanted_cluster(const cudaLaunchConfig_t& config) {
     for (unsigned i = 0; i < config.numAttrs; ++i)
         if (config.attrs[i].id == cudaLaunchAttributeClusterDimension) {
@@ -221,7 +221,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
                                                                    unsigned) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, block_size, bytes);
 }
-// The block size with the most threads at a time; of equals the largest, as on a GPU.
+// The block size with the most resident threads; the largest one if several tie, as on a GPU.
 template <typename F, typename Bytes>
 cudaError_t cudaOccupancyMaxPotentialBlockSizeVariableSMem(int* grid, int* block, F* kernel, Bytes bytes_of, int limit = 0) {
     int processors = 0, most = 0;

@@ -1,7 +1,7 @@
-// math.h - CUDA's functions beyond those of <math.h>: min and max, fast intrinsics, rounding, bits, cached
-// loads.
+// math.h - CUDA's additions to <math.h>: min and max, fast intrinsics, rounding, bits, loads and stores with cache
+// hints.
 //
-// The fast intrinsics (__expf, ...) are as exact as their slow namesakes here; on a GPU they lose a few bits.
+// The fast intrinsics (__expf, ...) are as accurate as expf and its like here; on a GPU they lose a few bits.
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -24,7 +24,7 @@ SIMULATOR_MIN_MAX_MIXED(long, unsigned long)
 SIMULATOR_MIN_MAX_MIXED(long long, unsigned long long)
 #undef SIMULATOR_MIN_MAX_MIXED
 #undef SIMULATOR_MIN_MAX
-// NaN loses against a number, as in fminf and fmaxf.
+// If one operand is NaN the other is returned, as in fminf and fmaxf.
 inline float min(float a, float b) { return fminf(a, b); }
 inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
@@ -47,7 +47,7 @@ inline float normcdff(float x) noexcept { return static_cast<float>(0.5 * erfc(-
 inline float __saturatef(float x) noexcept { return fminf(fmaxf(x, 0.0f), 1.0f); }
 
 inline float __expf(float x) noexcept { return expf(x); }
-// The C library declares __exp2f, CUDA does not.
+// The C library declares __exp2f; CUDA does not.
 #define __exp2f cuda_has_no_exp2f_intrinsic_call_exp2f_itself
 inline float __exp10f(float x) noexcept { return powf(10.0f, x); }
 #define SIMULATOR_FAST(name) inline float __##name(float x) noexcept { return name(x); }
@@ -60,8 +60,8 @@ inline void __sincosf(float x, float* s, float* c) noexcept { *s = sinf(x), *c =
 
 inline float __frsqrt_rn(float x) { return static_cast<float>(1.0 / sqrt(static_cast<double>(x))); }
 
-// ---- conversions: rn nearest even, rz toward zero, ru up, rd down; out of range saturates and NaN gives 0,
-// as on a GPU
+// ---- conversions: rn nearest even, rz toward zero, ru up, rd down; as on a GPU, out-of-range values saturate and NaN
+// gives 0
 namespace simulator {
 template <typename To, typename From>
 To to_integer(From rounded) {
@@ -134,7 +134,7 @@ inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 }
 inline unsigned __sad(int a, int b, unsigned c) { return c + static_cast<unsigned>(a < b ? b - a : a - b); }
 inline unsigned __usad(unsigned a, unsigned b, unsigned c) { return c + (a < b ? b - a : a - b); }
-// Four bytes by four; two halves by the low or the high two bytes.
+// Dot products: four bytes by four; two 16-bit integers by the low or the high two bytes.
 #define SIMULATOR_DOT(T, Byte, Half)                                                                       \
     inline T __dp4a(T a, T b, T c) {                                                                       \
         for (int i = 0; i < 32; i += 8) c += static_cast<Byte>(a >> i) * static_cast<Byte>(b >> i);        \

@@ -1,8 +1,8 @@
-// matrix.h - mma and ldmatrix, the warp operations behind common/cuda/mma.cuh and ldmatrix.cuh, which say what they do.
+// matrix.h - mma and ldmatrix, the warp operations behind common/cuda/mma.cuh and ldmatrix.cuh, which document them.
 //
-// Both are built on collective(): every lane brings pointers to its registers, and the last lane to arrive works for
-// all of them. mma touches nothing but registers. ldmatrix reads shared memory in the lanes that give an address, 16
-// bytes at once and in the student's function, where the checked build sees it.
+// Both are built on collective(): every lane passes pointers to its registers, and the last lane to arrive computes the
+// results of all. mma touches only registers. For ldmatrix, each lane that gives an address reads its 16 bytes of
+// shared memory in one access, inlined into the student's function, where the checked build sees it.
 #pragma once
 #include "atomics.h"
 #include "float16.h"
@@ -13,13 +13,13 @@ namespace simulator {
 typedef float Float4 __attribute__((vector_size(16)));
 typedef uint32_t Bits4 __attribute__((vector_size(16)));
 
-// What a lane brings to any matrix operation.
+// A lane's arguments to any matrix operation.
 struct MatrixOperation {
     const char* name;
     Position at;
 };
 
-// Tensor cores work for whole warps, at one place in the program.
+// Tensor core operations need all 32 lanes at the same instruction.
 SIMULATOR_UNCHECKED inline void require_whole_warp(void** lanes, unsigned mask) {
     const auto& first = *static_cast<const MatrixOperation*>(lanes[__builtin_ctz(mask)]);
     if (mask != ~0u)
@@ -35,8 +35,8 @@ SIMULATOR_UNCHECKED inline void require_whole_warp(void** lanes, unsigned mask) 
 
 // ---- mma
 
-// The types that matrices are made of: what four elements are worth. Vectors and unrolled loops, since this is where a
-// simulated matrix product spends its time.
+// Element types: widen() converts four elements to float. Vectors and unrolled loops, because a simulated GEMM spends
+// its time here.
 template <typename Element>
 struct MatrixElement;
 template <>
@@ -44,7 +44,7 @@ struct MatrixElement<Float16<Fp16Format>> {
     SIMULATOR_INLINE static Float4 widen(Bits4 bits) {
         const Bits4 magnitude = bits & 0x7fff;
         const Bits4 infinite = reinterpret_cast<Bits4>(magnitude >= 0x7c00) & 0x7f800000;  // or NaN
-        const Float4 finite = reinterpret_cast<Float4>(magnitude << 13) * 0x1p112f;  // the biases are 15 and 127
+        const Float4 finite = reinterpret_cast<Float4>(magnitude << 13) * 0x1p112f;  // exponent biases 15 and 127
         return reinterpret_cast<Float4>(reinterpret_cast<Bits4>(finite) | infinite | (bits & 0x8000) << 16);
     }
 };
@@ -58,8 +58,8 @@ struct Multiplication : MatrixOperation {
     const unsigned *a, *b;
 };
 
-// D [16][8] += A [16][K] B [K][8]. Two elements share a register. The products of two elements are exact in float; each
-// sum of K of them is added to D once.
+// D [16][8] += A [16][K] B [K][8], two elements per register. Products of two elements are exact in float; each sum of
+// K products is added to D once.
 template <typename Element>
 SIMULATOR_UNCHECKED void multiply(void** lanes, unsigned mask) {
     using Type = MatrixElement<Element>;
@@ -116,19 +116,20 @@ SIMULATOR_UNCHECKED void multiply(void** lanes, unsigned mask) {
 
 // ---- fragments of mma.h
 
-// What every lane brings: at which place, and its elements.
+// A lane's arguments: its call site and its fragments.
 struct Meeting : MatrixOperation {
     void* d;
     const void *a, *b, *c;
 };
-// Element e of lane l is number l * num_elements + e, counted along the rows.
+// Element e of lane l has the row-major index l * num_elements + e.
 template <typename F>
 SIMULATOR_INLINE auto element_at(const F* const* fragments, int row, int col) {
     const int i = row * F::cols + col;
     return fragments[i / F::num_elements]->x[i % F::num_elements];
 }
 
-// A fragment may be a specialization of a student's: its elements are an array of CUDA's numbers, so no code of theirs runs here.
+// A fragment may be the student's own specialization. Its elements must be an array of a built-in or CUDA number type,
+// so student code never runs here.
 template <typename F, typename T = typename F::element_type>
 constexpr bool has_numbers = (is_float16<T> || one_of<T, float, double, int, signed char, unsigned char>) &&
                              __is_same(decltype(F::x), T[F::num_elements]) && one_of<decltype(F::cols), const int> &&
@@ -164,7 +165,7 @@ SIMULATOR_UNCHECKED void multiply_fragments(void** lanes, unsigned mask) {
 // ---- ldmatrix
 
 struct MatrixLoad : MatrixOperation {
-    Bits4 row;              // of the lane's matrix
+    Bits4 row;              // the matrix row at this lane's address
     unsigned registers[4];  // one per matrix
 };
 
@@ -198,7 +199,7 @@ __attribute__((always_inline)) inline void load_matrices(const char* name, Posit
     r0 = mine.registers[0], r1 = mine.registers[1], r2 = mine.registers[2], r3 = mine.registers[3];
 }
 
-// ---- stmatrix: the way back. Lanes 8 i ... 8 i + 7 give the rows of matrix i, and write them.
+// ---- stmatrix, the inverse: lanes 8 i ... 8 i + 7 give the row addresses of matrix i and write the rows.
 
 struct MatrixStore : MatrixOperation {
     const unsigned* registers;

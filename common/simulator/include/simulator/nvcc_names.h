@@ -1,5 +1,5 @@
-// nvcc_names.h - the macros by which a .cu file knows that nvcc compiles it. The rewriter puts this before each .cu
-// and not before headers, which a binding.cpp may include as well.
+// nvcc_names.h - the macros that nvcc predefines. The rewriter includes this in each .cu file but not in headers, which
+// a binding.cpp may include, too.
 #pragma once
 #include "../cuda_runtime.h"
 
@@ -8,7 +8,7 @@
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0
 #define __CUDACC_VER_BUILD__ 0
-// architecture.py: what that means where host and device code are compiled in one go. targets.py: which there are
+// architecture.py: how conditions on this are answered in a single compiler pass. targets.py: the architectures.
 #ifdef SIMULATOR_ARCH
 #define __CUDA_ARCH__ SIMULATOR_ARCH
 #else

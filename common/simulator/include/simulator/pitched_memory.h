@@ -1,4 +1,4 @@
-// pitched_memory.h - memory in rows: cudaMallocPitch, cudaMemcpy2D, cudaMemset2D, and their kin in three dimensions.
+// pitched_memory.h - pitched memory: cudaMallocPitch, cudaMemcpy2D, cudaMemset2D, and their 3D counterparts.
 #pragma once
 #include "streams.h"
 

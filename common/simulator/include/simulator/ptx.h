@@ -1,7 +1,7 @@
-// ptx.h - what inline PTX becomes: common/simulator/ptx.py turns each instruction into one of these calls.
+// ptx.h - the runtime side of inline PTX: common/simulator/ptx.py turns each instruction into one of these calls.
 //
-// A register is 64 bits that an instruction reads as its type says. Addresses of shared memory are offsets there, as on a
-// GPU; all others are pointers.
+// A register is 64 bits, interpreted by each instruction's type. Addresses of shared memory are offsets, as on a GPU;
+// all others are pointers.
 #pragma once
 #include "async_copy.h"
 #include "atomics.h"
@@ -43,14 +43,14 @@ SIMULATOR_PTX Register to_shared(Register address) { return shared_offset(reinte
 
 template <typename T>
 SIMULATOR_PTX Register load(const void* address) {
-    asm volatile("" ::: "memory");  // in a loop that waits, it reads each time
+    asm volatile("" ::: "memory");  // forces a reload in a spin loop
     return bits(*static_cast<const T*>(address));
 }
 template <typename T>
 SIMULATOR_PTX void store(void* address, Register value) {
     *static_cast<T*>(address) = as<T>(value);
 }
-// ld.relaxed and ld.acquire, st.relaxed and st.release: atomic, the latter with a fence.
+// ld.relaxed and st.relaxed: atomic. ld.acquire and st.release: with a fence, too.
 template <typename T, bool FENCE>
 SIMULATOR_PTX Register load_ordered(void* address) {
     const T value = read_modify_write(static_cast<T*>(address), [](T old) { return old; });
@@ -66,7 +66,7 @@ template <typename T, int N>
 struct alignas(sizeof(T) * N) Several {
     T values[N];
 };
-// As one access, like the instruction.
+// A vector load is one access, like the instruction.
 template <typename T, typename... Registers>
 SIMULATOR_PTX void load_several(const void* address, Registers&... registers) {
     typedef T Vector __attribute__((vector_size(sizeof(T) * sizeof...(Registers))));
@@ -84,13 +84,13 @@ SIMULATOR_PTX void store_several(void* address, Registers... registers) {
     *static_cast<Vector*>(address) = all;
 }
 
-// ---- arithmetic that has no operator
+// ---- arithmetic without a C++ operator
 template <typename T>
 SIMULATOR_PTX T high_product(T a, T b) {
     __extension__ using Wide = __int128;
     return static_cast<T>(static_cast<Wide>(a) * static_cast<Wide>(b) >> sizeof(T) * 8);
 }
-// `in` and `out` are the carry flag, 0 or 1; of a difference it is what was borrowed.
+// `in` and `out` are the carry flag, 0 or 1: the borrow for subtraction.
 template <typename T, bool MINUS>
 SIMULATOR_PTX T with_carry(T a, T b, Register in, Register& out, bool sets) {
     const auto combine = [](T x, T y, T* result) { return MINUS ? __builtin_sub_overflow(x, y, result) : __builtin_add_overflow(x, y, result); };
@@ -107,7 +107,8 @@ template <typename T>
 SIMULATOR_PTX T maximum(T a, T b) {
     return a != a ? b : a < b ? b : a;
 }
-// prmt: bytes of b and a; bit 3 of a selector repeats bit 7 of the byte instead, which __byte_perm() does not know.
+// prmt: selects bytes of {b, a}; bit 3 of a selector replicates the byte's sign bit, which __byte_perm() does not
+// support.
 SIMULATOR_PTX uint32_t permuted(uint32_t a, uint32_t b, uint32_t selector) {
     const uint32_t bytes = __byte_perm(a, b, selector);
     uint32_t signs = 0;
@@ -169,7 +170,7 @@ SIMULATOR_PTX Register shuffle(char mode, T value, uint32_t by, uint32_t control
 }
 
 SIMULATOR_PTX void load_matrices(int count, bool transposed, const void* row, Register* registers, Position at) {
-    // Lanes that give no address of a matrix give one that is read all the same: that of lane 0.
+    // Lanes whose address the instruction ignores read lane 0's.
     const unsigned lane = current_thread()->lane;
     const void* mine = row;
     if (static_cast<int>(lane) >= 8 * count)
@@ -188,7 +189,7 @@ SIMULATOR_PTX void store_matrices(int count, bool transposed, void* row, const u
     simulator::store_matrices("stmatrix", count, transposed, at, row, r);
 }
 
-// d = a b + c, for K = 16, and for K = 8 with zeros after.
+// d = a b + c for K = 16, or for K = 8 padded with zeros.
 template <typename Element, int K>
 SIMULATOR_PTX void multiply_add(Register* d, const Register* a, const Register* b, const Register* c, Position at) {
     float sums[4];

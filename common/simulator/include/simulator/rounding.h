@@ -1,8 +1,8 @@
-// rounding.h - arithmetic and conversions, rounded to the nearest (rn), toward zero (rz), up (ru) and down (rd): __fadd_rz,
-// __double2float_ru, ...
+// rounding.h - arithmetic and conversions that round to nearest (rn), toward zero (rz), up (ru) or down (rd):
+// __fadd_rz, __double2float_ru, ...
 //
-// The processor computes them in its rounding mode. Values and result are volatile: a compiler can neither compute the
-// operation beforehand nor move it past the calls that set the mode.
+// They set the CPU's rounding mode. Operands and result are volatile, so the compiler can neither constant-fold the
+// operation nor move it past the calls that set the mode.
 #pragma once
 #include <fenv.h>
 #include <math.h>

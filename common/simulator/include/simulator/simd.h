@@ -1,10 +1,10 @@
-// simd.h - two halves or four bytes in a word (__vadd2, __vmaxs4, ...), and the DPX functions (__viaddmax_s32, ...).
+// simd.h - SIMD within a word, 2 x 16 or 4 x 8 bits (__vadd2, __vmaxs4, ...), and DPX functions (__viaddmax_s32, ...).
 #pragma once
 #include <stdint.h>
 
 namespace simulator {
 
-// The word whose lanes of BITS bits are op of the arguments' lanes, as integers of sign or without.
+// Applies op to each lane of BITS bits, read as a signed or unsigned integer.
 template <int BITS, bool SIGNED, typename Op, typename... Words>
 constexpr unsigned lanes(Op op, Words... words) {
     unsigned result = 0;
@@ -33,7 +33,7 @@ constexpr T smaller(T a, T b) {
 
 }  // namespace simulator
 
-// s: of signed lanes, u: of unsigned ones
+// s: signed lanes, u: unsigned lanes
 #define SIMULATOR_LANES1(name, BITS, S, ...) \
     constexpr unsigned name(unsigned x) { return simulator::lanes<BITS, S>([](int a) { return __VA_ARGS__; }, x); }
 #define SIMULATOR_LANES2(name, BITS, S, ...) \
@@ -79,7 +79,7 @@ constexpr T smaller(T a, T b) {
 SIMULATOR_WORD_OF(2, 16)
 SIMULATOR_WORD_OF(4, 8)
 
-// ---- DPX: the larger or smaller of two or three numbers, or of a sum and a number; _relu: and at least 0
+// ---- DPX: min or max of two or three numbers, or of a sum and a number; _relu: clamped to at least 0
 #define SIMULATOR_DPX_WORD(max, pick, T, t, or_equal)                                                                \
     constexpr T __vi##max##3_##t(T a, T b, T c) { return simulator::pick(simulator::pick(a, b), c); }                \
     constexpr T __viadd##max##_##t(T a, T b, T c) {                                                                  \

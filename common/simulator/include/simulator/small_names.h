@@ -1,4 +1,4 @@
-// small_names.h - functions of CUDA's math library that few kernels use.
+// small_names.h - rarely used functions of CUDA's math library and device headers.
 #pragma once
 #include "hopper.h"
 #include "language.h"
@@ -17,8 +17,8 @@ inline void sincospif(float x, float* s, float* c) noexcept { *s = sinpif(x), *c
 inline void sincospi(double x, double* s, double* c) noexcept { *s = sinpi(x), *c = cospi(x); }
 inline double normcdf(double x) noexcept { return 0.5 * erfc(-x * M_SQRT1_2); }
 
-// ---- special functions: in double; the float ones round those
-// exp(x^2) erfc(x): with the part of x^2 that rounding loses; for large x by its asymptotic series.
+// ---- special functions: computed in double; the float versions round the result
+// exp(x^2) erfc(x), with a correction for the rounding error of x^2; the asymptotic series for large x.
 inline double erfcx(double x) noexcept {
     if (x < 10) {
         const double square = x * x;
@@ -28,7 +28,7 @@ inline double erfcx(double x) noexcept {
     for (int n = 1; n < 40 && fabs(term) > 1e-17; ++n) sum += term *= -(2 * n - 1) / (2 * x * x);
     return sum / (x * 1.77245385090551602730);
 }
-// The x with erfc(x) = y: near 1 by erfinv; else a first guess by y's logarithm, then Halley's steps.
+// Solves erfc(x) = y: erfinv for y near 1, otherwise an initial guess from log(y) and Halley's method.
 inline double erfinv(double y) noexcept;
 inline double erfcinv(double y) noexcept {
     if (fabs(1 - y) <= 0.5) return erfinv(1 - y);
@@ -55,11 +55,11 @@ inline double erfinv(double y) noexcept {
 }
 inline double normcdfinv(double p) noexcept { return -M_SQRT2 * erfcinv(2 * p); }
 namespace simulator {
-// The modified Bessel function of order n: its terms are all positive.
+// Modified Bessel function of the first kind, order n, by its power series: all terms have the same sign.
 inline double bessel_i(int n, double x) noexcept {
     if (fabs(x) > 720) return n && x < 0 ? -HUGE_VAL : HUGE_VAL;
     const long double quarter = static_cast<long double>(x) * x / 4;
-    long double term = n ? x / 2 : 1, sum = term;  // what hundreds of terms lose is not seen in a double
+    long double term = n ? x / 2 : 1, sum = term;  // long double hides the rounding of hundreds of terms
     for (int k = 1; fabsl(term) > fabsl(sum) * 1e-19L; ++k) sum += term *= quarter / (k * (k + n));
     return static_cast<double>(sum);
 }
@@ -71,7 +71,7 @@ T length_of(int n, const T* p) noexcept {
         largest = p[i] != p[i] || largest != largest ? NAN : fmax(largest, fabs(p[i]));
     }
     if (!(largest > 0)) return largest;
-    long double sum = 0;  // neither too large nor too small for the square of a double
+    long double sum = 0;  // the square of a double neither overflows nor underflows
     for (int i = 0; i < n; ++i) sum += static_cast<long double>(p[i]) * p[i];
     return static_cast<T>(sqrtl(sum));
 }
@@ -143,7 +143,7 @@ SIMULATOR_SPACE(constant)
 SIMULATOR_SPACE(local)
 SIMULATOR_SPACE(grid_constant)
 #undef SIMULATOR_SPACE
-// Which variables are constant is not known here: code that asks takes the way for any address.
+// Constant variables are not tracked, so code that asks takes its generic path.
 inline bool __isConstant(const void*) { return false; }
 inline bool __isGridConstant(const void*) { return false; }
 inline bool __isLocal(const void* address) {
@@ -175,7 +175,7 @@ inline void __barrier_sync(unsigned number, simulator::Position at = simulator::
     const dim3 size = blockDim;
     simulator::named_barrier(number, size.x * size.y * size.z, true, at);
 }
-// As sm_20_intrinsics.h names them.
+// The names in sm_20_intrinsics.h.
 inline int syncthreads_count(bool p, simulator::Position at = simulator::here()) { return __syncthreads_count(p, at); }
 inline bool syncthreads_and(bool p, simulator::Position at = simulator::here()) { return __syncthreads_and(p, at); }
 inline bool syncthreads_or(bool p, simulator::Position at = simulator::here()) { return __syncthreads_or(p, at); }

@@ -1,5 +1,5 @@
-// sorting.h - the radix sort of cub.cuh, by one thread for all. It isn't counted as that one's work (runtime/work.cpp), so
-// cuda_runtime.h includes it, as all such code, before anything of a student's.
+// sorting.h - the radix sort of cub.cuh, run by one thread for all. It isn't counted as that thread's work
+// (runtime/work.cpp), so, like all such code, cuda_runtime.h includes it before any student code.
 #pragma once
 #include <type_traits>
 
@@ -7,7 +7,7 @@
 
 namespace simulator {
 
-// The bit of the key in an order in which negative numbers come first.
+// A bit of the key, transformed so that negative numbers sort first.
 template <typename K>
 SIMULATOR_UNCHECKED bool key_bit(const K& key, int bit) {
     constexpr int top = sizeof(K) * 8 - 1;
@@ -17,7 +17,8 @@ SIMULATOR_UNCHECKED bool key_bit(const K& key, int bit) {
     if (bit == top) return sign != flips;
     return (bits >> bit & 1) != (is_float && sign);
 }
-// Bit by bit: those without it stay in front, those with it wait in the other arrays.
+// LSD radix sort, one bit per pass: keys without the bit move to the front; those with it are staged in the other
+// arrays.
 template <typename K, typename V>
 SIMULATOR_UNCHECKED void radix_sort(K* keys, V* values, K* other_keys, V* other_values, int n, bool descending, int begin, int end) {
     for (int bit = begin; bit < end; ++bit) {

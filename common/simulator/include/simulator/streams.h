@@ -1,8 +1,8 @@
-// streams.h - streams and events. Work is done when it is given to a stream, unless the stream is being captured: then it
-// becomes a node of the graph (graphs.h), and runs when that is launched.
+// streams.h - streams and events. Work submitted to a stream runs at once, unless the stream is being captured: then it
+// becomes a node of the graph (graphs.h) and runs when that is launched.
 //
-// Errors are those that the runtime API documents (runtime/streams.cpp): handles that were never created or are gone, flags that there are not,
-// what a stream that is being captured must not be asked.
+// Errors are those that the runtime API documents (runtime/streams.cpp): handles that were never created or have been
+// destroyed, invalid flags, calls that a stream capture forbids.
 #pragma once
 #include <functional>
 
@@ -26,7 +26,7 @@ enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureSta
 
 namespace simulator {
 
-bool is_stream(const CUstream_st* stream);  // the default ones are, too
+bool is_stream(const CUstream_st* stream);  // true for the default streams, too
 bool is_capturing(const CUstream_st* stream);
 void capture(CUstream_st* stream, std::function<void()> work, cudaGraphNodeType type);
 template <typename Work>
@@ -72,7 +72,7 @@ inline cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function
 }
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data, unsigned flags);
 
-// A stream's settings for caches and priorities are remembered and change nothing.
+// Cache policies and priorities are stored but have no effect.
 enum cudaAccessProperty { cudaAccessPropertyNormal, cudaAccessPropertyStreaming, cudaAccessPropertyPersisting };
 struct cudaAccessPolicyWindow {
     void* base_ptr;
@@ -113,7 +113,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 inline cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream = nullptr, unsigned flags = 0);
 inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr) { return cudaEventRecordWithFlags(event, stream); }
-// A stream that waits for an event of a capture is captured into the same graph.
+// A stream that waits for an event recorded in a capture joins that capture.
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to);
 

@@ -1,4 +1,4 @@
-// tensor_map.h - the host's side of TMA: tensor maps as the driver encodes them (cuda.h includes this).
+// tensor_map.h - the host side of TMA: cuTensorMapEncodeTiled (included by cuda.h).
 #pragma once
 #include "host_api.h"
 
@@ -39,7 +39,7 @@ enum CUtensorMapL2promotion {
 };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0, CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA };
 
-// sizes, box, steps: `rank` numbers each, the fastest dimension first; strides: rank - 1, in bytes.
+// sizes, box, steps: `rank` entries each, fastest dimension first; strides: rank - 1 entries, in bytes.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, const cuuint64_t* sizes,
                                 const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps,
                                 CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,

@@ -1,20 +1,19 @@
-// thread.h - who is running: the CUDA thread, its block, and what device code may ask of the runtime.
+// thread.h - the running CUDA thread, its block, and the runtime functions that device code calls.
 //
-//   current_thread(), current_block()    found from the stack pointer
-//   barrier(), collective(), yield()     the three ways in which one thread lets others run
+//   current_thread(), current_block()    computed from the stack pointer
+//   barrier(), collective(), yield()     the three ways in which a thread lets others run
 //   shared_variable<S>(), dynamic_shared<Alignment>()
-//   fail(), not_implemented()            give up, with a message
+//   fail(), not_implemented()            end the launch with a message
 //
 // A worker (one OS thread) runs one block at a time; every CUDA thread of the block is a fiber with its own
-// stack. All stacks of a worker are in one region whose start is a multiple of REGION_BYTES, behind the
-// worker's own data:
+// stack. All stacks of a worker are in one region, aligned to REGION_BYTES, after the worker's own data:
 //
 //     region start                                                                   region start +
 //     REGION_BYTES | Block, Thread[1024], ... | stack of thread 0 | stack of thread 1 | ... | stack of thread
 //     1023 |
 //       STACK_BYTES                STACK_BYTES         STACK_BYTES
 //
-// so the stack pointer alone tells block and thread: no thread-local storage, no register set aside.
+// so the stack pointer alone identifies block and thread: no thread-local storage, no reserved register.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -26,14 +25,14 @@
 #include "checked.h"
 #endif
 
-// clang would inline the function and check it with its caller's accesses.
+// clang would inline the function and instrument it as part of its caller.
 #if defined(SIMULATOR_CHECKED) && defined(__clang__)
 #define SIMULATOR_APART __attribute__((noinline))
 #else
 #define SIMULATOR_APART
 #endif
-// Functions that run so often that the compiler's checks would cost too much, and their helpers; and those whose
-// accesses are not the student's.
+// For functions that run too often to be instrumented, their helpers, and functions whose accesses are not the
+// student's.
 #if __has_attribute(no_sanitize_coverage)
 #define SIMULATOR_UNCHECKED __attribute__((no_sanitize("bounds", "alignment", "thread"), no_sanitize_coverage))
 #else
@@ -48,11 +47,11 @@ constexpr uintptr_t REGION_BYTES = 512 << 20;
 constexpr unsigned MAX_THREADS = 1024;
 constexpr unsigned MAX_SHARED_VARIABLES = 512;  // declarations of __shared__ variables in one library
 
-// A position in the student's source; as a default argument `here()` is that of the caller.
+// A position in the student's source; as a default argument, here() gives the caller's.
 struct Position {
     const char* file;
     int line;
-    int number = 0;  // of the barrier in its line, where that holds several: the rewriter counts them
+    int number = 0;  // tells apart several barriers on one line; set by the rewriter
 };
 constexpr Position here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     return {file, line};
@@ -77,17 +76,17 @@ enum class State {
 };
 
 struct alignas(64) Thread {
-    void* stack_pointer;  // where it goes on; meaningful while another thread runs
+    void* stack_pointer;  // where it resumes; valid while another thread runs
     uint3 index;
     unsigned lane, warp;
     State state;
-    const char* operation;  // what it waits in, or waited in last
+    const char* operation;  // the operation in which it waits or waited last
     Position position;
-    unsigned mask;  // of that, if it is a warp operation; of lanes_here(), the answer
+    unsigned mask;  // mask of that operation if it is a warp operation; for lanes_here(), its result
 };
 static_assert(sizeof(Thread) == 64);  // one cache line
 
-// Where the variable is in shared memory in block number `block`.
+// The address of a shared variable in block number `block`.
 struct SharedSlot {
     uint64_t block;
     char* address;
@@ -97,12 +96,13 @@ struct Declaration;
 struct Block {
     uint3 index;
     dim3 size, grid;
-    uint64_t number;    // counts the blocks that ran anywhere since the program started
-    uint64_t interval;  // counts the barriers that this block has passed
-    char* dynamic_end;  // dynamic shared memory is just below, and above it comes a page that traps
+    uint64_t number;    // serial number among all blocks run since the program started
+    uint64_t interval;  // number of barriers that this block has passed
+    char* dynamic_end;  // end of dynamic shared memory; a guard page follows
     size_t dynamic_bytes;
-    // What isn't counted may call only what no student can define by its name: what a shuffle reads from a lane that takes
-    // no part in it (zeros if it has returned or never existed, else NaN bytes), and functions below.
+    // Code that isn't counted as work may call only functions that a student cannot redefine by name, so it calls these
+    // through pointers. fill_absent: the value that a shuffle reads from a lane outside the mask (zeros if the lane has
+    // returned or never existed, otherwise NaN bytes).
     void (*fill_absent)(void* result, size_t bytes, unsigned lane, unsigned reader);
     void (*fail)(const char* format, ...);
     int (*new_shared_slot)(int* number);
@@ -119,29 +119,29 @@ SIMULATOR_INLINE Thread* current_thread() {
     return &current_block()->threads[stack_address() / STACK_BYTES % (REGION_BYTES / STACK_BYTES) - 1];
 }
 
-// Waits for all threads of the block; returns for how many of them `predicate` was true.
+// Waits for all threads of the block; returns the number of threads whose `predicate` is true.
 unsigned barrier(bool predicate, const char* operation, Position position);
 // Waits for all lanes in `mask`; the last to arrive runs `combine` for all of them.
 void collective(unsigned mask, void* arguments, Combine combine, const char* operation, Position position);
 // Lets the other threads of the block run first.
 void yield();
-// The same in `while (flag == 0);`. The compiler may take plain variables that it has read for unchanged, as nvcc may:
-// a "pure" function writes to no memory. What is volatile or atomic is read again.
+// yield() in `while (flag == 0);`. The function is "pure", so, like nvcc, the compiler may assume that plain variables
+// are unchanged; volatile and atomic ones are read again.
 [[gnu::pure]] unsigned let_others_run(unsigned);
 SIMULATOR_INLINE void spin() {
     unsigned any;
-    asm volatile("" : "=r"(any));  // so that the call is not the same one in every turn, and needed
+    asm volatile("" : "=r"(any));  // keeps the pure call from being hoisted or dropped
     any = let_others_run(any);
     asm volatile("" ::"r"(any));
 }
-// The lanes of the warp that run here together: this one, and those that come to the same place before they wait for
+// The lanes of the warp that execute this call together: this one, and those that reach it before they wait for
 // anything else.
 unsigned lanes_here(Position position);
-// Waits for all threads of a grid that was launched cooperatively.
+// Waits for all threads of a cooperatively launched grid.
 void grid_barrier(Position position);
 bool is_cooperative();
-bool on_device();  // whether a CUDA thread runs this, and not host code
-// A copy without T's operator=, and without a function of the C library, of which a student may have another.
+bool on_device();  // whether a CUDA thread (rather than host code) is running
+// Copies without T's operator= and without C library functions, which a student may redefine.
 template <typename T>
 SIMULATOR_INLINE void copy_bytes(void* to, const void* from) {
     struct Bytes {
@@ -153,14 +153,14 @@ SIMULATOR_INLINE void copy_bytes(void* to, const void* from) {
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
 [[noreturn]] void not_implemented(const char* file, int line);
 
-// Shared memory as inline PTX names it, in 18 bits like the descriptors of wgmma: static variables from 1024 on (as on a
-// GPU, 0 is no address of a variable), dynamic memory up to the end. The bits above name another block of the cluster.
-constexpr size_t SHARED_LIMIT = size_t(1) << 26;  // above every such number, and below every pointer
+// Shared-memory addresses in inline PTX, 18 bits as in wgmma descriptors: static variables start at 1024 (as on a GPU,
+// no variable has address 0), dynamic memory extends to the end. The bits above select another block of the cluster.
+constexpr size_t SHARED_LIMIT = size_t(1) << 26;  // above every shared address, below every pointer
 bool is_shared(const void* address);
 size_t shared_offset(const void* address);
 void* shared_address(size_t offset);
 
-// `struct S { float tile[32][33]; }` is what the rewriter makes of `__shared__ float tile[32][33]`.
+// The rewriter turns `__shared__ float tile[32][33]` into `struct S { float tile[32][33]; }`.
 struct Declaration {
     const Variable* variables;
     int count;
@@ -169,7 +169,7 @@ struct Declaration {
 int new_shared_slot(int* number);
 char* place_shared_variable(SharedSlot& slot, const Declaration& declaration);
 template <typename S>
-inline int shared_slot = 0;  // given when it is first used, so that loading a library runs nothing
+inline int shared_slot = 0;  // assigned on first use, so that loading a library runs no initializers
 template <typename S, size_t Count>
 SIMULATOR_UNCHECKED SIMULATOR_APART S& shared_variable(const Variable (&variables)[Count]) {
     Block* block = current_block();
@@ -193,9 +193,8 @@ SIMULATOR_UNCHECKED void* dynamic_shared([[maybe_unused]] const char* name, [[ma
     return start;
 }
 
-// __shared__ variables at namespace scope are thread-local variables of the worker that `prepare` makes
-// ready: a static one is filled with NaN, an extern one pointed at dynamic shared memory. It runs before
-// every block.
+// A __shared__ variable at namespace scope is a thread-local variable of the worker. `prepare` runs before every block:
+// it fills a static variable with NaN, and points an extern one at dynamic shared memory.
 struct NamespaceShared {
     explicit NamespaceShared(void (*prepare)(const Block*));
     void (*prepare)(const Block*);

@@ -1,4 +1,4 @@
-// variable.h - what a message needs to know about a variable: name, place, shape.
+// variable.h - description of a variable for messages: name, offset, shape.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

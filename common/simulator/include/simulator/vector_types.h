@@ -1,16 +1,14 @@
-// vector_types.h - dim3 and the vector types: char1 ... double4 with CUDA's alignments, make_char1 ...
-// make_double4.
+// vector_types.h - dim3 and the vector types: char1 ... double4 with CUDA's alignments, make_char1 ... make_double4.
 #pragma once
 
-// Three-element vectors are aligned like one element, the others like the whole vector, but never beyond 16
-// bytes.
+// Three-element vectors are aligned like one element, the others to their size, up to 16 bytes.
 #define SIMULATOR_ALIGNED(T, n) alignas(sizeof(T) * n < 16 ? sizeof(T) * n : 16)
 #ifndef SIMULATOR_CHECKED
 #define SIMULATOR_MEMBERS2(T, name) T x, y;
 #define SIMULATOR_MEMBERS4(T, name) T x, y, z, w;
 #else
-// In the checked build copying one is one access of its whole size, as on a GPU. Compilers would take the struct apart
-// and copy member by member; a vector they leave in one piece.
+// In the checked build a copy is one access of the full size, as on a GPU. Compilers would split a struct copy into
+// members; a vector copy stays in one piece.
 #define SIMULATOR_ONE_COPY(T, n, name, ...)                                          \
     typedef T Whole __attribute__((vector_size(sizeof(T) * n),                       \
                                    aligned(sizeof(T) * n < 16 ? sizeof(T) * n : 16))); \

@@ -1,11 +1,11 @@
 // warp.h - shuffles, votes, matches and reductions among the 32 lanes of a warp.
 //
-// All are built on collective(): every lane brings a struct with its operands and a place for its result, and
-// the last lane to arrive computes all results. What is read from a lane that takes no part is undefined: zeros from one
-// that has returned, as on a GPU, else NaN bytes.
+// All are built on collective(): every lane passes a struct with its operands and room for its result, and the last
+// lane to arrive computes all results. A value read from a lane outside the mask is undefined: zeros if that lane has
+// returned, as on a GPU, otherwise NaN bytes.
 //
-// Shuffles, matches and reductions take the types that CUDA's take, and convert as CUDA does: what computes for a whole
-// warp is not counted as a thread's work (runtime/work.cpp), so nothing of a student's type may run there.
+// Shuffles, matches and reductions take CUDA's argument types and conversions only: code that computes for a whole warp
+// is not counted as a thread's work (runtime/work.cpp), so no member of a student's type may run there.
 #pragma once
 #include "thread.h"
 
@@ -29,7 +29,7 @@ T exchange(unsigned mask, T value, int source, const char* operation, Position a
         for (unsigned lane = 0; lane < 32; ++lane) {
             if (!(mask >> lane & 1)) continue;
             auto* reader = static_cast<Exchange<T>*>(lanes[lane]);
-            T* result = __builtin_addressof(reader->result);  // T may have an operator& of its own
+            T* result = __builtin_addressof(reader->result);  // T may overload operator&
             if (mask >> reader->source & 1)
                 simulator::copy_bytes<T>(result, __builtin_addressof(static_cast<Exchange<T>*>(lanes[reader->source])->value));
             else
@@ -45,7 +45,7 @@ inline int group_start(int width) { return static_cast<int>(current_thread()->la
 
 }  // namespace simulator
 
-// In a namespace of which no argument can be a member, so that a call without its name never means these.
+// No argument type is a member of this namespace, so argument-dependent lookup never finds these functions.
 namespace simulator::whole_warp {
 
 template <typename T, typename R>
@@ -54,7 +54,7 @@ struct Contribution {
     R result;
 };
 
-// Every lane gets reduce(values of all lanes, mask, own lane).
+// Every lane gets Reduce()(values of all lanes, mask, own lane).
 template <typename R, typename T, typename Reduce>
 R gather(unsigned mask, T value, Reduce, const char* operation, Position at) {
     Contribution<T, R> mine{value, R()};
@@ -100,7 +100,7 @@ unsigned match(unsigned mask, T value, const char* operation, Position at) {
         [[maybe_unused]] const int lane = static_cast<int>(simulator::current_thread()->lane), end = start + width;   \
         return simulator::exchange(mask, value, source, #name, at);                                                   \
     }
-// Also for 16-bit types, see float16.h.
+// float16.h uses this for 16-bit types, too.
 #define SIMULATOR_SHUFFLES(TEMPLATE, ...)                                                                                 \
     SIMULATOR_SHUFFLE(TEMPLATE, __shfl_sync, int, start | (given & (width - 1)), __VA_ARGS__)                             \
     SIMULATOR_SHUFFLE(TEMPLATE, __shfl_xor_sync, int, (lane ^ (given & 31)) < end ? lane ^ (given & 31) : lane, __VA_ARGS__) \
