@@ -1,22 +1,24 @@
-// binding.h - what every binding.cpp needs to turn raw-pointer launchers into PyTorch operators.
+// binding.h - turns launchers that take raw pointers into PyTorch operators; included by every binding.cpp.
 //
 //   TASK_OPERATORS(m)       { m.def("softmax(Tensor x) -> Tensor"); }     the schemas
 //   TASK_KERNELS(m)         { m.impl("softmax", TORCH_BOX(&softmax)); }   their implementations for this backend
-//   check(ok, parts...)     throws std::invalid_argument made of the parts unless ok
+//   check(ok, parts...)     throws std::invalid_argument with the parts as its message unless ok
 //   check_tensor(x, "x", {"batch", "heads", "seq_len", "head_dim"})       device, float32, rank, contiguous, not empty
-//   check_rows(x, "x", {...})                                             the same; only the last dimension contiguous
-//   check_float_type(x, "x"), float_type(x, "x")                          float32, float16 or bfloat16, and which
-//   stride_of(x, i)                                                       x.stride(i); 0 where it is never used
+//   check_rows(x, "x", {...})                                             the same, but only the last dimension
+//                                                                         contiguous
+//   check_float_type(x, "x"), float_type(x, "x")                          accepts float32, float16, bfloat16; returns
+//                                                                         which
+//   stride_of(x, i)                                                       x.stride(i), or 0 if the size is 1
 //   check_same_size(a, "a", i, b, "b", j)                                 a.size(i) == b.size(j)
 //   check_at_most(n, limit, "rows", x, "x", "why")                        n <= limit, where n is a size of x
 //   check_between(step, 1, 4, "step")                                     1 <= step <= 4
 //   new_output(x, "y", {rows, cols})                                      uninitialized, of x's dtype and device
 //   new_like(x, "y")                                                      the same, of x's shape
 //   data<float>(x)          the raw pointer (float, int32_t)
-//   current_stream(x)       PyTorch's current stream on x's device; DeviceScope makes that device the current one
+//   current_stream(x)       PyTorch's current stream on x's device; DeviceScope makes that device current
 //
-// Only the stable ABI of LibTorch is included: 0.8 s to compile where torch/extension.h takes 20 s. The build gives a
-// namespace of its own to every task, variant and backend (task_namespace) and defines CUDA_SIMULATOR for the simulator.
+// Includes only LibTorch's stable ABI, which compiles in 0.8 s; torch/extension.h takes 20 s. The build gives every
+// task, variant and backend its own namespace (task_namespace) and defines CUDA_SIMULATOR for the simulator.
 #pragma once
 #include "common/cuda/float_type.h"
 #include "common/cuda/torch_stable.h"
@@ -24,10 +26,10 @@
 using torch::stable::Tensor;
 
 #ifdef CUDA_SIMULATOR
-#include "simulator/checked.h"  // reports every tensor that a kernel may touch to the checker
+#include "simulator/checked.h"  // registers with the checker every tensor that a kernel may access
 #endif
 
-// The operators' namespace. For nvcc it is a macro; the simulator links it, so that one object serves every variant.
+// The operators' namespace: a macro under nvcc; linked in the simulator, so that one object file serves every variant.
 #ifdef TASK_NAMESPACE
 static constexpr const char* task_namespace = C10_STRINGIZE(TASK_NAMESPACE);
 #else
@@ -46,8 +48,8 @@ extern "C" const char task_namespace[];
 #define TASK_OPERATORS(m) TASK_REGISTER(task_operators, DEF, nullptr, m)
 #define TASK_KERNELS(m) TASK_REGISTER(task_kernels, IMPL, TASK_KEY, m)
 
-// Messages are put together from strings and numbers by hand: no iostreams, which are slow to compile and break where
-// a compiler links libstdc++ statically into every library.
+// Messages are built without iostreams, which are slow to compile and break where a compiler links libstdc++ statically
+// into every library.
 inline std::string as_text(const std::string& part) { return part; }
 inline std::string as_text(const char* part) { return part; }
 template <typename Number>
@@ -55,7 +57,7 @@ inline std::string as_text(Number part) {
     return std::to_string(part);
 }
 
-// "[2, 12, 1024, 64]". Texts are put together only where a check fails: they take longer than the checks.
+// "[2, 12, 1024, 64]". Built only when a check fails: building a message takes longer than the checks.
 inline std::string as_text(torch::headeronly::IntHeaderOnlyArrayRef sizes) {
     std::string text;
     for (int64_t size : sizes) text += (text.empty() ? "[" : ", ") + std::to_string(size);
@@ -73,7 +75,7 @@ template <typename... Parts>
 inline void check(bool ok, const Parts&... parts) {
     if (ok) return;
 #ifdef CUDA_SIMULATOR
-    simulator::check_tensors_end();  // this call is over
+    simulator::check_tensors_end();  // the operator call ends here
 #endif
     throw std::invalid_argument((std::string() + ... + as_text(parts)));
 }
@@ -87,8 +89,8 @@ inline void tell_checker(const Tensor& x, const char* name, bool initialized) {
                                   initialized);
 }
 
-// The same for an input of any strides. The elements of one that is not contiguous (expanded, transposed, a slice) are
-// reported by their number in memory; what is between them belongs to it.
+// The same for an input with any strides. Elements of a non-contiguous tensor (expanded, transposed, a slice) are
+// reported by their offset in memory; the gaps between them count as part of the tensor.
 inline void tell_checker_of_any(const Tensor& x, const char* name) {
     if (x.is_contiguous()) return tell_checker(x, name, true);
     int64_t extent = 1;
@@ -100,7 +102,7 @@ inline void tell_checker(const Tensor&, const char*, bool) {}
 inline void tell_checker_of_any(const Tensor&, const char*) {}
 #endif
 
-// Refuses anything but a non-empty tensor of `dtype` on the backend's device with one dimension per name.
+// Accepts only a non-empty tensor of `dtype` on the backend's device, with one dimension per name.
 inline void check_but_layout(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
                              torch::headeronly::ScalarType dtype) {
     check(x.dim() == static_cast<int64_t>(dims.size()), name, " has ", x.dim(), " dimensions, shape ", shape_of(x),
