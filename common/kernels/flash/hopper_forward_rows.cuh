@@ -1,9 +1,9 @@
-// hopper_forward_rows.cuh - what the options do to the rows of a warp in flash_attention_wgmma.cuh.
+// hopper_forward_rows.cuh - how the options affect a warp's rows in flash_attention_wgmma.cuh.
 //
 //   keep_weights, drop_weights    dropout
-//   clear_rest       packed rows that belong to no sequence
+//   clear_rest       zeroes packed rows that belong to no sequence
 //   write_tile       the epilogue: output and lse
-//   recompute_nan    rows that 0 * NaN has contaminated, from the keys that they see
+//   recompute_nan    recomputes rows contaminated by 0 * NaN from their visible keys
 #pragma once
 #include <cuda_runtime.h>
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ void keep_weights(Kept<false> (&kept)[TILES], const D
         kept[k] = two[0], kept[k + 1] = two[1];
     }
 }
-// The others = 0, as A operands.
+// Zeroes the others, as A operands.
 template <int TILES>
 __device__ __forceinline__ void drop_weights(unsigned (&p)[TILES][4], const Kept<false> (&kept)[TILES]) {
     UNROLL
@@ -82,7 +82,7 @@ __device__ __forceinline__ void write_tile(const BandProblem& a, const BandTile&
     write_rows<T>(out_of<T>(a, tile, first_row), o[0], factor, rows_left, a.head_dim, a.out_strides.row);
 }
 
-// Output and lse of the packed rows before the first sequence and after the last = 0: this CTA's share of them.
+// Zeroes output and lse of the packed rows before the first sequence and after the last: this CTA's share of them.
 //   thread, threads: of the CTA's consumers
 template <typename T>
 __device__ __forceinline__ void clear_rest(const BandProblem& a, int thread, int threads) {
