@@ -92,8 +92,7 @@ __device__ __forceinline__ float tanh_approx(float x) {
 }
 
 // q.k of a warp's part of a tile -> tanh(scale * q.k / softcap). Forward and backward pass both call it, so that they
-// have
-// the same weights.   inside: scale / softcap
+// have the same weights.   inside: scale / softcap
 template <int N8>
 __device__ __forceinline__ void cap_scores(float (&s)[N8][4], float inside) {
     UNROLL

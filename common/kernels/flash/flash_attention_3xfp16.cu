@@ -10,11 +10,9 @@
 // Differences from the kernel without tensor cores (flash_attention_fp32.cu):
 //
 //   1. Every number is the sum of two halves, and three mma replace one product: flash_split.cuh. K and V are split
-//      once
-//      per block, on arrival in shared memory; Q once overall; P in registers.
+//      once per block, on arrival in shared memory; Q once overall; P in registers.
 //   2. Rows of Q, K, V and P are scaled by powers of two to the range of halves. A score is divided by the scales of
-//      its
-//      query and its key; the scales of V's rows are folded into P.
+//      its query and its key; the scales of V's rows are folded into P.
 //   3. S and P stay in registers: the accumulators of S are already where P V needs them.
 //
 // Errors are relative to a row of V: a column that is more than 10^5 times smaller than another begins to lose digits

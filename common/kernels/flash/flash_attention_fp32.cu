@@ -12,14 +12,11 @@
 //   1. Register tiles. A thread computes 8 x 8 scores (8 x 4 for D > 64) and 8 x (D / 8) outputs, instead of 16 x 1 and
 //      16 x (D / 32). Per 16 numbers read from shared memory it does 64 multiplications instead of 15.
 //   2. float4 throughout; no bank conflicts. The lanes form a grid of 4 x 8, and tile rows are padded such that
-//      lanes that
-//      read at the same time read different banks or the same words.
+//      lanes that read at the same time read different banks or the same words.
 //   3. Asynchronous copies: V arrives during Q K^T and the next K during P V. Two barriers per tile, and two blocks
-//      share
-//      an SM, so that one computes while the other waits at a barrier.
+//      share an SM, so that one computes while the other waits at a barrier.
 //   4. Tiles that hide no key from a warp's rows are not masked; a warp whose rows see no key of a tile skips it.
-//      2^x is
-//      one instruction.
+//      2^x is one instruction.
 //   5. NaN or infinity at a hidden key does not reach a row: seen_row.cuh.
 //
 // Measurements and bottlenecks: README.md; what didn't work: notes/.

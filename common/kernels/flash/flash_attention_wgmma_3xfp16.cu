@@ -14,13 +14,11 @@
 // file; read it first. Differences:
 //
 //   1. TMA loads halves. A kernel that runs before this one splits each row once, for all CTAs; it reads and writes
-//      every
-//      number once, which is cheap compared with S_q * S_k products. So only TMA writes the shared memory that the
-//      tensor
-//      cores read, never the warps.
+//      every number once, which is cheap compared with S_q * S_k products. So only TMA writes the shared memory that
+//      the tensor cores read, never the warps.
 //   2. Rows have scales, powers of two. A row of Q has one number per work tile; the scales of a tile of K or V are
-//      loaded
-//      along with it. S is multiplied by K's before its maximum is taken, the weights by V's before they are split.
+//      loaded along with it. S is multiplied by K's before its maximum is taken, the weights by V's before they are
+//      split.
 //   3. O is not accumulated by the tensor cores, which truncate where float arithmetic would round: the errors of
 //      thousands of keys would add up. P V of a tile is a separate GEMM, added to O by ordinary additions, with the
 //      scale of its row of weights. The addition overlaps with the next scores.

@@ -9,8 +9,7 @@
 // lanes:
 //
 //   the sum [batch, heads, padded rows / 16, D / 8] tiles of 16 x 8, 128 floats each; D = head_dim rounded up to 64,
-//   128
-//   or 256, for hopper_backward_wide.cuh also to 192; padded rows: PaddedRows of flash_sequences.cuh
+//   128 or 256, for hopper_backward_wide.cuh also to 192; padded rows: PaddedRows of flash_sequences.cuh
 //
 //   sm_90 and higher     lane 0: d[0] d[1] d[2] d[3] | lane 1: d[0] ... | ...      one atomic addition of 16 bytes
 //   others               d[0] of lanes 0 ... 31 | d[1] of lanes 0 ... 31 | ...     four of 4 bytes
@@ -62,8 +61,7 @@ struct QuerySum {
     }
 
     // d[j] = the numbers of lane 4 r + j, j < 4: columns 2 j, 2 j + 1 of rows r and r + 8. The 16 floats are in groups
-    // of
-    // four.   tile: the start of the tile
+    // of four.   tile: the start of the tile
     static __device__ __forceinline__ void read(float (&d)[4][4], const float* tile, int r) {
         UNROLL
         for (int i = 0; i < 4; ++i) {

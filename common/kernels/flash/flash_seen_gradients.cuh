@@ -1,7 +1,6 @@
 // flash_seen_gradients.cuh - recomputes gradients from visible pairs only.
 //
-//   SeenGradients                   a row of dQ, or a key's rows of dK and dV, pair by pair; all lanes of a warp
-//                                   together
+//   SeenGradients                   a row of dQ, or a key's rows of dK and dV, pair by pair, by all lanes of a warp
 //   flash_seen_gradients_kernel     finds NaN and recomputes the rows that have it
 //   launch_seen_gradients           the final launch of a backward pass that hides something
 //

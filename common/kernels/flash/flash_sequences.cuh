@@ -1,7 +1,6 @@
 // flash_sequences.cuh - which rows of which sequence a block has, packed or not, and which keys they see.
 //
-//   Sequence         its number of rows and keys and where they start; which keys a row sees, apart from the mask
-//                    tensor
+//   Sequence         its rows and keys and where they start; which keys a row sees, apart from the mask tensor
 //   Place            a tile of rows (or of keys) of a sequence
 //   place_of_block   the Place of this block
 //   row_at           a row's index in a tensor; number_at: its index in lse

@@ -18,13 +18,10 @@
 //
 //   The format. tf32 and fp16 both have 11 bits. tf32 has the exponent range of float32 ("3xTF32"), fp16 only 2^-24 to
 //     2^15; but its mma is twice as fast, and the two parts take no more space than x. So here every row is multiplied
-//     by
-//     a power of two that brings its largest element to [2^14, 2^15), and the results are divided by it. Elements down
-//     to
-//     2^-17 of their row's largest then keep all bits, smaller ones get an error of at most 2^-39 of it: errors are
-//     relative to the row, not to the single element. No finite number over- or underflows; rows whose largest element
-//     is
-//     below 2^-97 (6e-30) count as being of that size.
+//     by a power of two that brings its largest element to [2^14, 2^15), and the results are divided by it. Elements
+//     down to 2^-17 of their row's largest then keep all bits, smaller ones get an error of at most 2^-39 of it: errors
+//     are relative to the row, not to the single element. No finite number over- or underflows; rows whose largest
+//     element is below 2^-97 (6e-30) count as being of that size.
 //   The sums. A tensor core truncates the bits that float arithmetic would round, always toward zero, so the errors add
 //     up. Therefore no sum stays there for long: 32 products, the small ones first, then an ordinary addition.
 //

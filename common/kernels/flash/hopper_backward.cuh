@@ -19,9 +19,8 @@
 //   dP^T = V dO^T           dS^T = P^T * (dP^T - delta)             dK += dS^T Q               dQ += dS K
 //
 //   1. Everything is transposed, so that P^T and dS^T end up in registers exactly as the A operands of the GEMMs
-//      with dO
-//      and Q. Only dS^T is needed a second time: dQ = dS K sums over the keys of both groups, so both write their part
-//      to shared memory, and each computes half of dQ: 64 x 64 numbers, a piece.
+//      with dO and Q. Only dS^T is needed a second time: dQ = dS K sums over the keys of both groups, so both write
+//      their part to shared memory, and each computes half of dQ: 64 x 64 numbers, a piece.
 //   2. A step is 64 rows. With D = 128 a tile is one step; with D = 64 it is two, and dQ is computed after the second,
 //      the rows of one step by each group, so that a piece is 64 x 64 there, too.
 //   3. The next step's S^T is started before this one's dS^T is computed, and its exponentials are computed while dK is

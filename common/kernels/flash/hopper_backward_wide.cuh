@@ -16,16 +16,15 @@
 //   both     dQ = dS K over 128 keys, D / 4 columns a group (D = 192: 64 and 32)
 //
 //   1. P^T and dS^T are in registers as the A operands of the GEMMs with dO and Q. A warp of `values` also writes
-//      its 16
-//      rows of P^T to shared memory; the warp of `keys` with the same keys reads them into the same lanes, and writes
-//      dS^T over them.
+//      its 16 rows of P^T to shared memory; the warp of `keys` with the same keys reads them into the same lanes, and
+//      writes dS^T over them.
 //   2. The next tile's S^T starts before dQ is complete, and its exponentials are computed while dQ finishes.
 //   3. Accumulating dQ in the L2 cache is the bottleneck; without the cluster every 64 keys would add all of dQ. Shared
 //      memory is full, so each group writes its piece of dQ over an operand that it no longer needs: `values` over dO
 //      after dV, `keys` over Q after dK. The stage is released to the producer when TMA has added the piece.
 //
-//   time ->   values   dV1 | dQ1 S2 dQ1' | exp 2 | dV2 | dQ2 S3 dQ2' | ...        one tile after another; ' is the
-//             other keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  CTA's keys
+//   time ->   values   dV1 | dQ1 S2 dQ1' | exp 2 | dV2 | dQ2 S3 dQ2' | ...        one tile after another; ' is the other
+//             keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  CTA's keys
 //
 // Measurements: README.md. What was tried: notes/tried.md.
 #pragma once

@@ -4,7 +4,7 @@
 //   2. Policies     Scores, Instance            what is applied to a score or a weight; which rows see a key
 //                   Operands                    where wgmma reads in shared memory
 //   3. Work         BackwardProblem, Walk, Beside    the kernel's arguments; the tiles of a work tile; data loaded
-//      along
+//                                                    along with them
 //                   DenseKeys                   a policy: all rows, or those at and below a diagonal
 //
 // Needs sm_90a.

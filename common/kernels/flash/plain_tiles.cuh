@@ -45,8 +45,7 @@ struct Tile {
 
 // The first `rows` rows of `source` as a tile of ROWS; zeros past the last row, and from head_dim on.
 //   pieces: rows start at multiples of 16 bytes and consist of whole 16-byte pieces; the copy is then asynchronous,
-//   until
-//   cp_async_wait_all().
+//   until cp_async_wait_all().
 template <typename T, int ROWS, int COLS, int THREADS>
 __device__ __forceinline__ void load_tile(T* tile, const T* source, int64_t row_stride, int rows, int head_dim,
                                           bool pieces) {
