@@ -1,8 +1,7 @@
 // product.h - shared by the three programs: C = A B^T on host and device, the check, the timing.
 //
 //   Product p(K);                      A [64][K] and B [64][K] of __half, C [64][64] of float
-//   return p.finish(launch);           runs it, compares C with double precision, on a GPU prints the time; 0 if
-//                                      correct
+//   return p.finish(launch);           runs it, checks C in double precision, on a GPU prints the time; 0 if correct
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>

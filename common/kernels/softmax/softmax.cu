@@ -144,8 +144,7 @@ __global__ void __launch_bounds__(32 * WARPS * ROWS_PER_BLOCK<WARPS>)
 //
 //     read     chunk 0, chunk 1, ... chunk n - 1
 //     write    chunk n - 1, ... chunk 1, chunk 0      the last one read is still in registers and is not read again,
-//              and
-//                                                     the one before it is the most likely to be in the L2 cache
+//                                                     and the one before it is the most likely to be in the L2 cache
 //
 // grid (rows), block (32 * WARPS)
 template <int WARPS, int ITEMS, int WIDTH>
