@@ -299,7 +299,7 @@ def block_sparse_attention(
     Args:
         query: [batch, heads, S_q, head_dim], float32, float16 or bfloat16, rows contiguous; head_dim is 1 .. 128.
         key, value: [batch, kv_heads, S_k, head_dim], of query's dtype, rows contiguous; heads is a multiple of
-        kv_heads.
+            kv_heads.
         block_mask: bool [heads, q_blocks, k_blocks], or counts and columns of compress_block_mask. A block has
             S_q / q_blocks = S_k / k_blocks rows and keys: 32, 64, 96 or 128.
         is_causal: additionally, query i sees only keys j <= i.
