@@ -29,10 +29,10 @@
 #include "common/kernels/gpt2/gpt2.h"
 
 constexpr int TILE_ROWS = 8, CHUNK_BYTES = 512, CHUNK_ROW_BYTES = CHUNK_BYTES / TILE_ROWS;
-constexpr int SLICES = 8;  // of PROJ's and FC2's outputs; a multiple of the CTAs of a cluster
+constexpr int SLICES = 8;  // of PROJ's and FC2's outputs; a multiple of the CTAs in a cluster
 constexpr int MAX_CLUSTERS = 32;
 constexpr int CTA_WARPS = 8, CTA_THREADS = 32 * CTA_WARPS;  // two consumer warpgroups
-constexpr int KERNEL_THREADS = CTA_THREADS + 128;           // and one of which a thread is the producer
+constexpr int KERNEL_THREADS = CTA_THREADS + 128;           // and one in which a single thread is the producer
 constexpr int TILE_BATCH = 8;    // tiles whose partial sums are reduced together
 constexpr int WARP_CHUNKS = 4;   // of a column-parallel stage, per warp
 constexpr int WARP_TILES = 4;    // of a slice, per warp
@@ -82,13 +82,13 @@ struct StepPlan {
     int ctas, cluster, clusters;  // CTAs in all, CTAs of a cluster, clusters
     Matrix matrices[MATRICES];
     size_t layer_bytes, weight_bytes;
-    int layer_vectors, vectors, scale;  // scale: the softmax scale's place among a layer's vectors
-    int sums, lines, workspace;  // 64-bit words: [SUM_SETS][rows][width] sums, [rows][ctas][2] LL lines; of all
+    int layer_vectors, vectors, scale;  // scale: the index of the softmax scale among a layer's vectors
+    int sums, lines, workspace;  // 64-bit words: [SUM_SETS][rows][width] sums, [rows][ctas][2] LL lines; in total
     fixed_point::Scale sum_scale;
     float inverse_width;
     int head_dim, head_chunks, head_tiles, head_lanes;  // head_lanes: 16-byte vectors of a key or value, a power of 2
     int max_heads, max_inner, max_columns;  // a CTA's heads, chunks of FC2's columns, columns of the residual stream
-    int stages, stage_tokens;               // stage_tokens: keys and values that fit a stage
+    int stages, stage_tokens;               // stage_tokens: keys and values that fit in a stage
     unsigned stage_bytes;
     int smem_bytes;
 };
@@ -98,7 +98,7 @@ struct Range {
     __host__ __device__ int count() const { return end - begin; }
 };
 
-// Part `part` of `parts` that differ by one at most.
+// Part `part` of `parts`, whose sizes differ by at most one.
 __host__ __device__ inline Range part_of(Range all, int parts, int part) {
     return {all.begin + all.count() * part / parts, all.begin + all.count() * (part + 1) / parts};
 }
@@ -118,7 +118,7 @@ __host__ __device__ inline Share share_of(const StepModel& model, const StepPlan
     s.cluster = cta / plan.cluster, s.rank = cta % plan.cluster;
     const auto of_cluster = [&](int count) { return part_of({0, count}, plan.clusters, s.cluster); };
     const auto of_cta = [&](int begin, int end) { return part_of({begin, end}, plan.cluster, s.rank); };
-    const int inner_tiles = model.chunk_columns() / TILE_ROWS;  // of FC1, for a chunk of FC2
+    const int inner_tiles = model.chunk_columns() / TILE_ROWS;  // of FC1, per chunk of FC2
     const Range logits = of_cluster(plan.matrices[LM_HEAD].tiles);
     s.heads = of_cluster(model.heads), s.inner = of_cluster(plan.matrices[FC2].chunks);
     s.fc1_begin = s.inner.begin * inner_tiles;
@@ -187,7 +187,7 @@ __host__ __device__ inline Smem smem_layout(unsigned char* memory, const StepMod
     return m;
 }
 
-// What the kernel takes for granted.
+// What the kernel assumes.
 inline bool sizes_fit(const StepModel& model, int cluster) {
     const int lanes = model.head_dim() * model.element_bytes() / 16, columns = model.chunk_columns();
     return model.rows >= 1 && model.rows <= MAX_STEP_ROWS && model.width % model.heads == 0 &&
@@ -197,7 +197,7 @@ inline bool sizes_fit(const StepModel& model, int cluster) {
            !(model.sampled && model.vocab > cluster * CTA_THREADS * SAMPLED_PER_THREAD);
 }
 
-// All but stages and smem_bytes.
+// Everything except stages and smem_bytes.
 inline void plan_layout(StepPlan& plan, const StepModel& model, int cluster, int clusters) {
     constexpr int MOST_CHUNKS = WARP_CHUNKS * CTA_WARPS;  // stages of 16 KB: many, and large enough for TMA
     const int width = model.width, hidden = model.hidden, columns = model.chunk_columns();
@@ -256,8 +256,8 @@ struct Steps {
     int context;
     float eps;
     void* cache;  // T [layers][keys, values][batch][heads][max_seq_len][head_dim]
-    int batch;    // of the cache, of which the first `rows` are used
-    unsigned long long* workspace;  // [plan.workspace], zeros before the first run
+    int batch;    // of the cache; the first `rows` are used
+    unsigned long long* workspace;  // [plan.workspace], zeroed before the first run
     float* logits;                  // [rows, vocab]; nullptr unless wanted or sampled
     int *positions, *lengths, *steps, *finished;  // [rows]; see NextToken in gpt2.h
     const int* stop;                              // [1], a token; -1: none
@@ -265,22 +265,22 @@ struct Steps {
     int history_steps;
     const double *uniforms, *temperature, *top_p;  // sampled: [history_steps, rows], [1], [1]; see sampling.py
     const int64_t* top_k;                          // [1]
-    int* arrived;        // [history_steps, rows], mapped host memory: the tokens as they come
-    const int* cancel;   // [1] of such memory: not 0 ends the run after the current step
-    bool first;          // the first launch of a text: the launches before it don't count
+    int* arrived;        // [history_steps, rows], mapped host memory: the tokens as they arrive
+    const int* cancel;   // [1], also mapped: nonzero ends the run after the current step
+    bool first;          // the first launch of a text: earlier launches don't count
     int count;           // steps
     unsigned first_flag;  // of the LL lines: the launch uses first_flag ... first_flag + count - 1, each of them once
     cudaStream_t stream;
 };
 
-constexpr int NO_TOKEN = -2;  // in `arrived` and `history`: the logits aren't numbers
+constexpr int NO_TOKEN = -2;  // in `arrived` and `history`: the logits are not numbers
 
-// max_ctas: 0 for as many as suit the GPU. `fits` is false where the kernel doesn't take the model, and the rest is
+// max_ctas: 0 for as many as suit the GPU. `fits` is false if the kernel does not support the model; the rest is then
 // unset.
 StepPlan plan_steps(const StepModel& model, int max_ctas);
 
-// `count` steps; fewer if all sequences have reached their stop token, or `cancel` is set, or a step makes NO_TOKEN,
-// after which the text's next launches do nothing. The input of the first step is token steps[] - 1 of the history.
-// Afterward positions, lengths and steps have advanced by the number of steps; a finished sequence goes on with the
-// others.
+// Runs `count` steps, or fewer if all sequences have reached their stop token, `cancel` is set, or a step produces
+// NO_TOKEN, after which the text's later launches do nothing. The input of the first step is token steps[] - 1 of the
+// history. Afterward positions, lengths and steps have advanced by the number of steps; a finished sequence keeps
+// advancing with the others.
 void run_steps(const Steps& steps);
