@@ -86,9 +86,9 @@ __device__ __forceinline__ bool has_nan(const float (&x)[M][N]) {
     return sum != sum;
 }
 
-// Calls f(row), with all lanes together, for the marked rows among a warp's ROWS rows. mine: bit i marks row 8 i + lane
-// / 4 for this lane's columns, in the fragment layout of mma.cuh. All lanes have written their parts of the rows before
-// f is called.
+// Calls f(row), with all lanes together, for the marked rows among a warp's ROWS rows. mine: bit i marks row
+// 8 i + lane / 4 for this lane's columns, in the fragment layout of mma.cuh. All lanes have written their parts of the
+// rows before f is called.
 template <int ROWS, typename F>
 __device__ __forceinline__ void for_each_marked_row(unsigned mine, F f) {
     if (!__any_sync(FULL_WARP, mine != 0)) return;

@@ -45,8 +45,8 @@ struct QuerySum {
 #endif
     static constexpr int TILE = 16 * 8, PIECE = 64 * 64;
 
-    // The offset of lane `lane`'s numbers of the tile at padded row 16 * row_block, over all heads, and column 8 *
-    // col_block.
+    // The offset of lane `lane`'s numbers of the tile at padded row 16 * row_block, over all heads, and column
+    // 8 * col_block.
     static __device__ __forceinline__ int64_t at(int64_t row_block, int col_block, int lane) {
         return (row_block * (D / 8) + col_block) * TILE + lane * (VECTORS ? 4 : 1);
     }

@@ -30,8 +30,8 @@ namespace gemm_steps {
 // An operand whose rows run along k: A [M, K], and B of A B^T [N, K]. `lines` is M or N.
 //
 // A thread reads four consecutive k of a line and writes them to four rows of the tile: this transposes the tile. The
-// 32 lanes of a warp hold 16 lines at two values of k, so they write to row k, columns line .. line + 15, and to row k
-// + 4, the same columns.
+// 32 lanes of a warp hold 16 lines at two values of k, so they write to row k, columns line .. line + 15, and to row
+// k + 4, the same columns.
 template <int LINES, int WIDTH, int THREADS, bool VECTOR>
 class AlongK {
     static constexpr int LINES_AT_ONCE = THREADS / (BK / 4), PARTS = LINES / LINES_AT_ONCE;

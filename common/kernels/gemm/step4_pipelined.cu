@@ -1,8 +1,8 @@
 // step4_pipelined.cu - GEMM, step 4: the next tile is loaded while the current one is multiplied.
 //
 // While tile t is multiplied, tile t + 1 is in flight from global memory to registers, and while one fragment is
-// multiplied, the next one is loaded from shared memory; at the last k of a tile that is the first fragment of tile t +
-// 1.
+// multiplied, the next one is loaded from shared memory; at the last k of a tile that is the first fragment of tile
+// t + 1.
 //
 //     fetch t + 1 | k = 0:           | ... | k = 6:           | store t + 1 | barrier | k = 7:
 //                 | load 1, multiply 0     | load 7, multiply 6                         load 0 of t + 1, multiply 7

@@ -11,8 +11,8 @@
 // st.async writes to another CTA's shared memory and reports its bytes to an mbarrier there: one trip, no cluster-wide
 // barrier, and no CTA waits for more than it needs. Bytes may arrive before they are expected: the transaction count is
 // then negative, and the phase stays incomplete until gather_expect() arrives. No CTA may send n + 2 before all have
-// read n; a CTA that sends n + 2 has received n + 1 from every CTA, so it is enough that each reads n before it sends n
-// + 1.
+// read n; a CTA that sends n + 2 has received n + 1 from every CTA, so it is enough that each reads n before sending
+// n + 1.
 //
 // LL protocol (as in NCCL): data and flag share one 16-byte store, {data, flag, data, flag}; a reader that finds the
 // flag has the data. No fence, no counter. Flags count up and are used once.

@@ -9,15 +9,18 @@
 // select over 64-bit keys: the logit's distance from the largest in units of 2^-40 log2, then the token id. Each CTA of
 // a cluster has an eighth of the logits in registers:
 //
-//     histogram, in shared memory, of the keys that match the digits found so far, by the next 8 bits: counts and
-//     weights the cluster's histograms added up (distributed shared memory), thread t bin t a scan over the bins to the
-//     one that reaches the target: the next digit
+//     build a histogram in shared memory of the keys that match the digits found so far, by the next 8 bits: counts
+//         and weights
+//     add up the cluster's histograms (distributed shared memory), thread t bin t
+//     scan the bins for the one that reaches the target: the next digit
 //
 // until at most 256 tokens are left, one per thread, which are sorted by comparing each with all others. All clusters
-// do the same and reach the same token, so nothing goes through global memory. The first histogram serves all three
-// searches. The k-th largest of the CTAs' maxima, which every CTA has, is a lower bound of the k-th largest logit: with
-// top-k, few tokens remain. Weights are integers, exp((logit - largest) / temperature) in units of 2^-38: their sums
-// are the same in any order. Tokens whose weight would be 0 are never drawn; together they weigh less than 2^-20.
+// do the same and reach the same token, so nothing goes through global memory.
+//
+// The first histogram serves all three searches. The k-th largest of the CTAs' maxima, which every CTA has, is a lower
+// bound of the k-th largest logit: with top-k, few tokens remain. Weights are integers,
+// exp((logit - largest) / temperature) in units of 2^-38: their sums are the same in any order. Tokens whose weight
+// would be 0 are never drawn; together they weigh less than 2^-20.
 #pragma once
 #include "common/cuda/exp2.cuh"
 #include "common/cuda/unroll.cuh"
