@@ -45,8 +45,8 @@ using namespace mma;
 // delivers 128 bytes per cycle. So M = 1 would be bound by shared memory, and M = 2 leaves headroom.
 //
 // The cost: a thread holds M D / 2 floats of O, 16 M of S, half as many registers of P, and M D / 4 registers of Q. For
-// D > 64 this is too much: there Q is reloaded for every tile. For D = 256, 16 rows of O alone take 128 registers, hence
-// M = 1.
+// D > 64 this is too much: there Q is reloaded for every tile. For D = 256, 16 rows of O alone take 128 registers,
+// hence M = 1.
 //
 // Shared memory: Q [B_r][D], then SLOTS stages each for tiles of K and of V, [B_c][D] each; half of them are being read
 // while the other half is filled. With 4 warps: 48 KB for D = 64 and 96, 64 KB for D = 128, the limit per block on
@@ -157,7 +157,7 @@ struct Rows {
     unsigned batch, head;
     int start, count;              // the block's rows of its head
     int warp_start, warp_count;    // those of this warp
-    const T *query, *key, *value;  // of this head; query starts at the block's first row
+    const T *query, *key, *value;  // this head's; query starts at the block's first row
     T* out;                        // starts at this warp's first row
     float* lse;                    // the same, or nullptr
     int64_t out_row;               // row stride of out, in elements

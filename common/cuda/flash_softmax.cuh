@@ -41,7 +41,7 @@ constexpr float SLACK = 8;
 template <int M>
 struct RowState {
     float shift[2 * M];
-    float sum[2 * M];  // of the weights in this lane's columns
+    float sum[2 * M];  // row sum over this lane's columns
 
     __device__ __forceinline__ RowState() {
         UNROLL

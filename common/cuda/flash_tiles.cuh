@@ -42,8 +42,8 @@ class TileLoader {
     const int row_ = static_cast<int>(threadIdx.x) / LANES, chunk_ = static_cast<int>(threadIdx.x) % LANES;
     const int to_ = row_ * D + swizzle<D * sizeof(T)>(row_, chunk_) * 8;  // this thread's first chunk in a tile
     const int columns_;                                                   // columns left from that chunk on
-    const T* source_;                                                     // that chunk in the matrix
-    const int64_t row_step_;                                              // from one row of this thread to its next
+    const T* source_;                                                     // address of that chunk in the matrix
+    const int64_t row_step_;                                              // distance between two consecutive rows of this thread
 
    public:
     // matrix [...][head_dim], row_stride in elements

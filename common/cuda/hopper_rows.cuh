@@ -148,7 +148,7 @@ struct Sources {
     const void *query, *key, *value;
     RowStrides query_strides, key_strides, value_strides;
     float scale;
-    bool hides_keys;  // from any row
+    bool hides_keys;  // whether any key is hidden from any row
 
     void set(const AttentionArguments& a, bool hides) {
         query = a.query, key = a.key, value = a.value;

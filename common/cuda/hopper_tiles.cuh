@@ -42,7 +42,7 @@ namespace hopper {
 
 using namespace mma;
 
-constexpr int GROUP_ROWS = 64, GROUP_THREADS = 128;  // of a warpgroup
+constexpr int GROUP_ROWS = 64, GROUP_THREADS = 128;  // rows and threads of a warpgroup
 
 // -------------------------------------------------------------------------------------------------- 1. Tiles
 //

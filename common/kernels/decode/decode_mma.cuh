@@ -32,7 +32,7 @@ struct MmaWarp {
 
     unsigned q[D / 16][4];       // A operands: 16 columns of the queries each
     float o[D / 8][4];           // accumulators of P V: 8 columns of the output each
-    float m[HALVES], l[HALVES];  // of rows g and g + 8 (g = lane / 4); l of this lane's tokens only
+    float m[HALVES], l[HALVES];  // for rows g and g + 8 (g = lane / 4); l only over this lane's tokens
 
     // query [heads][head_dim], row stride `stride` in elements, global; 0 past its rows and columns
     __device__ __forceinline__ void load_queries(const T* query, int64_t stride, int heads, int head_dim) {

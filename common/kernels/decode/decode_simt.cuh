@@ -25,7 +25,7 @@ struct SimtWarp {
 
     float q[HEADS][COLS_PER_LANE];
     float o[HEADS][COLS_PER_LANE];
-    float m[HEADS], l[HEADS];  // l of this lane's tokens only, each duplicated in another lane
+    float m[HEADS], l[HEADS];  // l only over this lane's tokens, each duplicated in another lane
 
     __device__ __forceinline__ void load_queries(const T* query, int64_t stride, int heads, int head_dim) {
         const int first = threadIdx.x % 32 * COLS_PER_LANE;
@@ -70,9 +70,9 @@ struct SimtWarp {
 
     __device__ __forceinline__ void add_tile(const unsigned char* tile, int tokens, int heads, float scale_log2) {
         const T* from = reinterpret_cast<const T*>(tile) + threadIdx.x % 32 * COLS_PER_LANE;
-        float x[TILE][COLS_PER_LANE];  // of K, then of V
+        float x[TILE][COLS_PER_LANE];  // a tile of K, then of V
         load(x, from);
-        float p[HEADS] = {};  // of the lane's token
+        float p[HEADS] = {};  // weights of the lane's token
         UNROLL
         for (int h = 0; h < HEADS; ++h) {
             if (h >= heads) break;

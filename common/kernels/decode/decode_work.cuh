@@ -26,7 +26,7 @@
 #include "common/kernels/decode/cache_layout.cuh"
 
 constexpr int LEAST_TILES = 8;          // per part: fewer are not worth a block
-constexpr int64_t MAX_TILES = 1 << 30;  // of the list: they are counted as int
+constexpr int64_t MAX_TILES = 1 << 30;  // in the list: they are counted as int
 
 // Tiles of `length` tokens.
 __device__ __forceinline__ int tiles_of(int length) { return ceil_div(length, TILE); }

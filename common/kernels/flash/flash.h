@@ -57,7 +57,7 @@ struct FlashArguments : AttentionArguments {
     bool hides_keys() const {
         return packed() || causal || window_left >= 0 || window_right >= 0 || mask.kind != MaskKind::NONE;
     }
-    int64_t matrices() const { return (packed() ? 1 : batch) * heads; }  // of query, out and lse
+    int64_t matrices() const { return (packed() ? 1 : batch) * heads; }  // in query, out and lse
 };
 
 //   WGMMA          flash_attention_wgmma.cu: dense; flash_attention_wgmma_options.cuh: options; 16 bits, Hopper GPUs
@@ -86,12 +86,12 @@ void plain_forward(const FlashArguments& arguments);
 
 // The gradients of sum(grad_out * out). Scores are recomputed from query, key and lse; no buffer is [S_q, S_k].
 struct FlashGradients {
-    FlashArguments forward;  // as in the forward pass; out and lse hold its results
-    const void* grad_out;    // of query's shape
+    FlashArguments forward;  // the arguments of the forward pass; out and lse hold its results
+    const void* grad_out;    // shaped like query
     RowStrides grad_out_strides;
-    void* grad_query;             // of query's shape, with out's strides
-    void *grad_key, *grad_value;  // of key's shape
-    RowStrides grad_key_strides;  // of both
+    void* grad_query;             // shaped like query, with out's strides
+    void *grad_key, *grad_value;  // shaped like key
+    RowStrides grad_key_strides;  // for both
     float* grad_sinks;            // [heads]; zeros without sinks
     bool deterministic;           // accumulates grad_query in a fixed order, so that it is bitwise reproducible
     float* workspace;             // uninitialized; backward_workspace() words

@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
     Fp32Rows<S::COLS> rows;
     NO_UNROLL
     for (int64_t k_start = 0; k_start < block.keys_end; k_start += S::B_C) {
-        const bool seen = k_start < block.seen(warp_row + 31);  // by some row of this warp
+        const bool seen = k_start < block.seen(warp_row + 31);  // whether any row of this warp sees a key
         float s[8][S::KEYS];
         cp_async_wait_all();
         __syncthreads();  // K has arrived, and all threads are done with V

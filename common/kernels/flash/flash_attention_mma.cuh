@@ -90,7 +90,7 @@ struct SequenceKeys {
     static constexpr int B_c = S::B_c;
     const FlashArguments& a;
     const Sequence& sequence;
-    const AttentionMask mask;  // of this head
+    const AttentionMask mask;  // this head's
     const int head, warp_start;
     const int64_t seed, dropout_head;
     int first, end_key, tiles, begin, end, full_begin, full_end;

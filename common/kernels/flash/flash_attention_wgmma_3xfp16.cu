@@ -80,7 +80,7 @@ struct Shape {
 };
 
 struct SplitProblem : ForwardProblem {
-    const float *query_scales, *key_scales, *value_scales;  // of 2^14 Q, 2^-14 K, V
+    const float *query_scales, *key_scales, *value_scales;  // scales of 2^14 Q, 2^-14 K and V
     int query_rows, key_rows;                               // rows per head of these
 };
 
@@ -222,10 +222,10 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
         const int all_see = keys_seen(a, group_start);  // keys before this one need no mask
         const int tiles = min(max(ceil_div(keys_seen(a, group_start + GROUP_ROWS - 1), B_c), 1), item.tiles);
         flash::RowState<1> rows;
-        float factor[2];        // of this lane's rows of S
+        float factor[2];        // for this lane's rows of S
         float ratio[2];         // what a raised shift multiplies the output by
-        float p_scale[2];       // of this lane's rows of P in s, then in p_big and p_small
-        float part_scale[2];    // of those that `part` was computed from
+        float p_scale[2];       // for this lane's rows of P in s, then in p_big and p_small
+        float part_scale[2];    // for the P that `part` was computed from
         UNROLL
         for (int half = 0; half < 2; ++half) {
             const int row = min(first_row + mma::d_row(threadIdx.x % 32, 2 * half), a.query_rows - 1);

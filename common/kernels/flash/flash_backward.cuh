@@ -48,10 +48,10 @@ struct KeyBlock {
     const Sequence sequence;
     const int group, keys;    // query heads per K/V head; how many of the B_c keys exist
     int first_row, end_row;   // in every head: start of the first tile, end of the last
-    int tiles;                // of all heads together
+    int tiles;                // total over all heads
 
     struct Tile {
-        int head;     // of the group
+        int head;     // within the group
         int q_start;  // its first row
     };
 

@@ -57,8 +57,8 @@ template <int D_, int B_r_, int B_c_, int BLOCKS_>
 struct Fp32Gradients {
     static constexpr int D = D_, B_r = B_r_, B_c = B_c_, BLOCKS = BLOCKS_;           // BLOCKS share an SM
     static constexpr int X_ROWS = B_r / THREAD_ROWS, X_COLS = B_c / THREAD_COLS;     // of S or dP, per thread
-    static constexpr int SUM_ROWS = B_c / THREAD_ROWS, SUM_COLS = D / THREAD_COLS;   // of dV or dK
-    static constexpr int DQ_ROWS = B_r / 2 / THREAD_ROWS, DQ_COLS = D / THREAD_COLS;  // of dQ
+    static constexpr int SUM_ROWS = B_c / THREAD_ROWS, SUM_COLS = D / THREAD_COLS;   // of dV or dK, per thread
+    static constexpr int DQ_ROWS = B_r / 2 / THREAD_ROWS, DQ_COLS = D / THREAD_COLS;  // of dQ, per thread
     static_assert(B_r % 16 == 0 && B_r <= THREADS && B_c % 32 == 0 && D % 64 == 0);
 
     // Shared memory, in floats. Rows are padded by 4 beyond D: when 8 rows are read in the same columns, each starts 4

@@ -10,7 +10,7 @@
 // dQ accumulated in float32 (for 16-bit types), lse and delta of every padded row (PaddedRows of flash_sequences.cuh),
 // a counter, a NaN flag, and for a fixed order of additions on Hopper GPUs a turn for each piece of the sum.
 struct BackwardSpace {
-    int tile;       // of PaddedRows
+    int tile;       // the tile of PaddedRows
     int64_t rows;   // per head
     int64_t count;  // in total
     int64_t sum, turns;

@@ -85,7 +85,7 @@ struct SequenceKeys {
                 }
                 place.block -= block;
                 rows = rows_of(a.cu_seqlens_q, sequence, a.S_q, item.row);
-                item.sum_row = (item.row & -PADDED_TILE) + sequence * PADDED_TILE;  // as PaddedRows
+                item.sum_row = (item.row & -PADDED_TILE) + sequence * PADDED_TILE;  // as in PaddedRows
                 item.dropout_heads = sequence * a.heads;
             }
             item.band.set(rows, keys, a.causal, a.lower_right, a.window_left, a.window_right);

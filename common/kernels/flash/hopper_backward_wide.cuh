@@ -23,8 +23,8 @@
 //      memory is full, so each group writes its piece of dQ over an operand that it no longer needs: `values` over dO
 //      after dV, `keys` over Q after dK. The stage is released to the producer when TMA has added the piece.
 //
-//   time ->   values   dV1 | dQ1 S2 dQ1' | exp 2 | dV2 | dQ2 S3 dQ2' | ...        one tile after another; ' is the other
-//             keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  CTA's keys
+//   time ->   values   dV1 | dQ1 S2 dQ1' | exp 2 | dV2 | dQ2 S3 dQ2' | ...        one tile after another; ' is the
+//             other keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  CTA's keys
 //
 // Measurements: README.md. What was tried: notes/tried.md.
 #pragma once
@@ -61,7 +61,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
     const int column = mma::d_col(threadIdx.x % 32, 0);
 
     Ring<S::K_SLOTS> k;
-    Ring<S::Q_SLOTS> q;              // of the next tile
+    Ring<S::Q_SLOTS> q;              // for the next tile
     Ring<S::DO_SLOTS> grad_out;
     Ring<S::DS_SLOTS> weights, ds;   // weights: of the next tile
     float dv[D / 8][4];              // [64][D]

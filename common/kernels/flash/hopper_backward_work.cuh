@@ -39,7 +39,7 @@ struct Shape {
     using Q = hopper::Tile<B_r, D>;     // or dO
     using K = hopper::Tile<B_c, D>;     // or V
     using dS = hopper::Tile<B_c, STEP>;  // dS^T of a step
-    static constexpr int PIECES = GROUPS;  // of a tile's dQ
+    static constexpr int PIECES = GROUPS;  // pieces per tile of dQ
     static constexpr int PIECE_BYTES = QuerySum<D>::PIECE * sizeof(float);
     static_assert(B_r * D == PIECES * QuerySum<D>::PIECE);
     // Shared memory, in bytes: K [K_SLOTS], V, Q [Q_SLOTS], dO [DO_SLOTS], dS [DS_SLOTS], pieces of dQ [GROUPS]

@@ -18,7 +18,7 @@
 #include "common/cuda/logarithms.h"
 #include "common/kernels/flash/attention_policies.cuh"
 
-enum class Order { FOLDED, SNAKE };  // of the work tiles under a causal mask, see TileOrder
+enum class Order { FOLDED, SNAKE };  // of work tiles under a causal mask, see TileOrder
 
 // FlashArguments as the kernel takes them (flash.h); names as there.
 struct ForwardProblem {

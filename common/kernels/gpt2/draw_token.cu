@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(CTA_THREADS) draw_token_kernel(const DrawToken
     __shared__ Gather signal;
     __shared__ Sampler::Scratch scratch;
     __shared__ Bin bins[2 * BINS];
-    __shared__ float maxima[CTA_THREADS];  // of disjoint parts of the logits
+    __shared__ float maxima[CTA_THREADS];  // maxima of disjoint parts of the logits
     __shared__ Best of_warps[CTA_WARPS];
     const int row = static_cast<int>(blockIdx.x) / SLICES, rank = static_cast<int>(blockIdx.x) % SLICES;
     const int mine = static_cast<int>(threadIdx.x);

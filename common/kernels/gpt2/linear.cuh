@@ -45,7 +45,7 @@ struct LinearShape {
     static constexpr int GROUPS = BM / GROUP_ROWS, CONSUMERS = GROUPS * GROUP_THREADS, THREADS = CONSUMERS + 32;
     using X = Tile<BM, BK>;
     using W = Tile<BN, BK>;
-    static constexpr int BLOCKS = BN / 8 / SPLIT;  // of 8 columns, finished by a CTA
+    static constexpr int BLOCKS = BN / 8 / SPLIT;  // groups of 8 columns finished by a CTA
     static_assert(BLOCKS * SPLIT * 8 == BN);
     static constexpr int PARTS_BYTES = (SPLIT - 1) * BLOCKS * CONSUMERS * 16;  // float4 [SPLIT - 1][BLOCKS][CONSUMERS]
     static constexpr int STAGE_BYTES = X::BYTES + W::BYTES;

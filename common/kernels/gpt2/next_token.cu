@@ -8,7 +8,7 @@
 
 constexpr int WARPS = 8;
 constexpr int THREADS = 32 * WARPS;
-constexpr int COLUMNS = 4;  // of an embedding that a thread reads at once
+constexpr int COLUMNS = 4;  // of an embedding, loaded at once by a thread
 
 // Elements first, first + THREADS, ... of a row.
 template <typename T>

@@ -56,7 +56,7 @@ void run_steps(const Steps&) {}
 
 struct StepState {
     int token[MAX_STEP_ROWS];     // the step's input
-    int position[MAX_STEP_ROWS];  // of the launch's first step
+    int position[MAX_STEP_ROWS];  // at the launch's first step
     bool finished[MAX_STEP_ROWS], cancelled;
     Sampler::Scratch sampling;
 };
@@ -76,8 +76,8 @@ struct Step {
     Gathers& gathers;
     Consumer& weights;
     Trace& trace;
-    float means[ROWS];  // of the last layernorm
-    unsigned layers_done = 0, reductions = 0, histograms = 0;  // of the launch; number all-gathers
+    float means[ROWS];  // from the last layernorm
+    unsigned layers_done = 0, reductions = 0, histograms = 0;  // counts within the launch; index the all-gathers
 
     __device__ __forceinline__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
     __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }

@@ -101,7 +101,7 @@ __device__ __forceinline__ attention::State merged(int count, Sums sums, Columns
 struct AttentionPart {
     Range cached;
     bool is_newest, is_before;  // whether this group of lanes has one of the two
-    uint4 key, value;           // of the older one
+    uint4 key, value;           // for the older one
     float scale;                // the scale of the scores, times log2(e)
 };
 template <class S>

@@ -29,20 +29,20 @@
 #include "common/kernels/gpt2/gpt2.h"
 
 constexpr int TILE_ROWS = 8, CHUNK_BYTES = 512, CHUNK_ROW_BYTES = CHUNK_BYTES / TILE_ROWS;
-constexpr int SLICES = 8;  // of PROJ's and FC2's outputs; a multiple of the CTAs in a cluster
+constexpr int SLICES = 8;  // PROJ's and FC2's outputs are cut into these; a multiple of the CTAs in a cluster
 constexpr int MAX_CLUSTERS = 32;
 constexpr int CTA_WARPS = 8, CTA_THREADS = 32 * CTA_WARPS;  // two consumer warpgroups
 constexpr int KERNEL_THREADS = CTA_THREADS + 128;           // and one in which a single thread is the producer
 constexpr int TILE_BATCH = 8;    // tiles whose partial sums are reduced together
-constexpr int WARP_CHUNKS = 4;   // of a column-parallel stage, per warp
-constexpr int WARP_TILES = 4;    // of a slice, per warp
-constexpr int STAGE_CHUNKS = 2;  // of a row-parallel stage, at most
-constexpr int KEPT_TILES = 2;    // of 8 tiles of LM_HEAD: kept in the L2 cache for the next step
-constexpr int SUM_SETS = 3;      // of all-reduce sums: one for PROJ, two in turn for FC2
-constexpr int INPUT_BYTES = 4;   // of a GEMV's input in shared memory, per column, for any T
+constexpr int WARP_CHUNKS = 4;   // chunks of a column-parallel stage per warp
+constexpr int WARP_TILES = 4;    // tiles of a slice per warp
+constexpr int STAGE_CHUNKS = 2;  // maximum chunks in a row-parallel stage
+constexpr int KEPT_TILES = 2;    // out of 8 tiles of LM_HEAD: kept in the L2 cache for the next step
+constexpr int SUM_SETS = 3;      // sets of all-reduce sums: one for PROJ, two alternating for FC2
+constexpr int INPUT_BYTES = 4;   // per column of a GEMV's input in shared memory, for any T
 constexpr int STATE_PAD = 4;     // floats after a softmax state's head_dim: m, l, 0, 0
-constexpr int BINS = 256;        // of a sampling histogram, one per thread (step_sampling.cuh)
-constexpr int SAMPLED_PER_THREAD = 28;  // logits of the vocabulary that a thread samples from, at most
+constexpr int BINS = 256;        // bins of a sampling histogram, one per thread (step_sampling.cuh)
+constexpr int SAMPLED_PER_THREAD = 28;  // maximum number of logits that a thread samples from
 
 // --------------------------------------------------------------------------------------------------- 1. Model
 
@@ -56,8 +56,8 @@ struct StepModel {
     __host__ __device__ int head_dim() const { return width / heads; }
     __host__ __device__ int element_bytes() const { return type == FloatType::FLOAT32 ? 4 : 2; }
     __host__ __device__ int chunk_columns() const { return CHUNK_ROW_BYTES / element_bytes(); }
-    __host__ __device__ int head_tiles() const { return 3 * head_dim() / TILE_ROWS; }  // of QKV
-    __host__ __device__ int head_chunks() const {                                      // of PROJ
+    __host__ __device__ int head_tiles() const { return 3 * head_dim() / TILE_ROWS; }  // tiles of QKV per head
+    __host__ __device__ int head_chunks() const {                                      // chunks of PROJ per head
         return (head_dim() + chunk_columns() - 1) / chunk_columns();
     }
 };
@@ -118,7 +118,7 @@ __host__ __device__ inline Share share_of(const StepModel& model, const StepPlan
     s.cluster = cta / plan.cluster, s.rank = cta % plan.cluster;
     const auto of_cluster = [&](int count) { return part_of({0, count}, plan.clusters, s.cluster); };
     const auto of_cta = [&](int begin, int end) { return part_of({begin, end}, plan.cluster, s.rank); };
-    const int inner_tiles = model.chunk_columns() / TILE_ROWS;  // of FC1, per chunk of FC2
+    const int inner_tiles = model.chunk_columns() / TILE_ROWS;  // tiles of FC1 per chunk of FC2
     const Range logits = of_cluster(plan.matrices[LM_HEAD].tiles);
     s.heads = of_cluster(model.heads), s.inner = of_cluster(plan.matrices[FC2].chunks);
     s.fc1_begin = s.inner.begin * inner_tiles;
@@ -133,10 +133,10 @@ __host__ __device__ inline Share share_of(const StepModel& model, const StepPlan
 
 // ------------------------------------------------------------------------------------------- 4. Shared memory
 
-struct Moments {  // of a row, by warp
+struct Moments {  // partial sums of a row, by warp
     float sum[CTA_WARPS], squares[CTA_WARPS];
 };
-struct alignas(16) Bin {  // of a sampling histogram, or an entry of a list of tokens
+struct alignas(16) Bin {  // a bin of a sampling histogram, or an entry of a list of tokens
     unsigned count, token, low, high;  // low, high: of the weights
 };
 
@@ -256,7 +256,7 @@ struct Steps {
     int context;
     float eps;
     void* cache;  // T [layers][keys, values][batch][heads][max_seq_len][head_dim]
-    int batch;    // of the cache; the first `rows` are used
+    int batch;    // batch size of the cache; the first `rows` are used
     unsigned long long* workspace;  // [plan.workspace], zeroed before the first run
     float* logits;                  // [rows, vocab]; nullptr unless wanted or sampled
     int *positions, *lengths, *steps, *finished;  // [rows]; see NextToken in gpt2.h
@@ -269,7 +269,7 @@ struct Steps {
     const int* cancel;   // [1], also mapped: nonzero ends the run after the current step
     bool first;          // the first launch of a text: earlier launches don't count
     int count;           // steps
-    unsigned first_flag;  // of the LL lines: the launch uses first_flag ... first_flag + count - 1, each of them once
+    unsigned first_flag;  // for the LL lines: the launch uses first_flag ... first_flag + count - 1, each of them once
     cudaStream_t stream;
 };
 

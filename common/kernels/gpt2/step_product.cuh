@@ -35,13 +35,13 @@
 
 constexpr int STEP_WARPS = 8;
 constexpr int STEP_THREADS = 32 * STEP_WARPS;
-constexpr int CHUNKS = 3;         // of a row, read at once by a warp: 768 elements of 16 bits
-constexpr int BLOCKS_PER_SM = 2;  // the registers must suffice for
+constexpr int CHUNKS = 3;         // chunks of a row that a warp reads at once: 768 elements of 16 bits
+constexpr int BLOCKS_PER_SM = 2;  // resident blocks that registers must allow
 
 // --------------------------------------------------------------------------------------------------- 1. Sizes
 
 struct ProductPlan {
-    int vectors;    // of 16 bytes per row of the weights
+    int vectors;    // 16-byte vectors per row of the weights
     int slices;     // warps that share a row: 1, 2, 4 or 8
     int rounds;     // how many times a warp reads CHUNKS chunks of a row
     int tile_rows;  // rows of the weights that a block processes at once

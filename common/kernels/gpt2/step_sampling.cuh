@@ -35,22 +35,22 @@ using Number = unsigned long long;
 constexpr unsigned CANCELLED = 0x80000000u;  // in an LL line, along with the token: the run ends here
 
 struct Sampler {
-    static constexpr int TOKEN_BITS = 18, DIGIT_BITS = 8, UNIT_BITS = 40;  // of a key: token id, digit, a factor of 2
+    static constexpr int TOKEN_BITS = 18, DIGIT_BITS = 8, UNIT_BITS = 40;  // of a key: token id, digit, fraction of a log2
     static constexpr int WEIGHT_BITS = 38, LOW_BITS = WEIGHT_BITS / 2;     // shared memory adds 32 bits at once
     static constexpr Number NONE = ~Number{0};                             // the key of a token that isn't drawn
     static_assert(BINS == 1 << DIGIT_BITS && BINS == CTA_THREADS, "a bin for each thread");
 
     struct Scratch {
-        Number counts[CTA_WARPS], weights[CTA_WARPS];  // of the warps' bins
-        Number before_count, before_weight;            // of all bins before the one found
-        unsigned count;                                // of the bin found, and its digit
+        Number counts[CTA_WARPS], weights[CTA_WARPS];  // totals of the warps' bins
+        Number before_count, before_weight;            // totals of all bins before the one found
+        unsigned count;                                // entries in the bin found, and its digit
         int digit, token;                              // token: what was found
-        Number weight;                                 // of all tokens up to this one
+        Number weight;                                 // total of all tokens up to this one
         float bound;
     };
     Bin* const bins;      // [2][BINS], zeros
     Scratch& scratch;
-    Gather& signal;       // of `cluster` arrivals
+    Gather& signal;       // expects `cluster` arrivals
     const int cluster;
     unsigned& round;      // histograms so far
     Number keys[SAMPLED_PER_THREAD];
@@ -194,7 +194,7 @@ struct Sampler {
     }
 
     struct Found {
-        Number weight;  // of all tokens up to this one
+        Number weight;  // total of all tokens up to this one
         int token;
     };
     // target: 1 .. the count or weight of all. few: all are listed; if not, first: the thread's bin of the first

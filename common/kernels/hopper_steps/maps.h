@@ -11,7 +11,7 @@
 // Prints a message and returns false if TMA cannot address rows of this length.
 inline bool make_maps(CUtensorMap& a, CUtensorMap& b, const Product& p) {
     const hopper::RowShape shape = {1, 1, TILE, p.K};
-    const RowStrides strides = {TILE * p.K, TILE * p.K, p.K};  // of the batch, of a head, of a row
+    const RowStrides strides = {TILE * p.K, TILE * p.K, p.K};  // batch, head and row stride
     if (hopper::make_tensor_map<__half>(a, p.a, shape, strides, TILE) &&
         hopper::make_tensor_map<__half>(b, p.b, shape, strides, TILE))
         return true;

@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     const int last = (cols - 1) / CHUNK * CHUNK;
     float values[ITEMS];
 
-    float max = -INFINITY, sum = 0.0f;  // of this thread's entries so far; the sum is of exp(x - max)
+    float max = -INFINITY, sum = 0.0f;  // over this thread's entries so far; the sum is of exp(x - max)
     for (int chunk = 0; chunk <= last; chunk += CHUNK) {
         read_row<WARPS, WIDTH>(values, row_x, chunk, cols);
         const float old_max = max;

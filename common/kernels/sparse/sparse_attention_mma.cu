@@ -65,7 +65,7 @@ struct Band {
     static constexpr int B_c = S::B_c;
     const SparseArguments& a;
     int warp_start;
-    int first, keys, tiles;         // of the block
+    int first, keys, tiles;         // the block's
     int begin, end;                 // tiles of this warp
     int masked_until, masked_from;  // all of these are masked except the ones in between
 
