@@ -4,10 +4,8 @@
 //   TASK_KERNELS(m)         { m.impl("softmax", TORCH_BOX(&softmax)); }   their implementations for this backend
 //   check(ok, parts...)     throws std::invalid_argument with the parts as its message unless ok
 //   check_tensor(x, "x", {"batch", "heads", "seq_len", "head_dim"})       device, float32, rank, contiguous, not empty
-//   check_rows(x, "x", {...})                                             the same, but only the last dimension
-//                                                                         contiguous
-//   check_float_type(x, "x"), float_type(x, "x")                          accepts float32, float16, bfloat16; returns
-//                                                                         which
+//   check_rows(x, "x", {...})                                             the same, but only rows must be contiguous
+//   check_float_type(x, "x"), float_type(x, "x")                          float32, float16 or bfloat16; returns which
 //   stride_of(x, i)                                                       x.stride(i), or 0 if the size is 1
 //   check_same_size(a, "a", i, b, "b", j)                                 a.size(i) == b.size(j)
 //   check_at_most(n, limit, "rows", x, "x", "why")                        n <= limit, where n is a size of x
@@ -131,7 +129,7 @@ inline void check_tensor(const Tensor& x, const char* name, std::initializer_lis
     tell_checker(x, name, true);
 }
 
-// The same with any strides but one: the elements along the last dimension must be neighbors.
+// The same, but only the last dimension must be contiguous.
 inline void check_rows(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
                        torch::headeronly::ScalarType dtype) {
     check_but_layout(x, name, dims, dtype);
@@ -141,11 +139,10 @@ inline void check_rows(const Tensor& x, const char* name, std::initializer_list<
     tell_checker_of_any(x, name);
 }
 
-// How many elements are between two neighbors along dimension i. Along one of size 1 it is never used: there it is 0,
-// which every alignment divides.
+// The stride of dimension i in elements; 0 if the size is 1: that stride is unused, and 0 satisfies every alignment.
 inline int64_t stride_of(const Tensor& x, int64_t i) { return x.size(i) > 1 ? x.stride(i) : 0; }
 
-// Refuses any dtype but the three that kernels compute with.
+// Refuses any dtype except the three that kernels support.
 inline void check_float_type(const Tensor& x, const char* name) {
     using torch::headeronly::ScalarType;
     const ScalarType dtype = x.scalar_type();
@@ -153,7 +150,7 @@ inline void check_float_type(const Tensor& x, const char* name) {
           torch::headeronly::toString(dtype), "; it must be Float, Half or BFloat16");
 }
 
-// The same, and which it is.
+// The same; returns which it is.
 inline FloatType float_type(const Tensor& x, const char* name) {
     using torch::headeronly::ScalarType;
     check_float_type(x, name);
@@ -163,7 +160,7 @@ inline FloatType float_type(const Tensor& x, const char* name) {
                                        : FloatType::BFLOAT16;
 }
 
-// A new tensor of x's dtype and device for a kernel to fill; nothing may read an element before it is written.
+// An uninitialized tensor of x's dtype and device for a kernel to fill; no element may be read before it is written.
 inline Tensor new_output(const Tensor& x, const char* name, std::vector<int64_t> sizes,
                          std::optional<torch::headeronly::ScalarType> dtype = std::nullopt) {
     Tensor y = torch::stable::new_empty(x, sizes, dtype);
@@ -184,7 +181,7 @@ inline void check_same_size(const Tensor& a, const char* a_name, int64_t i, cons
           b.size(j), ")");
 }
 
-// size: the size called `what` of x, whose name is `name`; why: ends the message.
+// size: a size of x, described by `what`; name: x's name; why: the end of the message.
 inline void check_at_most(int64_t size, int64_t limit, const char* what, const Tensor& x, const char* name,
                           const char* why) {
     check(size <= limit, what, " is ", size, " (", name, " has shape ", shape_of(x), "); at most ", limit,
@@ -212,7 +209,7 @@ struct DeviceScope {
 };
 inline cudaStream_t current_stream(const Tensor&) { return nullptr; }
 #else
-// Part of the stable ABI, but torch's header shows it only to torch's own build.
+// Part of the stable ABI, but torch's header declares it only for torch's own build.
 extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** ret_stream);
 
 struct DeviceScope {

@@ -43,7 +43,7 @@ class TileLoader {
     const int to_ = row_ * D + swizzle<D * sizeof(T)>(row_, chunk_) * 8;  // this thread's first chunk in a tile
     const int columns_;                                                   // columns left from that chunk on
     const T* source_;                                                     // address of that chunk in the matrix
-    const int64_t row_step_;                                              // distance between two consecutive rows of this thread
+    const int64_t row_step_;                                              // from one of this thread's rows to the next
 
    public:
     // matrix [...][head_dim], row_stride in elements

@@ -6,8 +6,7 @@
 //                                            reads before that CTA's next asynchronous copy; does not publish this
 //                                            thread's writes, which takes .release.cluster and costs a membar
 //   cluster_send(to, from, bytes, full, rank)    bulk copy from shared memory to `to` in CTA `rank`; its mbarrier
-//                                                `full`
-//                                            counts the bytes
+//                                            `full` counts the bytes
 //   cluster_send(to, x, full, rank)          the same for one number, or 16 bytes, given by value
 //   cluster_poll(full, parity)               waits for a limited time; whether the data sent by other CTAs has arrived
 //

@@ -102,7 +102,7 @@ struct FlashBlock {
 template <int ROWS, int D, int STRIDE, int THREADS, bool VECTOR>
 __device__ __forceinline__ void load_rows(float* tile, const float* source, int64_t row_stride, int64_t rows,
                                           int head_dim) {
-    constexpr int WIDTH = VECTOR ? 4 : 1, PER_ROW = D / WIDTH, LANES = PER_ROW < 32 ? PER_ROW : 32;  // LANES share a row
+    constexpr int WIDTH = VECTOR ? 4 : 1, PER_ROW = D / WIDTH, LANES = PER_ROW < 32 ? PER_ROW : 32;  // LANES per row
     constexpr int AT_ONCE = THREADS / LANES;
     const int first = threadIdx.x / LANES, col = threadIdx.x % LANES * WIDTH;
     const int rows_left = rows < ROWS ? static_cast<int>(rows) : ROWS;

@@ -1,5 +1,4 @@
-// hopper_backward_wide.cuh - attention gradients in float16 and bfloat16, head_dim 129 ... 256, on Hopper GPUs
-// (sm_90a).
+// hopper_backward_wide.cuh - attention gradients in float16 and bfloat16, head_dim 129 ... 256, on Hopper GPUs.
 //
 //   1. Consumers    consume_values, consume_keys    one warpgroup each
 //   2. Kernel       flash_backward_wide_kernel
@@ -23,8 +22,8 @@
 //      memory is full, so each group writes its piece of dQ over an operand that it no longer needs: `values` over dO
 //      after dV, `keys` over Q after dK. The stage is released to the producer when TMA has added the piece.
 //
-//   time ->   values   dV1 | dQ1 S2 dQ1' | exp 2 | dV2 | dQ2 S3 dQ2' | ...        one tile after another; ' is the
-//             other keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  CTA's keys
+//   time ->   values   dV1 | dQ1 S2 dQ1' | exp 2 | dV2 | dQ2 S3 dQ2' | ...        one tile after another; ': for the
+//             keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  other CTA's keys
 //
 // Measurements: README.md. What was tried: notes/tried.md.
 #pragma once

@@ -35,7 +35,7 @@ using Number = unsigned long long;
 constexpr unsigned CANCELLED = 0x80000000u;  // in an LL line, along with the token: the run ends here
 
 struct Sampler {
-    static constexpr int TOKEN_BITS = 18, DIGIT_BITS = 8, UNIT_BITS = 40;  // of a key: token id, digit, fraction of a log2
+    static constexpr int TOKEN_BITS = 18, DIGIT_BITS = 8, UNIT_BITS = 40;  // of a key: token id, digit, log2 fraction
     static constexpr int WEIGHT_BITS = 38, LOW_BITS = WEIGHT_BITS / 2;     // shared memory adds 32 bits at once
     static constexpr Number NONE = ~Number{0};                             // the key of a token that isn't drawn
     static_assert(BINS == 1 << DIGIT_BITS && BINS == CTA_THREADS, "a bin for each thread");
