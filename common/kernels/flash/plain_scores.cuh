@@ -1,6 +1,6 @@
 // plain_scores.cuh - from query-key products to weights: the options, applied to a warp's accumulators.
 //
-//   apply_options    q.k -> scores: scale, softcap, window, mask tensor; -infinity for hidden keys; the softcap's slopes
+//   apply_options    q.k -> scores: scale, softcap, window, mask tensor; -infinity for hidden keys; the cap's slopes
 //   keep             which weights dropout keeps
 //   hidden_reached   whether hidden keys may have contaminated a block's sums
 //   end_of_row       the final factor of a row's output, and its lse

@@ -12,7 +12,7 @@ constexpr long long NOT_A_NUMBER = static_cast<long long>(1ull << 63);  // stays
 // weight, bias.
 template <class S, class Wait>
 __device__ __forceinline__ void normalize(S& s, const float* norm, bool wanted, Wait wait) {
-    const int width = s.a.model.width, items = width / 4, mine = static_cast<int>(threadIdx.x);  // items: 4 columns each
+    const int width = s.a.model.width, items = width / 4, mine = static_cast<int>(threadIdx.x);  // of 4 columns
     const auto of_norm = [](const float* from, int i) { return __ldg(reinterpret_cast<const float4*>(from) + i); };
     const int known = min(mine, items - 1);
     const float4 first_weight = of_norm(norm, known), first_bias = of_norm(norm + width, known);
