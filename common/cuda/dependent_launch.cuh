@@ -2,7 +2,7 @@
 //
 //   launch_dependents()                 in the first kernel: the second one may start launching now
 //   wait_for_predecessor()              in the second kernel: blocks until the first one's writes are visible
-//   launch_after(kernel, grid, block, shared_bytes, stream, arguments...)       the launch of the second one
+//   launch_after(kernel, grid, block, shared_bytes, stream, arguments...)       launches the second kernel
 //   launch_clusters_after(kernel, cluster, grid, ...)                           the same, in clusters of `cluster`
 //                                                                               blocks
 //

@@ -104,7 +104,7 @@ __device__ __forceinline__ void transpose_quad(unsigned (&w)[4]) {
 // neighboring columns; after a transpose within the quad it has all 8 of one group, so that each lane writes 16 bytes
 // and the quad 64 contiguous ones.
 //
-//   out [rows_left][head_dim], from the warp's first row on    head_dim: a multiple of 8, <= D = 8 D8
+//   out [rows_left][head_dim], starting at the warp's first row    head_dim: a multiple of 8, <= D = 8 D8
 //   row_stride: row stride of out, in elements
 template <typename T, int D8, typename Stride>
 __device__ __forceinline__ void write_rows(T* out, const float (&o)[D8][4], const float (&factor)[2], int rows_left,
@@ -127,7 +127,7 @@ __device__ __forceinline__ void write_rows(T* out, const float (&o)[D8][4], cons
     }
 }
 
-// o / sum; lse [rows_left] or nullptr, from the warp's first row on
+// Writes o / sum; lse [rows_left], starting at the warp's first row, or nullptr
 template <typename T, int D>
 __device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[1][D / 8][4],
                                            const flash::RowState<1>& rows, int rows_left, int head_dim, int row_stride) {
@@ -161,7 +161,7 @@ struct Sources {
 // the rows and reads them back: a kernel calls this after its last GEMM, when registers are free, and only if some row
 // had a NaN.
 //
-//   out [rows_left][head_dim], from the warp's first row on; row_stride: elements from a row to the next
+//   out [rows_left][head_dim], starting at the warp's first row; row_stride in elements
 template <typename T, typename F>
 __device__ __forceinline__ void for_each_nan_row(T* out, int rows_left, int head_dim, int64_t row_stride, F f) {
     __syncwarp();

@@ -164,7 +164,7 @@ def attention_varlen(
         [total_q, heads, value_head_dim] of query's dtype, contiguous; with return_lse also [heads, total_q], float32.
 
     Raises:
-        As attention.
+        As in attention.
     """
     cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
     options = Options(
@@ -274,7 +274,7 @@ def compress_block_mask(block_mask: Tensor) -> tuple[Tensor, Tensor]:
         columns: int32 [heads, q_blocks, k_blocks], their indices in ascending order, then -1.
 
     Raises:
-        ValueError: another shape, dtype, layout or kind of device.
+        ValueError: an unsupported shape, dtype, layout or device.
     """
     return loaded("sparse", block_mask.device).compress_block_mask(block_mask)
 
@@ -309,10 +309,10 @@ def block_sparse_attention(
             them that supports the call.
 
     Returns:
-        As attention; gradients flow to query, key and value.
+        As in attention; gradients flow to query, key and value.
 
     Raises:
-        As attention.
+        As in attention.
     """
     given = {"block_mask": block_mask} if isinstance(block_mask, Tensor) else {}
     check_places(query=query, key=key, value=value, **given)

@@ -44,7 +44,7 @@ class Copies:
         from torch._C._distributed_c10d import _SymmetricMemory
         from torch.distributed import _symmetric_memory as symmetric
 
-        if symmetric.get_backend(device) not in (None, "CUDA"):  # None: not chosen yet, then it is CUDA
+        if symmetric.get_backend(device) not in (None, "CUDA"):  # None: not chosen yet, defaults to CUDA
             raise RuntimeError(f"symmetric memory is {symmetric.get_backend(device)!r} here; it must be 'CUDA'")
         self._write = _SymmetricMemory.stream_write_value32
         self.size, self._rank, self._ranks = size, group.rank(), group.size()

@@ -7,7 +7,7 @@
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
 #include "common/kernels/flash/flash.h"
 
-bool wgmma_forward_dense(const FlashArguments&, bool) { return false; }  // not built for it
+bool wgmma_forward_dense(const FlashArguments&, bool) { return false; }  // not in this build
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -25,7 +25,7 @@
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
 #include "common/kernels/flash/flash.h"
 
-bool hopper_takes_fp32(const FlashArguments&) { return false; }  // not built for it
+bool hopper_takes_fp32(const FlashArguments&) { return false; }  // not in this build
 void hopper_forward_fp32(const FlashArguments&, void*) {}
 #else
 #include <cuda_fp16.h>

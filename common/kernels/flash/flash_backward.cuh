@@ -1,7 +1,7 @@
 // flash_backward.cuh - shared by the backward kernels: everything except the arithmetic.
 //
 //   1. Blocks     KeyBlock             which keys of which head a block has, and the tiles of queries that see them
-//                 launch_key_blocks    the launch of a kernel whose blocks are KeyBlocks
+//                 launch_key_blocks    launches a kernel whose blocks are KeyBlocks
 //   2. Rows       RowNumbers           lse and delta of every row
 //                 launch_row_numbers   computes them in a separate kernel, then the gradient of the sinks
 //                 in_pieces            whether rows may be read and written in 16-byte accesses

@@ -25,7 +25,7 @@
 //   time ->   values   dV1 | dQ1 S2 dQ1' | exp 2 | dV2 | dQ2 S3 dQ2' | ...        one tile after another; ': for the
 //             keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  other CTA's keys
 //
-// Measurements: README.md. What was tried: notes/tried.md.
+// Measurements: README.md; what didn't work: notes/tried.md.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -207,7 +207,7 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
         start_rows_by_rows<T, K, Q>(dp, operands.k_major(S::V_AT), rows);
         wgmma_commit();
     };
-    // dS, rounded, in registers and in shared memory
+    // Computes dS, rounded, in registers and in shared memory
     const auto grade = [&] {
         unsigned char* tile = shared + S::DS_AT + ds_ring.slot() * dS::BYTES;
         wait_for(barriers.weights, ds_ring);

@@ -55,7 +55,7 @@ __device__ __forceinline__ T* out_of(const BandProblem& a, const BandTile& tile,
            (tile.first_row + row) * a.out_strides.row;
 }
 
-// A warp's rows of a work tile.   first_row: the warp's first, in the sequence
+// Writes a warp's rows of a work tile.   first_row: the warp's first, in the sequence
 template <typename T, int D>
 __device__ __forceinline__ void write_tile(const ForwardProblem& a, const WorkTile& tile, int first_row, int rows_left,
                                            const float (&o)[1][D / 8][4], const flash::RowState<1>& rows) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void write_tile(const ForwardProblem& a, const WorkTi
     write_rows<T, D>(out_of<T>(a, tile, first_row), a.lse == nullptr ? nullptr : a.lse + at, o, rows, rows_left,
                      a.head_dim, out_row(a));
 }
-// The same with sinks, of dense or packed sequences.
+// The same with sinks, for dense or packed sequences.
 template <typename T, int D>
 __device__ __forceinline__ void write_tile(const BandProblem& a, const BandTile& tile, int first_row, int rows_left,
                                               const float (&o)[1][D / 8][4], const flash::RowState<1>& rows) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void clear_rest(const BandProblem& a, int thread, int
     }
 }
 
-// A warp's rows of a work tile.   S, Policy: of flash_attention_wgmma.cuh
+// Recomputes NaN rows of a warp in a work tile.   S, Policy: of flash_attention_wgmma.cuh
 template <typename T, class S, class Policy, class SomeProblem, class Tile>
 __device__ __forceinline__ void recompute_nan(const SomeProblem& a, const Tile& tile, int first_row, int64_t /*seed*/) {
     const int head = tile.head(a);

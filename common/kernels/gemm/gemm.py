@@ -47,6 +47,6 @@ def gemm_nt(a: Tensor, b: Tensor) -> Tensor:
         [batch, M, N], float32, contiguous.
 
     Raises:
-        As gemm_nn.
+        As in gemm_nn.
     """
     return loaded("gemm", a.device).gemm_nt(a, b)

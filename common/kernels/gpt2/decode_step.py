@@ -201,7 +201,7 @@ class FusedStep:
 
     @staticmethod
     def fits(weights: Weights, kernels: EngineKernels, batch: int) -> bool:
-        """Whether there are such kernels for these weights and this many sequences."""
+        """Whether these kernels support these weights and this many sequences."""
         if kernels.variant != "tuned":
             return False
         layer = weights.layers[0]
@@ -260,7 +260,7 @@ class FusedStep:
         )
 
     def _behind_attention(self, number: int, heads: Tensor) -> None:
-        """The end of a block. heads: [batch, width]."""
+        """Runs the end of a block. heads: [batch, width]."""
         ops, (_, proj, fc1, fc2) = self.kernels.gpt2, self.products[number]
         ops.step_residual(heads, proj.weight, proj.bias, self.residual, early=True)
         ops.step_gelu(*self._normed(fc1), self.hidden, early=True)

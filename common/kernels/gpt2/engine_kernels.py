@@ -45,6 +45,6 @@ class EngineKernels:
 
 
 def tuned_kernels(backend: str = "auto", arch: str | None = None) -> EngineKernels:
-    """Those of common/kernels, compiled if needed. Arguments: see BuildRequest; errors: common.compiling.load.build."""
+    """The operators of common/kernels, compiled if needed. Arguments: BuildRequest; errors: common.compiling.load."""
     rooms = (load(BuildRequest(room, backend=backend, arch=arch)) for room in ("flash", "decode", "gpt2"))
     return EngineKernels(*rooms, "tuned")

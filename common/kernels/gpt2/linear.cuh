@@ -56,7 +56,7 @@ struct LinearShape {
 struct LinearProblem {
     CUtensorMap x, weight;  // [M][K], [N][K]
     Linear linear;
-    int row_tiles, steps;  // tiles of rows; of 64 columns of K
+    int row_tiles, steps;  // tiles of rows; steps of 64 columns of K
 };
 
 // ------------------------------------------------------------------------------------------------ 2. Producer

@@ -20,7 +20,7 @@ __device__ __forceinline__ void load(float (&values)[COLUMNS], const T* row, int
     }
 }
 
-// The largest of best [count], to all threads of the block.
+// The token of the largest of best [count], returned to all threads of the block.
 __device__ __forceinline__ int token_of(const Best* best, int count) {
     __shared__ Best of_warp[WARPS];
     Best mine = {-INFINITY, 0};

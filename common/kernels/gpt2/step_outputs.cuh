@@ -38,7 +38,7 @@ struct Output {
             if (KIND == Kind::RESIDUAL) old = __ldcg(reinterpret_cast<const float*>(to));
         }
     }
-    // By the thread that made it.
+    // Called by the thread that made it.
     __device__ __forceinline__ void store(float value) const {
         if (KIND == Kind::RESIDUAL) value += old;
         if (KIND == Kind::GELU) value = gelu(value);

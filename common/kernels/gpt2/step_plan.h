@@ -51,7 +51,7 @@ struct StepModel {
     int layers, width, heads, hidden, vocab;
     int rows;  // sequences of the batch, 1 .. MAX_STEP_ROWS
     int max_seq_len;
-    bool sampled;  // tokens are drawn; else greedy
+    bool sampled;  // tokens are sampled; else greedy
 
     __host__ __device__ int head_dim() const { return width / heads; }
     __host__ __device__ int element_bytes() const { return type == FloatType::FLOAT32 ? 4 : 2; }

@@ -55,7 +55,7 @@ struct Sampler {
     unsigned& round;      // histograms so far
     Number keys[SAMPLED_PER_THREAD];
     Number key, weight, up_to;  // list(): the thread's token, its weight, that of the listed tokens up to this one
-    unsigned rank;              // how many these are
+    unsigned rank;              // their number
 
     // All functions here are called by all threads of the CTA. maxima: the CTAs' largest logits.
     __device__ __forceinline__ float bound_of(const float* maxima, int ctas, int64_t top_k) {

@@ -9,7 +9,7 @@
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
 #include "common/kernels/sparse/sparse.h"
 
-bool hopper_forward(const SparseArguments&, bool) { return false; }  // not built for it
+bool hopper_forward(const SparseArguments&, bool) { return false; }  // not in this build
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
