@@ -1,6 +1,6 @@
-// alignment.h - what may be accessed 16 bytes at a time.
+// alignment.h - checks whether pointers allow 16-byte accesses.
 //
-//   all_aligned({p, q, ...}, bytes = 16)     whether all these pointers are multiples of `bytes`; nullptr is
+//   all_aligned({p, q, ...}, bytes = 16)     whether all pointers are multiples of `bytes`; nullptr counts as aligned
 #pragma once
 #include <cstddef>
 #include <cstdint>

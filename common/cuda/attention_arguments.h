@@ -1,20 +1,20 @@
-// attention_arguments.h - the arguments that the launchers of all dense and sparse attention kernels share.
+// attention_arguments.h - the arguments shared by the launchers of all dense and sparse attention kernels.
 //
 //   AttentionArguments         tensors, sizes, scale; attention_arguments() of attention_binding.h fills it
 //   MAX_POSITION               the largest position of a row or a key
 //
-// Pointers are to the memory of the device.
+// Pointers are device pointers.
 #pragma once
 #include <cstdint>
 
 #include "common/cuda/row_strides.h"
 
-constexpr int64_t MAX_POSITION = 0x7fffff00;  // rounded up to a tile still an int
+constexpr int64_t MAX_POSITION = 0x7fffff00;  // fits an int even when rounded up to a tile
 
-// out = softmax(scale * query @ key^T, hidden keys left out) @ value
+// out = softmax(scale * query @ key^T, masked) @ value
 //
-// Query head h uses key head h / (heads / kv_heads): grouped-query attention when kv_heads < heads (a multiple). A
-// query that sees no key gets zeros and lse -infinity.
+// Query head h uses key head h / (heads / kv_heads): grouped-query attention if kv_heads < heads (a multiple). A query
+// that sees no key gets zeros and lse -infinity.
 struct AttentionArguments {
     const void* query;  // [batch, heads, S_q, head_dim]
     const void* key;    // [batch, kv_heads, S_k, head_dim]

@@ -1,14 +1,14 @@
-// attention_binding.h - what the bindings of all attention operators check.
+// attention_binding.h - argument checks shared by the bindings of all attention operators.
 //
 //   check_query_key(query, key)                   query [batch, heads, S_q, head_dim], key with S_k
 //   check_query_key_value(query, key, value)      the same; value has the shape of key
-//   check_grouped_query_key_value(query, key, value)     float32, float16 or bfloat16 of any strides whose rows are
-//                                                        contiguous; key and value may have fewer heads
+//   check_grouped_query_key_value(query, key, value)     float32, float16 or bfloat16; contiguous rows, otherwise any
+//                                                        strides; key and value may have fewer heads
 //   attention_arguments<Arguments>(query, key, value, causal, scale, max_head_dim)
-//                                                 the same, and an AttentionArguments filled with them
+//                                                 the same checks, then an AttentionArguments filled from the tensors
 //   row_strides(x)                                the strides of [batch, heads, rows, head_dim]
-//   attention_scale(scale, head_dim)              the factor on the scores: 1 / sqrt(head_dim) unless given
-//   attention_mask(mask, query, key)              the mask argument, checked, as kernels take it
+//   attention_scale(scale, head_dim)              the scale applied to the scores: 1 / sqrt(head_dim) unless given
+//   attention_mask(mask, query, key)              the mask argument, checked and converted for kernels
 #pragma once
 #include <cmath>
 #include <cstdlib>
@@ -37,9 +37,8 @@ inline void check_query_key_value(const Tensor& query, const Tensor& key, const 
     for (int64_t i = 0; i < 4; ++i) check_same_size(value, "value", i, key, "key", i);
 }
 
-// Refuses anything but query [batch, heads, S_q, head_dim] and key and value [batch, kv_heads, S_k, head_dim], heads a
-// multiple of kv_heads, all of one floating-point type that kernels read (float32, float16, bfloat16) and with
-// contiguous rows.
+// Accepts only query [batch, heads, S_q, head_dim] and key and value [batch, kv_heads, S_k, head_dim] with contiguous
+// rows, heads a multiple of kv_heads, and one dtype for all: float32, float16 or bfloat16.
 inline void check_grouped_query_key_value(const Tensor& query, const Tensor& key, const Tensor& value) {
     const auto dtype = query.scalar_type();
     check_float_type(query, "query");
@@ -64,8 +63,8 @@ inline float attention_scale(std::optional<double> scale, int64_t head_dim) {
 
 inline RowStrides row_strides(const Tensor& x) { return {stride_of(x, 0), stride_of(x, 1), stride_of(x, 2)}; }
 
-// Arguments: an AttentionArguments with `causal` and a stream. All of these but out and lse are filled; the rest is
-// left to the caller. Call it before new_output(), so that nothing is allocated for bad arguments.
+// Arguments: an AttentionArguments with `causal` and `stream`. Fills these and all of AttentionArguments except out and
+// lse; the caller sets the rest. Call it before new_output(), so that bad arguments allocate nothing.
 template <typename Arguments>
 Arguments attention_arguments(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                               std::optional<double> scale, int max_head_dim) {
@@ -92,8 +91,8 @@ Arguments attention_arguments(const Tensor& query, const Tensor& key, const Tens
     return arguments;
 }
 
-// Refuses a mask that is neither bool nor float32, is on another device than the query, or does not broadcast to
-// [batch, heads, S_q, S_k]. Any strides will do: a mask may be expanded or transposed.
+// Refuses a mask that is neither bool nor float32, is not on the query's device, or does not broadcast to
+// [batch, heads, S_q, S_k]. Strides are arbitrary: a mask may be expanded or transposed.
 inline AttentionMask attention_mask(const std::optional<Tensor>& mask, const Tensor& query, const Tensor& key) {
     AttentionMask result;
     if (!mask) return result;
@@ -112,7 +111,7 @@ inline AttentionMask attention_mask(const std::optional<Tensor>& mask, const Ten
     check(x.is_cpu() == query.is_cpu(), "mask is ", x.is_cpu() ? "on the CPU" : "not on the CPU",
           "; it must be on the device of query");
     check_same_device(x, "mask", query, "query");
-    for (int64_t i = 4 - x.dim(); i < 4; ++i) {  // dimensions are matched from the last one on, as PyTorch does it
+    for (int64_t i = 4 - x.dim(); i < 4; ++i) {  // dimensions are matched from the last, as in PyTorch
         const int64_t at = i - (4 - x.dim()), size = x.size(at);
         check(size == 1 || size == sizes[i], "mask has shape ", shape_of(x), ", which does not broadcast to ",
               "[batch, heads, S_q, S_k] = ", whole, ": dimension ", at, " must be 1 or ", names[i], " = ", sizes[i]);

@@ -1,18 +1,18 @@
-// attention_states.cuh - partial results of attention: what a warp or a block knows after some of the keys, and the sum
-// of several such states.
+// attention_states.cuh - partial results of attention: what a warp or block has accumulated over some of the keys, and
+// how to merge them.
 //
-//   State           of one query and four columns: m, l, o
-//   add             two states -> one
-//   sum_of_lanes    the states of neighboring lanes -> one
+//   State           m, l, o of one query and four columns of the output
+//   add             merges another state into this one
+//   sum_of_lanes    merges the states of neighboring lanes
 //   store_output    o / l -> the output
-//   StateArray      the states of several warps or blocks
+//   StateArray      an array of states of several warps or blocks
 //
-// A state is relative to its own largest score m (scores are in base 2, that is, multiplied by log2(e)):
+// A state is relative to its own running max m (scores are in base 2, that is, multiplied by log2(e)):
 //
 //     l = sum of 2^(score - m)        o = sum of 2^(score - m) * V           over the keys seen
 //
-// To add two, both are moved to the larger m (task 3's merge_states does this with lse in place of m and l). A state
-// that has seen no key is m = -infinity, l = 0, o = 0; added to another one it changes nothing.
+// Merging rescales both to the larger m (task 3's merge_states does this with lse in place of m and l). A state that
+// has seen no key has m = -infinity, l = 0, o = 0; merging it changes nothing.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -43,7 +43,7 @@ struct State {
     }
 };
 
-// The sum over the lanes whose numbers differ in their lowest bits only: as many as `lanes`, a power of two.
+// Merges the states of `lanes` consecutive lanes, a power of two.
 __device__ __forceinline__ State sum_of_lanes(State state, int lanes) {
     for (int distance = 1; distance < lanes; distance *= 2) {
         State other;
@@ -58,7 +58,7 @@ __device__ __forceinline__ State sum_of_lanes(State state, int lanes) {
     return state;
 }
 
-// out [head_dim], columns col ... col + 3 of it, as far as they exist; zeros if no key had a weight.
+// Columns col ... col + 3 of out [head_dim], as far as they exist; zeros if every weight was 0.
 template <typename T>
 __device__ __forceinline__ void store_output(T* out, int col, int head_dim, const State& state) {
     const float inverse = inverse_of(state.l);
@@ -68,7 +68,7 @@ __device__ __forceinline__ void store_output(T* out, int col, int head_dim, cons
         if (col + i < head_dim) out[col + i] = from_float<T>(values[i] * inverse);
 }
 
-// States in memory, of `heads` queries at a time: o [.][heads][STRIDE] and, apart from it, m and l [.][heads].
+// States in memory, for `heads` queries each: o [.][heads][STRIDE] and, separately, (m, l) [.][heads].
 template <int STRIDE>
 struct StateArray {
     float* o;
@@ -85,7 +85,7 @@ struct StateArray {
         if (col == 0) ml[row] = make_float2(state.m, state.l);
         *reinterpret_cast<float4*>(o + row * STRIDE + col) = state.o;
     }
-    // The sum of the first `count`
+    // Merges the first `count`.
     __device__ __forceinline__ State sum(int count, int head, int col) const {
         State all;
         for (int i = 0; i < count; ++i) all.add(load(i, head, col));

@@ -1,22 +1,22 @@
-// binding.h - what every binding.cpp needs to turn raw-pointer launchers into PyTorch operators.
+// binding.h - turns launchers that take raw pointers into PyTorch operators; included by every binding.cpp.
 //
 //   TASK_OPERATORS(m)       { m.def("softmax(Tensor x) -> Tensor"); }     the schemas
 //   TASK_KERNELS(m)         { m.impl("softmax", TORCH_BOX(&softmax)); }   their implementations for this backend
-//   check(ok, parts...)     throws std::invalid_argument made of the parts unless ok
+//   check(ok, parts...)     throws std::invalid_argument with the parts as its message unless ok
 //   check_tensor(x, "x", {"batch", "heads", "seq_len", "head_dim"})       device, float32, rank, contiguous, not empty
-//   check_rows(x, "x", {...})                                             the same; only the last dimension contiguous
-//   check_float_type(x, "x"), float_type(x, "x")                          float32, float16 or bfloat16, and which
-//   stride_of(x, i)                                                       x.stride(i); 0 where it is never used
+//   check_rows(x, "x", {...})                                             the same, but only rows must be contiguous
+//   check_float_type(x, "x"), float_type(x, "x")                          float32, float16 or bfloat16; returns which
+//   stride_of(x, i)                                                       x.stride(i), or 0 if the size is 1
 //   check_same_size(a, "a", i, b, "b", j)                                 a.size(i) == b.size(j)
 //   check_at_most(n, limit, "rows", x, "x", "why")                        n <= limit, where n is a size of x
 //   check_between(step, 1, 4, "step")                                     1 <= step <= 4
 //   new_output(x, "y", {rows, cols})                                      uninitialized, of x's dtype and device
 //   new_like(x, "y")                                                      the same, of x's shape
 //   data<float>(x)          the raw pointer (float, int32_t)
-//   current_stream(x)       PyTorch's current stream on x's device; DeviceScope makes that device the current one
+//   current_stream(x)       PyTorch's current stream on x's device; DeviceScope makes that device current
 //
-// Only the stable ABI of LibTorch is included: 0.8 s to compile where torch/extension.h takes 20 s. The build gives a
-// namespace of its own to every task, variant and backend (task_namespace) and defines CUDA_SIMULATOR for the simulator.
+// Includes only LibTorch's stable ABI, which compiles in 0.8 s; torch/extension.h takes 20 s. The build gives every
+// task, variant and backend its own namespace (task_namespace) and defines CUDA_SIMULATOR for the simulator.
 #pragma once
 #include "common/cuda/float_type.h"
 #include "common/cuda/torch_stable.h"
@@ -24,10 +24,10 @@
 using torch::stable::Tensor;
 
 #ifdef CUDA_SIMULATOR
-#include "simulator/checked.h"  // reports every tensor that a kernel may touch to the checker
+#include "simulator/checked.h"  // registers with the checker every tensor that a kernel may access
 #endif
 
-// The operators' namespace. For nvcc it is a macro; the simulator links it, so that one object serves every variant.
+// The operators' namespace: a macro under nvcc; linked in the simulator, so that one object file serves every variant.
 #ifdef TASK_NAMESPACE
 static constexpr const char* task_namespace = C10_STRINGIZE(TASK_NAMESPACE);
 #else
@@ -46,8 +46,8 @@ extern "C" const char task_namespace[];
 #define TASK_OPERATORS(m) TASK_REGISTER(task_operators, DEF, nullptr, m)
 #define TASK_KERNELS(m) TASK_REGISTER(task_kernels, IMPL, TASK_KEY, m)
 
-// Messages are put together from strings and numbers by hand: no iostreams, which are slow to compile and break where
-// a compiler links libstdc++ statically into every library.
+// Messages are built without iostreams, which are slow to compile and break where a compiler links libstdc++ statically
+// into every library.
 inline std::string as_text(const std::string& part) { return part; }
 inline std::string as_text(const char* part) { return part; }
 template <typename Number>
@@ -55,7 +55,7 @@ inline std::string as_text(Number part) {
     return std::to_string(part);
 }
 
-// "[2, 12, 1024, 64]". Texts are put together only where a check fails: they take longer than the checks.
+// "[2, 12, 1024, 64]". Built only when a check fails: building a message takes longer than the checks.
 inline std::string as_text(torch::headeronly::IntHeaderOnlyArrayRef sizes) {
     std::string text;
     for (int64_t size : sizes) text += (text.empty() ? "[" : ", ") + std::to_string(size);
@@ -73,7 +73,7 @@ template <typename... Parts>
 inline void check(bool ok, const Parts&... parts) {
     if (ok) return;
 #ifdef CUDA_SIMULATOR
-    simulator::check_tensors_end();  // this call is over
+    simulator::check_tensors_end();  // the operator call ends here
 #endif
     throw std::invalid_argument((std::string() + ... + as_text(parts)));
 }
@@ -87,8 +87,8 @@ inline void tell_checker(const Tensor& x, const char* name, bool initialized) {
                                   initialized);
 }
 
-// The same for an input of any strides. The elements of one that is not contiguous (expanded, transposed, a slice) are
-// reported by their number in memory; what is between them belongs to it.
+// The same for an input with any strides. Elements of a non-contiguous tensor (expanded, transposed, a slice) are
+// reported by their offset in memory; the gaps between them count as part of the tensor.
 inline void tell_checker_of_any(const Tensor& x, const char* name) {
     if (x.is_contiguous()) return tell_checker(x, name, true);
     int64_t extent = 1;
@@ -100,7 +100,7 @@ inline void tell_checker(const Tensor&, const char*, bool) {}
 inline void tell_checker_of_any(const Tensor&, const char*) {}
 #endif
 
-// Refuses anything but a non-empty tensor of `dtype` on the backend's device with one dimension per name.
+// Accepts only a non-empty tensor of `dtype` on the backend's device, with one dimension per name.
 inline void check_but_layout(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
                              torch::headeronly::ScalarType dtype) {
     check(x.dim() == static_cast<int64_t>(dims.size()), name, " has ", x.dim(), " dimensions, shape ", shape_of(x),
@@ -129,7 +129,7 @@ inline void check_tensor(const Tensor& x, const char* name, std::initializer_lis
     tell_checker(x, name, true);
 }
 
-// The same with any strides but one: the elements along the last dimension must be neighbors.
+// The same, but only the last dimension must be contiguous.
 inline void check_rows(const Tensor& x, const char* name, std::initializer_list<const char*> dims,
                        torch::headeronly::ScalarType dtype) {
     check_but_layout(x, name, dims, dtype);
@@ -139,11 +139,10 @@ inline void check_rows(const Tensor& x, const char* name, std::initializer_list<
     tell_checker_of_any(x, name);
 }
 
-// How many elements are between two neighbors along dimension i. Along one of size 1 it is never used: there it is 0,
-// which every alignment divides.
+// The stride of dimension i in elements; 0 if the size is 1: that stride is unused, and 0 satisfies every alignment.
 inline int64_t stride_of(const Tensor& x, int64_t i) { return x.size(i) > 1 ? x.stride(i) : 0; }
 
-// Refuses any dtype but the three that kernels compute with.
+// Refuses any dtype except the three that kernels support.
 inline void check_float_type(const Tensor& x, const char* name) {
     using torch::headeronly::ScalarType;
     const ScalarType dtype = x.scalar_type();
@@ -151,7 +150,7 @@ inline void check_float_type(const Tensor& x, const char* name) {
           torch::headeronly::toString(dtype), "; it must be Float, Half or BFloat16");
 }
 
-// The same, and which it is.
+// The same; returns which it is.
 inline FloatType float_type(const Tensor& x, const char* name) {
     using torch::headeronly::ScalarType;
     check_float_type(x, name);
@@ -161,7 +160,7 @@ inline FloatType float_type(const Tensor& x, const char* name) {
                                        : FloatType::BFLOAT16;
 }
 
-// A new tensor of x's dtype and device for a kernel to fill; nothing may read an element before it is written.
+// An uninitialized tensor of x's dtype and device for a kernel to fill; no element may be read before it is written.
 inline Tensor new_output(const Tensor& x, const char* name, std::vector<int64_t> sizes,
                          std::optional<torch::headeronly::ScalarType> dtype = std::nullopt) {
     Tensor y = torch::stable::new_empty(x, sizes, dtype);
@@ -182,7 +181,7 @@ inline void check_same_size(const Tensor& a, const char* a_name, int64_t i, cons
           b.size(j), ")");
 }
 
-// size: the size called `what` of x, whose name is `name`; why: ends the message.
+// size: a size of x, described by `what`; name: x's name; why: the end of the message.
 inline void check_at_most(int64_t size, int64_t limit, const char* what, const Tensor& x, const char* name,
                           const char* why) {
     check(size <= limit, what, " is ", size, " (", name, " has shape ", shape_of(x), "); at most ", limit,
@@ -210,7 +209,7 @@ struct DeviceScope {
 };
 inline cudaStream_t current_stream(const Tensor&) { return nullptr; }
 #else
-// Part of the stable ABI, but torch's header shows it only to torch's own build.
+// Part of the stable ABI, but torch's header declares it only for torch's own build.
 extern "C" AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device_index, void** ret_stream);
 
 struct DeviceScope {

@@ -1,11 +1,11 @@
-// check.h - what every host launcher needs: errors that name their line, the limits of device and grid, rounding up.
+// check.h - for host launchers: error checks that name their source line, device and grid limits, rounding up.
 //
-//   CUDA_CHECK(call)            throws std::runtime_error with file, line and CUDA's own message when `call` fails
-//   CUDA_CHECK_LAUNCH()         the same for the kernel launched just before
+//   CUDA_CHECK(call)            throws std::runtime_error with file, line and CUDA's message if `call` fails
+//   CUDA_CHECK_LAUNCH()         the same for the preceding kernel launch
 //   device_attribute(a)         a limit or property of the current device
-//   grid_blocks(n, "query")     n blocks along x as a launch takes them; refused if n is too large for a grid
-//   MAX_GRID_YZ                 how many it can have along y and z
-//   ceil_div(a, b)              how many pieces of size b cover a
+//   grid_blocks(n, "query")     n as the x dimension of a grid; throws if n is too large
+//   MAX_GRID_YZ                 the largest grid size along y and z
+//   ceil_div(a, b)              a / b, rounded up
 #pragma once
 #include <cuda_runtime.h>
 
@@ -33,7 +33,7 @@ inline int device_attribute(cudaDeviceAttr attribute) {
 constexpr int64_t MAX_GRID_X = 0x7fffffff;  // 2^31 - 1
 constexpr int MAX_GRID_YZ = 65535;
 
-// what: the tensor or operator that needs that many, with which the message begins; split: of what there is too much.
+// what: the tensor or operator that needs the blocks, which starts the message; split: what the caller should split.
 inline unsigned grid_blocks(int64_t blocks, const char* what, const char* split = "batch") {
     if (blocks > MAX_GRID_X)
         throw std::invalid_argument(std::string(what) + " needs " + std::to_string(blocks) +

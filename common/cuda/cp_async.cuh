@@ -1,38 +1,39 @@
-// cp_async.cuh - copies from global to shared memory that go on while the kernel computes.
+// cp_async.cuh - asynchronous copies from global to shared memory, overlapped with compute.
 //
 //   cp_async<BYTES>(destination, source)                 starts copying BYTES (4, 8 or 16) for this thread
 //   cp_async_zfill<BYTES>(destination, source, inside)   the same if `inside`, else zeros: for ragged tiles
 //   cp_async_commit()                                    closes the group of copies that this thread has started
-//   cp_async_wait<N>()                                   waits until all but this thread's N latest groups have arrived
-//   cp_async_wait_all()                                  waits for all its copies
+//   cp_async_wait<N>()                                   waits until all but this thread's N most recent groups are
+//                                                        complete
+//   cp_async_wait_all()                                  waits for all of this thread's copies
 //
-// destination is shared memory, source global memory, both multiples of BYTES. An ordinary load brings the data into
-// registers first, and the thread that stores them has to wait for them; these copies pass the registers by. Hence a
-// pipeline: start tile i + 1, then compute tile i.
+// destination is shared memory, source global memory, both multiples of BYTES. An ordinary load goes through registers,
+// and the thread that stores them has to wait for it; these copies bypass registers. That allows a pipeline: start the
+// copy of tile i + 1, then compute tile i.
 //
 //   start tile 0; commit
 //   for each tile i:
-//       start tile i + 1 (if there is one); commit       an empty group where there is none keeps the count
-//       cp_async_wait<1>()                               all groups but the latest: tile i is here
-//       __syncthreads()                                  a wait speaks for the own copies only
+//       start tile i + 1 (if there is one); commit       commit an empty group if there is none, to keep the count
+//       cp_async_wait<1>()                               all groups but the latest are complete: tile i has arrived
+//       __syncthreads()                                  the wait covers only this thread's copies
 //       compute tile i
 //       __syncthreads()                                  before tile i + 2 overwrites its buffer
 //
-// 16 bytes bypass the L1 cache (.cg), which a tile that is read once would only fill; 4 and 8 bytes exist only with it
-// (.ca).
+// 16-byte copies bypass the L1 cache (.cg), which has no use for a tile that is read once; 4 and 8 bytes always go
+// through it (.ca).
 //
-// With inside = false nothing is read, but `source` must be aligned all the same.
+// With inside = false nothing is read, but `source` must still be aligned.
 //
-// Turing (sm_75) has no such instruction: there the copy is made at once, through registers, and the waits do nothing.
+// Turing (sm_75) has no such instruction: there the copy is made immediately, through registers, and waits do nothing.
 //
-// In the simulator a copy overwrites its destination with NaN (0xff bytes) when it starts and arrives at the wait that
-// covers it, so a missing wait shows. A copy that no wait covers never arrives: on a GPU it does, some time before the
-// block ends, but nothing signals when, and no thread may read it.
+// In the simulator a copy fills its destination with NaN (0xff bytes) when it starts and completes at the wait that
+// covers it, so a missing wait shows. A copy that no wait covers never completes. On a GPU it does before the block
+// ends, but nothing signals when, so no thread may read it.
 #pragma once
 #include <cuda_runtime.h>
 
 #ifdef CUDA_SIMULATOR
-#include "simulator/async_copy.h"  // all of it
+#include "simulator/async_copy.h"  // all of this header
 #else
 #include "common/cuda/shared_offset.cuh"
 

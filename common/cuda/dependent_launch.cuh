@@ -1,17 +1,18 @@
-// dependent_launch.cuh - a kernel that is started before its predecessor has ended (programmatic dependent launch).
+// dependent_launch.cuh - programmatic dependent launch: a kernel starts before its predecessor has finished.
 //
-//   launch_dependents()                 in the first kernel: the second one may be launched from now on
-//   wait_for_predecessor()              in the second one: from here on, what the first one wrote is there
-//   launch_after(kernel, grid, block, shared_bytes, stream, arguments...)       the launch of the second one
-//   launch_clusters_after(kernel, cluster, grid, ...)                           the same; `cluster` blocks each
+//   launch_dependents()                 in the first kernel: the second one may start launching now
+//   wait_for_predecessor()              in the second kernel: blocks until the first one's writes are visible
+//   launch_after(kernel, grid, block, shared_bytes, stream, arguments...)       launches the second kernel
+//   launch_clusters_after(kernel, cluster, grid, ...)                           the same, in clusters of `cluster`
+//                                                                               blocks
 //
-// Between two kernels of a stream a GPU drains, and starting the second takes a microsecond or two. Here its blocks are
-// brought to the SMs while the first one still works, do what does not depend on it, and wait. Every block
-// of the second kernel must call wait_for_predecessor(), also one that reads nothing: what comes after the second
-// kernel relies on the first one having ended, too.
+// Between two kernels of a stream the GPU drains, and launching the second takes a microsecond or two. Here its blocks
+// are scheduled onto the SMs while the first one still runs, do the work that does not depend on it, and wait. Every
+// block of the second kernel must call wait_for_predecessor(), even one that reads nothing: kernels after the second
+// rely on the first having finished, too.
 //
-// Compute capability 9.0 and above; elsewhere the second kernel simply follows the first, and there are no clusters. In the
-// simulator it follows, too, and there are clusters in a build for sm_90a.
+// Compute capability 9.0 and above; elsewhere the second kernel simply follows the first, without clusters. In the
+// simulator it also follows; clusters are available in a build for sm_90a.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -29,7 +30,7 @@ __device__ __forceinline__ void wait_for_predecessor() {
 #endif
 }
 
-// grid.x: a multiple of `cluster`, which is 1 where there are no clusters.
+// grid.x: a multiple of `cluster`, which is 1 where clusters are not supported.
 template <typename... Parameters, typename... Arguments>
 void launch_clusters_after(void (*kernel)(Parameters...), unsigned cluster, dim3 grid, dim3 block, size_t shared_bytes,
                            cudaStream_t stream, const Arguments&... arguments) {

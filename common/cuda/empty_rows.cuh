@@ -1,8 +1,8 @@
-// empty_rows.cuh - the softmax of a row that has seen no key, or none but hidden ones: zeros, and no NaN.
+// empty_rows.cuh - the softmax of a row that has seen no key, or only hidden ones: zeros instead of NaN.
 //
-//   shift_of(max)      what exponents subtract: max, or 0 where that is -infinity, for -infinity - (-infinity) is NaN.
-//                      All powers of the row are 2^-infinity = 0 then
-//   inverse_of(sum)    what they are multiplied by in the end: 1 / sum, or 0 where the sum is 0
+//   shift_of(max)      what to subtract in the exponent: max, or 0 if that is -infinity, since -infinity - (-infinity)
+//                      is NaN. All exponentials of the row are then 2^-infinity = 0
+//   inverse_of(sum)    the final normalization: 1 / sum, or 0 if the sum is 0
 #pragma once
 #include <cuda_runtime.h>
 

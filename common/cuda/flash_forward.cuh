@@ -2,18 +2,18 @@
 //
 //   1. Shapes       Shape                       what a block, a warp and a thread own
 //   2. Products     multiply_qk, multiply_pv    S = Q K^T, O += P V by mma.sync
-//                   hide_outside                scores of keys that a row may not see
-//   3. Block        Rows                        which rows of which head a block computes, where its tensors are
-//   4. Keys         Keys                        what a kernel has to say of the keys
+//                   hide_outside                masks the scores of keys that a row may not see
+//   3. Block        Rows                        which rows of which head a block computes, and its tensors
+//   4. Keys         Keys                        the concept: what a kernel must say about its keys
 //   5. Output       store_output
-//                   compute_nan_again           what hidden keys hold does not reach a row
+//                   compute_nan_again           keeps the contents of hidden keys out of a row
 //   6. Loop         forward                     tile by tile: scores, weights, output
 //   7. Launch       launch_forward
 //
 //   flash_tiles.cuh      tiles in shared memory: cp.async, swizzle, ldmatrix
 //   flash_softmax.cuh    the online softmax on fragments
 //
-// A kernel says which tiles of keys a block goes through, and what is hidden in them: the concept Keys.
+// A kernel says which tiles of keys a block goes through and which keys in them are hidden: the concept Keys.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -41,16 +41,16 @@ using namespace mma;
 //     block: B_r = 16 M WARPS rows of Q    warp: 16 M rows, M = 2        tile of K or V: B_c = 32 keys
 //
 // Why 32 rows per warp: the B operand of an mma, 16 x 8 elements of K or V, is 256 bytes of shared memory, and a warp
-// uses it M times. The four tensor cores of an SM take four operands in about six cycles, 1024 bytes; shared
-// memory delivers 128 a cycle. So M = 1 would wait for shared memory, and M = 2 has some to spare.
+// uses it M times. The four tensor cores of an SM consume four operands, 1024 bytes, in about six cycles; shared memory
+// delivers 128 bytes per cycle. So M = 1 would be bound by shared memory, and M = 2 leaves headroom.
 //
-// What that costs: a thread holds M D / 2 floats of O, 16 M of S, half as many registers of P, and M D / 4 registers of
-// Q. For D > 64 this is too much: there Q is read again for every tile. For D = 256 O of 16 rows alone takes 128
-// registers: M = 1.
+// The cost: a thread holds M D / 2 floats of O, 16 M of S, half as many registers of P, and M D / 4 registers of Q. For
+// D > 64 this is too much: there Q is reloaded for every tile. For D = 256, 16 rows of O alone take 128 registers,
+// hence M = 1.
 //
-// Shared memory: Q [B_r][D], then SLOTS tiles of K and SLOTS of V, [B_c][D] each; half of the slots are being read,
-// half being filled. With 4 warps 48 KB for D = 64 and 96, 64 KB for D = 128, which is what a block may have on Turing
-// (sm_75).
+// Shared memory: Q [B_r][D], then SLOTS stages each for tiles of K and of V, [B_c][D] each; half of them are being read
+// while the other half is filled. With 4 warps: 48 KB for D = 64 and 96, 64 KB for D = 128, the limit per block on
+// Turing (sm_75).
 
 template <typename T_, int D_, int WARPS_, int M_ = 2, int B_c_ = 32>
 struct Shape {
@@ -76,7 +76,7 @@ using Query = unsigned[S::D / 16][S::M][4];
 
 // ----------------------------------------------------------------------------------------------- 2. Products
 //
-// `shared` is the beginning of the block's shared memory; *_at: lane_start (or lane_start_b) of a tile in it.
+// `shared` is the start of the block's shared memory; *_at: lane_start (or lane_start_b) of a tile in it.
 
 // Columns 16 i ... 16 i + 15 of the warp's rows of Q.
 template <int D, int M, typename T>
@@ -108,7 +108,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M][N][4], unsigned (&quer
     }
 }
 
-// o += P V for one tile of V, or some of its columns.   o [M][columns / 8][4], p [B_c / 16][M][4]
+// o += P V for one tile of V, or for some of its columns.   o [M][columns / 8][4], p [B_c / 16][M][4]
 template <class S, int M, int N, int K>
 __device__ __forceinline__ void multiply_pv(float (&o)[M][N][4], const unsigned (&p)[K][M][4],
                                             const typename S::T* shared, unsigned v_at) {
@@ -125,12 +125,12 @@ __device__ __forceinline__ void multiply_pv(float (&o)[M][N][4], const unsigned 
     }
 }
 
-// Keys of a tile: begin, begin + 1, ... end - 1. Either may be outside of the tile.
+// Keys begin, begin + 1, ... end - 1 of a tile. Either bound may be outside of it.
 struct KeyRange {
     int begin, end;
 };
 
-// s = -infinity but for the keys range(row); rows are counted from the warp's first.
+// Sets s = -infinity except for the keys range(row); rows are counted from the warp's first.
 template <int M, int N, typename F>
 __device__ __forceinline__ void hide_outside(float (&s)[M][N][4], F range) {
     const int lane = threadIdx.x % 32;
@@ -147,9 +147,9 @@ __device__ __forceinline__ void hide_outside(float (&s)[M][N][4], F range) {
 
 // -------------------------------------------------------------------------------------------------- 3. Block
 //
-// A block computes up to B_r rows of one head. The blocks of a head are neighbors, so that they find its K and V in
-// the L2 cache, its last rows first: under a causal mask they have the longest way to go. Heads that share K and V are
-// neighbors, too.
+// A block computes up to B_r rows of one head. Blocks of the same head are consecutive, so that they find its K and V
+// in the L2 cache; the last rows come first, since they take longest under a causal mask. Heads that share K and V are
+// also consecutive.
 //
 template <class S>
 struct Rows {
@@ -157,12 +157,12 @@ struct Rows {
     unsigned batch, head;
     int start, count;              // the block's rows of its head
     int warp_start, warp_count;    // those of this warp
-    const T *query, *key, *value;  // of this head; query from the block's first row on
-    T* out;                        // from this warp's first row on
+    const T *query, *key, *value;  // this head's; query starts at the block's first row
+    T* out;                        // starts at this warp's first row
     float* lse;                    // the same, or nullptr
-    int64_t out_row;               // elements from a row of out to the next
+    int64_t out_row;               // row stride of out, in elements
 
-    // All but the pointers.
+    // Everything except the pointers.
     __device__ __forceinline__ Rows(unsigned batch, unsigned head, int start, int count)
         : batch(batch),
           head(head),
@@ -196,45 +196,45 @@ struct Rows {
 
 // ---------------------------------------------------------------------------------------------------- 4. Keys
 //
-// What a block and this warp of it see. A warp goes through its own tiles among those of the block; a tile is B_c keys.
+// Which keys a block and each of its warps see. A warp visits its own subset of the block's tiles; a tile is B_c keys.
 
-// Called with one key after the other.
+// Called for one key at a time.
 using KeyVisitor = void (&)(int key);
 
 template <class K, class S>
 concept Keys = requires(const K keys, Scores<S>& s, int t, int row, int key, float score, KeyVisitor visit) {
-    // Whether `begin` can be more than 0, and whether `skip` can be other than 0
+    // Whether `begin` can be greater than 0, and whether `skip` can be nonzero
     { K::BEGINS_LATE } -> std::convertible_to<bool>;
     { K::JUMPS } -> std::convertible_to<bool>;
 
-    // The key that tile 0 begins with; how many tiles the block goes through, 0 or more
+    // The first key of tile 0; the number of tiles that the block visits, possibly 0
     { keys.first } -> std::convertible_to<int>;
     { keys.tiles } -> std::convertible_to<int>;
     // This warp's own tiles, those with a key that one of its rows sees: begin ... end - 1, none if begin >= end
     { keys.begin } -> std::convertible_to<int>;
     { keys.end } -> std::convertible_to<int>;
 
-    // How many keys there are from the beginning of tile t to the end of what the block reads
+    // The number of keys from the start of tile t to the end of what the block reads
     { keys.left(t) } -> std::same_as<int>;
-    // How many keys are between tiles t - 1 and t (t = 0: `first` and tile 0), a multiple of B_c
+    // The number of keys between tiles t - 1 and t (t = 0: between `first` and tile 0), a multiple of B_c
     requires !K::JUMPS || requires { { keys.skip(t) } -> std::same_as<int>; };
 
-    // Whether tile t needs hide(), which makes its scores -infinity for keys that a row may not see
+    // Whether tile t needs hide(), which sets the scores of keys that a row may not see to -infinity
     { keys.masked(t) } -> std::same_as<bool>;
     keys.hide(s, t);
 
-    // For compute_nan_again(): whether there is a hidden key in any tile; then one by one the keys that a row of the
-    // head sees, and a scaled score with the mask tensor applied
+    // For compute_nan_again(): whether any tile has a hidden key; visits the keys that a row of the head sees; applies
+    // the mask tensor to a scaled score
     { keys.hides_keys() } -> std::same_as<bool>;
     keys.for_each_seen(row, visit);
     { keys.masked(score, row, key) } -> std::same_as<float>;
 };
 
-// What a kernel with options has in addition; each of them may be missing.
+// Additional members for kernels with options; all are optional.
 //
-//   keys.drop(p, t)              weights of tile t that dropout leaves out = 0
-//   keys.end_of_row(shift, sum)  what a row's output is multiplied by, and its lse: RowEnd
-//   keys.takes(row, key)         whether a weight is kept; keys.finish(again, out): the last step of a SeenRow
+//   keys.drop(p, t)              zeroes the weights of tile t that dropout removes
+//   keys.end_of_row(shift, sum)  the final factor of a row's output, and its lse: RowEnd
+//   keys.takes(row, key)         whether dropout keeps a weight; keys.finish(again, out): the last step of a SeenRow
 struct PlainRowEnd {
     float factor, lse;
 };
@@ -266,9 +266,9 @@ __device__ __forceinline__ void finish(const K& keys, Row& again, T* out) {
 
 // -------------------------------------------------------------------------------------------------- 5. Output
 //
-// o / sum to global memory through the warp's own rows of the Q tile, so that it is written 16 bytes at a time.
+// Writes o / sum to global memory through the warp's own rows of the Q tile, so that stores are 16 bytes wide.
 //
-// PLAIN: rows in pieces of 16 bytes, see TileLoader.
+// PLAIN: rows in 16-byte pieces, see TileLoader.
 
 template <class S, bool PLAIN, class K>
 __device__ __forceinline__ void store_output(const AttentionArguments& a, const Rows<S>& block, const K& keys,
@@ -277,7 +277,7 @@ __device__ __forceinline__ void store_output(const AttentionArguments& a, const 
     constexpr int D = S::D, M = S::M, WARP_ROWS = S::WARP_ROWS;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     T* tile = shared + warp * WARP_ROWS * D;
-    __syncwarp();  // all lanes have read Q: without a tile of keys there was no barrier since
+    __syncwarp();  // all lanes have finished reading Q: without any tile of keys there was no barrier
     UNROLL
     for (int r = 0; r < 2 * M; ++r) {
         const int row = mma::row(lane, r);
@@ -304,7 +304,7 @@ __device__ __forceinline__ void store_output(const AttentionArguments& a, const 
     }
 }
 
-// Rows with a NaN, from the keys that they see alone: seen_row.cuh. The warp has written all of them.
+// Recomputes rows with a NaN from their visible keys: seen_row.cuh. The warp has already written all of its rows.
 template <class S, Keys<S> K>
 __device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, const Rows<S>& block,
                                                   const K& keys, const Output<S>& o) {
@@ -334,11 +334,11 @@ __device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, c
 
 // ---------------------------------------------------------------------------------------------------- 6. Loop
 //
-// One pass of the loop, SLOTS = 2:   ask for K of tile t + 2 and V of tile t + 1
+// One iteration, SLOTS = 2:          issue the loads of K of tile t + 2 and V of tile t + 1
 //                                    P = weights of tile t;   S = Q K^T of tile t + 1;   O += P V of tile t
-//                                    mask S, raise the maximum if S asks for it
+//                                    mask S; raise the running max if S requires it
 //
-// factor: what makes the scores, after hide(), powers of two
+// factor: multiplies the scores, after hide(), to convert them to base 2
 
 template <class S, bool PLAIN, Keys<S> K>
 __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<S>& block,
@@ -372,11 +372,11 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
     Output<S> o;
     clear(o);
 
-    const auto find_weights = [&](int t) {  // of s, which prepare() has left
+    const auto find_weights = [&](int t) {  // from s, as prepare() left it
         weigh<T>(p, rows, s, factor);
         drop(keys, p, t);
     };
-    const auto prepare = [&](int t) {  // s, just computed, for weigh()
+    const auto prepare = [&](int t) {  // makes s, just computed, ready for weigh()
         float top[2 * S::M];
         bool exceeded = needs_rescale(top, rows, s, factor);
         if (keys.masked(t)) {
@@ -398,7 +398,7 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
     }
     NO_UNROLL
     for (int t = 0; t < keys.tiles; ++t) {
-        if (t % AHEAD == 0) {  // the next AHEAD tiles have arrived, and all warps are done with the AHEAD before
+        if (t % AHEAD == 0) {  // the next AHEAD tiles have arrived, and all warps are done with the previous AHEAD
             cp_async_wait<0>();
             __syncthreads();
             UNROLL

@@ -1,8 +1,8 @@
-// flash_launch.h - what the launchers of the fast attention kernels ask before they launch.
+// flash_launch.h - checks that the launchers of the fast attention kernels make before launching.
 //
 //   require_bfloat16      refuses a GPU whose tensor cores have no bfloat16
-//   check_row_count       refuses more rows than the kernels count
-//   in_pieces             whether rows may be read and written 16 bytes at a time
+//   check_row_count       refuses more rows than the kernels can index
+//   in_pieces             whether rows may be read and written in 16-byte accesses
 #pragma once
 #include <cuda_runtime.h>
 
@@ -23,14 +23,14 @@ inline void require_bfloat16() {
                                     "; bfloat16 needs 8.0 or higher: use float16");
 }
 
-// Positions within a sequence are ints; rounded up to a tile they still are.
+// Positions within a sequence are ints, even when rounded up to a tile.
 inline void check_row_count(const AttentionArguments& a) {
     if (a.S_q > MAX_POSITION || a.S_k > MAX_POSITION)
         throw std::invalid_argument("S_q is " + std::to_string(a.S_q) + " and S_k " + std::to_string(a.S_k) +
                                     "; they must be at most " + std::to_string(MAX_POSITION));
 }
 
-// T: the type of the elements.
+// T: the element type.
 template <typename T>
 bool in_pieces(const void* data, RowStrides strides = {}) {
     constexpr int64_t PIECE = 16 / sizeof(T);

@@ -1,10 +1,10 @@
-// flash_products.cuh - products whose operands and results are tiles in shared memory, as flash_tiles.cuh lays them.
+// flash_products.cuh - matmuls whose operands and results are tiles in shared memory, laid out as in flash_tiles.cuh.
 //
-//   multiply              accumulators += A B, each operand as it is or turned over
-//   first_pair, pair_at   where accumulators go, rounded to T, in pairs of neighboring columns
+//   multiply              accumulators += A B, each operand as stored or transposed
+//   first_pair, pair_at   where accumulators are stored, rounded to T, in pairs of neighboring columns
 //
-// d [M][N][4] are a warp's accumulators, M x N tiles of 16 x 8. `shared` is the beginning of the block's shared memory;
-// places in it are offsets in elements.
+// d [M][N][4] are a warp's accumulators, M x N tiles of 16 x 8. `shared` is the start of the block's shared memory;
+// positions in it are offsets in elements.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -23,7 +23,7 @@ using namespace mma;
 
 // d [16 M][8 N] += A [16 M][K] B [K][8 N]
 //
-// a_at, b_at: where the lane begins to read in `shared`, by block_at and
+// a_at, b_at: where the lane starts reading in `shared`, for block_at
 //
 //                     the operand is stored       begins at
 //   A                 A [16 M ...][A_COLS]          lane_start
@@ -58,9 +58,9 @@ __device__ __forceinline__ void multiply(float (&d)[M][N][4], const T* shared, u
     }
 }
 
-// The first pair of this lane in a tile [..][COLS], if the warp's accumulators begin at row `row` and column `col`, and
-// from there the pair of mma tile (i, j), rows 0 ... 7 or 8 ... 15 (half). The rows of a tile begin at multiples of 128
-// bytes, so that going to another chunk is an exclusive or.
+// first_pair: this lane's first pair in a tile [..][COLS], for accumulators that start at row `row` and column `col`.
+// pair_at: from there, the pair of mma tile (i, j), rows 0 ... 7 or 8 ... 15 (half). Rows of a tile start at multiples
+// of 128 bytes, so that moving to another chunk is an XOR.
 template <int COLS>
 __device__ __forceinline__ unsigned first_pair(int row, int col) {
     static_assert(COLS % 64 == 0);

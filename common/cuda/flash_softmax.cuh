@@ -1,23 +1,23 @@
-// flash_softmax.cuh - the online softmax on the fragments of a warp: scores, weights and output stay in registers.
+// flash_softmax.cuh - the online softmax on a warp's fragments: scores, weights and output stay in registers.
 //
 //   RowState        what a warp carries from tile to tile for each of its rows
 //   weigh           scores of a tile -> its weights, as the A operands of P V
-//   needs_rescale   whether the scores of a tile are too large for the present shift
-//   rescale         a larger shift; its two halves are
-//   raise_shifts      larger shifts and what has to be multiplied by which ratio
-//   scale_output      the output by these ratios
-//   final_factor    what the output of a row is multiplied by after its last tile
+//   needs_rescale   whether the scores of a tile exceed the current running max by too much
+//   rescale         raises the running max; consists of
+//   raise_shifts      the new running max, and the ratio to multiply by
+//   scale_output      multiplies the output by these ratios
+//   final_factor    what a row's output is multiplied by after its last tile
 //   logsumexp_of    a row's lse
 //
-// A row's weights are 2^(factor * score - shift); factor = scale * log2(e) makes powers of e powers of two. Every shift
-// gives the same output, since sum and output carry it both; it only has to keep the weights in range. The taught
-// kernel of task 4 takes the largest score so far, and multiplies the whole output by a new factor for every tile. Here
-// the shift stays until a score exceeds it by more than SLACK: weights up to 2^8 have as many digits as those up to 1,
-// and fp16 reaches 2^16. After a row's first tile that is rare, so a tile costs a comparison per row and one vote of
-// the warp, and no exchange between lanes. (The largest weight is not 1 but rounded like any other.)
+// A row's weights are 2^(factor * score - shift), where factor = scale * log2(e) converts to base 2. Any shift gives
+// the same output, since it cancels between sum and output; it only has to keep the weights in range. The kernel taught
+// in task 4 uses the running max and rescales the whole output for every tile. Here the shift stays until a score
+// exceeds it by more than SLACK: weights up to 2^8 have the same relative precision as those up to 1, and fp16 reaches
+// 2^16. After a row's first tile that is rare, so a tile costs one comparison per row and one warp vote, and no
+// shuffles. (The largest weight is then not exactly 1, but rounded like any other.)
 //
-// M: the warp has 16 M rows, a lane 2 M of them, each of which it shares with the other lanes of its quad: by_row() of
-// common/cuda/mma.cuh.
+// M: the warp has 16 M rows. A lane holds parts of 2 M of them, each shared with the other lanes of its quad: by_row()
+// of common/cuda/mma.cuh.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -36,12 +36,12 @@ using namespace mma;
 
 constexpr float SLACK = 8;
 
-// A row that has seen no key has the shift -FLT_MAX: the first score that is not -infinity exceeds it, and until then
+// A row that has seen no key has shift -FLT_MAX: the first score above -infinity exceeds it, and until then
 // 2^(-infinity + FLT_MAX) = 0.
 template <int M>
 struct RowState {
     float shift[2 * M];
-    float sum[2 * M];  // of the weights in this lane's columns
+    float sum[2 * M];  // row sum over this lane's columns
 
     __device__ __forceinline__ RowState() {
         UNROLL
@@ -65,7 +65,7 @@ __device__ __forceinline__ void weigh(unsigned (&p)[N / 2][M][4], RowState<M>& r
     }
 }
 
-// The same answer for all lanes. top [2 M]: the largest score of each row in this lane's columns, for rescale().
+// Same result in all lanes. top [2 M]: the largest score of each row in this lane's columns, for rescale().
 template <int M, int N>
 __device__ __forceinline__ bool needs_rescale(float (&top)[2 * M], const RowState<M>& rows, const float (&s)[M][N][4],
                                               float factor) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ bool needs_rescale(float (&top)[2 * M], const RowStat
     return __any_sync(FULL_WARP, exceeded);
 }
 
-// The largest score of each row becomes its shift if it exceeds it; sum follows, and ratio is what the output has to be
+// Raises each row's shift to its largest score if that is larger, and rescales sum. ratio is what the output must be
 // multiplied by.
 template <int M>
 __device__ __forceinline__ void raise_shifts(float (&ratio)[2 * M], RowState<M>& rows, const float (&top)[2 * M],
@@ -103,7 +103,7 @@ __device__ __forceinline__ void scale_output(float (&o)[M][D8][4], const float (
     for (int i = 0; i < M * D8 * 4; ++i) o[i / (4 * D8)][i / 4 % D8][i % 4] *= ratio[2 * (i / (4 * D8)) + i % 4 / 2];
 }
 
-// The largest score of each row becomes its shift if it exceeds it; sum and o [M][D / 8] follow.
+// Raises each row's shift to its largest score if that is larger, and rescales sum and o [M][D / 8].
 template <int M, int D8>
 __device__ __forceinline__ void rescale(RowState<M>& rows, float (&o)[M][D8][4], const float (&top)[2 * M],
                                         float factor) {
@@ -112,7 +112,7 @@ __device__ __forceinline__ void rescale(RowState<M>& rows, float (&o)[M][D8][4],
     scale_output(o, ratio);
 }
 
-// sum: of the weights in all columns, quad_sum() of RowState's. 0 if the row has seen no key.
+// sum: over all columns, that is, quad_sum() of RowState's. 0 if the row has seen no key.
 __device__ __forceinline__ float final_factor(float sum) { return sum == 0 ? 0.0f : __fdividef(1.0f, sum); }
 __device__ __forceinline__ float logsumexp_of(float shift, float sum) {
     return sum == 0 ? -INFINITY : (shift + __log2f(sum)) * LN_2;

@@ -1,12 +1,12 @@
 // flash_tiles.cuh - tiles of 16-bit rows in shared memory: filled by asynchronous copies, read as mma fragments.
 //
-//   TileLoader                 rows of a matrix in global memory -> a tile, a piece for each thread of the block
-//   lane_start, lane_start_b   where a lane of ldmatrix begins to read
-//   block_at                   the same for the block of 16 x 16 elements in row 16 r, column 16 k of a tile
+//   TileLoader                 copies rows of a matrix from global memory to a tile, using all threads of the block
+//   lane_start, lane_start_b   where a lane starts reading with ldmatrix
+//   block_at                   the same for the 16 x 16 block at row 16 r, column 16 k of a tile
 //
-// A tile is [ROWS][D] elements of T = __half or __nv_bfloat16 and begins at a multiple of 128 bytes. A row consists of
-// 16-byte chunks of 8 elements, which are where swizzle() of common/cuda/ldmatrix.cuh puts them: rows are written and
-// columns are read without bank conflicts, and without padding.
+// A tile is [ROWS][D] elements of T = __half or __nv_bfloat16 and starts at a multiple of 128 bytes. A row consists of
+// 16-byte chunks of 8 elements, placed by swizzle() of common/cuda/ldmatrix.cuh: rows are written and columns read
+// without bank conflicts and without padding.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -20,20 +20,20 @@ namespace flash {
 
 using namespace mma;
 
-// How many neighboring chunks of a row the swizzle permutes: 4 or 8.
+// The number of neighboring chunks of a row that the swizzle permutes: 4 or 8.
 template <int D>
 constexpr int SWIZZLED_CHUNKS = D / 8 % 8 == 0 ? 8 : 4;
 
-// Copies tiles [ROWS][D] of a matrix to shared memory, one after the other. tile[r][d] = 0 where the matrix has no such
-// row or d >= head_dim, so that nothing else has to know that a tile is short or head_dim smaller than D. All THREADS
-// threads of the block call.
+// Copies consecutive tiles [ROWS][D] of a matrix to shared memory. tile[r][d] = 0 if the matrix has no such row or
+// d >= head_dim, so that no other code has to handle short tiles or head_dim < D. All THREADS threads of the block
+// call.
 //
-// LANES neighboring threads copy a row: as many as the swizzle permutes chunks, fewer if there are fewer threads, but
-// never so many that less than 8 rows are copied at once. So the rows of a thread are a multiple of 8 apart and have
-// their chunks in the same places, and no more than an addition leads from one to the next.
+// LANES neighboring threads copy a row: as many as the swizzle permutes chunks, or fewer if there are fewer threads, so
+// that at least 8 rows are copied at once. A thread's rows are then a multiple of 8 apart and have their chunks in the
+// same positions, so a single addition leads from one to the next.
 //
-//   ALIGNED   the matrix and its row_stride are multiples of 16 bytes, head_dim one of 8: a chunk is one cp.async. The
-//             copies belong to the group that the caller commits. Otherwise elements are loaded one by one, at once.
+//   ALIGNED   the matrix and its row_stride are multiples of 16 bytes, head_dim a multiple of 8: one cp.async per
+//             chunk, in the group that the caller commits. Otherwise elements are loaded one by one, synchronously.
 template <typename T, int D, int THREADS, bool ALIGNED>
 class TileLoader {
     static constexpr int PERIOD = SWIZZLED_CHUNKS<D>, LANES = THREADS < 8 * PERIOD ? THREADS / 8 : PERIOD;
@@ -41,18 +41,18 @@ class TileLoader {
     static_assert(D % 32 == 0 && ROWS_AT_ONCE % 8 == 0);
     const int row_ = static_cast<int>(threadIdx.x) / LANES, chunk_ = static_cast<int>(threadIdx.x) % LANES;
     const int to_ = row_ * D + swizzle<D * sizeof(T)>(row_, chunk_) * 8;  // this thread's first chunk in a tile
-    const int columns_;                                                   // how many are left from that chunk on
-    const T* source_;                                                     // that chunk in the matrix
-    const int64_t row_step_;                                              // from a row of this thread to its next
+    const int columns_;                                                   // columns left from that chunk on
+    const T* source_;                                                     // address of that chunk in the matrix
+    const int64_t row_step_;                                              // from one of this thread's rows to the next
 
    public:
-    // matrix [...][head_dim], rows row_stride elements apart
+    // matrix [...][head_dim], row_stride in elements
     __device__ __forceinline__ TileLoader(const T* matrix, int64_t row_stride, int head_dim)
         : columns_(head_dim - chunk_ * 8),
           source_(matrix + row_ * row_stride + chunk_ * 8),
           row_step_(ROWS_AT_ONCE * row_stride) {}
 
-    // Leaves out rows, or goes back if negative: a multiple of ROWS_AT_ONCE, which divides 32.
+    // Skips rows, or goes back if negative: a multiple of ROWS_AT_ONCE, which divides 32.
     __device__ __forceinline__ void skip(int rows) { source_ += rows / ROWS_AT_ONCE * row_step_; }
 
     // The next ROWS rows. `rows`: how many the matrix has left; 0 or less gives a tile of zeros.
@@ -78,10 +78,10 @@ class TileLoader {
     }
 };
 
-// Where a lane's row of the four matrices of ldmatrix is in a block of 16 x 16 elements, as an offset in elements.
+// Offset in elements of the row that a lane addresses for ldmatrix x4, in a block of 16 x 16 elements.
 //
-//   lane_start     for A, and with _trans for two B whose rows are the rows of the tile: V in O = P V
-//   lane_start_b   for two B whose columns are the rows of the tile: K in S = Q K^T
+//   lane_start     for A, and with _trans for two B operands whose rows are rows of the tile: V in O = P V
+//   lane_start_b   for two B operands whose columns are rows of the tile: K in S = Q K^T
 template <int D>
 __device__ __forceinline__ unsigned lane_start() {
     const int lane = threadIdx.x % 32, row = lane % 16;
@@ -93,8 +93,8 @@ __device__ __forceinline__ unsigned lane_start_b() {
     return row * D + swizzle<D * 2>(row, lane / 8 % 2) * 8;
 }
 
-// The same for the block at row 16 r and column 16 k of a tile; start = offset of the tile + lane_start. The swizzle is
-// an exclusive or of the chunk's number with bits of its row, so going 2 k chunks to the right is one, too.
+// The same for the block at row 16 r and column 16 k of a tile; start = offset of the tile + lane_start. The swizzle
+// XORs the chunk's index with bits of its row, so moving right by 2 k chunks is an XOR, too.
 template <int D>
 __device__ __forceinline__ unsigned block_at(unsigned start, int r, int k) {
     constexpr int PERIOD = SWIZZLED_CHUNKS<D> / 2;  // in blocks

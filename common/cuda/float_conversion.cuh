@@ -1,8 +1,8 @@
-// float_conversion.cuh - float, __half and __nv_bfloat16 for code that is written once for all three.
+// float_conversion.cuh - float, __half and __nv_bfloat16 for code templated on the type.
 //
 //   to_float(x)                   one element as float
-//   from_float<T>(x)              the way back, rounded to nearest
-//   for_float_type(type, f)       host: calls f.operator()<T>() with the T of a FloatType
+//   from_float<T>(x)              a float as T, rounded to nearest
+//   for_float_type(type, f)       host: calls f.operator()<T>() with the C++ type of a FloatType
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -2,17 +2,17 @@
 //
 //   cluster_sync()                           a barrier for all threads of the cluster
 //   remote_offset(pointer, rank)             the same location in CTA `rank`, as a shared::cluster address
-//   mbarrier_arrive(barrier, rank)           arrives at the same mbarrier in CTA `rank`. Orders this thread's finished
-//                                            reads before that CTA's next asynchronous copy; it does not publish what
-//                                            this thread wrote, which takes .release.cluster and costs a membar
-//   cluster_send(to, from, bytes, full, rank)    bulk copy from shared memory to `to` in CTA `rank`; its mbarrier `full`
-//                                            counts the bytes
-//   cluster_send(to, x, full, rank)          the same for one number, or 16 bytes, which are there after
-//   cluster_poll(full, parity)               waits a while: whether what threads of other CTAs have sent is there
+//   mbarrier_arrive(barrier, rank)           arrives at the same mbarrier in CTA `rank`. Orders this thread's completed
+//                                            reads before that CTA's next asynchronous copy; does not publish this
+//                                            thread's writes, which takes .release.cluster and costs a membar
+//   cluster_send(to, from, bytes, full, rank)    bulk copy from shared memory to `to` in CTA `rank`; its mbarrier
+//                                            `full` counts the bytes
+//   cluster_send(to, x, full, rank)          the same for one number, or 16 bytes, given by value
+//   cluster_poll(full, parity)               waits for a limited time; whether the data sent by other CTAs has arrived
 //
-// A CTA's shared memory may be accessed only while that CTA runs: call cluster_sync() after the mbarriers' init and at the
-// end of the kernel. Bytes may arrive before they are expected: the transaction count is negative then, and the phase
-// cannot complete before mbarrier_expect() arrives.
+// A CTA's shared memory may be accessed only while that CTA runs: call cluster_sync() after initializing the mbarriers
+// and at the end of the kernel. Bytes may arrive before they are expected: the transaction count is then negative, and
+// the phase cannot complete until mbarrier_expect() arrives.
 #pragma once
 #include <cuda_runtime.h>
 

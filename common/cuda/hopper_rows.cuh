@@ -1,19 +1,19 @@
-// hopper_rows.cuh - the rows of a warp between the products: scores, weights and output in the registers of wgmma.
+// hopper_rows.cuh - a warp's rows between the matmuls: scores, weights and output in wgmma's register layout.
 //
-//   hide_from       scores of the keys from a certain one on = -infinity
-//   hide_before     the same of S^T, whose rows are keys: scores of the queries before a certain one
-//   hide_outside    likewise, of the queries before one and from another one on
-//   powers          scores -> weights, where they are
+//   hide_from       masks the scores of all keys from a given one on (-infinity)
+//   hide_before     the same for S^T, whose rows are keys: masks queries before a given one
+//   hide_outside    the same, for queries before one and from another one on
+//   powers          scores -> exponentials, in place
 //   round_weights   weights -> the A operand of P V
-//   transpose_quad  the words of four lanes change places, for write_rows
-//   write_rows      the output, and with it lse, -> global memory
-//   Sources         where query, key and value are, for compute_nan_again
-//   for_each_nan_row    rows of the output with a NaN
-//   compute_nan_again   what hidden keys hold does not reach a row: seen_row.cuh
+//   transpose_quad  transposes words among the four lanes of a quad, for write_rows
+//   write_rows      writes the output, and lse with it, to global memory
+//   Sources         pointers and strides of query, key and value, for compute_nan_again
+//   for_each_nan_row    visits rows of the output that have a NaN
+//   compute_nan_again   keeps the contents of hidden keys out of a row: seen_row.cuh
 //
-// The online softmax itself is that of flash_softmax.cuh with M = 1, since a warp of a warpgroup has 16 rows and the
-// fragments of mma.sync. Only weigh() is in two pieces here: the registers of the old weights are read by P V while the
-// new powers are computed, so these stay where the scores were, and are rounded afterward.
+// The online softmax is that of flash_softmax.cuh with M = 1, since a warp of a warpgroup has 16 rows in the fragment
+// layout of mma.sync. Only weigh() is split in two here: P V still reads the registers of the old weights while the
+// new exponentials are computed, so these stay in the score registers and are rounded later.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -32,7 +32,7 @@ namespace hopper {
 
 using namespace mma;
 
-// end: how many keys of the tile a row sees, the first ones, of this lane's rows lane / 4 and lane / 4 + 8
+// end: each row sees the first `end` keys of the tile; one for each of this lane's rows, lane / 4 and lane / 4 + 8
 template <int N8>
 __device__ __forceinline__ void hide_from(float (&s)[1][N8][4], const int (&end)[2]) {
     const int first = mma::d_col(threadIdx.x % 32, 0), last[2] = {end[0] - first, end[1] - first};
@@ -43,7 +43,7 @@ __device__ __forceinline__ void hide_from(float (&s)[1][N8][4], const int (&end)
             if (8 * n + e % 2 >= last[e / 2]) s[0][n][e] = -INFINITY;
 }
 
-// begin: the first query of the tile that sees the key, of this lane's keys lane / 4 and lane / 4 + 8
+// begin: the first query of the tile that sees the key; one for each of this lane's keys, lane / 4 and lane / 4 + 8
 template <int N8>
 __device__ __forceinline__ void hide_before(float (&s)[N8][4], const int (&begin)[2]) {
     const int first = mma::d_col(threadIdx.x % 32, 0), start[2] = {begin[0] - first, begin[1] - first};
@@ -54,7 +54,7 @@ __device__ __forceinline__ void hide_before(float (&s)[N8][4], const int (&begin
             if (8 * n + e % 2 < start[e / 2]) s[n][e] = -INFINITY;
 }
 
-// end: the first query after those that see the key
+// end: one past the last query that sees the key
 template <int N8>
 __device__ __forceinline__ void hide_outside(float (&s)[N8][4], const int (&begin)[2], const int (&end)[2]) {
     const int first = mma::d_col(threadIdx.x % 32, 0);
@@ -86,7 +86,7 @@ __device__ __forceinline__ void round_weights(unsigned (&p)[N8 / 2][4], const fl
     for (int k = 0; k < N8 / 2; ++k) accumulators_as_a<T>(p[k], s[0][2 * k], s[0][2 * k + 1]);
 }
 
-// The lanes of a quad hold the columns of a 4 x 4 matrix of words; afterward lane i holds row i.
+// The lanes of a quad hold the columns of a 4 x 4 matrix of words; afterward, lane i holds row i.
 __device__ __forceinline__ void transpose_quad(unsigned (&w)[4]) {
     UNROLL
     for (int distance = 1; distance <= 2; distance *= 2) {
@@ -100,12 +100,12 @@ __device__ __forceinline__ void transpose_quad(unsigned (&w)[4]) {
     }
 }
 
-// factor * o, of a warp's 16 rows, one factor for each of this lane's two. A lane has two columns of 8 neighboring
-// ones; after an exchange within the quad it has all 8 of another group, so that it writes 16 bytes at a time and the
-// quad 64 neighboring ones.
+// Writes factor * o for a warp's 16 rows, with one factor for each of this lane's two. A lane has two of every 8
+// neighboring columns; after a transpose within the quad it has all 8 of one group, so that each lane writes 16 bytes
+// and the quad 64 contiguous ones.
 //
-//   out [rows_left][head_dim], from the warp's first row on    head_dim: a multiple of 8, <= D = 8 D8
-//   row_stride: elements from a row of out to the next
+//   out [rows_left][head_dim], starting at the warp's first row    head_dim: a multiple of 8, <= D = 8 D8
+//   row_stride: row stride of out, in elements
 template <typename T, int D8, typename Stride>
 __device__ __forceinline__ void write_rows(T* out, const float (&o)[D8][4], const float (&factor)[2], int rows_left,
                                            int head_dim, Stride row_stride) {
@@ -127,7 +127,7 @@ __device__ __forceinline__ void write_rows(T* out, const float (&o)[D8][4], cons
     }
 }
 
-// o / sum; lse [rows_left] or nullptr, from the warp's first row on
+// Writes o / sum; lse [rows_left], starting at the warp's first row, or nullptr
 template <typename T, int D>
 __device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[1][D / 8][4],
                                            const flash::RowState<1>& rows, int rows_left, int head_dim, int row_stride) {
@@ -143,12 +143,12 @@ __device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[
     write_rows<T>(out, o[0], factor, rows_left, head_dim, row_stride);
 }
 
-// Tensor maps are TMA's; this is for ordinary loads.
+// Tensor maps are for TMA; these are for ordinary loads.
 struct Sources {
     const void *query, *key, *value;
     RowStrides query_strides, key_strides, value_strides;
     float scale;
-    bool hides_keys;  // from any row
+    bool hides_keys;  // whether any key is hidden from any row
 
     void set(const AttentionArguments& a, bool hides) {
         query = a.query, key = a.key, value = a.value;
@@ -157,11 +157,11 @@ struct Sources {
     }
 };
 
-// f(i, out of row i) for those of a warp's 16 rows that have a NaN, with all lanes together. The warp has written them,
-// and reads them again: a kernel calls this after its last GEMM, when registers are free, and only where some row had a
-// NaN.
+// Calls f(i, out of row i) for those of a warp's 16 rows that have a NaN, with all lanes together. The warp has written
+// the rows and reads them back: a kernel calls this after its last GEMM, when registers are free, and only if some row
+// had a NaN.
 //
-//   out [rows_left][head_dim], from the warp's first row on; row_stride: elements from a row to the next
+//   out [rows_left][head_dim], starting at the warp's first row; row_stride in elements
 template <typename T, typename F>
 __device__ __forceinline__ void for_each_nan_row(T* out, int rows_left, int head_dim, int64_t row_stride, F f) {
     __syncwarp();
@@ -173,10 +173,10 @@ __device__ __forceinline__ void for_each_nan_row(T* out, int rows_left, int head
     }
 }
 
-// Computes these rows from the keys that they see alone.
+// Recomputes these rows from their visible keys.
 //
-//   out [rows_left][head_dim], from the warp's first row on, row `first_row` of its head; row_stride: from row to row
-//   for_each_seen(row, f)     f(key) for the keys that a row of the head sees
+//   out [rows_left][head_dim], from the warp's first row on, which is row `first_row` of its head; row_stride in
+//   elements for_each_seen(row, f)     calls f(key) for the keys that a row of the head sees
 template <typename T, typename Seen>
 __device__ __forceinline__ void compute_nan_again(const Sources& from, T* out, int batch, int head, int kv_head,
                                                   int first_row, int rows_left, int head_dim, int row_stride,

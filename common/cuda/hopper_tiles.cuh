@@ -1,26 +1,26 @@
-// hopper_tiles.cuh - tiles in shared memory, which one thread asks for and warpgroups compute with. Capability 9.0.
+// hopper_tiles.cuh - tiles in shared memory, loaded by a producer thread and consumed by warpgroups. Capability 9.0.
 //
-//   1. Tiles        Tile, aligned             how many rows of how many columns, in which boxes; where they may begin
+//   1. Tiles        Tile, aligned             rows, columns and TMA boxes of a tile; alignment
 //                   k_major, mn_major         a tile as an operand of wgmma
 //   2. Products     start_rows_by_rows        d = A B^T, A and B in shared memory or A in registers
 //                   start_weights_by_rows     d (+)= P B, P in registers
 //                   start_columns_by_rows     d = A^T B, A and B in shared memory
 //                   load_rows, store_rows     a tile's rows <-> registers, for the first two
-//   3. Slots        Slots                     room for a few tiles, and who may use which
+//   3. Slots        Slots                     the stages of a pipeline and their full / empty barriers
 //                   wait_until_empty, fill    the producer's two steps
-//                   wait_for, give_back       a consumer's
-//   4. Roles        role_of_warpgroup         producer or which group of consumers
-//                   RegisterShares            how many registers each may have
-//   5. Host         is_built                  whether a kernel has been compiled for this GPU
+//                   wait_for, give_back       the consumer's: wait for a stage, release it
+//   4. Roles        role_of_warpgroup         producer, or which group of consumers
+//                   RegisterShares            how many registers each role gets
+//   5. Host         is_built                  whether a kernel was compiled for this GPU
 //
-//   wgmma.cuh, tma.cuh, mbarrier.cuh: the instructions, and how data and barriers are in memory
+//   wgmma.cuh, tma.cuh, mbarrier.cuh: the instructions, and how data and barriers are laid out in memory
 //
-// The picture behind all of it: a block is one warpgroup that only asks for tiles, and GROUPS warpgroups of 64 rows
-// each that only compute. They meet at the slots.
+// The overall structure: a block is one warpgroup that only issues loads, and GROUPS warpgroups of 64 rows each that
+// only compute. They synchronize through the stages of the pipeline (Slots).
 //
 //   producer          empty? -> issue a TMA load           ... the stage after that
 //   TMA                         writes it, signals `full`
-//   consumers                   full? -> products from it -> `empty` from every warp
+//   consumers                   full? -> matmuls on it -> `empty` from every warp
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -42,12 +42,12 @@ namespace hopper {
 
 using namespace mma;
 
-constexpr int GROUP_ROWS = 64, GROUP_THREADS = 128;  // of a warpgroup
+constexpr int GROUP_ROWS = 64, GROUP_THREADS = 128;  // rows and threads of a warpgroup
 
 // -------------------------------------------------------------------------------------------------- 1. Tiles
 //
-// [ROWS][D] elements of 16 bits, in boxes of 64 columns one after the other (tma.cuh); D is a multiple of 32, and
-// half of the last box may be unused.
+// [ROWS][D] elements of 16 bits, stored as consecutive boxes of 64 columns (tma.cuh); D is a multiple of 32, and half
+// of the last box may be unused.
 
 template <int ROWS_, int D_>
 struct Tile {
@@ -56,16 +56,16 @@ struct Tile {
     static_assert(D % 32 == 0 && ROWS % 8 == 0 && ROWS <= 256);
 };
 
-constexpr int ALIGNMENT = 1024;  // bytes; where boxes may begin
-constexpr int MAX_SHARED = 227 * 1024 - 512;  // bytes of tiles that a block may have, ALIGNMENT to spare included; the
+constexpr int ALIGNMENT = 1024;  // bytes; boxes start at multiples of this
+constexpr int MAX_SHARED = 227 * 1024 - 512;  // bytes of tiles that a block may have, slack for ALIGNMENT included; the
                                               // rest is for barriers
 
-// The first place where a box may begin.
+// The first address at which a box may start.
 __device__ __forceinline__ unsigned char* aligned(unsigned char* shared) {
     return shared + (ALIGNMENT - shared_offset(shared) % ALIGNMENT) % ALIGNMENT;
 }
 
-// From a row of the tile on: each row is a row of A, or a column of B.
+// From a given row of the tile on: each row is a row of A, or a column of B.
 template <class Tile>
 __device__ __forceinline__ KMajor k_major(const unsigned char* tile, int row = 0) {
     return KMajor::at(tile + row * Tile::ROW_BYTES);
@@ -78,16 +78,16 @@ __device__ __forceinline__ MnMajor mn_major(const unsigned char* tile) {
 
 // ----------------------------------------------------------------------------------------------- 2. Products
 //
-// Each is a few instructions that the tensor cores work through while the warps go on: a group for wgmma_wait() once
-// it is committed. d is a warpgroup's 64 rows, see wgmma.cuh.
+// Each issues a few asynchronous instructions; once committed, they form a group for wgmma_wait(). d holds a
+// warpgroup's 64 rows, see wgmma.cuh.
 
-// Where columns 16 i ... 16 i + 15 of a tile begin, in bytes.
+// The byte offset of columns 16 i ... 16 i + 15 of a tile.
 template <class Tile>
 __host__ __device__ constexpr int columns_at(int i) {
     return i / 4 * Tile::BOX_BYTES + i % 4 * 32;
 }
 
-// d [64][N] = A B^T, N rows of a tile B from `b` on. a [64 rows of a tile A][D]
+// d [64][N] = A B^T, N rows of a tile B starting at `b`. a [64 rows of a tile A][D]
 template <typename T, class A, class B, int N8>
 __device__ __forceinline__ void start_rows_by_rows(float (&d)[N8][4], KMajor a, KMajor b) {
     wgmma_begin();
@@ -103,7 +103,8 @@ __device__ __forceinline__ void start_rows_by_rows(float (&d)[N8][4], const unsi
     for (int i = 0; i < B::D / 16; ++i) wgmma<T>(d, a[i], b.plus(columns_at<B>(i)), i > 0);
 }
 
-// d [64][D] += P B, or = P B unless `add`, 16 K rows of a tile B from `b` on. p [64][16 K] as A operands of 16 columns
+// d [64][D] += P B, or = P B unless `add`; 16 K rows of a tile B starting at `b`. p [64][16 K] as A operands of 16
+// columns
 template <typename T, class B, int K>
 __device__ __forceinline__ void start_weights_by_rows(float (&d)[B::D / 8][4], const unsigned (&p)[K][4], MnMajor b,
                                                       bool add = true) {
@@ -112,7 +113,7 @@ __device__ __forceinline__ void start_weights_by_rows(float (&d)[B::D / 8][4], c
     for (int i = 0; i < K; ++i) wgmma<T>(d, p[i], b.plus(i * 16 * B::ROW_BYTES), add || i > 0);
 }
 
-// d [64][N] = A^T B, or += if `add`, 64 and at most 64 columns of a box of ROWS rows each.
+// d [64][N] = A^T B, or += if `add`: A 64 columns, B at most 64 columns of a box of ROWS rows each.
 template <typename T, int ROWS, int N8>
 __device__ __forceinline__ void start_columns_by_rows(float (&d)[N8][4], MnMajor a, MnMajor b, bool add = false) {
     constexpr int STEP = 16 * TMA_COLS * 2;
@@ -121,8 +122,8 @@ __device__ __forceinline__ void start_columns_by_rows(float (&d)[N8][4], MnMajor
     for (int i = 0; i < ROWS / 16; ++i) wgmma<T>(d, a.plus(i * STEP), b.plus(i * STEP), add || i > 0);
 }
 
-// Where this lane's row of 16 columns begins, of those that ldmatrix or stmatrix takes from it for the 16 rows of one
-// warp. The pieces of a row are in the order piece ^ (row % 8).
+// The address that this lane passes to ldmatrix or stmatrix for 16 columns of the 16 rows of one warp: that of its row.
+// The 16-byte pieces of a row are in the order piece ^ (row % 8).
 template <class Tile>
 __device__ __forceinline__ unsigned lane_row_at(int first_row, int columns) {
     const int lane = threadIdx.x % 32, row = first_row + lane % 16, piece = columns % 4 * 2 + lane / 16;
@@ -144,14 +145,14 @@ __device__ __forceinline__ void store_rows(unsigned char* tile, int first_row, i
 
 // -------------------------------------------------------------------------------------------------- 3. Slots
 //
-// Of each slot: whether it has been filled, and whether all warps that use it are done. Lives in shared memory.
+// For each stage: whether it has been filled, and whether all warps that use it are done. Lives in shared memory.
 
 template <int COUNT_>
 struct Slots {
     static constexpr int COUNT = COUNT_;
     Mbarrier full[COUNT], empty[COUNT];
 
-    // One thread; then mbarrier_init_done() and a __syncthreads().   producers: who says `full`, one for the engine
+    // One thread calls, then mbarrier_init_done() and __syncthreads().   producers: arrivals at `full`; 1 for TMA
     __device__ void init(int consumer_warps, int producers = 1) {
         for (int i = 0; i < COUNT; ++i) mbarrier_init(full[i], producers), mbarrier_init(empty[i], consumer_warps);
     }
@@ -162,8 +163,8 @@ __device__ __forceinline__ void wait_until_empty(Slots<COUNT>& slots, const Ring
     mbarrier_wait(slots.empty[ring.slot()], ring.parity() ^ 1);
 }
 
-// The tile whose first row is [batch][head][row] into the ring's slot, which is empty. `tiles`: the slots' memory;
-// numbers: of the tile's rows, one each, which come along.
+// Loads the tile whose first row is [batch][head][row] into the ring's stage, which must be empty. `tiles`: the stages'
+// memory; numbers: one float per row of the tile, loaded along with it.
 template <class Tile, int COUNT>
 __device__ __forceinline__ void fill(Slots<COUNT>& slots, const Ring<COUNT>& ring, unsigned char* tiles,
                                      const CUtensorMap& map, int row, int head, int batch) {
@@ -189,13 +190,13 @@ __device__ __forceinline__ void wait_for(Slots<COUNT>& slots, const Ring<COUNT>&
     mbarrier_wait(slots.full[ring.slot()], ring.parity());
 }
 
-// Every consumer warp, once for every filling, when nothing reads the stage any longer.
+// Called by every consumer warp, once per fill, when it has finished reading the stage.
 template <int COUNT>
 __device__ __forceinline__ void give_back(Slots<COUNT>& slots, int slot) {
     if (threadIdx.x % 32 == 0) mbarrier_arrive(slots.empty[slot]);
 }
 
-// Every warp that has written its part of a slot itself, for the tensor cores or TMA to read.
+// Called by every warp that has written its part of a stage itself, for the tensor cores or TMA to read.
 template <int COUNT>
 __device__ __forceinline__ void hand_over(Slots<COUNT>& slots, int slot) {
     fence_for_copy_engine();
@@ -207,12 +208,12 @@ __device__ __forceinline__ void hand_over(Slots<COUNT>& slots, int slot) {
 
 constexpr int PRODUCER = -1;
 
-// PRODUCER, or 0 ... GROUPS - 1; the same in all lanes, for the compiler, too: what follows from it, such as the place
-// of an operand, is then kept once per warp, where wgmma wants it.
+// PRODUCER, or 0 ... GROUPS - 1. The shuffle tells the compiler that it is the same in all lanes, so values derived
+// from it, such as an operand's address, are kept once per warp (in uniform registers), as wgmma wants.
 __device__ __forceinline__ int role_of_warpgroup() { return __shfl_sync(FULL_WARP, threadIdx.x / GROUP_THREADS, 0) - 1; }
 
-// What the threads of a block have at its start, equal shares of the SM's 65536 registers, is all that it
-// ever has: the producer gives most of its own away, and consumers that want more than that would wait forever.
+// The threads of a block start with equal shares of the SM's 65536 registers, and that is all it ever has: the producer
+// releases most of its share, and consumers that ask for more than that would wait forever.
 template <int GROUPS>
 struct RegisterShares {
     static constexpr int AT_START = 65536 / (GROUP_THREADS * (1 + GROUPS)) / 8 * 8;
@@ -223,8 +224,8 @@ struct RegisterShares {
 
 // ---------------------------------------------------------------------------------------------------- 5. Host
 
-// False if the kernel was compiled for another target than sm_90a: then it is empty, and has no barriers. The driver takes
-// microseconds to say so, and is asked once about each kernel and device.
+// False if the kernel was compiled for a target other than sm_90a: then its body is empty and has no barriers. Asking
+// the driver takes microseconds, so the answer is cached per kernel and device.
 template <class Kernel>
 bool is_built([[maybe_unused]] Kernel* kernel) {
 #ifdef CUDA_SIMULATOR
@@ -239,7 +240,7 @@ bool is_built([[maybe_unused]] Kernel* kernel) {
     if (is_new) {
         cudaFuncAttributes attributes;
         const cudaError_t error = cudaFuncGetAttributes(&attributes, kernel);
-        if (error != cudaSuccess) cudaGetLastError();  // no code for this GPU at all; the error is dealt with
+        if (error != cudaSuccess) cudaGetLastError();  // no code for this GPU at all; clear the error
         answer->second = error == cudaSuccess && attributes.sharedSizeBytes > 0;
     }
     return answer->second;

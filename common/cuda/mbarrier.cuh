@@ -1,21 +1,21 @@
 // mbarrier.cuh - barriers in shared memory that threads and TMA arrive at. Compute capability 9.0.
 //
 //   Mbarrier                    the barrier, 8 bytes of shared memory
-//   mbarrier_init(b, n)         a phase is complete after n arrivals; one thread calls, then mbarrier_init_done()
-//   mbarrier_init_done()        makes the initialized barriers known to TMA; a __syncthreads() must follow
+//   mbarrier_init(b, n)         a phase completes after n arrivals; one thread calls, then mbarrier_init_done()
+//   mbarrier_init_done()        makes the initialization visible to TMA; a __syncthreads() must follow
 //   mbarrier_arrive(b)          one arrival
-//   mbarrier_expect(b, bytes)   one arrival, and the phase also waits for this number of bytes from TMA (tma.cuh)
+//   mbarrier_expect(b, bytes)   one arrival; the phase also waits for this many bytes from TMA (tma.cuh)
 //   mbarrier_wait(b, parity)    waits until the phase of this parity is complete
-//   mbarrier_try_wait(b, parity)    waits a while: whether it is
+//   mbarrier_try_wait(b, parity)    waits for a limited time; whether the phase is complete
 //   Ring<N>                     which of N barriers, and which parity, comes next
 //
-// A barrier counts its phases: 0 is the first, and a phase begins when the one before is complete. mbarrier_wait(b, 0)
+// A barrier counts its phases: 0 is the first, and each begins when the previous one completes. mbarrier_wait(b, 0)
 // returns once phase 0 is complete and mbarrier_wait(b, 1) once phase 1 is; on a new barrier mbarrier_wait(b, 1)
-// returns at once, as if a phase -1 were complete. That is how a producer finds all slots empty at the start:
+// returns at once, as if a phase -1 had completed. So a producer finds all stages empty at the start:
 //
 //   producer                                     consumer
 //     wait(empty[slot], parity ^ 1)                wait(full[slot], parity)
-//     expect(full[slot], bytes), start copies      use the slot
+//     expect(full[slot], bytes), issue copies      use the stage
 //     advance()                                    arrive(empty[slot]), advance()
 //
 // See "mbarrier" in the PTX manual.
@@ -75,7 +75,7 @@ __device__ __forceinline__ bool mbarrier_try_wait(Mbarrier& barrier, unsigned pa
     return complete != 0;
 }
 
-// Every slot is used once before the first is used again, then with the other parity.
+// Every stage is used once before the first is reused with the other parity.
 template <int N>
 class Ring {
   public:

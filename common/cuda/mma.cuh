@@ -1,19 +1,18 @@
-// mma.cuh - tensor cores: D = A B + D for one small tile, by the 32 lanes of a warp together. namespace mma.
+// mma.cuh - tensor cores: D = A B + D for one small tile, computed by the 32 lanes of a warp. namespace mma.
 //
 //   mma_m16n8k16<T>(d, a, b)   T = __half or __nv_bfloat16: A 16 x 16, B 16 x 8, D 16 x 8 in float
 //   clear(d)                   accumulators = 0
-//   by_row(d)(r, c)            accumulators as the small matrix that they are to a lane; row, col: where it is
+//   by_row(d)(r, c)            a lane's accumulators as the small matrix that they form; row, col: its coordinates
 //   pack<T>(low, high)         two floats -> one register of two T, rounded to nearest even
-//   unpack<T>(bits)            the way back
+//   unpack<T>(bits)            the inverse
 //   accumulators_as_a<T>(a, left, right)    two D tiles -> the A operand of the next mma
-//   d_row, d_col, a_row, a_col, b_row, b_col    where this lane's registers are
+//   d_row, d_col, a_row, a_col, b_row, b_col    coordinates of this lane's registers in the tile
 //
 // A tile is spread over the registers of the warp: every lane holds a few elements of each matrix, its fragment.
-// unsigned a[4], b[2] and float d[4] are one lane's fragments. All 32 lanes must call, at the same place in the
-// program.
+// unsigned a[4], b[2] and float d[4] are one lane's fragments. All 32 lanes must call convergently.
 //
-// Where the elements are (lane numbers L0 ... L31; see "Matrix Fragments for mma" in the PTX manual). With
-// g = lane / 4 and t = lane % 4:
+// The layout (lane numbers L0 ... L31; see "Matrix Fragments for mma" in the PTX manual), with g = lane / 4 and
+// t = lane % 4:
 //
 //   D, 16 x 8, float. A lane holds two neighboring columns of rows g and g + 8.
 //
@@ -26,7 +25,7 @@
 //        ...                                           d[2], d[3]
 //       row 15       [ L28 |  L29 |  L30 |  L31 ]
 //
-//     So a row is in the 4 lanes of a quad: quad_max() and quad_sum() of warp.cuh.
+//     So a row is spread over the 4 lanes of a quad: quad_max() and quad_sum() of warp.cuh.
 //
 //   A, 16 x 16, 16-bit, row-major. A register holds two neighboring columns, the first in its low half.
 //
@@ -38,8 +37,8 @@
 //        ...                 a[1]                              a[3]
 //       row 15       [ L28 |  L29 |  L30 |  L31 ][  L28 |  L29 |  L30 |  L31 ]
 //
-//     Each quarter looks like half of D: two D tiles side by side are an A tile once they are rounded to 16 bits. In
-//     attention, S = Q K^T leaves the accumulators of P where P V needs them: accumulators_as_a(), no shared memory.
+//     Each quarter has the layout of half of D: two D tiles side by side, rounded to 16 bits, form an A tile. In
+//     attention, S = Q K^T leaves P's accumulators where P V needs them: accumulators_as_a(), no shared memory.
 //
 //   B, 16 x 8, 16-bit, column-major. A register holds two neighboring rows, the first in its low half.
 //
@@ -54,11 +53,11 @@
 //
 // ldmatrix.cuh fills fragments of A and B from shared memory, a whole 16 x 16 tile in one instruction.
 //
-// Precision. Products are exact; sums are kept in float, but a GPU cuts off low bits where float arithmetic would
-// round, and in an order of its own: expect errors of a few units in the last place of the largest term.
+// Precision. Products are exact; sums are accumulated in float, but the hardware truncates low bits where float
+// arithmetic would round, and sums in an unspecified order: expect errors of a few ulps of the largest term.
 //
-// Turing (sm_75) has no tensor core instruction for bfloat16: there it compiles, and stops the kernel with an
-// assertion. __half works; its m16n8k16 is done in two halves of m16n8k8.
+// Turing (sm_75) has no bfloat16 tensor core instruction: there it compiles, but the kernel stops with an assertion.
+// __half works; its m16n8k16 is done as two m16n8k8.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -113,8 +112,8 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
 
 #endif
 
-// d [M][N]: M x N tiles of D, a warp's accumulators, 16 M x 8 N numbers. Of these a lane has a matrix of 2 M rows and 2 N
-// columns, by_row(d)(r, c): in row mma::row(lane, r) and column mma::col(lane, c) of the warp's.
+// d [M][N]: M x N tiles of D, a warp's accumulators, 16 M x 8 N numbers. A lane holds a matrix of 2 M rows and 2 N
+// columns of these, by_row(d)(r, c), at row mma::row(lane, r) and column mma::col(lane, c) of the warp's.
 //
 //       r             0    1         2    3          c             0    1        2    3
 //       row           g    g + 8     g + 16 ...      col           2 t  2 t + 1  2 t + 8 ...
@@ -137,7 +136,7 @@ __device__ __forceinline__ void clear(float (&d)[M][N][4]) {
 
 // ---- conversions
 
-// Two floats as the register of two T that a fragment is made of: `low` is the element with the lower index.
+// Packs two floats into a register of two T, as in a fragment: `low` is the element with the lower index.
 template <typename T>
 __device__ __forceinline__ unsigned pack(float low, float high) {
     if constexpr (std::is_same_v<T, __half>) {
@@ -165,16 +164,16 @@ __device__ __forceinline__ void accumulators_as_a(unsigned (&a)[4], const float 
     a[3] = pack<T>(right[2], right[3]);
 }
 
-// ---- where register i of a lane is in its tile
+// ---- coordinates of a lane's register i in its tile
 
 __host__ __device__ constexpr int d_row(int lane, int i) { return lane / 4 + i / 2 * 8; }
 __host__ __device__ constexpr int d_col(int lane, int i) { return lane % 4 * 2 + i % 2; }
 
-// The same of by_row's row r and column c.
+// The same for by_row's row r and column c.
 __host__ __device__ constexpr int row(int lane, int r) { return lane / 4 + r * 8; }
 __host__ __device__ constexpr int col(int lane, int c) { return lane % 4 * 2 + c / 2 * 8 + c % 2; }
 
-// Two elements per register, of which this is the first; the other is in the next column (A) or row (B).
+// A register holds two elements; these are the first's coordinates. The second is in the next column (A) or row (B).
 __host__ __device__ constexpr int a_row(int lane, int i) { return lane / 4 + i % 2 * 8; }
 __host__ __device__ constexpr int a_col(int lane, int i) { return lane % 4 * 2 + i / 2 * 8; }
 __host__ __device__ constexpr int b_row(int lane, int i) { return lane % 4 * 2 + i * 8; }

@@ -1,4 +1,4 @@
-// pattern_arguments.h - what bindings of sparse attention check, task 5's and that of common/kernels/sparse.
+// pattern_arguments.h - argument checks for the bindings of sparse attention: task 5's and common/kernels/sparse's.
 //
 //   check_stride(stride, offset, S_k)                        strided attention
 //   check_window(window)                                     sliding window
@@ -13,8 +13,9 @@ inline void check_stride(int64_t stride, int64_t offset, int64_t S_k) {
 
 inline void check_window(int64_t window) { check(window >= 1, "window is ", window, "; it must be at least 1"); }
 
-// Refuses a block that is not 32, 64, 96 or 128 or does not divide S_q and S_k, and lists that are not int32 or do not
-// fit: counts [heads, S_q / block], columns [heads, S_q / block, S_k / block]. What they hold is not looked at.
+// Refuses a block size other than 32, 64, 96 or 128 or one that does not divide S_q and S_k, and lists that are not
+// int32 of the right shape: counts [heads, S_q / block], columns [heads, S_q / block, S_k / block]. Does not check
+// their contents.
 inline void check_blocks(const Tensor& counts, const Tensor& columns, int64_t block, const Tensor& query,
                          const Tensor& key) {
     using torch::headeronly::ScalarType;

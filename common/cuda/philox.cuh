@@ -1,14 +1,14 @@
-// philox.cuh - random numbers without a state: a function of a place and a key, Philox 4x32.
+// philox.cuh - stateless random numbers: a function of a position and a key, Philox 4x32.
 //
 //   philox<ROUNDS>(place, key)   four independent words of 32 random bits; 10 rounds, or 7
 //
-// Every thread computes the numbers of its own places, in any order and as often as it likes: a forward and a backward
-// pass that ask for the same places get the same numbers, and nothing has to be stored in between. A round is two
-// multiplications whose upper and lower halves are mixed with the key. 7 rounds are the fewest that pass BigCrush; 10
-// have a margin.
+// Every thread computes the numbers for its own positions, in any order and any number of times: a forward and a
+// backward pass that use the same positions get the same numbers, with nothing stored in between. A round is two
+// multiplications whose high and low halves are mixed with the key. 7 rounds are the fewest that pass BigCrush; 10
+// leave a margin.
 //
 // J. Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011, section 3.3 (Philox) and table 2 (its
-// constants). curand and PyTorch have the same generator.
+// constants). curand and PyTorch use the same generator.
 #pragma once
 #include <cuda_runtime.h>
 

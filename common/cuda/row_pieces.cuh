@@ -1,13 +1,13 @@
-// row_pieces.cuh - rows of floats, four at a time.
+// row_pieces.cuh - rows of floats, accessed four at a time.
 //
-//   four_at(p)                       the four floats at p, a multiple of 16 bytes: one access
-//   read_four<VECTOR>(p, left)       the same as far as the row goes: zeros from p[left] on
-//   store_four<VECTOR>(p, x, left)   p[0 .. 4) = x as far as the row goes
+//   four_at(p)                       the four floats at p, 16-byte aligned, in one access
+//   read_four<VECTOR>(p, left)       the same, up to the end of the row: zeros from p[left] on
+//   store_four<VECTOR>(p, x, left)   p[0 .. 4) = x, up to the end of the row
 //   store_two<VECTOR>(p, x, y, left) the same for two
 //
-// left: how many floats the row still has from p on, 0 or less if it has ended. VECTOR: one access of 16 bytes (8 for
-// two); p is a multiple of that and left one of 4 (2), so that a piece exists whole or not at all. Otherwise p may be
-// anywhere, and the floats are accessed one by one.
+// left: the number of floats left in the row from p on; 0 or less past its end. VECTOR: one 16-byte access (8 for two);
+// p is aligned to that and left is a multiple of 4 (2), so that a piece is entirely inside or outside the row.
+// Otherwise p may be anywhere, and floats are accessed one by one.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,14 +1,14 @@
-// seen_row.cuh - a row of attention again, from the keys that it sees and no others.
+// seen_row.cuh - recomputes a row of attention from its visible keys only.
 //
-//   SeenRow<T>            one row of the output, key by key; all lanes of a warp together
-//   has_nan(x)            whether one of the numbers is NaN
-//   for_each_marked_row   the rows of a warp that need it
+//   SeenRow<T>            one row of the output, accumulated key by key by all lanes of a warp
+//   has_nan(x)            whether any of the numbers is NaN
+//   for_each_marked_row   visits the rows of a warp that need it
 //
-// A hidden key has the weight 0. But the kernels multiply whole tiles, and 0 times NaN or infinity is NaN: what is in
-// V at a hidden key (the padding of a batch, memory that has not been written yet) would reach rows that do not see it.
-// Zeroing V does not help, since other rows of the same tile may see that key. So a kernel that hides keys looks at its
-// rows before it leaves: where one has a NaN, its warp computes it again here, skipping what is hidden. That is slow,
-// and costs nothing where there is no NaN but the look. A NaN that the row does see comes out again.
+// A hidden key has weight 0. But kernels multiply whole tiles, and 0 times NaN or infinity is NaN: V at a hidden key
+// (batch padding, uninitialized memory) would contaminate rows that do not see it. Zeroing V does not help, since other
+// rows of the same tile may see that key. So a kernel that hides keys checks its rows before it exits; if one has a
+// NaN, its warp recomputes it here, skipping hidden keys. That is slow, but without a NaN only the check costs time. A
+// NaN that the row does see comes out again.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -25,7 +25,7 @@
 
 namespace attention {
 
-// Lane l has the columns l, l + 32, ... of the row; head_dim <= D.
+// Lane l holds columns l, l + 32, ... of the row; head_dim <= D.
 //
 //   query, key, value, out   [head_dim]
 template <typename T, int D = 128>
@@ -41,7 +41,7 @@ class SeenRow {
         return warp_sum(sum);
     }
 
-    // score: -infinity for a hidden key, whose value is not read; value: nullptr for a weight that takes none
+    // score: -infinity for a hidden key, whose value is not read; value: nullptr for a weight applied to no value
     __device__ __forceinline__ void add(float score, const T* value) {
         if (score == -INFINITY) return;
         const float top_now = fmaxf(top, score), weight = exp2_approx((score - top_now) * LOG2_E);
@@ -51,7 +51,8 @@ class SeenRow {
         top = top_now;
     }
 
-    // Whether a score was NaN: then all columns are, whatever comes. (A model that has diverged need not wait for more.)
+    // Whether a score was NaN: then all columns are NaN, whatever follows, and the loop can stop (a diverged model,
+    // say).
     __device__ __forceinline__ bool lost() const { return sum != sum; }
 
     __device__ __forceinline__ void write(T* out, float factor = 1.0f) const {
@@ -85,9 +86,9 @@ __device__ __forceinline__ bool has_nan(const float (&x)[M][N]) {
     return sum != sum;
 }
 
-// Calls f(row), with all lanes together, for the marked ones of a warp's ROWS rows. mine: bit i marks row 8 i + lane / 4
-// for the columns of this lane, laid out as the fragments of mma.cuh. All lanes have written their parts of the rows when f
-// is called.
+// Calls f(row), with all lanes together, for the marked rows among a warp's ROWS rows. mine: bit i marks row
+// 8 i + lane / 4 for this lane's columns, in the fragment layout of mma.cuh. All lanes have written their parts of the
+// rows before f is called.
 template <int ROWS, typename F>
 __device__ __forceinline__ void for_each_marked_row(unsigned mine, F f) {
     if (!__any_sync(FULL_WARP, mine != 0)) return;

@@ -1,6 +1,6 @@
-// shared_offset.cuh - pointers into shared memory as instructions take them.
+// shared_offset.cuh - shared-memory pointers as PTX instructions take them.
 //
-//   shared_offset(pointer)    32 bits, what PTX calls an address in the .shared state space
+//   shared_offset(pointer)    32 bits, an address in PTX's .shared state space
 #pragma once
 #include <cuda_runtime.h>
 

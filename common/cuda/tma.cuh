@@ -1,26 +1,28 @@
-// tma.cuh - boxes of a tensor, copied to shared memory by TMA of compute capability 9.0 (TMA).
+// tma.cuh - TMA (Tensor Memory Accelerator): copies boxes of a tensor to shared memory. Compute capability 9.0.
 //
 //   make_tensor_map<T>(map, data, shape, strides, rows)    host: describes a tensor [batch][head][row][d], and a box
-//   tma_load(to, map, barrier, d, row, head, batch)        device: one thread asks for the box that begins there
-//   bulk_load(to, from, bytes, barrier)                    the same for consecutive bytes
-//   bulk_load_once(to, from, bytes, barrier)               of bytes that need not stay in the L2 cache
+//   tma_load(to, map, barrier, d, row, head, batch)        device: one thread loads the box that starts there
+//   bulk_load(to, from, bytes, barrier)                    the same for contiguous bytes
+//   bulk_load_once(to, from, bytes, barrier)               for bytes that need not stay in the L2 cache
 //   bulk_add(to, from, bytes)                              adds floats from shared memory to floats in global memory
-//   bulk_read_done(), bulk_done()                          until the thread's additions have read, or added, everything
-//   fence_for_copy_engine()                                what this thread wrote to shared memory can be read by the
-//                                                          engine and by wgmma, after a barrier
-//   fence_global_for_copy_engine()                         the same of global memory: what this thread knows of it
+//   bulk_read_done(), bulk_done()                          waits until the thread's additions have read their source,
+//                                                          or are complete
+//   fence_for_copy_engine()                                makes this thread's shared-memory writes visible to TMA and
+//                                                          wgmma, after a barrier
+//   fence_global_for_copy_engine()                         the same for global memory: all writes visible to this
+//                                                          thread
 //
-// The engine computes the addresses: strides may be any, as long as the elements of a row are neighbors, and a tensor
-// of every 8th row is described like any other. What is outside the tensor is not read and arrives as zeros. A box is
+// TMA computes the addresses: strides are arbitrary as long as the elements of a row are contiguous, so a tensor of
+// every 8th row is described like any other. Elements outside the tensor are not read and arrive as zeros. A box is
 //
 //   [rows][TMA_COLS]    TMA_COLS = 64 elements of 16 bits, 128 bytes a row
 //
-// and is in shared memory the way wgmma.cuh wants it: the eight 16-byte pieces of row r are in the order
-// piece ^ (r % 8) ("128-byte swizzle"), so that neither rows nor columns of pieces meet in a bank. `to` must be a
-// multiple of 1024 bytes. All bytes of a box, also those outside the tensor, count for mbarrier_expect().
+// stored in shared memory as wgmma.cuh expects: the eight 16-byte pieces of row r are in the order piece ^ (r % 8)
+// ("128-byte swizzle"), so that neither rows nor columns of pieces have bank conflicts. `to` must be a multiple of 1024
+// bytes. All bytes of a box, including those outside the tensor, count for mbarrier_expect().
 //
-// A tensor map is 128 bytes that the host encodes; a kernel takes it as a `const __grid_constant__` parameter, since
-// the engine reads it where it is.
+// A tensor map is 128 bytes encoded by the host; a kernel takes it as a `const __grid_constant__` parameter, since TMA
+// reads it in place.
 #pragma once
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -45,7 +47,7 @@ struct RowShape {
     int head_dim;
 };
 
-// The driver's own function, obtained through the runtime, so that nothing links with libcuda.
+// The driver's function, obtained through the runtime, so that nothing links with libcuda.
 inline auto tensor_map_encoder() {
     static const auto encode = [] {
         void* function = nullptr;
@@ -58,12 +60,12 @@ inline auto tensor_map_encoder() {
     return encode;
 }
 
-// False if the engine cannot address the tensor: `data` and the strides (in elements) must be multiples of 16 bytes,
-// strides and sizes not negative and not beyond 2^40 bytes and 2^32 elements. rows: of a box, at most 256.
+// False if TMA cannot address the tensor: `data` and the strides (given in elements) must be multiples of 16 bytes, not
+// negative, with strides below 2^40 bytes and sizes up to 2^32 elements. rows: of a box, at most 256.
 template <typename T>
 bool make_tensor_map(CUtensorMap& map, const void* data, RowShape shape, RowStrides strides, int rows) {
     static_assert(std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>);
-    // Of a dimension of size 1 no stride is used; tensors come with odd ones there.
+    // The stride of a dimension of size 1 is unused; tensors may have odd ones there.
     const auto bytes = [](int64_t size, int64_t stride) {
         return static_cast<cuuint64_t>((size == 1 ? TMA_COLS : stride) * static_cast<int64_t>(sizeof(T)));
     };
@@ -84,7 +86,7 @@ bool make_tensor_map(CUtensorMap& map, const void* data, RowShape shape, RowStri
                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// The box whose first element is [batch][head][row][d]; `barrier` hears of its bytes.
+// Loads the box whose first element is [batch][head][row][d]; its bytes are counted at `barrier`.
 __device__ __forceinline__ void tma_load(void* to, const CUtensorMap& map, Mbarrier& barrier, int d, int row, int head,
                                          int batch) {
     asm volatile(
@@ -102,7 +104,7 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, unsigned b
                  : "memory");
 }
 
-// The same of bytes that are the first to leave the L2 cache.
+// The same with an evict-first policy in the L2 cache.
 __device__ __forceinline__ void bulk_load_once(void* to, const void* from, unsigned bytes, Mbarrier& barrier) {
     asm volatile(
         "{\n"
@@ -115,7 +117,7 @@ __device__ __forceinline__ void bulk_load_once(void* to, const void* from, unsig
         : "memory");
 }
 
-// The same of bytes that are the last to leave the L2 cache.
+// The same with an evict-last policy in the L2 cache.
 __device__ __forceinline__ void bulk_load_kept(void* to, const void* from, unsigned bytes, Mbarrier& barrier) {
     asm volatile(
         "{\n"
@@ -128,7 +130,7 @@ __device__ __forceinline__ void bulk_load_kept(void* to, const void* from, unsig
         : "memory");
 }
 
-// float32, in the L2 cache; many blocks may add to the same place, in no particular order.
+// float32, performed in the L2 cache; many blocks may add to the same address, in any order.
 __device__ __forceinline__ void bulk_add(float* to, const void* from, unsigned bytes) {
     asm volatile(
         "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;\n"

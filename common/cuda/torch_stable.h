@@ -1,5 +1,5 @@
-// torch_stable.h - CUDA's runtime API and the stable ABI of LibTorch, which every binding.cpp begins with: the simulator's
-// builds parse it once for all of them.
+// torch_stable.h - the CUDA runtime API and LibTorch's stable ABI. Every binding.cpp includes it first, so that the
+// simulator's builds parse it once for all of them.
 #pragma once
 #include <cuda_runtime.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>

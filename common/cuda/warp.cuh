@@ -1,4 +1,4 @@
-// warp.cuh - reductions over the 32 lanes of a warp. Every lane calls; every lane gets the result.
+// warp.cuh - reductions over the 32 lanes of a warp. All lanes call; all get the result.
 //
 //   warp_max(v)   the largest v
 //   warp_sum(v)   the sum of all v
@@ -6,8 +6,7 @@
 //   quad_sum(v)   their sum
 //
 // Butterfly: at step `distance` each lane combines its value with that of the lane whose number differs in one bit, so
-// after log2(32) = 5 steps every lane holds the result, and every lane holds exactly the same bits. Two steps are
-// enough for four lanes.
+// after log2(32) = 5 steps every lane holds the result, with exactly the same bits. A quad needs two steps.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,34 +1,35 @@
-// wgmma.cuh - the tensor cores of compute capability 9.0: D = A B + D for 64 rows, by four warps, while they go on.
+// wgmma.cuh - Hopper's warpgroup MMA: D = A B + D for 64 rows, by four warps, asynchronously. Compute capability 9.0.
 //
-//   KMajor, MnMajor                     where a tile is in shared memory, and how it is read: at(), plus()
+//   KMajor, MnMajor                     a tile in shared memory and how it is read: at(), plus()
 //   wgmma<T>(d, a, b, accumulate)       d [64][N] (+)= a [64][16] b [16][N]; a KMajor or in registers, b KMajor
 //   wgmma<T>(d, a, b)                   d [64][N] += a [64][16] b [16][N]; a in registers, b MnMajor
 //   wgmma<T>(d, a, b, accumulate)       d [64][N] (+)= a [64][16] b [16][N]; a and b MnMajor
 //   wgmma_begin()                       before the first wgmma that uses registers written by other instructions
-//   wgmma_commit()                      all wgmma since the last commit are a group
-//   wgmma_wait<N>()                     until no more than the N latest groups are under way
-//   keep_order(d)                       what is done to d before this place stays before it, what is done after, after
+//   wgmma_commit()                      makes a group of all wgmma since the last commit
+//   wgmma_wait<N>()                     waits until at most the N latest groups are pending
+//   keep_order(d)                       accesses of d before this point stay before it, those after stay after
 //   more_registers, fewer_registers     a warpgroup's share of the SM's registers
 //
-// T is __half or __nv_bfloat16, sums are float. The four warps are a warpgroup: numbers 4 g ... 4 g + 3. All of its
-// threads must call, at the same place in the program. Needs a build for sm_90a; see "wgmma" in the PTX manual.
+// T is __half or __nv_bfloat16, sums are float. The four warps, numbers 4 g ... 4 g + 3, are a warpgroup. All its
+// threads must call convergently. Needs a build for sm_90a; see "wgmma" in the PTX manual.
 //
 // Registers. Warp w of the group has rows 16 w ... 16 w + 15 of A and D, and in them the fragments of mma.cuh: d[n] are
 // columns 8 n ... 8 n + 7, a[4] is an A tile of 16 x 16. So P = softmax(S) becomes the A operand of P V in registers,
 // as with mma.sync. N = 32, 64, 80, 96, 112, 128, 160, 192 or 256.
 //
-// Asynchronous. An instruction is issued and the warps go on; until the wait, no thread may touch d, change a (registers)
-// or overwrite a and b (shared memory). The compiler does not know that d is written later than the instruction
-// says: keep_order(d) after the wait keeps everything done to d there. If ptxas says that it serializes wgmma (C7510
-// and its neighbors), such a rule was broken, registers do not suffice, or only some threads may come to a wgmma.
+// Asynchronous. An instruction is issued and the warps go on; until the wait, no thread may touch d, change a
+// (registers) or overwrite a and b (shared memory). The compiler does not know that d is written after the instruction
+// is issued: keep_order(d) after the wait keeps all accesses of d after it. If ptxas warns that it serializes wgmma
+// (C7510 and related warnings), such a rule was violated, registers do not suffice, or only some threads may reach a
+// wgmma.
 //
-// Shared memory. Tiles as tma.cuh leaves them, boxes [rows][64] with the 128-byte swizzle. Eight rows of a box are 1024
-// bytes, one atom of the swizzle; a box is a column of atoms. Two ways to read a box:
+// Shared memory. Tiles as tma.cuh writes them, boxes [rows][64] with the 128-byte swizzle. Eight rows of a box are 1024
+// bytes, one swizzle atom; a box is a column of atoms. Two ways to read a box:
 //
 //   KMajor      a row of the box is a row of A, or a column of B: its 64 elements are 64 steps of k. Q and K in Q K^T.
-//               One wgmma takes 16 of them; the next 16 begin 32 bytes further on: plus(32). Rows: 64, or N.
-//   MnMajor     a row of the box is a row of B, one step of k: V in P V. One wgmma takes 16 rows; the next 16 begin
-//               16 * 128 bytes further on. N > 64: the next 64 columns are in the next box, `box_bytes` further on.
+//               One wgmma takes 16 of them; the next 16 start 32 bytes later: plus(32). Rows: 64, or N.
+//   MnMajor     a row of the box is a row of B, one step of k: V in P V. One wgmma takes 16 rows; the next 16 start
+//               16 * 128 bytes later. N > 64: the next 64 columns are in the next box, `box_bytes` later.
 //               As A: the 64 columns of one box are the rows of A; dS^T, stored key by key, in dQ = dS K.
 #pragma once
 #include <cuda_bf16.h>
@@ -56,7 +57,7 @@ struct KMajor {
     uint64_t bits;
 
     __device__ __forceinline__ static KMajor at(const void* box) { return {matrix_descriptor(box, 16)}; }
-    // The tile that begins `bytes` further on.
+    // The tile that starts `bytes` later.
     __device__ __forceinline__ KMajor plus(unsigned bytes) const { return {bits + bytes / 16}; }
 };
 
@@ -82,7 +83,7 @@ __device__ __forceinline__ void keep_order(float (&d)[N8][4]) {
     for (int i = 0; i < 4 * N8; ++i) asm volatile("" : "+f"(d[i / 4][i % 4])::"memory");
 }
 
-// The instruction names all its registers one by one, so every N is a text of its own.
+// The instruction names each of its registers, so every N needs its own text.
 #define D_COLS_8(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
 #define D_COLS_16(n) D_COLS_8(n), D_COLS_8(n + 1)
 #define D_COLS_32(n) D_COLS_16(n), D_COLS_16(n + 2)
@@ -100,7 +101,7 @@ __device__ __forceinline__ void keep_order(float (&d)[N8][4]) {
     D_NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
                 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-// i0 ... i5: the numbers of the operands that follow those of d.
+// i0 ... i5: the numbers of the operands after those of d.
 #define WGMMA_SHARED(N, TYPE, TRANSPOSED, i0, i1, i2, ...)                                              \
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #i2 ", 0;\n"                                  \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" D_NAMES_##N "}, " \
@@ -161,8 +162,8 @@ WGMMA_FUNCTIONS(256, 128, 129, 130, 131, 132, 133, D_COLS_64(0), D_COLS_64(8), D
 #undef WGMMA_FUNCTION
 #undef WGMMA_FUNCTIONS
 
-// What a warp may use of the SM's registers, from here on: a multiple of 8, 24 .. 256. Every warp of a
-// warpgroup calls; `more` waits until others have released enough.
+// Sets how many registers each thread may use from here on: a multiple of 8, 24 .. 256. Every warp of a warpgroup
+// calls; `more` waits until others have released enough.
 template <int N>
 __device__ __forceinline__ void fewer_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));

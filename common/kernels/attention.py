@@ -1,21 +1,21 @@
-"""Attention on the tensors' device: one API for every kernel, with torch's names, and FlashAttention's where torch has
+"""Attention on the tensors' device: one API for every kernel, with torch's names, or FlashAttention's where torch has
 none.
 
     attention(query, key, value, is_causal=True, softcap=50.0)              dense, windows, strides, every option
     attention_varlen(query, key, value, cu_seqlens, is_causal=True)         packed sequences without padding
     attention_with_kvcache(query, k_cache, v_cache, key, value, cache_seqlens=lengths)      new tokens over a KV cache
-    block_sparse_attention(query, key, value, block_mask)                   the blocks of keys that a mask names
+    block_sparse_attention(query, key, value, block_mask)                   the key blocks selected by a mask
     explain(query, key, value, is_causal=True)                              which kernel a call gets, and why
 
-The causal alignment is the same in all of them: with is_causal query i sees the keys j <= i, and with window_size =
-(left, right) the keys i - left <= j <= i + right, counted from the first key as torch's is_causal counts. With
-lower_right=True both count from the last key, as FlashAttention does: i + S_k - S_q takes the place of i. The two
-differ where S_q is not S_k. In attention_with_kvcache i is a query's position in its sequence, cached tokens included.
-Masks, is_causal and windows may be given together; a query that may see no key gets zeros.
+The causal alignment is the same in all of them: with is_causal query i sees keys j <= i, and with window_size =
+(left, right) keys i - left <= j <= i + right, both aligned at the first key, as torch's is_causal. With
+lower_right=True both are aligned at the last key, as in FlashAttention: i + S_k - S_q replaces i. The two differ if S_q
+is not S_k. In attention_with_kvcache i is a query's position in its sequence, cached tokens included. Masks, is_causal
+and windows may be combined; a query that sees no key gets zeros.
 
-Everything is differentiable but attention_with_kvcache, goes through torch.compile without a graph break once its
-kernels are loaded (call it once before), and through torch.func.grad and vmap. Forward mode and second derivatives are
-refused. On the CPU the simulator runs the kernels. The first call on a device builds them, which takes minutes.
+Everything except attention_with_kvcache is differentiable, and works with torch.compile without a graph break once its
+kernels are loaded (call it once before), and with torch.func.grad and vmap. Forward-mode AD and second derivatives are
+not supported. On the CPU the simulator runs the kernels. The first call on a device builds them, which takes minutes.
 
 Sources: FlashAttention-2 (Dao 2023, arXiv:2307.08691), FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608); softcap:
 Gemma 2 (Riviere et al. 2024, arXiv:2408.00118); sinks: OpenAI, "gpt-oss-120b & gpt-oss-20b Model Card" (2025,
@@ -67,53 +67,53 @@ def attention(
     return_lse: bool = False,
     kernel: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """dropout(softmax(scores, a sink among them)) @ value, where
+    """dropout(softmax(scores, including a sink)) @ value, where
 
         scores = softcap * tanh(scale * query @ key^T / softcap) + attn_mask
 
-    Memory grows with S_q + S_k; scores, softmax and sums are float32. Hidden keys may hold anything, NaN included:
-    neither results nor gradients of the queries that do not see them change. Under torch.autocast the inputs are cast
+    Memory is linear in S_q + S_k; scores, softmax and sums are float32. Hidden keys may hold anything, even NaN,
+    without affecting the results or gradients of queries that do not see them. Under torch.autocast the inputs are cast
     as PyTorch casts them. Copied before a kernel runs: inputs whose rows are not contiguous; rows of query and key, or
-    of value, where value_head_dim is not head_dim; a 16-bit mask; over four dimensions that cannot be viewed as four.
+    of value, if value_head_dim is not head_dim; a 16-bit mask; more than four dimensions that cannot be viewed as four.
 
     Args:
-        query: [..., S_q, head_dim], float32, float16 or bfloat16, on the CPU or a GPU, of any strides; head_dim is
-            1 .. 256. Any number of batch dimensions, none included, the last of them the heads. Those of query, key and
+        query: [..., S_q, head_dim], float32, float16 or bfloat16, on the CPU or a GPU, with any strides; head_dim is
+            1 .. 256. Any number of batch dimensions, possibly none; the last of them is heads. Those of query, key and
             value broadcast.
-        key: [..., S_k, head_dim], of query's dtype and on its device, like value.
+        key: [..., S_k, head_dim], of query's dtype and on its device, as is value.
         value: [..., S_k, value_head_dim].
         attn_mask: bool (True: attend), or float32 or query's dtype (added to the capped scores), broadcasts to
             [..., S_q, S_k]; it gets no gradient. Or torch's causal_lower_right(S_q, S_k) or causal_upper_left.
-        dropout_p: the probability with which a weight becomes 0, 0 or more and less than 1. The kernels round it to a
-            multiple of 1 / 256 (quantized_dropout) and multiply the other weights by 1 / (1 - that).
-        is_causal, window_size, lower_right: which keys a query sees, see the head of this file. -1: no such end.
-        scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) when None.
-        enable_gqa: key and value may have fewer heads than query, a divisor of its number; each of theirs serves
-            several of query's, one after another.
-        softcap: scores stay between -softcap and softcap; 0: as they are.
-        sinks: [heads], floating-point: a score of each head that belongs to no key and joins the softmax's denominator.
-        key_stride, key_offset: only the keys at the positions key_offset, key_offset + key_stride, ... < S_k count.
-            Without any other option but is_causal, which compares positions.
-        seed: [1], int64, on query's device: with the same one dropout leaves the same weights out, see dropout_mask.
-            None: drawn from PyTorch's generator for the device, so that torch.manual_seed makes it reproducible.
-        deterministic: the gradient of query has the same bits every time. Without it, and unless
-            torch.use_deterministic_algorithms(True) holds in the backward pass, its last bits may differ, since blocks
-            add to it in any order. All else has the same bits anyway.
-        return_lse: also returns the logsumexp of each query's scores, its sink included.
-        kernel: "flash" (everything), "sparse" (strides and windows in 16 bits, forward) or "flash_fp32" (as "flash",
-            float32 without tensor cores, no option, head_dim up to 128). None: "sparse" where it takes the call, else
-            "flash", which chooses among its kernels; explain says which.
+        dropout_p: probability of zeroing a weight, 0 <= dropout_p < 1. The kernels round it to a multiple of 1 / 256
+            (quantized_dropout) and scale the remaining weights by 1 / (1 - that).
+        is_causal, window_size, lower_right: which keys a query sees, see the module's docstring. -1: unbounded.
+        scale: the factor on query @ key^T; 1 / sqrt(head_dim) if None.
+        enable_gqa: key and value may have fewer heads than query, a divisor of its number; each serves several
+            consecutive heads of query.
+        softcap: bounds the scores to -softcap .. softcap; 0: no softcap.
+        sinks: [heads], floating-point: one score per head that belongs to no key and joins the softmax's denominator.
+        key_stride, key_offset: use only the keys at positions key_offset, key_offset + key_stride, ... < S_k.
+            Not with any other option except is_causal, which compares positions.
+        seed: [1], int64, on query's device: the same seed drops the same weights, see dropout_mask. None: drawn from
+            PyTorch's generator for the device, so that torch.manual_seed makes it reproducible.
+        deterministic: makes the gradient of query bitwise reproducible. Without it, and unless
+            torch.use_deterministic_algorithms(True) is set in the backward pass, its last bits may differ, since blocks
+            add to it in any order. Everything else is bitwise reproducible anyway.
+        return_lse: also returns the logsumexp of each query's scores, including its sink.
+        kernel: "flash" (everything), "sparse" (strides and windows in 16 bits, forward) or "flash_fp32" (like "flash",
+            float32 without tensor cores, no options, head_dim up to 128). None: "sparse" if it supports the call,
+            otherwise "flash", which chooses among its kernels; explain reports which.
 
     Returns:
-        [..., S_q, value_head_dim] of query's dtype, contiguous; zeros for a query that may see no key. With return_lse
-        also [..., S_q], float32, -infinity for such a query, without a gradient. Gradients flow to query, key, value
+        [..., S_q, value_head_dim] of query's dtype, contiguous; zeros for a query that sees no key. With return_lse
+        also [..., S_q], float32, -infinity for such a query; it has no gradient. Gradients flow to query, key, value
         and sinks.
 
     Raises:
-        ValueError: an argument that no kernel, or not the given one, takes; the message names it, its value and what is
-            allowed.
-        TypeError: what must be a tensor is none.
-        NotImplementedError: forward mode (torch.func.jvp), a second derivative.
+        ValueError: an argument that no kernel, or not the given one, supports; the message names it, its value and what
+            is allowed.
+        TypeError: an argument that must be a tensor is not.
+        NotImplementedError: forward-mode AD (torch.func.jvp), a second derivative.
         BuildError, ToolchainError: the kernels cannot be built here; see common.compiling.load.build.
     """
     options = Options(
@@ -143,28 +143,28 @@ def attention_varlen(
     deterministic: bool = False,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """attention within each of several sequences that are packed one after the other, without padding.
+    """attention within each of several sequences that are packed one after another, without padding.
 
-    The boundaries are read on the device: nothing waits for it, and no longest length is needed. All that holds for the
-    bits of attention's results and gradients holds here.
+    The boundaries are read on the device: no synchronization, and no maximum length is needed. The notes on the
+    reproducibility of attention's results and gradients apply here, too.
 
     Args:
         query: [total_q, heads, head_dim]; head_dim is 1 .. 256.
         key: [total_k, kv_heads, head_dim]; heads is a multiple of kv_heads.
         value: [total_k, kv_heads, value_head_dim].
-        cu_seqlens_q: [batch + 1], integers: sequence b has the rows cu_seqlens_q[b] ... cu_seqlens_q[b + 1] - 1; 0 in
-            front, total_q at the end; a sequence may be empty. On a GPU the numbers are not looked at: other ones give
-            wrong results, but nothing outside the tensors is touched, and rows of no sequence get zeros.
-        cu_seqlens_k: the same of key and value; None: cu_seqlens_q.
+        cu_seqlens_q: [batch + 1], integers: sequence b has rows cu_seqlens_q[b] ... cu_seqlens_q[b + 1] - 1; starts
+            with 0, ends with total_q; sequences may be empty. On a GPU the values are not checked: bad ones give wrong
+            results, but nothing outside the tensors is touched, and rows that belong to no sequence get zeros.
+        cu_seqlens_k: the same for key and value; None: cu_seqlens_q.
         is_causal, window_size, lower_right: within each sequence, whose rows are S_q and whose keys are S_k.
-        dropout_p, scale, softcap, sinks, seed, deterministic: as of attention.
+        dropout_p, scale, softcap, sinks, seed, deterministic: as in attention.
         return_lse: also returns the logsumexp.
 
     Returns:
         [total_q, heads, value_head_dim] of query's dtype, contiguous; with return_lse also [heads, total_q], float32.
 
     Raises:
-        As attention.
+        As in attention.
     """
     cu_seqlens_k = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
     options = Options(
@@ -196,10 +196,10 @@ def attention_with_kvcache(
     """Attention of the newest tokens of each sequence over its KV cache, after writing their keys and values into it.
 
     The queries are the last S_q tokens of their sequences, new ones included, and each sees all tokens up to itself.
-    Nothing waits for the device, and no kernel leaves its memory, whatever cache_seqlens and block_table hold: so a
-    call can be captured in a CUDA graph once and replayed with other lengths. There are no gradients. One query per
-    sequence without softcap, window, sinks and return_lse has kernels of its own (common/kernels/decode); all else runs
-    under a mask over the whole cache, and pages are gathered for it.
+    There is no synchronization with the device, and no kernel leaves its memory, whatever cache_seqlens and block_table
+    hold: so a call can be captured in a CUDA graph once and replayed with other lengths. There are no gradients. One
+    query per sequence without softcap, window, sinks and return_lse uses dedicated kernels (common/kernels/decode);
+    everything else runs with a mask over the whole cache, for which pages are gathered.
 
     Args:
         query: [batch, heads, S_q, head_dim], of the caches' dtype, with contiguous rows; heads is a multiple of
@@ -208,15 +208,15 @@ def attention_with_kvcache(
             is 1 .. 128. With a block_table pages [pages, kv_heads, page_size, head_dim], page_size 16, 32, 64, 128 or
             256.
         key, value: [batch, kv_heads, new_tokens, head_dim]: written after the cached tokens, in place. None: they are
-            in the cache already. A sequence whose tokens do not all fit keeps its cache.
+            already in the cache. A sequence whose tokens do not all fit keeps its cache unchanged.
         cache_seqlens: int32 [batch]: each sequence's tokens in the cache before key and value are written; not changed.
         block_table: int32 [batch, max_pages]: slot s of sequence b is row s % page_size of page
-            block_table[b, s // page_size]; numbers outside 0 .. pages - 1 are no page, and their tokens are left out.
+            block_table[b, s // page_size]; tokens of pages outside 0 .. pages - 1 are left out.
         rotary_cos, rotary_sin: float32 [longest, rotary_dim / 2]: query and key are rotated by the row of their
             position; needs key and value, and S_q = new_tokens.
         rotary_interleaved: False: elements i and i + rotary_dim / 2 are a pair (Llama). True: 2 i and 2 i + 1 (GPT-J).
-        scale, softcap, sinks: as of attention.
-        window_size: (left, right), in keys: a query at position i sees the keys i - left ... i.
+        scale, softcap, sinks: as in attention.
+        window_size: (left, right), in keys: a query at position i sees keys i - left ... i.
         return_lse: also returns the logsumexp.
 
     Returns:
@@ -224,7 +224,7 @@ def attention_with_kvcache(
         also [batch, heads, S_q], float32.
 
     Raises:
-        ValueError: as attention; key without value; rotary_cos without key. Nothing has been written then.
+        ValueError: as in attention; key without value; rotary_cos without key. Then nothing has been written.
     """
     if (key is None) != (value is None) or (rotary_cos is None) != (rotary_sin is None):
         raise ValueError("key and value, and rotary_cos and rotary_sin, must be given together")
@@ -264,17 +264,17 @@ def attention_with_kvcache(
 
 
 def compress_block_mask(block_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The true blocks of every row of a mask as lists, which block_sparse_attention takes as well, and faster.
+    """The true blocks of every row of a mask as lists, which block_sparse_attention also accepts, and processes faster.
 
     Args:
-        block_mask: [heads, q_blocks, k_blocks], bool, contiguous: true where a block of queries sees a block of keys.
+        block_mask: [heads, q_blocks, k_blocks], bool, contiguous: true where a query block sees a key block.
 
     Returns:
-        counts: int32 [heads, q_blocks], how many blocks of keys each block of queries sees.
-        columns: int32 [heads, q_blocks, k_blocks], their numbers in ascending order, then -1.
+        counts: int32 [heads, q_blocks], how many key blocks each query block sees.
+        columns: int32 [heads, q_blocks, k_blocks], their indices in ascending order, then -1.
 
     Raises:
-        ValueError: another shape, dtype, layout or kind of device.
+        ValueError: an unsupported shape, dtype, layout or device.
     """
     return loaded("sparse", block_mask.device).compress_block_mask(block_mask)
 
@@ -291,28 +291,28 @@ def block_sparse_attention(
     return_lse: bool = False,
     kernel: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention where a block of queries sees the blocks of keys that a mask names; the others are not read.
+    """Attention where each query block sees the key blocks selected by a mask; the others are not read.
 
-    What lists hold is not looked at on the host, for that would take waiting for the device: numbers that are no block
-    of keys hide keys at will, but nothing outside the tensors is read. Results and gradients have the same bits every
-    time.
+    The contents of lists are not checked on the host, which would require synchronization: what invalid indices hide is
+    unspecified, but nothing outside the tensors is read. Results and gradients are bitwise reproducible.
 
     Args:
         query: [batch, heads, S_q, head_dim], float32, float16 or bfloat16, rows contiguous; head_dim is 1 .. 128.
-        key, value: [batch, kv_heads, S_k, head_dim], of query's dtype, likewise; heads is a multiple of kv_heads.
+        key, value: [batch, kv_heads, S_k, head_dim], of query's dtype, rows contiguous; heads is a multiple of
+            kv_heads.
         block_mask: bool [heads, q_blocks, k_blocks], or counts and columns of compress_block_mask. A block has
             S_q / q_blocks = S_k / k_blocks rows and keys: 32, 64, 96 or 128.
-        is_causal: query i sees of these keys those at positions j <= i as well.
-        scale: as of attention.
+        is_causal: additionally, query i sees only keys j <= i.
+        scale: as in attention.
         return_lse: also returns the logsumexp.
-        kernel: "sparse" (16 bits, forward; the gradients are those of "flash") or "flash". None: the
-            first of them that takes the call.
+        kernel: "sparse" (16 bits, forward; gradients come from "flash") or "flash". None: the first of
+            them that supports the call.
 
     Returns:
-        As attention; gradients flow to query, key and value.
+        As in attention; gradients flow to query, key and value.
 
     Raises:
-        As attention.
+        As in attention.
     """
     given = {"block_mask": block_mask} if isinstance(block_mask, Tensor) else {}
     check_places(query=query, key=key, value=value, **given)
@@ -327,7 +327,7 @@ def block_sparse_attention(
     gradients = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     if kernel not in (None, "sparse", "flash"):
         raise ValueError(f"kernel is {kernel!r}; it must be None, 'sparse' or 'flash'")
-    compiled = gradients and torch.compiler.is_compiling()  # there a gradient takes an operator that has one
+    compiled = gradients and torch.compiler.is_compiling()  # compiled code needs an operator that has a gradient
     sparse = kernel == "sparse" or (kernel is None and query.dtype != torch.float32 and not compiled)
     arguments = query, key, value, counts, columns, query.size(2) // columns.size(1), is_causal, scale
     operators = operators_of("flash", query.device) if gradients or transforming() or not sparse else None
@@ -345,8 +345,8 @@ def block_sparse_attention(
 def dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, seq_q: int, seq_k: int) -> Tensor:
     """Which weights attention and attention_varlen keep with this seed and probability.
 
-    Element (b, h, i, j) belongs to query i and key j, both counted from the beginning of sequence b, whatever the other
-    sizes are.
+    Element (b, h, i, j) belongs to query i and key j, both counted from the start of sequence b, regardless of the
+    other sizes.
 
     Args:
         seed: [1], int64, on the CPU (the simulator) or a GPU.
@@ -357,14 +357,14 @@ def dropout_mask(seed: Tensor, dropout_p: float, batch: int, heads: int, seq_q: 
         bool [batch, heads, seq_q, seq_k]: False with the probability quantized_dropout(dropout_p).
 
     Raises:
-        ValueError: as said above.
+        ValueError: an argument out of these ranges.
     """
     return operators_of("flash", seed.device).dropout_mask(seed, dropout_p, batch, heads, seq_q, seq_k)
 
 
 def quantized_dropout(dropout_p: float) -> float:
-    """The probability that the kernels use: the nearest multiple of 1 / 256, at least 1 / 256 where dropout_p is not 0,
-    at most 255 / 256."""
+    """The probability that the kernels use: the nearest multiple of 1 / 256, clamped to 1 / 256 .. 255 / 256 unless
+    dropout_p is 0."""
     return 0.0 if dropout_p == 0 else min(max(math.floor(256 * dropout_p + 0.5), 1), 255) / 256
 
 
@@ -372,6 +372,6 @@ def explain(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None 
     """Which kernel attention(query, key, value, attn_mask, **options) runs, why not a faster one, and what it copies.
 
     Raises:
-        ValueError: as attention, and for a call without an element.
+        ValueError: as in attention, and for a call with empty tensors.
     """
     return explained(query, key, value, Options(attn_mask=attn_mask, **options))

@@ -1,15 +1,15 @@
 """A call of attention: its options, its checked arguments, and its tensors as the kernels take them.
 
     options = Options(is_causal=True, softcap=50.0)
-    call = Call.of(query, key, value, options)          what the kernels get
-    call.result(out, lse)                               what the caller gets
+    call = Call.of(query, key, value, options)          the kernels' inputs
+    call.result(out, lse)                               the caller's result
 
-What PyTorch takes, and what the kernels take:
+PyTorch's conventions, and what the kernels get:
 
     query, key, value of 2, 3, 5, ... dimensions        [batch, heads, S, head_dim]: the last batch dimension is heads
     batch dimensions that broadcast                     expanded
-    enable_gqa: fewer heads of keys than of queries     left alone where the kernels group, otherwise repeated
-    value with another head_dim than query              padded with zeros, which change no product; the output is cut
+    enable_gqa: fewer heads of keys than of queries     kept if the kernels support grouping, otherwise repeated
+    value with a different head_dim than query          padded with zeros, which change nothing; the output is sliced
     sizes of 0                                          no kernel runs
 
 Nothing is copied where a view will do.
@@ -43,7 +43,7 @@ class Options:
     """The options of a call, in addition to query, key and value; see common.kernels.attention.attention.
 
     Raises:
-        ValueError: a value that no kernel takes.
+        ValueError: a value that no kernel supports.
     """
 
     attn_mask: Tensor | CausalBias | None = None
@@ -85,27 +85,27 @@ class Options:
 
     @property
     def used(self) -> list[str]:
-        """Those of softcap, sinks, dropout_p and window_size that the call uses."""
+        """Which of softcap, sinks, dropout_p and window_size the call uses."""
         given = self.softcap, self.sinks is not None, self.dropout_p, self.window_size != NO_WINDOW
         return [name for name, x in zip(("softcap", "sinks", "dropout_p", "window_size"), given, strict=True) if x]
 
     @property
     def used_words(self) -> list[str]:
-        """The same with their values. In a graph of changing sizes a value has no words: only for refusals."""
+        """The same with their values, for error messages only: in a graph with dynamic sizes a value has no text."""
         return ["sinks are given" if name == "sinks" else f"{name} is {getattr(self, name)}" for name in self.used]
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call as the kernels get it.
+    """A call as passed to the kernels.
 
     Attributes:
         query: [batch, heads, S_q, head_dim]. key, value: [batch, kv_heads, S_k, head_dim]. With contiguous rows.
-        attn_mask: bool or float32, of four dimensions; None for none.
-        is_causal, lower_right: a CausalBias resolved; lower_right is False where it makes no difference.
+        attn_mask: bool or float32, four dimensions; or None.
+        is_causal, lower_right: with a CausalBias resolved; lower_right is False if it makes no difference.
         scale: a number.
-        options: the others.
-        scores_shape: [..., S_q, S_k] as the caller has it.
+        options: all other options.
+        scores_shape: the caller's [..., S_q, S_k].
         value_head_dim, dtype: of the result; the kernels' rows may be longer.
         gradients: whether a gradient may be requested.
     """
@@ -125,10 +125,10 @@ class Call:
 
     @classmethod
     def of(cls, query: Tensor, key: Tensor, value: Tensor, options: Options, grouped: bool = True) -> Call:
-        """The call, checked. Shapes and errors: see common.kernels.attention.attention.
+        """Checks the call and converts it. Shapes and errors: see common.kernels.attention.attention.
 
         Args:
-            grouped: whether the kernels take fewer heads of keys than of queries.
+            grouped: whether the kernels support fewer heads of keys than of queries.
         """
         bias = options.attn_mask if is_causal_bias(options.attn_mask) else None
         mask, sinks = None if bias is not None else options.attn_mask, options.sinks
@@ -151,7 +151,7 @@ class Call:
             _check_bias(bias, query, key)
             causal, lower_right = True, bias.variant.name == "LOWER_RIGHT"
 
-        group = 1  # heads of query that share one of key
+        group = 1  # query heads per key head
         if options.enable_gqa and not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
             _check_heads(query, key, value)
             if grouped and key.size(-3) == value.size(-3):
@@ -170,18 +170,18 @@ class Call:
 
     @property
     def empty(self) -> bool:
-        """Whether there are no scores, or no output, so that there is nothing for a kernel to do."""
+        """Whether there are no scores, or no output, and so nothing for a kernel to do."""
         return 0 in self.scores_shape or self.value_head_dim == 0
 
     def result(self, out: Tensor, lse: Tensor | None) -> Tensor | tuple[Tensor, Tensor]:
-        """out [batch, heads, S_q, head_dim] and lse [batch, heads, S_q] as the caller has the shapes."""
+        """out [batch, heads, S_q, head_dim] and lse [batch, heads, S_q] in the caller's shapes."""
         rows = self.scores_shape[:-1]
         if out.shape != (*rows, self.value_head_dim) or out.dtype != self.dtype:
             out = out[..., : self.value_head_dim].reshape(*rows, self.value_head_dim).to(self.dtype).contiguous()
         return (out, lse.reshape(rows)) if self.options.return_lse else out
 
     def empty_result(self) -> Tensor | tuple[Tensor, Tensor]:
-        """No element, or zeros where there is no key; connected to the inputs."""
+        """An empty tensor, or zeros if there is no key; connected to the inputs."""
         group = self.query.size(1) // max(self.key.size(1), 1)
         key, value = (x.repeat_interleave(group, 1) if group > 1 else x for x in (self.key, self.value))
         out = self.query @ key.mT @ value
@@ -190,7 +190,7 @@ class Call:
 
 
 def one_node(function: Callable) -> Callable:
-    """The function for torch.fx and torch.jit: a node of its own in a traced graph, and refused by torch.jit.script."""
+    """Wraps a function for torch.fx and torch.jit: a leaf node in a traced graph, refused by torch.jit.script."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -204,14 +204,14 @@ def one_node(function: Callable) -> Callable:
 
 
 def refuse_script(name: str) -> None:
-    """What torch.jit.script gets to hear."""
+    """Raises the error for torch.jit.script."""
     raise NotImplementedError(
         f"torch.jit.script does not take {name}: use torch.compile, torch.export or torch.jit.trace"
     )
 
 
 def check_places(*, query: Tensor, **others: Tensor | None) -> None:
-    """Refuses what is no dense tensor on a device with kernels, all on one. attn_mask and sinks may be None."""
+    """Refuses anything but dense tensors on one device that has kernels. attn_mask and sinks may be None."""
     for name, x in {"query": query, **others}.items():
         if x is None and name in ("attn_mask", "sinks"):
             continue
@@ -226,7 +226,7 @@ def check_places(*, query: Tensor, **others: Tensor | None) -> None:
 
 
 def check_dtypes(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> None:
-    """Refuses dtypes that no kernel takes, and different ones."""
+    """Refuses unsupported dtypes, and different ones."""
     if query.dtype not in DTYPES:
         raise ValueError(
             f"query has dtype {query.dtype}; it must be {alternatives(DTYPES)}: convert query, key and value"
@@ -241,7 +241,7 @@ def check_dtypes(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | 
 
 
 def check_head_dim(query: Tensor, key: Tensor) -> None:
-    """Refuses queries and keys of different head_dim."""
+    """Refuses a query and key with different head_dim."""
     if query.size(-1) != key.size(-1):
         raise ValueError(
             f"query has shape {list(query.shape)} and key {list(key.shape)}; their last sizes, head_dim, must be equal"
@@ -249,7 +249,7 @@ def check_head_dim(query: Tensor, key: Tensor) -> None:
 
 
 def check_sinks(sinks: Tensor | None, heads: int) -> None:
-    """Refuses sinks that are not one floating-point number for each head."""
+    """Refuses sinks that are not one floating-point number per head."""
     if sinks is None:
         return
     if sinks.shape != (heads,):
@@ -259,7 +259,7 @@ def check_sinks(sinks: Tensor | None, heads: int) -> None:
 
 
 def as_autocast(*tensors: Tensor | None) -> list[Tensor | None]:
-    """The tensors as PyTorch's function gets them: under autocast, floating-point ones but float64 in its dtype."""
+    """The tensors as cast by PyTorch's function: under autocast, floating-point ones except float64 in its dtype."""
     device = tensors[0].device.type
     if device not in BACKENDS or not torch.is_autocast_enabled(device):
         return list(tensors)
@@ -274,12 +274,12 @@ def alternatives(values) -> str:
 
 
 def padded(x: Tensor, width: int) -> Tensor:
-    """x with rows of `width` elements, filled up with zeros."""
+    """x with rows zero-padded to `width` elements."""
     return F.pad(x, (0, width - x.size(-1))) if x.size(-1) < width else x
 
 
 def with_rows(x: Tensor) -> Tensor:
-    """x with contiguous rows, copied only where it has none."""
+    """x with contiguous rows, copied only if necessary."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
@@ -306,7 +306,7 @@ def _check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def is_causal_bias(mask: object) -> bool:
-    """Whether an attn_mask is PyTorch's CausalBias: by name, since importing it takes a second of every process."""
+    """Whether an attn_mask is PyTorch's CausalBias; by name, since importing it costs every process a second."""
     return type(mask).__name__ == "CausalBias"
 
 
@@ -320,7 +320,7 @@ def _check_bias(bias: CausalBias, query: Tensor, key: Tensor) -> None:
 
 
 def _common_batch(query: Tensor, key: Tensor, value: Tensor, group: int) -> tuple[int, ...]:
-    """The batch dimensions that those of all three broadcast to, each head of key and value counted group times."""
+    """The broadcast batch dimensions of all three, with each head of key and value counted group times."""
     shapes = [query.shape[:-2], key.shape[:-2], value.shape[:-2]]
     grouped = [(*shape[:-1], shape[-1] * group) if group > 1 else shape for shape in shapes[1:]]
     if shapes[0] == grouped[0] == grouped[1]:

@@ -1,7 +1,7 @@
-"""Which kernel a call of attention gets, why not a faster one, what it copies and what it has to compute.
+"""Which kernel a call of attention gets, why not a faster one, what it copies and how much it computes.
 
-What keeps a call from a faster kernel is not deduced but tried: the same call with one thing changed at a time is asked
-which kernel it would get. common.kernels.attention.explain is how it is called.
+What keeps a call from a faster kernel is found by trial, not deduction: the same call, with one thing changed at a
+time, is checked for which kernel it would get. Called through common.kernels.attention.explain.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ NOTHING = "there is nothing to explain: the call has no query, no key or no elem
 
 @dataclass(frozen=True)
 class Explanation:
-    """What explain found; str() says it in lines.
+    """The result of explain; str() formats it.
 
     Attributes:
         kernel: "wgmma", "mma", "wgmma 3xfp16", "3xfp16", "fp32" or "plain" of common/kernels/flash, or "sparse" of
             common/kernels/sparse.
-        reasons: which kernels do not take the call, and why.
+        reasons: which kernels do not support the call, and why.
         copies: what is copied or converted before the kernel runs.
-        faster: what would have to change for which kernel.
-        operations: 4 per pair of a query and a key it may see and element of head_dim; a mask is not looked into.
+        faster: which changes would lead to which faster kernel.
+        operations: 4 * head_dim per visible pair of query and key; a mask tensor's contents are not counted.
         least_bytes: query, key, value, mask and output, each read or written once.
     """
 
@@ -63,8 +63,8 @@ class Explanation:
 
 
 def explained(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Explanation:
-    """What attention does with these arguments. It runs nothing."""
-    if options.dropout_p and options.seed is None:  # the generator stays as it is
+    """Explains attention with these arguments. Runs nothing."""
+    if options.dropout_p and options.seed is None:  # keeps the generator's state
         options = replace(options, seed=torch.zeros(1, dtype=torch.int64, device=query.device))
     call = Call.of(query, key, value, options)
     if call.empty:
@@ -80,7 +80,7 @@ def explained(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Ex
 
 
 def counted(call: Call, given: tuple[Tensor, ...], faster: tuple[str, ...]) -> tuple:
-    """copies, faster, operations and least_bytes of an Explanation.   given: query, key and value as they came"""
+    """copies, faster, operations and least_bytes of an Explanation.   given: the caller's query, key and value"""
     return tuple(_copies(call, *given)), faster, _operations(call), _least_bytes(call)
 
 
@@ -90,7 +90,7 @@ def _flash_kernel(call: Call) -> str:
 
 
 def _copies(call: Call, *given: Tensor) -> Iterator[str]:
-    """Which of query, key and value the kernel does not read where they are, and why."""
+    """Which of query, key and value the kernel cannot read in place, and why."""
     for name, x, read in zip(("query", "key", "value"), given, (call.query, call.key, call.value), strict=True):
         if read.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
             continue
@@ -117,7 +117,7 @@ def _operations(call: Call) -> float:
         end = (at + right + 1).clamp(0, seq_k)
     if call.is_causal:
         end = end.minimum((at + 1).clamp(0, seq_k))
-    begin, end = (-((options.key_offset - x) // options.key_stride) for x in (begin, end))  # of the keys that count
+    begin, end = (-((options.key_offset - x) // options.key_stride) for x in (begin, end))  # in strided keys
     return 4.0 * batch * heads * int((end - begin).clamp(min=0).sum()) * head_dim
 
 
@@ -127,12 +127,12 @@ def _least_bytes(call: Call) -> float:
 
 
 def _distinct(x: Tensor) -> int:
-    """How many elements of memory it has: those of an expanded dimension are one."""
+    """The number of distinct elements in memory: an expanded dimension counts once."""
     return math.prod(size for size, stride in zip(x.shape, x.stride(), strict=True) if stride or size == 1)
 
 
 def _faster(call: Call, kernel: str) -> Iterator[str]:
-    """Every single change that would lead to a faster kernel."""
+    """Each single change that would lead to a faster kernel."""
 
     def fresh(head_dim: int, dtype: torch.dtype) -> Call:
         made = {name: x.new_empty((*x.shape[:-1], head_dim), dtype=dtype) for name, x in inputs.items()}

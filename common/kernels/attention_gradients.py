@@ -1,13 +1,13 @@
 """Gradients of the attention operators: for torch.compile and torch.export, for torch.func, and for plain training.
 
-    operators = operators_of("flash", device)               torch.ops.<namespace>, its gradients registered
+    operators = operators_of("flash", device)               torch.ops.<namespace>, with gradients registered
     out, lse = run(operators, "flash_attention_forward", arguments, gradients=True)
 
-The scores are computed again from the saved logsumexp (FlashAttention-2, algorithm 2). torch.library's autograd
-formula, which torch.compile and torch.export need, does not go with torch.func (grad, vmap), and each of its calls
-takes longer in Python than a small kernel does: hence also a torch.autograd.Function. vmap adds the new dimension to
-the batch, so that one launch does all. Where samples share something it goes from one to the next: sinks have a
-gradient for each sample, the dropout of a sample must not depend on its place, and packed sequences have no batch.
+Scores are recomputed from the saved logsumexp (FlashAttention-2, algorithm 2). torch.library's autograd formula, which
+torch.compile and torch.export need, does not support torch.func (grad, vmap), and its overhead per call exceeds the
+time of a small kernel: hence also a torch.autograd.Function. vmap folds the new dimension into the batch, so that one
+launch does everything. Where samples share state it loops over them: sinks have one gradient per sample, a sample's
+dropout must not depend on its index, and packed sequences have no batch dimension.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Rule:
     Attributes:
         backward: the operator (grad_out, query, key, value, out, lse, *others) -> the gradients of query, key, value
             and, if it has them, sinks.
-        mask, sinks, seed, deterministic: where these are among the arguments; None: it has no such argument.
-        forward_only: likewise an argument that the backward operator does not take.
+        mask, sinks, seed, deterministic: indices of these arguments; None: there is no such argument.
+        forward_only: the index of an argument that the backward operator does not have.
     """
 
     backward: str
@@ -52,13 +52,13 @@ class Rule:
             given[self.deterministic - 3] |= torch.are_deterministic_algorithms_enabled()
         if self.forward_only is not None:
             del given[self.forward_only - 3]
-        grad_out = grad_out if grad_out.stride(-1) == 1 else grad_out.contiguous()  # one number, expanded
+        grad_out = grad_out if grad_out.stride(-1) == 1 else grad_out.contiguous()  # an expanded scalar, perhaps
         grads = function(operators, grad_out, query, key, value, out, lse, *given)
         of_others = [None] * len(others)
         sinks = self.sinks is not None and self.sinks < len(arguments) and others[self.sinks - 3] is not None
         if sinks:
             of_others[self.sinks - 3] = grads[3]
-        elif query.dim() == 4 and key.size(2) == 1:  # a lone weight is 1, and dS 0
+        elif query.dim() == 4 and key.size(2) == 1:  # a single weight is 1, so dS is 0
             grads = torch.zeros_like(query), torch.zeros_like(key), *grads[2:]
         return *grads[:3], *of_others
 
@@ -66,16 +66,16 @@ class Rule:
 _FLASH = {"backward": "flash_attention_backward", "mask": 6, "deterministic": 10, "forward_only": 7}
 RULES = {
     "flash_attention_forward": Rule(**_FLASH, sinks=12, seed=14),
-    "flash_attention": Rule(**_FLASH),  # without options, and without lse, which costs its gradient a forward pass
+    "flash_attention": Rule(**_FLASH),  # without options, and without lse, so its gradient reruns the forward pass
     "packed_attention": Rule("packed_attention_backward", deterministic=8, sinks=10, seed=12),
     "block_attention": Rule("block_attention_backward"),
 }
 _registered: set[str] = set()  # namespaces of torch.ops
-_operators: dict[tuple[str, str], object] = {}  # a plain dictionary: torch.compile sees through it
+_operators: dict[tuple[str, str], object] = {}  # a plain dict: torch.compile can trace through it
 
 
 def operators_of(room: str, device: torch.device):
-    """torch.ops.<namespace> of a room for the device, with gradients; built at first use, see loaded."""
+    """torch.ops.<namespace> of a kernel folder for the device, with gradients; built on first use, see loaded."""
     if (room, device.type) not in _operators:
         ops = loaded(room, device)
         register(ops)
@@ -84,16 +84,16 @@ def operators_of(room: str, device: torch.device):
 
 
 def loaded_operators(room: str) -> list:
-    """What operators_of has loaded of a room so far."""
+    """The operators that operators_of has loaded from a folder so far."""
     return [operators for (name, _), operators in _operators.items() if name == room]
 
 
 def run(operators, name: str, arguments: Sequence, gradients: bool) -> tuple[Tensor, Tensor]:
-    """(out, lse) of one of RULES.
+    """Runs one of RULES; returns (out, lse).
 
     Args:
-        operators: of operators_of, or what has functions of the same names.
-        gradients: whether one may be requested.
+        operators: from operators_of, or anything with functions of the same names.
+        gradients: whether gradients may be requested.
     """
     if torch.compiler.is_compiling():
         return getattr(operators, name)(*arguments)
@@ -103,12 +103,12 @@ def run(operators, name: str, arguments: Sequence, gradients: bool) -> tuple[Ten
 
 
 def transforming() -> bool:
-    """Whether torch.func.grad, vmap or the like is at work."""
+    """Whether a transform of torch.func (grad, vmap, ...) is active."""
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def below_autograd(operators, name: str, *arguments):
-    """Calls an operator without a look at its autograd formula, for callers that see to gradients themselves."""
+    """Calls an operator without its autograd formula, for callers that handle gradients themselves."""
     with torch._C._AutoDispatchBelowAutograd():
         return getattr(operators, name)(*arguments)
 
@@ -131,7 +131,7 @@ class Forward(torch.autograd.Function):
         rule = RULES[ctx.name]
 
         def function(operators, *given) -> tuple:
-            # as a Function of its own only where its derivative may be asked for
+            # as a separate Function only if its derivative may be requested
             again = torch.is_grad_enabled() or transforming()
             return (Backward.apply if again else Backward.forward)(operators, ctx.name, *given)
 
@@ -148,7 +148,7 @@ class Forward(torch.autograd.Function):
 
 class Plain(torch.autograd.Function):
     """Forward outside of torch.func: for a Function with setup_context PyTorch inspects the signature at each call,
-    which takes longer than all else around a kernel."""
+    which takes longer than everything else around a kernel."""
 
     @staticmethod
     def forward(ctx, *inputs):
@@ -184,7 +184,7 @@ class Backward(torch.autograd.Function):
 
 
 def register(ops: Operators) -> None:
-    """Tells PyTorch the gradients of the operators of a build; once is enough, more does no harm."""
+    """Registers the gradients of a build's operators with PyTorch; repeated calls are harmless."""
     library = ops.libraries[0]
     if library.name in _registered:
         return
@@ -234,9 +234,9 @@ def _saved(ctx) -> tuple[list, Tensor | None, Tensor | None]:
 
 
 def _mapped(function, mask: int | None, rows: int, count: int, dims: tuple, operators, name: str, arguments: tuple):
-    """vmap of Forward or Backward. rows: how many tensors that have the batch in front come first."""
+    """vmap of Forward or Backward. rows: the number of leading tensors that have the batch in front."""
     rule, moved = RULES[name], rows - 3
-    moved -= rows == 6 and rule.forward_only is not None  # Backward: sinks and seed are behind that
+    moved -= rows == 6 and rule.forward_only is not None  # Backward: sinks and seed come after it
     places = [at + moved for at in (rule.sinks, rule.seed) if at is not None]
     of_one = [arguments[at] for at in places if at < len(arguments)]
     if mask is None or any(x is not None for x in of_one):
@@ -247,14 +247,14 @@ def _mapped(function, mask: int | None, rows: int, count: int, dims: tuple, oper
     others, at = list(arguments[rows:]), mask - 3
     others[at] = _folded_mask(others[at], dims[rows + at], count, tensors[0].size(0))
     results = function.apply(operators, name, *tensors, *others)
-    # without sinks their gradient is zeros, and belongs to no sample
+    # without sinks their gradient is zeros, with no sample dimension
     alone = [function is Backward and i == 3 for i in range(len(results))]
     unfolded = (x if one else x.unflatten(0, (count, -1)) for x, one in zip(results, alone, strict=True))
     return tuple(unfolded), tuple(None if one else 0 for one in alone)
 
 
 def _sample(x, dim: int | None, number: int):
-    """One of those along dim, its rows contiguous; x itself where all have the same."""
+    """One sample along dim, with contiguous rows; x itself if all samples share it."""
     if dim is None:
         return x
     x = x.select(dim, number)
@@ -262,14 +262,14 @@ def _sample(x, dim: int | None, number: int):
 
 
 def _folded(x: Tensor, dim: int | None, count: int) -> Tensor:
-    """[batch, ...], perhaps with a new dimension of `count` at `dim` -> [count * batch, ...], rows contiguous."""
+    """[batch, ...], possibly with a new dimension of `count` at `dim` -> [count * batch, ...], rows contiguous."""
     x = x.expand(count, *x.shape) if dim is None else x.movedim(dim, 0)
     x = x.flatten(0, 1)
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _folded_mask(mask: Tensor | None, dim: int | None, count: int, batch: int) -> Tensor | None:
-    """As _folded for a mask of 2 to 4 dimensions that broadcasts; `batch` as the other tensors have it now."""
+    """_folded for a mask of 2 to 4 dimensions that broadcasts; `batch` is the other tensors' new batch size."""
     if mask is None:
         return None
     mask = mask[None] if dim is None else mask.movedim(dim, 0)

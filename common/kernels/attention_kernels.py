@@ -1,10 +1,10 @@
 """Which kernel computes a call of attention.
 
-    attend(query, key, value, Options(is_causal=True))      the result, by the kernel that is chosen
-    choice(call), passed_over(call)                         its name, and why those before it do not take the call
+    attend(query, key, value, Options(is_causal=True))      runs the chosen kernel
+    choice(call), passed_over(call)                         its name, and why faster ones do not support the call
 
-KERNELS lists them, the fastest first; without Options.kernel it is the first that takes the call. A call is
-examined once: for later ones like it _ready has the operator. With short sequences most of the time is the host's.
+KERNELS lists them, the fastest first; unless Options.kernel is given, the first that supports the call is chosen. A
+call is examined once: _ready has the operator for later calls like it. With short sequences host time dominates.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from common.reference.oracle import scale_or_default
 
 FLASH_HEAD_DIM, MAX_HEAD_DIM = 128, 256
 MOST_READY = 1024
-_ready: dict[tuple, tuple] = {}  # by _signature: room, operator, its arguments after value, whether for a gradient
+_ready: dict[tuple, tuple] = {}  # by _signature: folder, operator, its arguments after value, whether for a gradient
 
 
 @dataclass(frozen=True)
 class Kernel:
     """Attributes:
-    refuses: why it does not take a call; "" if it does.
-    operator: which one computes a call: a room of common/kernels, its name there, its arguments.
+    refuses: why it does not support a call; "" if it does.
+    operator: how to compute a call: a folder of common/kernels, the operator's name there, its arguments.
     """
 
     refuses: Callable[[Call], str]
@@ -51,7 +51,7 @@ class Kernel:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, options: Options) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention by the kernel that is chosen. Arguments, result and errors: common.kernels.attention.attention."""
+    """Attention by the chosen kernel. Arguments, result and errors: common.kernels.attention.attention."""
     signature = _signature(query, key, value, options)
     if found := signature and _ready.get(signature):
         room, name, others, gradients = found
@@ -86,7 +86,7 @@ def attend_packed(
     check_head_dim(query, key)
     check_sinks(options.sinks, query.size(1))
     numbers = [x.int().contiguous() for x in boundaries.values()]
-    if query.device.type == "cpu" and not torch.compiler.is_compiling():  # a GPU would have to be waited for
+    if query.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU this would synchronize
         for (name, rows), x in zip((("query", query), ("key", key)), numbers, strict=True):
             _check_boundaries(f"cu_seqlens_{name[0]}", x, name, rows)
     refuse_forward_mode("attention", [x for x in (query, key, value, options.sinks) if x is not None])
@@ -104,7 +104,7 @@ def choice(call: Call) -> str:
     """The name of the kernel, one of KERNELS.
 
     Raises:
-        ValueError: no such kernel, or none that takes the call.
+        ValueError: no such kernel, or none that supports the call.
     """
     wanted = call.options.kernel
     if wanted is not None and wanted not in KERNELS:
@@ -120,14 +120,14 @@ def choice(call: Call) -> str:
 
 
 def passed_over(call: Call) -> dict[str, str]:
-    """The kernels before the chosen one, and why they do not take the call; "sparse" only where there is a pattern."""
+    """The kernels before the chosen one, and why they do not support the call; "sparse" only if there is a pattern."""
     names = CHOSEN_FROM[: CHOSEN_FROM.index(choice(call))] if call.options.kernel is None else ()
     sparse = call.options.key_stride > 1 or call.options.window_size != NO_WINDOW
     return {name: KERNELS[name].refuses(call) for name in names if sparse or name != "sparse"}
 
 
 def flash_arguments(call: Call) -> tuple:
-    """What the operators of common/kernels/flash take."""
+    """The arguments for the operators of common/kernels/flash."""
     options, strided = call.options, slice(call.options.key_offset, None, call.options.key_stride)
     key, value = (x[:, :, strided] if options.key_stride > 1 else x for x in (call.key, call.value))
     positions = (options.key_stride, options.key_offset) if call.is_causal else (1, 0)
@@ -137,7 +137,7 @@ def flash_arguments(call: Call) -> tuple:
 
 
 def new_seed(device: torch.device) -> Tensor:
-    """A seed from PyTorch's generator for this device: int64 [1]. Nothing waits for the device."""
+    """A seed from PyTorch's generator for this device: int64 [1]. Does not synchronize with the device."""
     return torch.randint(-(2**63), 2**63 - 1, (1,), dtype=torch.int64, device=device)
 
 
@@ -195,12 +195,12 @@ CHOSEN_FROM = ("sparse", "flash")
 
 
 def _signature(query: Tensor, key: Tensor, value: Tensor, options: Options) -> tuple | None:
-    """All that decides which operator gets these tensors as they are, with which other arguments; None: ask a Call."""
-    forward_mode = getattr(forward_ad, "_current_level", 0) >= 0  # a private name of torch; without it, ask a Call
+    """Everything that determines the operator for these tensors and its other arguments; None: examine a Call."""
+    forward_mode = getattr(forward_ad, "_current_level", 0) >= 0  # a private name of torch; without it, examine a Call
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or transforming() or forward_mode:
         return None
     tensors = not (options.attn_mask is options.sinks is options.seed is None) or isinstance(options.scale, Tensor)
-    if tensors or options.dropout_p:  # its seed is new every time
+    if tensors or options.dropout_p:  # its seed is new each time
         return None
     given = tuple(vars(options).values())
     for x in (query, key, value):
@@ -217,7 +217,7 @@ def _launched(room: str, name: str, arguments: tuple, gradients: bool) -> tuple[
     operators = operators_of(room, arguments[0].device)
     if (name in RULES and gradients) or transforming():
         return run(operators, name, arguments, gradients)
-    compiling = torch.compiler.is_compiling()  # there the autograd formula is wanted
+    compiling = torch.compiler.is_compiling()  # uses the autograd formula
     out = getattr(operators, name)(*arguments) if compiling else below_autograd(operators, name, *arguments)
     return out if isinstance(out, tuple) else (out, None)
 
@@ -228,14 +228,14 @@ def _wide(call: Call, most: int) -> str:
 
 
 def _last(options: Options, device: torch.device) -> tuple:
-    """From softcap on what the operators of common/kernels/flash take."""
+    """The arguments of the operators of common/kernels/flash from softcap on."""
     sinks = None if options.sinks is None else options.sinks.float().contiguous()
     seed = new_seed(device) if options.dropout_p > 0 and options.seed is None else options.seed
     return options.softcap, sinks, options.dropout_p, seed, *options.window_size
 
 
 def _check_boundaries(name: str, numbers: Tensor, rows_name: str, rows: Tensor) -> None:
-    """Refuses numbers that are no boundaries of sequences; other shapes the operator refuses."""
+    """Refuses values that are not sequence boundaries; the operator refuses other shapes."""
     if numbers.dim() != 1 or numbers.size(0) < 2:
         return
     at = numbers.tolist()

@@ -1,4 +1,4 @@
-"""A call as a CUDA graph: captured(call)."""
+"""captured(call): a call as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 
 def captured(call: Callable[[], Any], pool: Any = None) -> Callable[[], Any]:
-    """The call as a CUDA graph: what is returned replays it, in microseconds and without Python.
+    """Captures the call as a CUDA graph: the returned function replays it, in microseconds and without Python.
 
-    The call runs once beforehand, since what libraries set up at their first call must not be captured. A replay
-    returns what the captured call returned: tensors that every replay writes anew.
+    The call runs once beforehand, since one-time library initialization must not be captured. A replay returns what the
+    captured call returned: tensors that every replay overwrites.
 
-    pool: torch.cuda.graph_pool_handle(), the memory that several graphs share (None: its own). Then no two of them may
-    run at the same time, and each may write over what another one's call made.
+    pool: torch.cuda.graph_pool_handle(), a memory pool shared by several graphs (None: its own). Then no two of them
+    may run at the same time, and each may overwrite the results of another.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -27,7 +27,7 @@ def captured(call: Callable[[], Any], pool: Any = None) -> Callable[[], Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         result = call()
-    # The graph knows only where its tensors are, so the call, which holds them, has to live as long
+    # The graph only knows the addresses of its tensors, so the call, which owns them, has to live as long
     return functools.partial(_replay, graph, result, call)
 
 

@@ -1,8 +1,8 @@
-"""The operators of a room for the tensors at hand: built and loaded at first use, once per process.
+"""The operators of a kernel folder for given tensors: built and loaded on first use, once per process.
 
     loaded("gemm", a.device).gemm_nn(a, b)
 
-attention.py and the doors of the rooms (gemm/gemm.py, softmax/softmax.py, decode/decode.py) are made of it.
+attention.py and the Python APIs of the folders (gemm/gemm.py, softmax/softmax.py, decode/decode.py) are built on it.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
 
-BACKENDS = {"cpu": "simulator", "cuda": "cuda"}  # by the tensors' device
-_loaded: dict[tuple[str, str], Operators] = {}  # a plain dictionary: torch.compile sees through it
+BACKENDS = {"cpu": "simulator", "cuda": "cuda"}  # by tensor device
+_loaded: dict[tuple[str, str], Operators] = {}  # a plain dict: torch.compile can trace through it
 
 
 def loaded(room: str, device: torch.device | str) -> Operators:
-    """The operators of a room of common/kernels that work on this device.
+    """The operators of a folder of common/kernels for this device.
 
-    The first call compiles what is out of date, which takes seconds to minutes; later ones take a look into a table.
+    The first call compiles what is out of date, which takes seconds to minutes; later ones are a dict lookup.
 
     Args:
-        room: its name, "gemm".
+        room: the folder's name, "gemm".
         device: of the tensors. On the CPU the simulator runs the kernels.
 
     Raises:
-        ValueError: no kernels for this kind of device; no such room.
+        ValueError: no kernels for this type of device; no such folder.
         BuildError, ToolchainError: see common.compiling.load.build.
     """
     kind = torch.device(device).type

@@ -1,1 +1,1 @@
-"""One new token over a KV cache; see README.md."""
+"""Decoding: attention of one new token over a KV cache; see README.md."""

@@ -3,9 +3,9 @@
 //   update_cache_kernel    one block per K/V head of a sequence and some of its new tokens
 //   update_cache           picks the unit: how many bytes a thread copies at once
 //
-// Copying does not care what the bytes mean. Where pointers, rows and strides allow, a thread moves 16 bytes of a key
-// and 16 of a value; else one element of each. A single new token, the usual case, is so little that only the latency
-// counts: one request per thread, both under way before either is waited for.
+// Copying does not depend on the type. Where pointers, rows and strides allow, a thread moves 16 bytes of a key and 16
+// of a value; otherwise one element of each. A single new token, the usual case, is so little data that only latency
+// matters: one load each per thread, both in flight before either is waited for.
 #include "common/kernels/decode/decode.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(MAX_THREADS) update_cache_kernel(const UpdateA
     const Unit* key = static_cast<const Unit*>(a.key) + sequence * a.key_strides.batch + kv_head * a.key_strides.head;
     const Unit* value =
         static_cast<const Unit*>(a.value) + sequence * a.value_strides.batch + kv_head * a.value_strides.head;
-    const int tokens = static_cast<int>(blockDim.x) / row_units;  // that the block copies at once
+    const int tokens = static_cast<int>(blockDim.x) / row_units;  // tokens that the block copies at once
     const int unit = static_cast<int>(threadIdx.x) % row_units;
     int64_t token = static_cast<int64_t>(blockIdx.y) * tokens + static_cast<int>(threadIdx.x) / row_units;
     for (; token < a.new_tokens; token += static_cast<int64_t>(gridDim.y) * tokens) {
@@ -53,19 +53,19 @@ static void launch(UpdateArguments a) {
         strides->row /= elements;
     }
     const int row_units = a.layout.head_dim / elements;
-    const int64_t wanted = std::min<int64_t>(a.new_tokens, MAX_THREADS / row_units);  // tokens of a block
+    const int64_t wanted = std::min<int64_t>(a.new_tokens, MAX_THREADS / row_units);  // tokens per block
     const int threads = static_cast<int>(wanted) * row_units;
     const int64_t groups = std::min<int64_t>(ceil_div(a.new_tokens, wanted), MAX_GRID_YZ);
     const dim3 grid(grid_blocks(a.batch * a.layout.kv_heads, "update_cache"), static_cast<unsigned>(groups));
     launch_after(update_cache_kernel<Unit>, grid, threads, 0, a.stream, a, row_units);
 }
 
-// Whether everything that a thread's address is made of is a multiple of 16 bytes.
+// Whether everything that goes into a thread's address is a multiple of 16 bytes.
 static bool vectors_fit(const UpdateArguments& a) {
     int64_t all = a.layout.head_dim;
     for (const RowStrides* strides : {&a.key_strides, &a.value_strides})
         all |= strides->batch | strides->head | strides->row;
-    // element_bytes is a power of two: the lowest bit set in any of them tells
+    // element_bytes is a power of two, so the lowest bit set in any of them decides
     return all * a.element_bytes % 16 == 0 && all_aligned({a.k_cache, a.v_cache, a.key, a.value});
 }
 

@@ -1,21 +1,21 @@
 """The KV cache in Python: one layer's preallocated buffers, and attention of new tokens over them.
 
-    KVCache                  the buffers and how much of them is filled; nothing about it is checked on the device
-    update_cache             the operators themselves, for positions and lengths of your own: their values are checked
+    KVCache                  the buffers and how much of them is filled, tracked on the host
+    update_cache             the operators themselves, for your own positions and lengths, with their values checked
     decode_attention
-    check_sizes              sizes that no cache takes
-    Rotary                   what comes through update_cache_rotary: tokens without padding
+    check_sizes              refuses unsupported sizes
+    Rotary                   the arguments of update_cache_rotary: new tokens without padding
 
-`ops` are operators of task 6, `load(BuildRequest("task6"))` of common.compiling, or this room's, `loaded("decode",
+`ops` are operators of task 6, `load(BuildRequest("task6"))` of common.compiling, or this folder's, `loaded("decode",
 device)` of common/kernels/loaded.py. Shapes:
 
     query       [batch, heads, 1, head_dim]                  the newest token of every sequence
-    key, value  [batch, kv_heads, new_tokens, head_dim]      the tokens to remember
+    key, value  [batch, kv_heads, new_tokens, head_dim]      the tokens to cache
     caches      [batch, kv_heads, max_seq_len, head_dim]     the memory, allocated once
-    lengths     [batch], int32                               how many tokens of each sequence are remembered
+    lengths     [batch], int32                               how many tokens of each sequence are cached
 
-Floats are float32 (this room's operators take float16 and bfloat16 as well), heads is a multiple of kv_heads, head_dim
-is at most 128.
+Floats are float32 (this folder's operators also support float16 and bfloat16), heads is a multiple of kv_heads,
+head_dim is at most 128.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ MAX_HEAD_DIM = 128
 class KVCache:
     """The keys and values that one attention layer has seen, in buffers of a fixed size.
 
-    Nothing is ever moved or reallocated: a step writes its few new rows and reads the rest. Each sequence's
-    length is kept twice: in `lengths` on the device, because the kernels read it there, and in a list on the
-    host, because the check for a full cache must not wait for the device.
+    Nothing is ever moved or reallocated: a step writes its few new rows and reads the rest. Each sequence's length is
+    kept twice: in `lengths` on the device, where the kernels read it, and in a list on the host, so that the check for
+    a full cache does not synchronize with the device.
 
         cache = KVCache(ops, batch=2, kv_heads=4, max_seq_len=1024, head_dim=64)
         cache.append(key, value)        # the prompt: many tokens at once
         cache.append(key, value)        # then one token per step ...
-        out = cache.attend(query)       # ... whose query looks at everything cached, itself included
+        out = cache.attend(query)       # ... whose query attends to everything cached, itself included
 
     Attributes:
         k, v: the full buffers, [batch, kv_heads, max_seq_len, head_dim]. Slots at or past a sequence's length
@@ -54,7 +54,7 @@ class KVCache:
     Args:
         ops: operators with update_cache and decode_attention, see above.
         batch, kv_heads, max_seq_len, head_dim: of the buffers.
-        dtype: of the buffers; the taught operators take float32 only.
+        dtype: of the buffers; task 6's operators support float32 only.
 
     Raises:
         ValueError: a size below 1, or head_dim above 128.
@@ -79,7 +79,7 @@ class KVCache:
     ) -> None:
         self.ops = ops
         self.max_seq_len = max_seq_len
-        # Zeros: a NaN in a hidden slot would have its rows computed by the slow path, which rounds differently
+        # Zeros: a NaN in a hidden slot would send its rows to the slow path, which rounds differently
         self.k = torch.zeros(shape, dtype=dtype, device=ops.device)
         self.v = torch.zeros(shape, dtype=dtype, device=ops.device)
         self.lengths = torch.zeros(batch, dtype=torch.int32, device=ops.device)
@@ -91,10 +91,10 @@ class KVCache:
         return max(self._host_lengths)
 
     def append(self, key: Tensor, value: Tensor) -> None:
-        """Writes new_tokens rows of every sequence after the ones it has.
+        """Appends new_tokens rows to every sequence.
 
         Raises:
-            ValueError: a sequence has no room for them, or a shape, dtype or layout is wrong; nothing has changed then.
+            ValueError: a sequence has no room for them, or a shape, dtype or layout is wrong; then nothing has changed.
         """
         new_tokens = new_tokens_of(key, value)
         counts = [new_tokens] * len(self._host_lengths)
@@ -114,27 +114,27 @@ class KVCache:
         interleaved: bool = False,
         left_padding: Sequence[int] | None = None,
     ) -> Tensor:
-        """append with rotary embedding on the way, and without the padding in front of prompts; one kernel does it all.
+        """append with rotary embedding, skipping the left padding of prompts; one kernel does everything.
 
-        A sequence's first token has the position 0, and padding has none: it is not cached, whatever it holds.
+        A sequence's first token has position 0; padding has none and is not cached, whatever it holds.
 
         Args:
             query: [batch, heads, new_tokens, head_dim], of the cache's dtype, not yet rotated.
-            key, value: [batch, kv_heads, new_tokens, head_dim], likewise.
+            key, value: [batch, kv_heads, new_tokens, head_dim], of the same dtype.
             cos, sin: float32 [longest, rotary_dim / 2]: of the angle of each position and pair of elements. Those of a
-                transformers model have every column twice: cos[:, : rotary_dim // 2] takes one of them.
+                transformers model have every column twice: use cos[:, : rotary_dim // 2].
             interleaved: False: elements i and i + rotary_dim / 2 are a pair (Llama). True: 2 i and 2 i + 1 (GPT-J).
-            left_padding: how many of each sequence's new tokens are padding, the first ones; numbers on the host,
-                [batch]. None: none.
+            left_padding: how many of each sequence's first new tokens are padding; numbers on the host, [batch]. None:
+                no padding.
 
         Returns:
-            The rotated queries, [batch, heads, new_tokens, head_dim], contiguous; zeros for padding. The last one of
-            each sequence is what attend takes.
+            The rotated queries, [batch, heads, new_tokens, head_dim], contiguous; zeros for padding. attend takes the
+            last one of each sequence.
 
         Raises:
             ValueError: a sequence has no room for its tokens, or cos and sin have no row for them; left_padding is not
-                one number of 0 .. new_tokens for each sequence; the operators have no update_cache_rotary (those of
-                this room do); a shape, dtype or layout is wrong. Nothing has changed then.
+                one number in 0 .. new_tokens per sequence; the operators have no update_cache_rotary (those of this
+                folder do); a shape, dtype or layout is wrong. Then nothing has changed.
         """
         rotary = Rotary.of(self.ops, key, value, cos, left_padding, len(self._host_lengths))
         rotary.check_room(self._host_lengths, self.max_seq_len)
@@ -157,7 +157,7 @@ class KVCache:
         return self.ops.decode_attention(query, self.k, self.v, self.lengths, scale)
 
     def reset(self, sequence: int | None = None) -> None:
-        """Forgets every sequence, or only the given one, so that its slots can be filled again.
+        """Forgets every sequence, or only the given one, so that its slots can be refilled.
 
         Raises:
             ValueError: there is no such sequence.
@@ -173,18 +173,18 @@ class KVCache:
         self.lengths[sequence] = 0
 
     def _reserve(self, new_tokens: list[int]) -> None:
-        """Finds memory for the new tokens of each sequence; here it is theirs already."""
+        """Allocates memory for the new tokens of each sequence; here it already is."""
 
     def _update(self, key: Tensor, value: Tensor) -> None:
         self.ops.update_cache(self.k, self.v, key, value, self.lengths)
 
     def _grow(self, new_tokens: list[int]) -> None:
-        """Called when the new tokens are written."""
+        """Called after the new tokens are written."""
         self._host_lengths = [length + count for length, count in zip(self._host_lengths, new_tokens, strict=True)]
 
 
 def check_sizes(**sizes: int) -> None:
-    """ValueError for a size of a cache below 1, and for a head_dim above MAX_HEAD_DIM."""
+    """Raises ValueError for a size of a cache below 1, and for a head_dim above MAX_HEAD_DIM."""
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} is {size}; it must be at least 1")
@@ -193,7 +193,7 @@ def check_sizes(**sizes: int) -> None:
 
 
 def check_room(lengths: Sequence[int], new_tokens: Sequence[int], max_seq_len: int) -> None:
-    """ValueError for the first sequence that its new tokens would make longer than max_seq_len."""
+    """Raises ValueError for the first sequence that would exceed max_seq_len with its new tokens."""
     for sequence, (length, count) in enumerate(zip(lengths, new_tokens, strict=True)):
         if length + count > max_seq_len:
             raise ValueError(
@@ -205,7 +205,7 @@ def check_room(lengths: Sequence[int], new_tokens: Sequence[int], max_seq_len: i
 def new_tokens_of(key: Tensor, value: Tensor) -> int:
     """new_tokens of [batch, kv_heads, new_tokens, head_dim]; 0 for another rank, which the operator itself refuses.
 
-    Raises ValueError for what is no tensor.
+    Raises ValueError for anything but tensors.
     """
     for name, x in (("key", key), ("value", value)):
         if not isinstance(x, Tensor):
@@ -215,12 +215,12 @@ def new_tokens_of(key: Tensor, value: Tensor) -> int:
 
 @dataclass(frozen=True)
 class Rotary:
-    """New tokens on their way through update_cache_rotary.
+    """New tokens for update_cache_rotary.
 
     Attributes:
-        counts: how many tokens of each sequence are no padding.
+        counts: how many tokens of each sequence are not padding.
         padding: how many are, or None: there is no padding at all.
-        longest: rows of cos and sin; None if they have other dimensions, which the operator refuses.
+        longest: rows of cos and sin; None if they are not 2-dimensional, which the operator refuses.
     """
 
     counts: list[int]
@@ -231,7 +231,7 @@ class Rotary:
     def of(
         cls, ops: Operators, key: Tensor, value: Tensor, cos: Tensor, left_padding: Sequence[int] | None, batch: int
     ) -> Rotary:
-        """What the arguments of append_rotary say, refused where they are wrong; see there."""
+        """Checks and converts the arguments of append_rotary; see there."""
         if not hasattr(ops, "update_cache_rotary"):
             raise ValueError(
                 "the cache's ops have no update_cache_rotary, only the fast kernels do: make the cache with "
@@ -250,7 +250,7 @@ class Rotary:
         return cls([new_tokens - x for x in left_padding], list(left_padding), longest)
 
     def check_room(self, lengths: Sequence[int], max_seq_len: int) -> None:
-        """As the function of this name, and ValueError where cos and sin end before a token's position."""
+        """Like the function of this name; also raises ValueError if cos and sin end before a token's position."""
         check_room(lengths, self.counts, max_seq_len)
         for sequence, (length, count) in enumerate(zip(lengths, self.counts, strict=True)):
             if self.longest is not None and length + count > self.longest:
@@ -260,24 +260,24 @@ class Rotary:
                 )
 
     def padding_on(self, device: torch.device) -> Tensor | None:
-        """int32 [batch] on the device, which is not waited for."""
+        """int32 [batch] on the device, without synchronization."""
         if self.padding is None:
             return None
         numbers = torch.tensor(self.padding, dtype=torch.int32, device="cpu")
         return numbers if device.type == "cpu" else numbers.pin_memory().to(device, non_blocking=True)
 
     def add_to(self, lengths: Tensor, padding: Tensor | None) -> None:
-        """Adds the new tokens to the lengths on the device.   padding: of padding_on"""
+        """Adds the new tokens to the lengths on the device.   padding: from padding_on"""
         lengths += self.counts[0] if padding is None else self.counts[0] + self.padding[0] - padding
 
 
 def update_cache(
     ops: Operators, k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor, positions: Tensor
 ) -> None:
-    """Writes the new tokens of sequence b into the slots positions[b], positions[b] + 1, ... of its caches, in place.
+    """Writes the new tokens of sequence b into slots positions[b], positions[b] + 1, ... of its caches, in place.
 
-    The operator of the same name leaves a sequence alone whose tokens do not fit; this refuses it. For that it reads
-    the positions, which waits for the device. (KVCache knows its lengths on the host and needs no such wait.)
+    The operator of the same name skips a sequence whose tokens do not fit; this function raises an error. To do so it
+    reads the positions, which synchronizes with the device. (KVCache tracks its lengths on the host and need not.)
 
     Args:
         ops: operators with update_cache, see above.
@@ -286,8 +286,8 @@ def update_cache(
         positions: int32 [batch], 0 .. max_seq_len - new_tokens.
 
     Raises:
-        ValueError: a position out of range; a shape, dtype or layout that the kernel does not support. Nothing has
-            been written then.
+        ValueError: a position out of range; a shape, dtype or layout that the kernel does not support. Then nothing has
+            been written.
     """
     if k_cache.dim() == 4 and key.dim() == 4 and key.size(2) <= k_cache.size(2):  # the operator refuses all else
         _check_values("positions", positions, k_cache.size(2) - key.size(2), "max_seq_len - new_tokens")
@@ -299,15 +299,15 @@ def decode_attention(
 ) -> Tensor:
     """softmax(scale * query @ K^T) @ V over the first lengths[b] keys of each sequence's cache.
 
-    The operator of the same name counts a length out of range as the nearer end of it; this refuses it, and waits for
-    the device to do so, see update_cache.
+    The operator of the same name clamps lengths that are out of range; this function raises an error, for which it
+    synchronizes with the device, see update_cache.
 
     Args:
         ops: operators with decode_attention, see above.
         query: [batch, heads, 1, head_dim]. Query head h reads K/V head h // (heads // kv_heads).
         k_cache, v_cache: [batch, kv_heads, max_seq_len, head_dim].
         lengths: int32 [batch], 0 .. max_seq_len.
-        scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
+        scale: the factor on the scores; 1 / sqrt(head_dim) if None.
 
     Returns:
         [batch, heads, 1, head_dim]; zeros where the length is 0.
@@ -321,7 +321,7 @@ def decode_attention(
 
 
 def _check_values(name: str, values: Tensor, largest: int, meaning: str) -> None:
-    """ValueError for the first of these numbers that is outside 0 .. largest."""
+    """Raises ValueError for the first of these numbers that is outside 0 .. largest."""
     for sequence, number in enumerate(values.flatten().tolist()):
         if not 0 <= number <= largest:
             raise ValueError(f"{name}[{sequence}] is {number}; it must be 0 .. {meaning} = {largest}")

@@ -1,14 +1,14 @@
 // cache_layout.cuh - the row of a slot, in contiguous caches and in pages.
 //
-//   page_number(layout, sequence, slot)                 what the block table says of the slot: reading it takes a while
+//   page_number(layout, sequence, slot)                 the block table's entry for the slot; a global memory read
 //   is_page(layout, number)                             whether there is such a page
-//   row_of(layout, sequence, kv_head, slot, page)       the slot's row of head_dim elements, from the cache's start
+//   row_of(layout, sequence, kv_head, slot, page)       the index of the slot's row of head_dim elements in the cache
 #pragma once
 #include "common/kernels/decode/decode.h"
 
-constexpr int TILE = MIN_PAGE_SIZE;  // tokens that are read at once: they are in one page
+constexpr int TILE = MIN_PAGE_SIZE;  // tokens that are read at once: all in one page
 
-// A contiguous cache has no pages: any number will do.
+// A contiguous cache has no pages: any number is valid.
 __device__ __forceinline__ int page_number(const CacheLayout& layout, int64_t sequence, int64_t slot) {
     if (layout.block_table == nullptr) return 0;
     return layout.block_table[(sequence * layout.capacity + slot) >> layout.page_bits];

@@ -4,18 +4,18 @@
 //   2. Kernel      cluster_kernel
 //   3. Launcher    fits_clusters, decode_clusters
 //
-// A few segments are shared by several blocks each, or most of the GPU would be idle. Tiles go round all warps of all
-// blocks of the segment; with 2 blocks of 3 warps:
+// If there are few segments, several blocks share each, or most of the GPU would be idle. Tiles are distributed
+// round-robin over all warps of all blocks of the segment; with 2 blocks of 3 warps:
 //
 //     tile             0  1  2  3  4  5 | 6  7  8  9 10 11 | 12 13
 //     block            0  1  0  1  0  1   0  1  0  1  0  1    0  1
 //     warp of it       0  0  1  1  2  2   0  0  1  1  2  2    0  0
 //
-// So whatever the length, every warp has as many tiles as any other, but for one. Each warp has a softmax of its own;
-// in the end the states are merged, those of the warps in the block's shared memory, those of the blocks in that of the
-// cluster. One kernel does it all, and nothing but the own length is needed to begin, where decode_list.cuh looks at
-// all lengths first and needs a second kernel: with short caches that counts. With long sequences of different lengths
-// some clusters would end much later than others; then the list is the better one.
+// So whatever the length, tile counts of any two warps differ by at most one. Each warp has its own softmax; at the end
+// the states are merged, those of the warps in the block's shared memory, those of the blocks in the cluster's. It is a
+// single kernel and needs only its own sequence's length to begin, where decode_list.cuh reads all lengths first and
+// needs a second kernel: with short caches that matters. With long sequences of different lengths some clusters would
+// finish much later than others; then the list is better.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -34,17 +34,17 @@ using ClusterRing = TileRing<Warp, CLUSTER_STAGES>;
 
 struct ClusterPlan {
     HeadUnits units;
-    int blocks;  // of a cluster, which has one segment
-    int warps;   // of a block
+    int blocks;  // per cluster, which has one segment
+    int warps;   // per block
     size_t shared_bytes;
     float scale_log2;
 };
 
-// Of the States of a segment, the number that each block of the cluster turns into output.
+// The number of a segment's States that each block of the cluster turns into output.
 __host__ __device__ __forceinline__ int states_per_block(int states, int blocks) {
     return (states + blocks - 1) / blocks;
 }
-// How many States it gets from all blocks.
+// The number of States it receives from all blocks.
 __host__ __device__ __forceinline__ int states_exchanged(int states, int blocks) {
     return blocks == 1 ? 0 : blocks * states_per_block(states, blocks);
 }
@@ -56,11 +56,11 @@ ClusterPlan plan_clusters(const DecodeArguments& a) {
     plan.scale_log2 = a.scale * LOG2_E;  // softmax in base e of x is softmax in base 2 of log2(e) * x
     const int64_t segments = a.batch * a.layout.kv_heads * plan.units.count;
     const int64_t processors = device_attribute(cudaDevAttrMultiProcessorCount);
-    const int64_t rounds = ceil_div(a.layout.capacity, int64_t{TILE} * MAX_WARPS);  // of one block
+    const int64_t rounds = ceil_div(a.layout.capacity, int64_t{TILE} * MAX_WARPS);  // for one block
     const int64_t most = std::clamp<int64_t>(rounds, 1, has_clusters() ? MAX_CLUSTER : 1);
     plan.blocks = static_cast<int>(std::clamp<int64_t>(3 * processors / 2 / std::max<int64_t>(segments, 1), 1, most));
 
-    // As many warps as let all blocks be there at once, if two per SM are enough for that
+    // As many warps as allow all blocks to be co-resident, if two per SM are enough for that
     const size_t per_warp = ClusterRing<Warp>::BYTES + state_bytes<Warp>(plan.units.unit_heads);
     const int states = plan.units.unit_heads * ROW<Warp>;
     const size_t exchanged = states_exchanged(states, plan.blocks) * sizeof(attention::State);
@@ -76,8 +76,8 @@ ClusterPlan plan_clusters(const DecodeArguments& a) {
 // grid (batch * kv_heads * units.count * blocks), block (32 * warps), cluster (blocks)
 //
 // Shared memory:    rings           [warps][CLUSTER_STAGES][TILE_BYTES]
-//                   exchanged       State [blocks][states_per_block]: from each block of the cluster those of the
-//                                   segment's states that this block makes output of; none if it is alone
+//                   exchanged       State [blocks][states_per_block]: from each block of the cluster, the states of the
+//                                   segment that this block turns into output; none if it is alone
 //                   states          of the warps, see warp_states
 template <typename Warp>
 __global__ void __launch_bounds__(32 * MAX_WARPS, 1) cluster_kernel(const DecodeArguments a, const ClusterPlan plan) {
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) cluster_kernel(const Decode
     };
     state.store_state(of_warps, warp);
     __syncthreads();
-    cluster_wait();  // all blocks have begun: their shared memory may be written
+    cluster_wait();  // all blocks have started: their shared memory may be written
     for (int i = threadIdx.x; i < states; i += 32 * plan.warps) {
         const attention::State sum = of_warps.sum(plan.warps, i / ROW<Warp>, i % ROW<Warp> * 4);
         if (plan.blocks == 1)
@@ -150,11 +150,11 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) cluster_kernel(const Decode
 
 // -------------------------------------------------------------------------------------------------- 3. Launcher
 
-// Bytes that a block may read: a MB, but less where the list would use many SMs more.
+// Bytes that a block may read: 1 MB, but less where the list would use many more SMs.
 constexpr int64_t MOST_BYTES = 1 << 20, MOST_BYTES_OF_FEW = 1 << 17;
 
-// Whether clusters do it about as fast as the list or faster, whatever the lengths. These are not known here: the
-// capacity counts.
+// Whether clusters are about as fast as the list or faster, whatever the lengths. These are not known here, so the
+// capacity is used.
 template <typename Warp>
 bool fits_clusters(const DecodeArguments& a) {
     const ClusterPlan plan = plan_clusters<Warp>(a);

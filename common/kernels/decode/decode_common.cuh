@@ -1,22 +1,21 @@
-// decode_common.cuh - what the two kernels of decoding share (decode_cluster.cuh, decode_list.cuh).
+// decode_common.cuh - shared by the two decode kernels (decode_cluster.cuh, decode_list.cuh).
 //
 //   HeadUnits, SegmentHeads    which query heads are computed together
-//   TileRing                   a warp's tiles on their way from global to shared memory
+//   TileRing                   a warp's tiles in flight from global to shared memory
 //   warp_states                where the warps of a block leave their states
-//   query_of                   where its queries are
-//   inputs_aligned             what can be copied in pieces
+//   query_of                   a segment's queries
+//   inputs_aligned             whether inputs can be copied in vectors
 //
-// A tile is 16 tokens of one K/V head, which one warp takes at once. A segment is all tiles of one K/V head of one
-// sequence, with the query heads that read it: those of the group, or of a part of it (a unit) if they are more than a
-// warp takes at once.
+// A tile is 16 tokens of one K/V head, which one warp processes at once. A segment is all tiles of one K/V head of one
+// sequence, with the query heads that read it: those of the group, or a part of it (a unit) if there are more than a
+// warp processes at once.
 //
-// Decoding reads every key and value once and does next to nothing with it: the time is that of the memory. What it
-// takes to keep that busy:
+// Decoding reads every key and value once and computes almost nothing: it is memory-bound. To saturate memory:
 //
-//   enough reads on their way     each warp has a ring of 2 or 3 tiles in shared memory, into which it copies
-//                                 asynchronously: while it computes one tile, the next ones are on their way
-//   of whole lines                a warp copies 512 neighboring bytes with one instruction
-//   and nothing to wait for       warps meet only where a segment ends; page numbers are read one tile ahead
+//   enough loads in flight        each warp has a ring of 2 or 3 tiles in shared memory, filled by asynchronous copies:
+//                                 while it computes one tile, the next ones are in flight
+//   whole cache lines             a warp copies 512 contiguous bytes with one instruction
+//   no waiting                    warps synchronize only at the end of a segment; page numbers are read one tile ahead
 //
 // A warp is MmaWarp or SimtWarp.
 #pragma once
@@ -28,12 +27,12 @@
 #include "common/cuda/cp_async.cuh"
 #include "common/kernels/decode/cache_layout.cuh"
 
-constexpr int MAX_WARPS = 8;  // of a block
+constexpr int MAX_WARPS = 8;  // per block
 
 struct HeadUnits {
     int group;       // query heads that share a K/V head
-    int unit_heads;  // query heads of a segment, at most
-    int count;       // segments that a group makes
+    int unit_heads;  // query heads per segment, at most
+    int count;       // segments per group
 };
 
 inline HeadUnits head_units_of(const DecodeArguments& a, int most) {
@@ -59,8 +58,8 @@ __device__ __forceinline__ const T* query_of(const DecodeArguments& a, int seque
            (heads.first - sequence * a.heads) * a.query_strides.head;
 }
 
-// STAGES tiles: one in use, the others on their way. Which tile comes next is the owner's business. It copies
-// STAGES - 1 of them to begin with, and then, tile by tile,
+// STAGES tiles: one in use, the others in flight. The owner decides which tile comes next. It first copies STAGES - 1
+// of them, and then, tile by tile,
 //
 //     ring.wait(); ring.copy(...) or ring.copy_nothing(); compute ring.tile(), ring.tokens(); ring.advance();
 template <typename Warp, int STAGES>
@@ -70,9 +69,9 @@ struct TileRing {
 
     unsigned char* tiles;  // [STAGES][TILE_BYTES], shared
     int used = 0, filled = 0;
-    unsigned copied = 0;  // tokens of the latest tiles, 5 bits each, the last one lowest
+    unsigned copied = 0;  // token counts of the latest tiles, 5 bits each, the last one lowest
 
-    // Starts copying the tile from this slot on; `page` as page_number() gave it. What is no page has no tokens.
+    // Starts copying the tile that begins at this slot; `page` from page_number(). An invalid page has no tokens.
     __device__ __forceinline__ void copy(const DecodeArguments& a, int64_t sequence, int64_t kv_head, int slot,
                                          int page, int length, bool vectors) {
         const int64_t from = row_of(a.layout, sequence, kv_head, slot, page) * a.layout.head_dim;
@@ -83,12 +82,12 @@ struct TileRing {
     }
     __device__ __forceinline__ void copy_nothing() { close(0); }
 
-    // Until the oldest tile is here, and the warp has done with the one before it, whose place is filled next.
+    // Waits until the oldest tile has arrived and the warp is done with the previous one, whose stage is filled next.
     __device__ __forceinline__ void wait() const {
         cp_async_wait<STAGES - 2>();
         __syncwarp();
     }
-    // The oldest tile, after the next one has been started.
+    // The oldest tile, after the copy of the next one has been started.
     __device__ __forceinline__ const unsigned char* tile() const { return tiles + used * Warp::TILE_BYTES; }
     __device__ __forceinline__ int tokens() const { return copied >> 5 * (STAGES - 1) & 31; }
     __device__ __forceinline__ void advance() { used = used == STAGES - 1 ? 0 : used + 1; }
@@ -101,11 +100,11 @@ private:
     }
 };
 
-// States that a query head has, of four columns each.
+// States per query head, of four columns each.
 template <typename Warp>
 constexpr int ROW = Warp::COLS / 4;
 
-// The states of the warps: o [warps][heads][COLS + 4], m and l [warps][heads]. The 4 floats after each row let the
+// The states of the warps: o [warps][heads][COLS + 4], m and l [warps][heads]. 4 floats of padding per row make the
 // rows of a state start at different banks.
 template <typename Warp>
 constexpr int STATE_STRIDE = Warp::COLS + 4;
@@ -120,7 +119,7 @@ __device__ __forceinline__ attention::StateArray<STATE_STRIDE<Warp>> warp_states
     return {o, reinterpret_cast<float2*>(o + warps * heads * STATE_STRIDE<Warp>), heads};
 }
 
-// Whether the tensors that are read begin at multiples of `bytes`.
+// Whether the input tensors are aligned to `bytes`.
 inline bool inputs_aligned(const DecodeArguments& a, size_t bytes) {
     return all_aligned({a.query, a.k_cache, a.v_cache}, bytes);
 }

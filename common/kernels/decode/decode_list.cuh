@@ -1,14 +1,14 @@
-// decode_list.cuh - decoding for sequences of any lengths: their tiles in one list, cut into equal parts.
+// decode_list.cuh - decoding for sequences of any lengths: their tiles in one list, split evenly.
 //
-//   1. Memory      ListPlan            the sizes that depend on the arguments and the GPU only
+//   1. Memory      ListPlan            sizes that depend only on the arguments and the GPU
 //                  part_states
 //   2. Kernels     list_kernel         a block's part of the work list (decode_work.cuh)
-//                  merge_kernel        segments that several blocks had a share of -> output
+//                  merge_kernel        merges segments shared by several blocks and writes the output
 //   3. Launcher    decode_list
 //
-// Every block has as many tiles as any other, so all SMs read to the end. The rings of the warps go on
-// across the borders of segments: they are never emptied before the end. Where a segment ends, the states of the warps
-// are merged in shared memory; those of several blocks by a second kernel.
+// Every block has the same number of tiles, so all SMs read to the end. The warps' rings continue across segment
+// borders: they are not drained before the end. At the end of a segment the states of the warps are merged in shared
+// memory, those of several blocks by a second kernel.
 #pragma once
 #include <algorithm>
 #include <stdexcept>
@@ -26,21 +26,20 @@ constexpr int LIST_STAGES = 2;
 template <typename Warp>
 using ListRing = TileRing<Warp, LIST_STAGES>;
 
-// Blocks of an SM. With MAX_WARPS each, 64 KB are on their way to it: less does not keep the memory busy,
-// and more slows it down.
+// Blocks per SM. With MAX_WARPS each, 64 KB per SM are in flight: less does not saturate memory, and more is slower.
 template <typename Warp>
 constexpr int BLOCKS = Warp::TILE_BYTES > 4096 ? 1 : 2;
 
 struct ListPlan {
     HeadUnits units;
-    int warps;  // of a block
-    int parts;  // at most; as many blocks are launched
+    int warps;  // per block
+    int parts;  // at most; one block is launched for each
     size_t shared_bytes;
     float scale_log2;
     bool vectors;  // every row of K and V consists of aligned pieces of Warp::VECTOR elements
 };
 
-// The workspace: part p's state of the segment that began before it (place 2p) and of the one that goes on after it
+// The workspace: part p's state of the segment that began before it (index 2p) and of the one that continues after it
 // (2p + 1).    o [parts][2][unit_heads][COLS], m and l [parts][2][unit_heads]
 template <int COLS>
 __device__ __forceinline__ attention::StateArray<COLS> part_states(float* workspace, const ListPlan& plan) {
@@ -73,7 +72,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, BLOCKS<Warp>)
     if (!segment_at(at, list, begin)) return;
     const int end = min(begin + list.part_size, list.whole ? begin - at.tile + tiles_of(at.length) : list.total);
 
-    // Reading ahead: `next`, number next_number of the list, is the tile that this warp copies next, `page` its page.
+    // Prefetch: `next`, index next_number in the list, is the tile that this warp copies next, `page` its page.
     ListRing<Warp> ring = {shared + warp * ListRing<Warp>::BYTES};
     Segment next = at;
     int next_number = begin, page = 0;
@@ -94,7 +93,7 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, BLOCKS<Warp>)
     NO_UNROLL
     for (int i = 0; i < LIST_STAGES - 1; ++i) copy_next();
 
-    // Segment by segment, of which this part has the tiles number `first` to `last` - 1
+    // Segment by segment; this part has tiles `first` to `last` - 1 of each
     int number = begin + warp;
     for (int first = begin; first < end;) {
         const int last = min(end, first - at.tile + tiles_of(at.length));
@@ -132,9 +131,9 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, BLOCKS<Warp>)
 
 constexpr int MERGE_THREADS = 256;
 
-// One block per query head: grid (batch * heads). Adds up the states of the parts that have a share of its segment, and
-// writes the zeros of an empty sequence. A thread has four columns of every SLICES-th part, and reads AT_ONCE of them
-// before it waits for the first; neighboring lanes have the same columns.
+// One block per query head: grid (batch * heads). Merges the states of the parts that share its segment, and writes
+// zeros for an empty sequence. A thread has four columns of every SLICES-th part, and issues AT_ONCE loads before it
+// waits for the first; neighboring lanes have the same columns.
 template <typename T, int COLS>
 __global__ void __launch_bounds__(MERGE_THREADS) merge_kernel(const DecodeArguments a, const ListPlan plan) {
     constexpr int SLICES = MERGE_THREADS / (COLS / 4), AT_ONCE = 5;
@@ -147,9 +146,9 @@ __global__ void __launch_bounds__(MERGE_THREADS) merge_kernel(const DecodeArgume
     segment.length = list.length_of(segment.sequence);
     const int begin = number_of(list, segment), tiles = tiles_of(segment.length);
     const int first = begin / list.part_size, last = tiles == 0 ? -1 : (begin + tiles - 1) / list.part_size;
-    wait_for_predecessor();  // only now: the lengths were there before the list kernel began
+    wait_for_predecessor();  // not earlier: the lengths were there before the list kernel began
     launch_dependents();
-    if (first == last) return;  // that block has written the output
+    if (first == last) return;  // that block has already written the output
 
     const auto states = part_states<COLS>(a.workspace, plan);
     const int row = head % plan.units.group % plan.units.unit_heads;
@@ -197,7 +196,7 @@ ListPlan plan_list(const DecodeArguments& a) {
     return plan;
 }
 
-// Returns how many floats of workspace this takes; launches only if asked to.
+// Returns the number of workspace floats needed; launches only if asked to.
 template <typename Warp>
 int64_t decode_list(const DecodeArguments& a, bool launch) {
     const ListPlan plan = plan_list<Warp>(a);

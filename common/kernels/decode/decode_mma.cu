@@ -1,9 +1,9 @@
 // decode_mma.cu - decoding of fp16 and bf16 caches on tensor cores, and the choice between the two kernels.
 //
 //   decode_mma     picks the instance for dtype, head_dim and the number of queries that share a K/V head; short caches
-//                  are the clusters' (decode_cluster.cuh), the others the list's (decode_list.cuh)
+//                  use the cluster kernel (decode_cluster.cuh), others the list kernel (decode_list.cuh)
 //
-// Measured: README.md.
+// Measurements: README.md.
 #include "common/kernels/decode/decode_cluster.cuh"
 #include "common/kernels/decode/decode_list.cuh"
 #include "common/kernels/decode/decode_mma.cuh"

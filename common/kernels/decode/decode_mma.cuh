@@ -1,16 +1,16 @@
 // decode_mma.cuh - one warp's attention over tiles of 16 tokens on tensor cores, fp16 and bf16.
 //
-//   MmaWarp::load_queries     the queries of a unit into registers; the state is empty
+//   MmaWarp::load_queries     loads the queries of a unit into registers; empties the state
 //   MmaWarp::copy             starts copying a tile of K and V to shared memory
-//   MmaWarp::add_tile         takes a tile that has arrived into the state
-//   MmaWarp::store_state      the state into shared memory
+//   MmaWarp::add_tile         accumulates a tile that has arrived into the state
+//   MmaWarp::store_state      stores the state to shared memory
 //
 // The queries that share a K/V head are the rows of A: S [queries, 16 tokens] = Q K^T, then O [queries, head_dim] += P
-// V. One mma reads its piece of K or V for all queries at once. With a single query 15 of 16 rows are idle, and still
-// this takes fewer instructions than dot products spread over lanes would, as there is nothing to convert and nothing
-// to add up; memory never waits for it.
+// V. One mma reads its piece of K or V for all queries at once. With a single query 15 of 16 rows are idle, but this
+// still takes fewer instructions than dot products spread over lanes, since nothing is converted or reduced; memory
+// never waits for it.
 //
-// A tile belongs to one warp, from the copy to the last mma: no barrier of the block anywhere, only __syncwarp.
+// A tile belongs to one warp, from the copy to the last mma: no block-wide barriers, only __syncwarp.
 #pragma once
 #include "common/cuda/attention_states.cuh"
 #include "common/cuda/cp_async.cuh"
@@ -26,22 +26,22 @@ struct MmaWarp {
     using Element = T;
     static constexpr int COLS = D;
     static constexpr int HEADS = 8 * HALVES;
-    static constexpr int VECTOR = 8;  // elements that are copied at once: 16 bytes, a chunk
+    static constexpr int VECTOR = 8;  // elements per copy: 16 bytes, a chunk
     static constexpr int CHUNKS = D / VECTOR;
     static constexpr int TILE_BYTES = 2 * TILE * D * static_cast<int>(sizeof(T));  // K and V
 
-    unsigned q[D / 16][4];       // A: 16 columns of the queries each
-    float o[D / 8][4];           // D of the mmas with V: 8 columns of the output each
-    float m[HALVES], l[HALVES];  // of rows g and g + 8 (g = lane / 4); l of this lane's tokens only
+    unsigned q[D / 16][4];       // A operands: 16 columns of the queries each
+    float o[D / 8][4];           // accumulators of P V: 8 columns of the output each
+    float m[HALVES], l[HALVES];  // for rows g and g + 8 (g = lane / 4); l only over this lane's tokens
 
-    // query [heads][head_dim], rows `stride` elements apart, global; 0 beyond its rows and columns
+    // query [heads][head_dim], row stride `stride` in elements, global; 0 past its rows and columns
     __device__ __forceinline__ void load_queries(const T* query, int64_t stride, int heads, int head_dim) {
         const int lane = threadIdx.x % 32;
         UNROLL
         for (int i = 0; i < 4; ++i) {
             const int head = mma::a_row(lane, i), col = mma::a_col(lane, i);
             const unsigned* pairs = reinterpret_cast<const unsigned*>(query + head * stride + col);
-            const int cols = i % 2 < HALVES && head < heads ? head_dim - col : 0;  // from `col` on
+            const int cols = i % 2 < HALVES && head < heads ? head_dim - col : 0;  // columns from `col` on
             UNROLL
             for (int k = 0; k < D / 16; ++k) q[k][i] = 16 * k < cols ? pairs[8 * k] : 0;
         }
@@ -55,12 +55,12 @@ struct MmaWarp {
     }
 
     // tile: K [TILE][D], then V [TILE][D], chunks swizzled (ldmatrix.cuh), shared
-    // k, v: the tile's first rows [tokens][head_dim], global; what is after them is not read and becomes 0
+    // k, v: the tile's first rows [tokens][head_dim], global; nothing past them is read, the rest becomes 0
     static __device__ __forceinline__ void copy(unsigned char* tile, const T* k, const T* v, int tokens, int head_dim,
                                                 bool) {
         T* k_tile = reinterpret_cast<T*>(tile);
         const int lane = threadIdx.x % 32;
-        if (tokens == TILE && head_dim == D) {  // 4 KB or 2 KB each without a gap: addresses cost nothing
+        if (tokens == TILE && head_dim == D) {  // 4 KB or 2 KB each, contiguous: address arithmetic is free
             UNROLL
             for (int i = 0; i < TILE * CHUNKS / 32; ++i) {
                 const int at = 32 * i + lane, row = at / CHUNKS, chunk = at % CHUNKS;
@@ -94,7 +94,7 @@ struct MmaWarp {
             mma::mma_m16n8k16<T>(s[1], q[k], {b[2], b[3]});
         }
 
-        // The online softmax, row by row: a row is in the 4 lanes of a quad
+        // The online softmax, row by row: a row is spread over the 4 lanes of a quad
         UNROLL
         for (int half = 0; half < HALVES; ++half) {
             float m_new = m[half];
@@ -135,7 +135,7 @@ struct MmaWarp {
         }
     }
 
-    // To place `index` of `states`, which has room for as many rows as there are queries.
+    // Stores to index `index` of `states`, which has room for as many rows as there are queries.
     template <int STRIDE>
     __device__ __forceinline__ void store_state(const attention::StateArray<STRIDE>& states, int index) {
         const int lane = threadIdx.x % 32;

@@ -1,5 +1,5 @@
-// decode_simt.cu - decoding without tensor cores: float32 caches, and what tensor cores cannot take; and the choice
-// between the two.
+// decode_simt.cu - decoding without tensor cores: float32 caches, and whatever tensor cores do not support; chooses
+// between the two kernels.
 #include "common/kernels/decode/decode_list.cuh"
 #include "common/kernels/decode/decode_simt.cuh"
 #include "common/kernels/decode/decode_variants.h"

@@ -1,9 +1,9 @@
-// decode_simt.cuh - one warp's attention over tiles of 16 tokens without tensor cores, any dtype; decode_mma.cuh says
-// what the functions do.
+// decode_simt.cuh - one warp's attention over tiles of 16 tokens without tensor cores, any dtype; decode_mma.cuh
+// documents the functions.
 //
-// A lane owns COLS_PER_LANE neighboring columns of the queries, of every key and value, and of the output; a warp
-// reads a row at once. The 16 dot products of a query are then spread over the lanes; they are added up such that each
-// lane ends with one of them (reduce_scores), so that it has one exponential to compute and not 16.
+// A lane owns COLS_PER_LANE neighboring columns of the queries, of every key and value, and of the output; a warp reads
+// a row at once. The 16 dot products of a query are then spread over the lanes, and reduced such that each lane ends up
+// with one of them (reduce_scores), so that it computes one exponential instead of 16.
 #pragma once
 #include "common/cuda/attention_states.cuh"
 #include "common/cuda/cp_async.cuh"
@@ -11,7 +11,7 @@
 #include "common/cuda/warp.cuh"
 #include "common/kernels/decode/cache_layout.cuh"
 
-// D: head_dim rounded up, 64 or 128. HEADS: queries that a unit has at most.
+// D: head_dim rounded up, 64 or 128. HEADS: the maximum number of queries of a unit.
 template <typename T, int D, int HEADS_>
 struct SimtWarp {
     using Element = T;
@@ -20,12 +20,12 @@ struct SimtWarp {
     static constexpr int TILE_BYTES = 2 * TILE * D * static_cast<int>(sizeof(T));
 
     static constexpr int COLS_PER_LANE = D / 32;
-    static constexpr int VECTOR = COLS_PER_LANE;  // elements that are copied at once
+    static constexpr int VECTOR = COLS_PER_LANE;  // elements per copy
     static constexpr int PIECE_BYTES = COLS_PER_LANE * static_cast<int>(sizeof(T));  // 8 or 16
 
     float q[HEADS][COLS_PER_LANE];
     float o[HEADS][COLS_PER_LANE];
-    float m[HEADS], l[HEADS];  // l of this lane's tokens only, each of which another lane has as well
+    float m[HEADS], l[HEADS];  // l only over this lane's tokens, each duplicated in another lane
 
     __device__ __forceinline__ void load_queries(const T* query, int64_t stride, int heads, int head_dim) {
         const int first = threadIdx.x % 32 * COLS_PER_LANE;
@@ -42,8 +42,8 @@ struct SimtWarp {
         }
     }
 
-    // tile: [K, V][TILE][32 lanes][COLS_PER_LANE], shared. Where a lane's columns cannot be copied as one piece
-    // (vectors is false), they are read and written one by one.
+    // tile: [K, V][TILE][32 lanes][COLS_PER_LANE], shared. If a lane's columns cannot be copied as one piece (vectors
+    // is false), they are copied one by one.
     static __device__ __forceinline__ void copy(unsigned char* tile, const T* k, const T* v, int tokens, int head_dim,
                                                 bool vectors) {
         T* to = reinterpret_cast<T*>(tile) + threadIdx.x % 32 * COLS_PER_LANE;
@@ -70,9 +70,9 @@ struct SimtWarp {
 
     __device__ __forceinline__ void add_tile(const unsigned char* tile, int tokens, int heads, float scale_log2) {
         const T* from = reinterpret_cast<const T*>(tile) + threadIdx.x % 32 * COLS_PER_LANE;
-        float x[TILE][COLS_PER_LANE];  // of K, then of V
+        float x[TILE][COLS_PER_LANE];  // a tile of K, then of V
         load(x, from);
-        float p[HEADS] = {};  // of the lane's token
+        float p[HEADS] = {};  // weights of the lane's token
         UNROLL
         for (int h = 0; h < HEADS; ++h) {
             if (h >= heads) break;
@@ -113,7 +113,7 @@ struct SimtWarp {
         for (int h = 0; h < HEADS; ++h) {
             if (h >= states.heads) break;
             const int row = index * states.heads + h;
-            const float l_all = 0.5f * warp_sum(l[h]);  // every token counted twice
+            const float l_all = 0.5f * warp_sum(l[h]);  // every token is counted twice
             if (lane == 0) states.ml[row] = make_float2(m[h], l_all);
             UNROLL
             for (int c = 0; c < COLS_PER_LANE; ++c) states.o[row * STRIDE + lane * COLS_PER_LANE + c] = o[h][c];
@@ -136,9 +136,9 @@ private:
         }
     }
 
-    // Every lane has a summand of all 16 scores; returned is the whole score number token_of_lane(). In each step a
-    // lane keeps half of its scores and gives the other half to a partner, who keeps those: 8 + 4 + 2 + 1 + 1
-    // shuffles, where 16 warp_sums take 80.
+    // Every lane has a summand of all 16 scores; returns the complete score of token_of_lane(). In each step a lane
+    // keeps half of its scores and gives the other half to a partner: 8 + 4 + 2 + 1 + 1 shuffles, where 16 warp_sums
+    // take 80.
     static __device__ __forceinline__ float reduce_scores(float (&s)[TILE]) {
         exchange_halves<8>(s);
         exchange_halves<4>(s);
@@ -147,7 +147,7 @@ private:
         return s[0] + __shfl_xor_sync(FULL_WARP, s[0], 1);
     }
 
-    // From 2 HALF scores per lane to HALF.
+    // Reduces 2 HALF scores per lane to HALF.
     template <int HALF>
     static __device__ __forceinline__ void exchange_halves(float (&s)[TILE]) {
         const bool upper = threadIdx.x & static_cast<unsigned>(2 * HALF);

@@ -1,6 +1,6 @@
 // decode_variants.h - the two families of decode kernels: with tensor cores, and without.
 //
-// Each function returns how many floats of workspace its kernel needs; with `launch` it launches it, too.
+// Each function returns the number of workspace floats its kernel needs; with `launch` it also launches it.
 #pragma once
 #include "common/kernels/decode/decode.h"
 

@@ -1,32 +1,32 @@
-// decode_work.cuh - who does what in decode_list.cuh: the work of a whole batch as one list, cut into equal parts.
+// decode_work.cuh - the work distribution of decode_list.cuh: the work of a whole batch as one list, split evenly.
 //
-//   WorkList, cut       the list and where it is cut
-//   Segment             a place in it: segment_at, advance
+//   WorkList, cut       the list and where it is split
+//   Segment             a position in it: segment_at, advance
 //
-// All segments of all sequences (decode_common.cuh says what that is) are in one list, which is cut into parts of the
-// same number of tiles, one for each block:
+// All segments of all sequences (defined in decode_common.cuh) are in one list, which is split into parts of the same
+// number of tiles, one for each block:
 //
 //     sequence      0 (40 tokens)         1 (9)    2 (70 tokens)
 //     K/V head      0       1             0   1    0            1
 //     tiles       | 0 1 2 | 0 1 2       | 0 | 0  | 0 1 2 3 4  | 0 1 2 3 4 |
 //     part          0 0 0   0 1 1         1   1    2 2 2 2 3    3 3 3 4 4           parts of 4
 //
-// So it does not matter how many sequences there are, how long each of them is and how many heads they have: all blocks
-// have equally much to read. Where a cut goes through a segment, several blocks have a share of its softmax, and their
-// states are merged in the end (attention_states.cuh). No length has to be known on the host: the number of blocks is
-// fixed, and each finds out on the device where its part begins.
+// So the number of sequences, their lengths and their heads do not matter: all blocks read the same amount. If a split
+// falls inside a segment, several blocks share its softmax, and their states are merged at the end
+// (attention_states.cuh). The host need not know any length: the number of blocks is fixed, and each finds the start of
+// its part on the device.
 //
-// A block that has shares of two segments has to write two results. If all sequences are equally long, which includes a
-// single one, cuts in the midst of a segment and at its end can be made to meet: then every segment gets whole parts,
-// the last of which may be a little shorter.
+// A block that has shares of two segments has to write two results. If all sequences are equally long (a single one, in
+// particular), splits inside a segment and segment ends can be aligned: then every segment gets whole parts, the last
+// of which may be a little shorter.
 #pragma once
 #include "common/cuda/check.h"
 #include "common/cuda/unroll.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/kernels/decode/cache_layout.cuh"
 
-constexpr int LEAST_TILES = 8;          // of a part: fewer are not worth a block
-constexpr int64_t MAX_TILES = 1 << 30;  // of the list: they are counted as int
+constexpr int LEAST_TILES = 8;          // per part: fewer are not worth a block
+constexpr int64_t MAX_TILES = 1 << 30;  // in the list: they are counted as int
 
 // Tiles of `length` tokens.
 __device__ __forceinline__ int tiles_of(int length) { return ceil_div(length, TILE); }
@@ -34,23 +34,23 @@ __device__ __forceinline__ int tiles_of(int length) { return ceil_div(length, TI
 struct WorkList {
     const int* lengths;  // [batch]
     int batch, kv_heads;
-    int head_units;  // segments of a K/V head
-    int capacity;    // tokens of a sequence
+    int head_units;  // segments per K/V head
+    int capacity;    // tokens per sequence
 
     // Set by cut()
     int total;      // tiles
     int part_size;  // tiles
-    bool whole;     // segments take whole parts
+    bool whole;     // every segment gets whole parts
 
     __device__ __forceinline__ int length_of(int sequence) const { return min(max(lengths[sequence], 0), capacity); }
     __device__ __forceinline__ int units() const { return kv_heads * head_units; }
-    // How many places a segment takes in the list: its tiles, or some more.
+    // The length of a segment in the list: its tiles, or slightly more.
     __device__ __forceinline__ int places_of(int length) const {
         return whole ? ceil_div(tiles_of(length), part_size) * part_size : tiles_of(length);
     }
 };
 
-// Cuts the list into at most `most` parts. A warp calls it together.
+// Splits the list into at most `most` parts. All lanes of a warp call.
 __device__ __forceinline__ void cut(WorkList& list, int most) {
     int tiles = 0, longest = 0;
     NO_UNROLL
@@ -68,7 +68,7 @@ __device__ __forceinline__ void cut(WorkList& list, int most) {
     list.part_size = max(LEAST_TILES, ceil_div(list.total, most));
     list.whole = false;
     if (tiles != list.batch * longest || tiles == 0) return;
-    // All are equally long: the next larger size that makes whole parts of a segment, or whole segments of a part
+    // All are equally long: round up to the next size with whole parts per segment, or whole segments per part
     const bool several = list.part_size <= longest;
     const int size = several ? ceil_div(longest, longest / list.part_size)
                              : ceil_div(list.part_size, longest) * longest;
@@ -77,14 +77,14 @@ __device__ __forceinline__ void cut(WorkList& list, int most) {
     list.whole = several;
 }
 
-// A place in the list.
+// A position in the list.
 struct Segment {
     int sequence, kv_head, head_unit;
     int length;  // tokens of the sequence
-    int tile;    // of this segment
+    int tile;    // in this segment
 };
 
-// The inclusive sums over the lanes: lane i gets the sum of the values of lanes 0 .. i.
+// Inclusive prefix sum over the lanes: lane i gets the sum of the values of lanes 0 .. i.
 __device__ __forceinline__ int warp_inclusive_sum(int value) {
     const int lane = threadIdx.x % 32;
     UNROLL
@@ -95,9 +95,9 @@ __device__ __forceinline__ int warp_inclusive_sum(int value) {
     return value;
 }
 
-// The place with this number; false if the list ends before it. A warp calls it together.
+// The position with this index; false if the list ends before it. All lanes of a warp call.
 __device__ __forceinline__ bool segment_at(Segment& at, const WorkList& list, int number) {
-    int before = 0;  // places, in one unit, of the sequences looked at so far
+    int before = 0;  // positions, per head unit, of the sequences passed so far
     NO_UNROLL
     for (int first = 0; first < list.batch; first += 32) {
         const int sequence = first + static_cast<int>(threadIdx.x) % 32;
@@ -121,7 +121,7 @@ __device__ __forceinline__ bool segment_at(Segment& at, const WorkList& list, in
     return false;
 }
 
-// The number of the first place of a segment. A warp calls it together.
+// The index of the first position of a segment. All lanes of a warp call.
 __device__ __forceinline__ int number_of(const WorkList& list, const Segment& segment) {
     int before = 0;
     NO_UNROLL
@@ -132,7 +132,7 @@ __device__ __forceinline__ int number_of(const WorkList& list, const Segment& se
     return before * list.units() + unit * list.places_of(segment.length);
 }
 
-// Goes `steps` places further in the list, to a tile that must exist; not called if segments take whole parts.
+// Moves `steps` positions forward in the list, to a tile that must exist; not called if segments get whole parts.
 __device__ __forceinline__ void advance(Segment& at, const WorkList& list, int steps) {
     at.tile += steps;
     while (at.tile >= tiles_of(at.length)) {

@@ -1,11 +1,11 @@
-"""The KV cache in pages: sequences take them from a common store as they grow, and give them back.
+"""The paged KV cache: sequences allocate pages from a common pool as they grow, and release them.
 
     cache = PagedKVCache(ops, batch=16, kv_heads=8, max_seq_len=8192, head_dim=128, pages=1100)
-    cache.append(key, value)        # this and the rest as of KVCache
+    cache.append(key, value)        # this and the rest as in KVCache
     out = cache.attend(query)
     cache.reset(3)                  # sequence 3 has ended: its pages are free for the others
 
-`ops` are this room's operators, `loaded("decode", device)` of common/kernels/loaded.py.
+`ops` are this folder's operators, `loaded("decode", device)` of common/kernels/loaded.py.
 
 Source: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023,
 arXiv:2309.06180.
@@ -31,23 +31,23 @@ NO_PAGE = -1  # in the table: the kernels skip it
 class PagedKVCache(KVCache):
     """The keys and values that one attention layer has seen, in pages.
 
-    Which pages belong to whom is kept on the host, where it can be checked without waiting for the device; the table
-    that the kernels read follows it. append raises ValueError also where too few pages are free.
+    Page ownership is tracked on the host, where it can be checked without synchronization; the block table that the
+    kernels read is updated to match. append also raises ValueError if too few pages are free.
 
     Attributes:
-        k, v: the store, [pages, kv_heads, page_size, head_dim].
+        k, v: the pool, [pages, kv_heads, page_size, head_dim].
         block_table: int32 [batch, ceil(max_seq_len / page_size)] on the device: token s of sequence b is row
             s % page_size of page block_table[b, s / page_size]. Updated in place (always the same memory).
         free_pages: how many pages are free.
-        page_size: tokens of a page.
+        page_size: tokens per page.
 
     Args:
         ops: operators with update_cache_paged and decode_attention_paged, see above.
         batch, kv_heads, max_seq_len, head_dim: of the sequences; max_seq_len bounds each of them, not the memory.
-        pages: in the store, for all sequences together.
+        pages: in the pool, for all sequences together.
         dtype: float32, float16 or bfloat16.
-        page_size: tokens of a page, 16, 32, 64, 128 or 256. Larger ones need a shorter table, and leave more room
-            unused at the end of a sequence.
+        page_size: tokens per page, 16, 32, 64, 128 or 256. Larger pages need a shorter table but waste more room at the
+            end of a sequence.
 
     Raises:
         ValueError: a size below 1, head_dim above 128, another page_size.
@@ -79,11 +79,11 @@ class PagedKVCache(KVCache):
         return len(self._free)
 
     def attend(self, query: Tensor, scale: float | None = None) -> Tensor:
-        """As KVCache.attend."""
+        """Like KVCache.attend."""
         return self.ops.decode_attention_paged(query, self.k, self.v, self.lengths, self.block_table, scale)
 
     def reset(self, sequence: int | None = None) -> None:
-        """As KVCache.reset; the pages are free then."""
+        """Like KVCache.reset; the pages become free."""
         super().reset(sequence)
         for b in range(len(self._pages)) if sequence is None else [sequence]:
             self._free += reversed(self._pages[b])
@@ -91,7 +91,7 @@ class PagedKVCache(KVCache):
             self.block_table[b] = NO_PAGE
 
     def _reserve(self, new_tokens: list[int]) -> None:
-        wanted = [  # how many further pages each sequence needs
+        wanted = [  # how many more pages each sequence needs
             self._pages_for(length + count) - len(owned)
             for length, count, owned in zip(self._host_lengths, new_tokens, self._pages, strict=True)
         ]
@@ -105,7 +105,7 @@ class PagedKVCache(KVCache):
         pages = [owned + [free.pop() for _ in range(count)] for owned, count in zip(self._pages, wanted, strict=True)]
         if any(wanted):
             self._write_table(pages)
-        self._reserved = pages, free  # theirs when the tokens are written
+        self._reserved = pages, free  # assigned when the tokens are written
 
     def _update(self, key: Tensor, value: Tensor) -> None:
         self.ops.update_cache_paged(self.k, self.v, key, value, self.lengths, self.block_table)

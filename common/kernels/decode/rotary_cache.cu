@@ -1,18 +1,19 @@
-// rotary_cache.cu - rotates queries and keys by their positions on the way, and writes keys and values into the cache.
+// rotary_cache.cu - rotates queries and keys by their positions, and writes keys and values into the cache.
 //
-//   Row                          what a thread has of a row: two units of VEC elements that are rotated by one another
+//   Row                          a thread's part of a row: two units of VEC elements that are rotated together
 //   update_cache_rotary_kernel   one block per query head or K/V head of a sequence and some of its new tokens
-//   update_cache_rotary          picks VEC: 16 bytes, where all rows allow it, or one element
+//   update_cache_rotary          picks VEC: 16 bytes if all rows allow it, otherwise one element
 //
-// Rotary embedding (Su et al. 2021, arXiv:2104.09864) turns pair i of a row by an angle that the position and i give:
+// Rotary embedding (Su et al. 2021, arXiv:2104.09864) rotates pair i of a row by an angle that depends on position and
+// i:
 //
 //   (x, y) -> (x cos - y sin, y cos + x sin)       cos, sin [longest, rotary_dim / 2]
 //
 //   half-split    x = row[i], y = row[i + rotary_dim / 2]      Llama, GPT-NeoX
 //   interleaved   x = row[2 i], y = row[2 i + 1]               GPT-J
 //
-// A thread has VEC pairs, and so VEC neighbors of cos and of sin, in either form; or VEC elements after rotary_dim,
-// which stay as they are. Values are copied in the same two units as the keys next to them.
+// In either form a thread has VEC pairs, and so VEC consecutive entries of cos and sin; or VEC elements past
+// rotary_dim, which stay unchanged. Values are copied in the same two units as the keys.
 #include "common/kernels/decode/decode.h"
 
 #include <algorithm>
@@ -30,7 +31,7 @@ struct alignas(sizeof(T) * VEC) Unit {
     T x[VEC];
 };
 
-// Two units of a row of head_dim elements, at `first` and at `second`; after rotary_dim there is no second one.
+// Two units of a row of head_dim elements, at `first` and at `second`; past rotary_dim there is no second one.
 template <typename T, int VEC>
 struct Row {
     int first, second, pair;  // elements; the first of the VEC pairs
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(MAX_THREADS) update_cache_rotary_kernel(const 
     const int64_t room = (a.layout.capacity < a.longest ? a.layout.capacity : a.longest) - (a.new_tokens - padding);
     const bool fits = position >= 0 && position <= room;
     if (!fits && head >= a.heads) return;
-    const int tokens = static_cast<int>(blockDim.x) / row_threads;  // that the block has at once
+    const int tokens = static_cast<int>(blockDim.x) / row_threads;  // tokens that the block processes at once
     const Row<T, VEC> row(a, static_cast<int>(threadIdx.x) % row_threads);
     int64_t token = static_cast<int64_t>(blockIdx.y) * tokens + static_cast<int>(threadIdx.x) / row_threads;
     for (; token < a.new_tokens; token += static_cast<int64_t>(gridDim.y) * tokens) {
@@ -131,7 +132,7 @@ __global__ void __launch_bounds__(MAX_THREADS) update_cache_rotary_kernel(const 
 template <typename T, int VEC>
 static void launch(const RotaryArguments& a) {
     const int row_threads = (a.rotary_dim / 2 + a.layout.head_dim - a.rotary_dim) / VEC;
-    const int64_t wanted = std::min<int64_t>(a.new_tokens, MAX_THREADS / row_threads);  // tokens of a block
+    const int64_t wanted = std::min<int64_t>(a.new_tokens, MAX_THREADS / row_threads);  // tokens per block
     const int64_t groups = std::min<int64_t>(ceil_div(a.new_tokens, wanted), MAX_GRID_YZ);
     const dim3 grid(grid_blocks(a.batch * (a.heads + a.layout.kv_heads), "update_cache_rotary"),
                     static_cast<unsigned>(groups));
@@ -139,12 +140,12 @@ static void launch(const RotaryArguments& a) {
                  row_threads);
 }
 
-// Whether every unit of `vec` elements, and of pairs, begins at a multiple of 16 bytes.
+// Whether every unit of `vec` elements, and of pairs, is 16-byte aligned.
 static bool vectors_fit(const RotaryArguments& a, int vec) {
     int64_t all = a.layout.head_dim | a.rotary_dim / 2;
     for (const RowStrides* strides : {&a.query_strides, &a.key_strides, &a.value_strides})
         all |= strides->batch | strides->head | strides->row;
-    // vec is a power of two: the lowest bit set in any of them tells
+    // vec is a power of two, so the lowest bit set in any of them decides
     return all % vec == 0 && all_aligned({a.query, a.key, a.value, a.k_cache, a.v_cache, a.out});
 }
 

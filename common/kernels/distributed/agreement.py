@@ -1,8 +1,8 @@
-"""Refuses, on every rank, what a rank finds wrong or the ranks do not agree on, before anything large is sent.
+"""Raises, on every rank, if a rank's arguments are invalid or the ranks disagree, before anything large is sent.
 
-Each rank tells the others the facts of its call, a short text. Who finds its own arguments wrong comes to this meeting
-as well, or the others would wait for it: it raises its error afterward, and they raise one that names it. A rank that
-never comes is noticed by the process group's timeout.
+Each rank sends the others the facts of its call, a short text. A rank whose own arguments are invalid takes part, too,
+or the others would wait for it: afterward it raises its error, and they raise one that names it. A rank that never
+takes part is detected by the process group's timeout.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def agree(facts: dict[str, str], fault: str | None, group: dist.ProcessGroup | N
 
     Args:
         facts: name -> value; the same names everywhere.
-        fault: what this rank finds wrong with its own arguments.
+        fault: what is wrong with this rank's arguments, or None.
 
     Raises:
         ValueError: on every rank: this rank's fault; or whose arguments were refused; or the first fact that differs,
-            with everybody's value.
-        RankLost: a rank did not come.
+            with every rank's value.
+        RankLost: a rank did not take part.
     """
     said = _everyones({"fault": bool(fault), **facts}, group)
     if fault:

@@ -1,11 +1,11 @@
-"""Attention of a sequence that is on several ranks, each with its share of the tokens.
+"""Attention over a sequence split across several ranks, each with a share of the tokens.
 
     dist.init_process_group("nccl")                         torchrun --nproc-per-node 2 ...
     local = shard(query), shard(key), shard(value)          who holds which tokens: shards.py
     out = sequence_parallel_attention(*local, causal=True)
     whole = unshard(out)
 
-`ring` and `ulysses` say how it is done; README.md says when which is faster.
+`ring` and `ulysses` implement it; README.md says which is faster when.
 """
 
 from __future__ import annotations
@@ -36,30 +36,31 @@ def sequence_parallel_attention(
     scale: float | None = None,
     check: bool = True,
 ) -> Tensor:
-    """softmax(scale * query @ key^T, hidden keys left out) @ value over the tokens of all ranks. Differentiable.
+    """softmax(scale * query @ key^T, masked) @ value over the tokens of all ranks. Differentiable.
 
-    Every rank of the group calls it, with its shard of the tokens, see shards.py, and gets the results of its own
-    queries. Scores, softmax and sums are float32; partial results are merged in float32. Memory per rank grows with
+    Every rank of the group calls it with its shard of the tokens, see shards.py, and gets the results of its own
+    queries. Scores, softmax and sums are float32; partial results are merged in float32. Memory per rank is linear in
     S / ranks.
 
     Args:
-        query: [batch, heads, S_q / ranks, head_dim], float32, float16 or bfloat16; head_dim is 1 .. 128. On a GPU for a
-            group of NCCL; on the CPU, for one of gloo, the simulator runs the kernels.
+        query: [batch, heads, S_q / ranks, head_dim], float32, float16 or bfloat16; head_dim is 1 .. 128. On a GPU with
+            NCCL; on the CPU with gloo, where the simulator runs the kernels.
         key, value: [batch, kv_heads, S_k / ranks, head_dim], of query's dtype; heads is a multiple of kv_heads.
-        group: a process group; the default one when None.
-        causal: query i sees the keys j <= i, by their positions in the whole sequence; S_q must be S_k.
-        method: "ring": the keys travel; "ulysses": the heads are dealt out, heads must be a multiple of the ranks;
-            "auto": ulysses where a gradient is needed and heads and kv_heads both are, otherwise ring.
-        scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
-        check: whether the ranks compare their shapes, dtypes and options first. This costs a small message, and the
-            host waits for it; in a training loop it may be left out once the first step has passed.
+        group: a process group; None: the default one.
+        causal: query i sees keys j <= i, by their positions in the whole sequence; S_q must equal S_k.
+        method: "ring": the keys are passed around; "ulysses": the heads are distributed, heads must be a multiple
+            of the number of ranks; "auto": ulysses if a gradient is needed and heads and kv_heads both are, otherwise
+            ring.
+        scale: the factor on the scores; 1 / sqrt(head_dim) if None.
+        check: whether the ranks first compare their shapes, dtypes and options. This costs a small message, for
+            which the host waits; a training loop may skip it after the first step.
 
     Returns:
         [batch, heads, S_q / ranks, head_dim] of query's dtype.
 
     Raises:
-        ValueError: an argument that is not supported, or not the same on every rank: then on every rank.
-        RankLost: a rank ended, or did not come within the process group's timeout (gloo; NCCL ends the process).
+        ValueError: an argument that is not supported, or not the same on every rank; raised on every rank.
+        RankLost: a rank exited, or did not arrive within the process group's timeout (gloo; NCCL ends the process).
         RuntimeError: no process group.
     """
     if not dist.is_available() or not dist.is_initialized():

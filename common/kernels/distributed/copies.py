@@ -1,18 +1,18 @@
-"""Keys and values for other ranks through the copy engines, where all GPUs of a group are in one host.
+"""Sends keys and values to other ranks through the copy engines, if all GPUs of a group are in one host.
 
-    copies = copies_of(group, (key, value))     None where it cannot be: several hosts, CPUs, too many bytes
+    copies = copies_of(group, (key, value))     None if not possible: several hosts, CPUs, too many bytes
     copies.offer((key, value))                  they are complete, as far as the current stream is
     key, value = copies.received(rank)          that rank's; the stream waits for them, not the host
-    copies.done()                               what was received is no longer needed
+    copies.done()                               the received tensors are no longer needed
 
-Why not NCCL alone: its kernels occupy SMs as long as a transfer takes, and the attention kernels deal their
-work out to all of them beforehand, so that a step takes longer by the journey. A copy engine needs none. Each rank has
-places in PyTorch's symmetric memory, into which the others can write, one for every other rank, and its owner is told
-by a signal when something has come. A barrier after done(), on a stream of its own, says that all places are free
-again before anybody writes into them in the next call.
+Why not just NCCL: its kernels occupy SMs for the duration of a transfer, and the attention kernels statically assign
+their work to all SMs, so that a step takes that much longer. A copy engine needs no SMs. Each rank has buffers in
+PyTorch's symmetric memory that the others can write to, one for every other rank, and a signal tells the owner when
+data has arrived. A barrier after done(), on a separate stream, ensures that all buffers are free before any rank writes
+to them in the next call.
 
-The first received() asks for the copies, not offer(): call it when the first step has been started, which then does not
-wait for the host. The places stay for the life of the process.
+The copies are issued by the first received(), not by offer(): call it after launching the first step, which then does
+not wait for the host. The buffers live as long as the process.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-MOST_BYTES = 2**30  # of a rank's places; beyond that, a transfer is short compared with a step
-FREE, ARRIVED = range(2)  # channels of signals
-_made: dict[tuple[str, torch.device], Copies | None] = {}  # by group; None: it cannot be
+MOST_BYTES = 2**30  # of a rank's buffers; beyond that, a transfer is short compared with a step
+FREE, ARRIVED = range(2)  # signal channels
+_made: dict[tuple[str, torch.device], Copies | None] = {}  # by group; None: not possible
 
 
 class Copies:
-    """The places of every rank.
+    """The buffers of every rank.
 
     Args:
-        size: of a place, bytes; the same on every rank.
+        size: of a buffer, in bytes; the same on every rank.
 
     Raises:
-        RuntimeError: the GPUs cannot write into each other's memory, or symmetric memory is not that of CUDA.
+        RuntimeError: the GPUs cannot write to each other's memory, or symmetric memory does not use the CUDA backend.
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, size: int) -> None:
         from torch._C._distributed_c10d import _SymmetricMemory
         from torch.distributed import _symmetric_memory as symmetric
 
-        if symmetric.get_backend(device) not in (None, "CUDA"):  # None: not chosen yet, then it is CUDA
+        if symmetric.get_backend(device) not in (None, "CUDA"):  # None: not chosen yet, defaults to CUDA
             raise RuntimeError(f"symmetric memory is {symmetric.get_backend(device)!r} here; it must be 'CUDA'")
         self._write = _SymmetricMemory.stream_write_value32
         self.size, self._rank, self._ranks = size, group.rank(), group.size()
@@ -57,7 +57,7 @@ class Copies:
         self._layout: list = []
 
     def offer(self, tensors: Sequence[Tensor]) -> None:
-        """What the other ranks should get.
+        """Sets what the other ranks will receive.
 
         Args:
             tensors: contiguous, of the same shapes and dtypes on every rank; size_of(tensors) is at most size.
@@ -69,15 +69,15 @@ class Copies:
         self._complete = torch.cuda.current_stream().record_event()
 
     def received(self, rank: int) -> tuple[Tensor, ...]:
-        """What that rank offered, until done()."""
+        """What that rank offered; valid until done()."""
         if self._sent is None:
             self._send()
-        torch.cuda.current_stream().wait_event(self._sent)  # their owner may change them after the call
+        torch.cuda.current_stream().wait_event(self._sent)  # their owner may modify them after the call
         self._all.wait_signal(rank, ARRIVED, self._timeout)
         return self._place(self._rank, rank)
 
     def done(self) -> None:
-        """Ends what offer() began, on every rank."""
+        """Ends what offer() started, on every rank."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             self._all.barrier(FREE, self._timeout)
@@ -91,11 +91,11 @@ class Copies:
                 for place, x in zip(self._place(to, self._rank), self._offered, strict=True):
                     place.copy_(x, non_blocking=True)
                 self._sent = self._stream.record_event()
-                # what put_signal does, by the engine as well: its kernel would wait for the step to end
+                # like put_signal, but by the copy engine: put_signal's kernel would wait for the step to end
                 self._write(self._all.get_signal_pad(to), self._ranks * ARRIVED + self._rank, 1)
 
     def _place(self, at: int, of: int) -> tuple[Tensor, ...]:
-        """Where rank `at` receives the tensors of rank `of`."""
+        """The buffer in which rank `at` receives the tensors of rank `of`."""
         if (at, of) not in self._places:
             views, start = [], (at - of - 1) % self._ranks * self.size
             for shape, dtype in self._layout:
@@ -106,17 +106,17 @@ class Copies:
 
 
 def copies_of(group: dist.ProcessGroup | None, tensors: Sequence[Tensor]) -> Copies | None:
-    """Places for these tensors, made at the first call: then, and when they are too small, all ranks must call.
+    """Buffers for these tensors, allocated on the first call: then, and when they are too small, all ranks must call.
 
     Args:
-        tensors: what will be offered, of the same shapes and dtypes on every rank.
+        tensors: what will be offered, with the same shapes and dtypes on every rank.
     """
     device, size, group = tensors[0].device, size_of(tensors), group or dist.group.WORLD
     if device.type != "cuda" or dist.get_backend(group) != "nccl" or size * (group.size() - 1) > MOST_BYTES:
         return None
     name = group.group_name, device
     if name not in _made or (_made[name] and _made[name].size < size):
-        if name in _made:  # what has arrived may still be read
+        if name in _made:  # data that has arrived may still be read
             torch.cuda.synchronize(device)
             dist.barrier(group)
         _made[name] = _made_by_all(group, device, size)
@@ -124,7 +124,7 @@ def copies_of(group: dist.ProcessGroup | None, tensors: Sequence[Tensor]) -> Cop
 
 
 def size_of(tensors: Sequence[Tensor]) -> int:
-    """Bytes of a place for these tensors."""
+    """Bytes of a buffer for these tensors."""
     return sum(_rounded(x.nbytes) for x in tensors)
 
 
@@ -136,7 +136,7 @@ def _made_by_all(group: dist.ProcessGroup, device: torch.device, size: int) -> C
         return None
     try:
         made = Copies(group, device, size)
-    except (RuntimeError, ImportError, AttributeError):  # no access from GPU to GPU, or a PyTorch that has it otherwise
+    except (RuntimeError, ImportError, AttributeError):  # no peer access, or a different PyTorch API
         made = None
     everyones = torch.tensor(float(made is not None), device=device)
     dist.all_reduce(everyones, dist.ReduceOp.MIN, group)

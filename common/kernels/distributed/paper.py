@@ -1,15 +1,15 @@
-"""python -m common.kernels.distributed.paper: what a ring and Ulysses cost on N GPUs, on paper.
+"""python -m common.kernels.distributed.paper: estimates the cost of ring attention and Ulysses on N GPUs.
 
-Per rank, for batch 1, 2 bytes a number, S tokens, H heads, K heads of keys, head_dim D, N ranks, under a causal mask:
+Per rank, for batch 1, 2 bytes per number, S tokens, H heads, K kv_heads, head_dim D, N ranks, under a causal mask:
 
     arithmetic              2 S^2 H D / N operations forward, 2.5 times that backward
-    ring, a step            1 / N of a rank's arithmetic, while 2 (S / N) K D numbers travel; N - 1 journeys. Backward
-                            their gradients travel as well, 4 bytes a number, and again to get home
-    ulysses                 (2 H + 2 K) (S / N) D (N - 1) / N numbers travel before and after the arithmetic, backward
+    ring, a step            1 / N of a rank's arithmetic, while 2 (S / N) K D numbers are transferred; N - 1 transfers.
+                            Backward also transfers their gradients, 4 bytes per number, and once more to return home
+    ulysses                 (2 H + 2 K) (S / N) D (N - 1) / N numbers are sent before and after the arithmetic, backward
                             as many again
 
-A ring's step hides its journey when the arithmetic takes longer; what it does not hide adds up, and backward the last
-journey of the gradients is never hidden. Ulysses hides nothing. Latency is left out.
+A ring's step hides its transfer if the arithmetic takes longer; what is not hidden adds up, and the last transfer of
+the gradients is never hidden. Ulysses hides nothing. Latency is ignored.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from rich.console import Console
 from rich.table import Table
 
 BYTES, GRADIENT_BYTES = 2, 4
-BACKWARD = 2.5  # operations, in units of the forward pass
+BACKWARD = 2.5  # operations relative to the forward pass
 MOST = 2.0**36  # tokens; beyond that nothing changes
 
 
 @dataclass(frozen=True)
 class Machine:
-    """ranks GPUs, each of `flops` operations per second, which send `bandwidth` bytes per second each way."""
+    """ranks GPUs, each with `flops` operations per second and `bandwidth` bytes per second each way."""
 
     ranks: int
     flops: float
@@ -38,7 +38,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Problem:
-    """Causal attention of tokens x heads x head_dim, keys of kv_heads; forward, or its backward pass alone."""
+    """Causal attention of tokens x heads x head_dim with kv_heads; forward, or only its backward pass."""
 
     tokens: float
     heads: int
@@ -48,18 +48,18 @@ class Problem:
 
 
 def operations(problem: Problem, machine: Machine) -> float:
-    """Of a rank, in all steps."""
+    """Operations of a rank in all steps."""
     once = 2 * problem.tokens**2 * problem.heads * problem.head_dim / machine.ranks
     return BACKWARD * once if problem.backward else once
 
 
 def arithmetic(problem: Problem, machine: Machine) -> float:
-    """Seconds that a rank computes."""
+    """Seconds of computation per rank."""
     return operations(problem, machine) / machine.flops
 
 
 def ring(problem: Problem, machine: Machine) -> tuple[float, float]:
-    """(bytes that a rank sends in a step in the middle, seconds of all steps)."""
+    """(bytes that a rank sends in a step in the middle, seconds for all steps)."""
     numbers = 2 * problem.tokens / machine.ranks * problem.kv_heads * problem.head_dim
     keys, gradients = numbers * BYTES, numbers * GRADIENT_BYTES if problem.backward else 0.0
     step = arithmetic(problem, machine) / machine.ranks
@@ -79,7 +79,7 @@ def ulysses(problem: Problem, machine: Machine) -> tuple[float, float]:
 
 
 def hidden_from(problem: Problem, machine: Machine) -> float:
-    """The number of tokens from which a ring's step hides its journey: arithmetic and journey take as long."""
+    """The number of tokens from which a ring's step hides its transfer: both take equally long."""
     forward = 2 * machine.ranks * problem.kv_heads / problem.heads * machine.flops / machine.bandwidth
     return forward * (BYTES + GRADIENT_BYTES) / BYTES / BACKWARD if problem.backward else forward
 
@@ -138,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _thousands(tokens: float) -> str:
-    """Of thousands of tokens: "29.3k", "1,500k"."""
+    """Formats a number of tokens in thousands: "29.3k", "1,500k"."""
     return f"{float(f'{tokens:.3g}'):,g}k"
 
 
@@ -169,7 +169,7 @@ def _table(problem: Problem, machine: Machine, options: argparse.Namespace) -> T
 
 
 def _number(x: float) -> str:
-    """Three digits."""
+    """Formats a number with three digits."""
     return f"{float(f'{x:.3g}'):,g}"
 
 

@@ -1,22 +1,22 @@
-"""Ring attention: every rank keeps its queries, and the keys and values travel once around.
+"""Ring attention: every rank keeps its queries, and the keys and values go around once.
 
     step        rank 0's keys       rank 1's keys       rank 2's keys       where they are
     0           at rank 0           at rank 1           at rank 2
-    1           at rank 1           at rank 2           at rank 0           and so on: `ranks` steps, ranks - 1 journeys
+    1           at rank 1           at rank 2           at rank 0           and so on: ranks - 1 transfers
 
-In a step a rank asks for the next keys, computes attention over those it has, with the logsumexp, and merges that into
-what it has so far, some rows at a time. So beyond its own keys and the sums it holds at most two shards of keys, and
-memory grows with S / ranks. Between the GPUs of one host every rank sends its keys to all others at once (copies.py),
-as long as there is room for them; the steps are the same.
+In a step a rank starts receiving the next keys, computes attention over those it has, with the logsumexp, and merges
+that into its result so far, some rows at a time. So beyond its own keys and the sums it holds at most two shards of
+keys, and memory is linear in S / ranks. Between the GPUs of one host every rank sends its keys to all others at once
+(copies.py), if memory allows; the steps are the same.
 
-Under a causal mask the zigzag of shards.py makes every step either whole or half, and never needs a mask but in step 0:
+Under a causal mask the zigzag of shards.py makes every step either whole or half, and only step 0 needs a mask:
 
     keys of this rank           all queries x all keys, causal      (both are ascending: a causal mask of their own)
-    of an earlier one           all queries x the first half of the keys: its second half is later than all of them
-    of a later one              the second half of the queries x all keys: the first half is earlier than all of them
+    of an earlier rank          all queries x the first half of the keys: its second half is later than all of them
+    of a later rank             the second half of the queries x all keys: the first half is earlier than all of them
 
-Backward, the keys travel again, and their gradients with them: whoever has used them adds its share and passes it
-on, and the last step brings them home.
+Backward, the keys go around again together with their gradients: each rank adds its share and passes them on, and the
+last step returns them home.
 
 Source: Liu, Zaharia, Abbeel 2023, arXiv:2310.01889 (ring attention); Brandon et al. 2023, arXiv:2311.09431 (causal work
 balanced).
@@ -35,12 +35,12 @@ from common.kernels.distributed.copies import copies_of
 from common.kernels.distributed.transfers import Travel
 
 ALL = slice(None)
-MOST_ROWS = 2**17  # of which a partial result is held at a time: enough to keep a GPU busy
+MOST_ROWS = 2**17  # rows per partial result: enough to keep a GPU busy
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a rank computes with one rank's keys: which of its queries, which of the keys, and with which mask."""
+    """What a rank computes with one rank's keys: which of its queries, which keys, and which mask."""
 
     queries: slice
     keys: slice
@@ -62,15 +62,15 @@ def ring_attention(
     """Attention of this rank's queries over the keys of all ranks. Differentiable.
 
     Args:
-        ops: the operators of the room flash.
+        ops: the operators of the folder flash.
         query: [batch, heads, S_q / ranks, head_dim]. key, value: [batch, kv_heads, S_k / ranks, head_dim].
-        scale: what the scores are multiplied by.
+        scale: the factor on the scores.
 
     Returns:
         [batch, heads, S_q / ranks, head_dim] of query's dtype.
 
     Raises:
-        RankLost: a rank went away.
+        RankLost: a rank exited.
     """
     return _Ring.apply(query, key, value, ops, group, causal, scale)
 
@@ -81,7 +81,7 @@ class _Ring(torch.autograd.Function):
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
         key, value = key.contiguous(), value.contiguous()
         keys = _Keys(key, value, group)
-        # one merge ends in what is returned; where more follow, the sum is float32 in between
+        # with a single merge the result is the output itself; with more, the sum is float32 in between
         total = _Sum(ops, query, query.dtype if ranks == 2 else torch.float32)
         for number in range(ranks):
             keys.ask()
@@ -103,7 +103,7 @@ class _Ring(torch.autograd.Function):
         half, grad_out = query.size(2) // 2, grad_out.contiguous()
         keys = _Keys(key, value, group)
         grad_query = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
-        grads = None  # of the keys and values that are here, float32, what other ranks have added so far
+        grads = None  # of the current keys and values, float32, accumulated by other ranks so far
         for number in range(ranks):
             keys.ask()
             step = step_of(rank, (rank - number) % ranks, half, causal)
@@ -129,7 +129,7 @@ class _Keys:
     """The keys and values of all ranks, in the order of the steps.
 
     Attributes:
-        here: those of the step that is next, key and value.
+        here: key and value of the next step.
     """
 
     def __init__(self, key: Tensor, value: Tensor, group: dist.ProcessGroup | None) -> None:
@@ -141,12 +141,12 @@ class _Keys:
             self._copies.offer(self.here)
 
     def ask(self) -> None:
-        """Before a step: the next ones may set out."""
+        """Called before a step: starts transferring the next keys."""
         if not self._copies and self._number + 1 < self._ranks:
             self._travel = Travel(self.here, self._group, "keys and values")
 
     def go_on(self) -> None:
-        """When the step has been started: the stream waits for the next ones."""
+        """Called after launching the step: makes the stream wait for the next keys."""
         self._number += 1
         if self._number < self._ranks:
             owner = (self._rank - self._number) % self._ranks
@@ -166,7 +166,7 @@ class _Sum:
         self._ops, self._query, self._dtype, self.out, self.lse = ops, query, dtype, None, None
 
     def put(self, rows: slice, part: Tensor, lse: Tensor) -> None:
-        """The first results of these rows."""
+        """Stores the first results of these rows."""
         if part.shape == self._query.shape:
             self.out, self.lse = part.to(self._dtype), lse
             return
@@ -176,17 +176,17 @@ class _Sum:
         self.out[:, :, rows], self.lse[:, :, rows] = part, lse
 
     def merge(self, rows: slice, part: Tensor, lse: Tensor) -> None:
-        """Results of these rows over other keys."""
+        """Merges results of these rows over other keys."""
         self._ops.flash_merge(self.out[:, :, rows], self.lse[:, :, rows], part, lse)
 
 
 def _attended(
     ops, query: Tensor, here: Sequence[Tensor], step: Step, scale: float
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Rows, their output and their logsumexp over the keys and values that are here, some rows at a time."""
+    """Yields rows, their output and their logsumexp over the current keys and values, some rows at a time."""
     key, value = (x[:, :, step.keys] for x in here)
     for rows in _in_parts(step.queries, query.size(2)):
-        # under the mask of step 0 the part's last row sees the keys up to its own
+        # under the mask of step 0 the part's last row sees keys up to its own position
         seen = slice(rows.stop if step.causal else None)
         yield (
             rows,
@@ -197,6 +197,6 @@ def _attended(
 
 
 def _in_parts(rows: slice, count: int) -> list[slice]:
-    """The rows of `count` that the slice names, at most MOST_ROWS at a time."""
+    """Splits the slice of `count` rows into parts of at most MOST_ROWS."""
     first, behind, _ = rows.indices(count)
     return [slice(at, min(at + MOST_ROWS, behind)) for at in range(first, behind, MOST_ROWS)]

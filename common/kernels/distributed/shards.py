@@ -1,10 +1,10 @@
-"""Who holds which tokens: a sequence cut into 2 * ranks pieces; rank r holds number r, and number r from the end.
+"""Who holds which tokens: a sequence is cut into 2 * ranks pieces; rank r holds piece r, and piece r from the end.
 
     pieces      0  1  2  3  4  5  6  7          four ranks
     rank        0  1  2  3  3  2  1  0          the zigzag
 
-Under a causal mask a late token sees many keys and an early one few; so everybody gets some of both, and the same work.
-Without a mask the order does not matter, and it is the same one.
+Under a causal mask a late token sees many keys and an early one few; so every rank gets some of both, and the same
+work. Without a mask the order does not matter, and is the same.
 
     local = shard(whole, group)                 [batch, heads, S / ranks, head_dim]
     whole = unshard(local, group)               on every rank
@@ -23,10 +23,10 @@ from torch import Tensor
 
 
 def piece_size(seq_len: int, ranks: int) -> int:
-    """How many tokens a piece has.
+    """The number of tokens in a piece.
 
     Raises:
-        ValueError: the sequence does not divide.
+        ValueError: the sequence length is not divisible.
     """
     if seq_len < 1 or seq_len % (2 * ranks):
         raise ValueError(
@@ -37,17 +37,17 @@ def piece_size(seq_len: int, ranks: int) -> int:
 
 
 def zigzag(rank: int, ranks: int) -> tuple[int, int]:
-    """The numbers of a rank's two pieces, ascending."""
+    """The indices of a rank's two pieces, ascending."""
     return rank, 2 * ranks - 1 - rank
 
 
 def tokens_of(pieces: Iterable[int], size: int) -> Tensor:
-    """Where in the whole sequence the tokens of these pieces of `size` tokens are -> int64 [pieces * size]."""
+    """The positions in the whole sequence of the tokens of these pieces of `size` tokens -> int64 [pieces * size]."""
     return torch.cat([torch.arange(piece * size, (piece + 1) * size, device="cpu") for piece in pieces])
 
 
 def positions(seq_len: int, rank: int, ranks: int) -> Tensor:
-    """Where in the whole sequence the tokens of a rank are -> int64 [seq_len / ranks], ascending.
+    """The positions in the whole sequence of a rank's tokens -> int64 [seq_len / ranks], ascending.
 
     Raises:
         ValueError: the sequence does not divide into 2 * ranks pieces; no such rank.
@@ -58,7 +58,7 @@ def positions(seq_len: int, rank: int, ranks: int) -> Tensor:
 
 
 def shard(x: Tensor, group: dist.ProcessGroup | None = None, dim: int = 2) -> Tensor:
-    """This rank's tokens of a tensor that every rank has as a whole: dimension dim becomes size / ranks. Contiguous.
+    """This rank's tokens of a tensor that every rank has in full: dimension dim becomes size / ranks. Contiguous.
 
     Raises:
         ValueError: the dimension does not divide into 2 * ranks pieces.
@@ -69,7 +69,7 @@ def shard(x: Tensor, group: dist.ProcessGroup | None = None, dim: int = 2) -> Te
 
 
 def unshard(x: Tensor, group: dist.ProcessGroup | None = None, dim: int = 2) -> Tensor:
-    """The whole tensor, of which every rank has its shard; the same on every rank. It carries no gradient.
+    """Gathers the whole tensor from every rank's shard; the same on every rank. It carries no gradient.
 
     Raises:
         ValueError: the shard has an odd number of tokens.
@@ -82,12 +82,12 @@ def unshard(x: Tensor, group: dist.ProcessGroup | None = None, dim: int = 2) -> 
 
 
 def in_order(shards: list[Tensor], dim: int) -> Tensor:
-    """The shards of all ranks, by rank, as one tensor in the order of the sequence."""
+    """Assembles the shards of all ranks, by rank, into one tensor in sequence order."""
     halves = [one.chunk(2, dim) for one in shards]
     return torch.cat([first for first, _ in halves] + [last for _, last in reversed(halves)], dim)
 
 
 def by_rank(x: Tensor, ranks: int, dim: int) -> list[Tensor]:
-    """What in_order takes: the whole sequence as the shards of all ranks, by rank."""
+    """The inverse of in_order: splits the whole sequence into the shards of all ranks, by rank."""
     pieces = x.chunk(2 * ranks, dim)
     return [torch.cat([pieces[piece] for piece in zigzag(rank, ranks)], dim) for rank in range(ranks)]

@@ -1,12 +1,12 @@
-"""What goes from rank to rank, and the error when a rank doesn't answer.
+"""Communication between ranks, and the error when a rank doesn't respond.
 
-    travel = Travel((key, value), group, ...)   they go to the next rank of the ring, the previous one's come, in the
-                                                background
-    key, value = travel.arrived()               waits for them (on a GPU: the stream does, not the host)
-    exchange(x, group)                          piece r of x goes to rank r; each rank's piece for this one comes
+    travel = Travel((key, value), group, ...)   sends them to the next rank of the ring and receives the previous one's,
+                                                in the background
+    key, value = travel.arrived()               waits for them (on a GPU, the stream waits, not the host)
+    exchange(x, group)                          all-to-all: sends piece r of x to rank r, receives its piece
 
-The process group does the talking: NCCL on GPUs, gloo on CPUs. Its timeout is the longest that anybody waits: gloo
-raises then, which becomes a RankLost here; NCCL's watchdog ends the process, after a message of its own.
+The process group communicates: NCCL on GPUs, gloo on CPUs. Its timeout bounds every wait: gloo then raises, which
+becomes a RankLost here; NCCL's watchdog ends the process with its own message.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from common.console.words import first_line
 
 
 class RankLost(RuntimeError):
-    """A rank did not send or take what was agreed; the message names this rank, the other one, and what was awaited."""
+    """A rank did not send or receive as agreed; the message names this rank, the other one, and what was awaited."""
 
 
 def asked(what: str, group: dist.ProcessGroup | None, function: Callable, /, *args, **kwargs):
-    """function(*args, **kwargs), its errors as RankLost. `what`: "keys from rank 2"."""
+    """function(*args, **kwargs), with its errors as RankLost. `what`: "keys from rank 2"."""
     try:
         return function(*args, **kwargs)
     except (RuntimeError, dist.DistBackendError) as error:
@@ -36,11 +36,11 @@ def asked(what: str, group: dist.ProcessGroup | None, function: Callable, /, *ar
 
 
 class Travel:
-    """One step around the ring: sends tensors to the next rank and takes the previous one's, all at the same time.
+    """One step around the ring: sends tensors to the next rank and receives the previous one's at the same time.
 
     Args:
-        sent: contiguous; of the same shapes and dtypes on every rank. They must not change before arrived().
-        what: of what they are, for errors: "keys and values".
+        sent: contiguous; with the same shapes and dtypes on every rank. They must not change before arrived().
+        what: what they are, for errors: "keys and values".
     """
 
     def __init__(self, sent: Sequence[Tensor], group: dist.ProcessGroup | None, what: str) -> None:
@@ -56,7 +56,7 @@ class Travel:
         self._works = asked(self._what, group, dist.batch_isend_irecv, operations)
 
     def arrived(self) -> tuple[Tensor, ...]:
-        """What the previous rank sent, of the shapes of what this one did."""
+        """What the previous rank sent, with the shapes of what this one sent."""
         for work in self._works:
             asked(self._what, self._group, work.wait)
         return self._coming

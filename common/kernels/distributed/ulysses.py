@@ -1,10 +1,10 @@
-"""Ulysses: the heads are dealt out, each rank computes some of them over the whole sequence, and the rows go back.
+"""Ulysses: heads are distributed; each rank computes some of them over the whole sequence, then the rows are sent back.
 
     [batch, heads, S / ranks, head_dim]     ->      [batch, heads / ranks, S, head_dim]     attention    and back again
 
-One exchange for query, key and value, one for the result; the attention between them is the one-GPU kernel as it is.
-Memory grows with S / ranks as well, and ranks cannot be more than heads of keys; where those do not divide, they are
-repeated.
+One all-to-all for query, key and value, one for the result; the attention in between is the unmodified one-GPU kernel.
+Memory is linear in S / ranks here, too. The number of ranks must divide heads; if it does not divide kv_heads, key and
+value heads are repeated.
 
 Source: DeepSpeed-Ulysses (Jacobs et al. 2023, arXiv:2309.14509).
 """
@@ -27,7 +27,7 @@ from common.kernels.distributed.transfers import exchange
 def ulysses_attention(
     query: Tensor, key: Tensor, value: Tensor, group: dist.ProcessGroup | None, causal: bool, scale: float
 ) -> Tensor:
-    """As ring_attention. heads must be a multiple of ranks."""
+    """Like ring_attention. heads must be a multiple of ranks."""
     attend = functools.partial(attention, is_causal=causal, scale=scale, enable_gqa=True)
     return dealt_out(attend, query, key, value, group)
 
@@ -39,7 +39,7 @@ def dealt_out(
     value: Tensor,
     group: dist.ProcessGroup | None,
 ) -> Tensor:
-    """attend(query, key, value) of some heads and the whole sequence, the rows back to those who hold them.
+    """attend(query, key, value) of some heads and the whole sequence; sends the rows back to the ranks that hold them.
 
     Shapes as ring_attention's; heads must be a multiple of ranks.
     """
@@ -64,7 +64,7 @@ def _to_rows(x: Tensor, group: dist.ProcessGroup | None) -> Tensor:
 
 
 class _Dealt(torch.autograd.Function):
-    """One of the two exchanges; its gradient is the other."""
+    """One of the two all-to-alls; its gradient is the other."""
 
     @staticmethod
     def forward(ctx, x, group, exchanged, back):

@@ -1,15 +1,15 @@
-// attention_policies.cuh - what the options of attention do, in one place for all kernel families.
+// attention_policies.cuh - what the options of attention do, shared by all kernel families.
 //
 //   Band           the keys that a row sees and the rows that see a key: causal in both alignments, windows
-//   rows_of        of a packed sequence
-//   tanh_of        softcap: the hyperbolic tangent, nearly exact; tanh_approx: one instruction, 11 bits
-//   cap_scores     softcap on a warp's scores
+//   rows_of        the rows of a packed sequence
+//   tanh_of        softcap: tanh to a few ulps; tanh_approx: one instruction, 11 bits
+//   cap_scores     applies the softcap to a warp's scores
 //   keep_weight    dropout: whether a weight is kept
-//   keep_tile      which weights of a warp's fragments are kept; keep_two_tiles: the same with half the work
-//   end_of_row     the factor on a row's output and its lse; a sink is one more weight in the row sum
+//   keep_tile      which weights of a warp's fragments are kept; keep_two_tiles: the same at half the cost
+//   end_of_row     a row's final factor and its lse; a sink is one more weight in the row sum
 //
-// A kernel applies them in this order: scores = scale * q.k, softcap, bias or mask, Band (hidden keys get -infinity);
-// weights = 2^(score - m), which all join the row sum l, dropped ones too; O = P V; end_of_row.
+// Kernels apply them in this order: scores = scale * q.k, softcap, bias or mask, Band (hidden keys get -infinity);
+// weights = 2^(score - m), all of which enter the row sum l, even dropped ones; O = P V; end_of_row.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -27,15 +27,15 @@
 
 // --------------------------------------------------------------------------------------- which keys a row sees
 
-// Row i of a sequence sees the keys i + lowest ... i + highest, as far as there are such keys. Both ends rise with the
-// row, so a tile's first row has the first key and its last row the last one; the same holds of a key's rows.
+// Row i of a sequence sees keys i + lowest ... i + highest, as far as they exist. Both bounds increase with the row, so
+// a tile's first row has the first key and its last row the last; the same holds for the rows that see a key.
 //   Int: int64_t, or int where rows, keys and the window are below 2^28
 template <typename Int>
 struct Band {
     int rows, keys;
     Int lowest, highest;
 
-    // window_left, window_right: -1 for no such end; lower_right: the last row is aligned with the last key
+    // window_left, window_right: -1 for unbounded; lower_right: the last row is aligned with the last key
     __device__ __forceinline__ void set(int rows_, int keys_, bool causal, bool lower_right, Int window_left,
                                         Int window_right) {
         rows = rows_, keys = keys_;
@@ -45,10 +45,10 @@ struct Band {
         if (causal) highest = min(highest, shift);
     }
 
-    // A row sees the keys first_key_of(row) ... end_of_keys(row) - 1; none where there is no such row.
+    // A row sees keys first_key_of(row) ... end_of_keys(row) - 1; none if there is no such row.
     __device__ __forceinline__ int first_key_of(int row) const { return within(row + lowest, keys); }
     __device__ __forceinline__ int end_of_keys(int row) const { return row < rows ? within(row + highest + 1, keys) : 0; }
-    // The rows first_row_of(key) ... end_of_rows(key) - 1 see a key, if any.
+    // Rows first_row_of(key) ... end_of_rows(key) - 1 see a key, if any.
     __device__ __forceinline__ int first_row_of(int key) const { return within(key - highest, rows); }
     __device__ __forceinline__ int end_of_rows(int key) const { return within(key - lowest + 1, rows); }
 
@@ -57,7 +57,7 @@ struct Band {
     }
 };
 
-// The rows (or keys) of a packed sequence, from `first` on. Whatever the numbers are, they stay within the tensor.
+// The rows (or keys) of a packed sequence, starting at `first`. Clamped to the tensor, whatever cu_seqlens holds.
 //   length: of all sequences together
 template <typename Int>
 __device__ __forceinline__ int rows_of(const int* cu_seqlens, int number, Int length, Int& first) {
@@ -68,7 +68,7 @@ __device__ __forceinline__ int rows_of(const int* cu_seqlens, int number, Int le
 
 // -------------------------------------------------------------------------------------------------- softcap
 
-// With a relative error of a few units in the last place: by a polynomial in x^2 up to 0.55, beyond that by a power of 2.
+// With a relative error of a few ulps: a polynomial in x^2 up to 0.55, exp2 beyond that.
 __device__ __forceinline__ float tanh_of(float x) {
     const float size = fabsf(x), square = x * x;
     const float large = 1.0f - __fdividef(2.0f, exp2_approx(size * (2 * LOG2_E)) + 1.0f);
@@ -80,7 +80,7 @@ __device__ __forceinline__ float tanh_of(float x) {
     return size < 0.55f ? small : copysignf(large, x);
 }
 
-// With a relative error of at most 2^-11: the GPU's own instruction, for weights that are rounded to 16 bits.
+// With a relative error of at most 2^-11: the hardware instruction, for weights that are rounded to 16 bits.
 __device__ __forceinline__ float tanh_approx(float x) {
 #ifdef CUDA_SIMULATOR
     return tanhf(x);
@@ -91,8 +91,8 @@ __device__ __forceinline__ float tanh_approx(float x) {
 #endif
 }
 
-// q.k of a warp's part of a tile -> tanh(scale * q.k / softcap). Forward and backward pass call it, so that both have the
-// same weights.   inside: scale / softcap
+// q.k of a warp's part of a tile -> tanh(scale * q.k / softcap). Forward and backward pass both call it, so that they
+// have the same weights.   inside: scale / softcap
 template <int N8>
 __device__ __forceinline__ void cap_scores(float (&s)[N8][4], float inside) {
     UNROLL
@@ -101,31 +101,31 @@ __device__ __forceinline__ void cap_scores(float (&s)[N8][4], float inside) {
 
 // -------------------------------------------------------------------------------------------------- dropout
 //
-// A weight is kept where a random byte is at least the threshold (dropout.h). One call of philox() has the 16 bytes of the
-// rows 2 a, 2 a + 1, 2 a + 8, 2 a + 9 and the keys 2 b, 2 b + 1, 2 b + 8, 2 b + 9 of a 16 x 16 tile of weights: word
-// 2 (row % 2) + key % 2, byte 2 (row / 8 % 2) + key / 8 % 2. So a lane that has rows (forward: S) and one that has keys
-// (backward: S^T) finds its 8 of these weights in two words, and its neighbor, 4 lanes further on, the other 8.
+// A weight is kept if a random byte is at least the threshold (dropout.h). One call of philox() yields the 16 bytes for
+// rows 2 a, 2 a + 1, 2 a + 8, 2 a + 9 and keys 2 b, 2 b + 1, 2 b + 8, 2 b + 9 of a 16 x 16 tile of weights: word
+// 2 (row % 2) + key % 2, byte 2 (row / 8 % 2) + key / 8 % 2. So whether a lane's fragment has rows (forward: S) or keys
+// (backward: S^T) in its rows, its 8 weights are in two of the words, and the other 8 belong to the lane 4 further on.
 
-// 0 without dropout. A kernel reads it once: the number is in memory.
+// 0 without dropout. Kernels read it once: the seed is in memory.
 template <bool DROPOUT = true>
 __device__ __forceinline__ int64_t seed_of(const Dropout& dropout) {
     return DROPOUT && dropout.seed != nullptr ? *dropout.seed : 0;
 }
 
-// head: batch * heads + head; row_tile, key_tile: of 16 rows or keys, counted in the sequence
+// head: batch * heads + head; row_tile, key_tile: indices of tiles of 16 rows or keys in the sequence
 __device__ __forceinline__ uint4 dropout_words(int64_t seed, int64_t head, int row_tile, int key_tile, int a, int b) {
     return philox<7>(make_uint4(4 * static_cast<unsigned>(key_tile) + b, 4 * static_cast<unsigned>(row_tile) + a,
                                 static_cast<unsigned>(head), static_cast<unsigned>(static_cast<uint64_t>(head) >> 32)),
                      make_uint2(static_cast<unsigned>(seed), static_cast<unsigned>(static_cast<uint64_t>(seed) >> 32)));
 }
 
-// Bit 7 of each byte: whether it is at least the threshold's.
+// Bit 7 of each byte: whether the byte is at least the threshold's.
 __device__ __forceinline__ unsigned at_least(unsigned bytes, unsigned threshold) {
-    const unsigned low = (bytes | 0x80808080u) - (threshold & 0x7f7f7f7fu);  // bit 7: the lower 7 bits are at least
+    const unsigned low = (bytes | 0x80808080u) - (threshold & 0x7f7f7f7fu);  // bit 7: low 7 bits >= threshold's
     return (bytes & low) | ((bytes | low) & ~threshold);
 }
 
-// Of a single weight.
+// For a single weight.
 __device__ __forceinline__ bool keep_weight(const Dropout& dropout, int64_t seed, int64_t head, int row, int key) {
     const uint4 words = dropout_words(seed, head, row / 16, key / 16, row % 8 / 2, key % 8 / 2);
     const unsigned by_row[2] = {key % 2 ? words.y : words.x, key % 2 ? words.w : words.z};
@@ -133,18 +133,18 @@ __device__ __forceinline__ bool keep_weight(const Dropout& dropout, int64_t seed
     return at_least(by_row[row % 2], dropout.threshold) >> (8 * byte + 7) & 1;
 }
 
-// What a lane keeps of its 8 weights of a 16 x 16 tile: fragments of mma.cuh d[2][4], d[n][i] in columns
+// Which of its 8 weights of a 16 x 16 tile a lane keeps: fragments of mma.cuh d[2][4], d[n][i] in columns
 // 8 n + 2 (lane % 4) + i % 2 and row lane / 4 + 8 (i / 2). TURNED: the fragment's rows are keys, as in S^T.
 template <bool TURNED>
 struct Kept {
-    unsigned flags[2];  // by i % 2; bit 7 of the byte of n and i / 2
+    unsigned flags[2];  // indexed by i % 2; bit 7 of the byte for n and i / 2
 
     __device__ __forceinline__ bool operator()(int n, int i) const {
         return flags[i % 2] >> (8 * byte_of(n, i / 2) + 7) & 1;
     }
-    // For two packed 16-bit weights, of columns c and c + 1: all bits of those kept. Register 2 n + half of an A operand.
+    // For two packed 16-bit weights, of columns c and c + 1: all ones where kept. Register 2 n + half of an A operand.
     __device__ __forceinline__ unsigned mask(int n, int half) const {
-        const unsigned byte = 8 | byte_of(n, half);  // 8: bit 7 of the byte, eight times
+        const unsigned byte = 8 | byte_of(n, half);  // 8: replicate bit 7 of the byte eight times
         unsigned mask;
         asm("prmt.b32 %0, %1, %2, %3;"
             : "=r"(mask)
@@ -158,7 +158,7 @@ struct Kept {
     }
 };
 
-// Of one tile: half of the random bytes are thrown away.
+// For one tile: half of the random bytes go unused.
 template <bool TURNED = false>
 __device__ __forceinline__ Kept<TURNED> keep_tile(const Dropout& dropout, int64_t seed, int64_t head, int row_tile,
                                                   int key_tile) {
@@ -169,8 +169,8 @@ __device__ __forceinline__ Kept<TURNED> keep_tile(const Dropout& dropout, int64_
     return {{at_least(one, dropout.threshold), at_least(other, dropout.threshold)}};
 }
 
-// Of this tile and the next one to the right (key_tile + 1, or TURNED: row_tile + 1): none is thrown away, since the
-// lanes of a pair draw for one tile each and exchange halves.
+// For this tile and the next one to the right (key_tile + 1, or TURNED: row_tile + 1): all bytes are used, since each
+// lane of a pair draws for one of the tiles and they exchange halves.
 template <bool TURNED = false>
 __device__ __forceinline__ void keep_two_tiles(Kept<TURNED> (&kept)[2], const Dropout& dropout, int64_t seed,
                                                int64_t head, int row_tile, int key_tile) {
@@ -191,8 +191,8 @@ __device__ __forceinline__ void keep_two_tiles(Kept<TURNED> (&kept)[2], const Dr
 
 // -------------------------------------------------------------------------------------------------- row sums
 
-// shift, sum: of the row, whose weights are 2^(score - shift). factor: of dropout, 1 without.
-//   sink: where the head's sink is, a score that belongs to no key; nullptr: there is none
+// shift, sum: of the row, whose weights are 2^(score - shift). factor: dropout's, 1 without.
+//   sink: pointer to the head's sink, a score that belongs to no key; nullptr: none
 struct RowEnd {
     float factor, lse;
 };

@@ -1,25 +1,25 @@
 // flash_attention_3xfp16.cu - float32 on tensor cores with the precision of float32, forward.
 //
-//   1. Shapes        SplitShape            sizes that follow from head_dim; where each tile lies in shared memory
+//   1. Shapes        SplitShape            sizes derived from head_dim; layout of shared memory
 //   2. Multiplying   multiply_qk           S = Q K^T for one tile
 //                    multiply_pv           O += P V
 //   3. Softmax       scale_scores, hide_keys, weigh, scale_weights
 //   4. Kernel        flash_3xfp16_kernel   the loop over the tiles
 //   5. Launcher      flash_forward_3xfp16
 //
-// What is different from the kernel without tensor cores (flash_attention_fp32.cu):
+// Differences from the kernel without tensor cores (flash_attention_fp32.cu):
 //
-//   1. Every number is the sum of two halves, and three mma take the place of one product: flash_split.cuh. K and V are
-//      split once per block, when they come into shared memory; Q once at all; P in registers.
-//   2. Rows of Q, K, V and P are scaled to the range of halves by powers of two. A score is divided by the scales of
-//      its query and its key; the scales of V's rows go into P.
-//   3. S and P stay in registers: the accumulators of S are where P V needs them.
+//   1. Every number is the sum of two halves, and three mma replace one product: flash_split.cuh. K and V are split
+//      once per block, on arrival in shared memory; Q once overall; P in registers.
+//   2. Rows of Q, K, V and P are scaled by powers of two to the range of halves. A score is divided by the scales of
+//      its query and its key; the scales of V's rows are folded into P.
+//   3. S and P stay in registers: the accumulators of S are already where P V needs them.
 //
-// Errors are relative to a row of V: a column that is more than 10^5 times smaller than another one begins to lose
-// digits that the kernel without tensor cores keeps. An infinity in V leaves nothing of its row's other columns; rows of
-// the output that become NaN by it, or by what hidden keys hold, are computed once more (seen_row.cuh).
+// Errors are relative to a row of V: a column that is more than 10^5 times smaller than another begins to lose digits
+// that the kernel without tensor cores keeps. An infinity in V wipes out the other columns of its row; rows of the
+// output that become NaN because of it, or because of the contents of hidden keys, are recomputed (seen_row.cuh).
 //
-// Measured, what limits it, and what was tried: README.md.
+// Measurements and bottlenecks: README.md; what didn't work: notes/.
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -38,40 +38,40 @@
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
-// A warp owns 32 rows of the output, two fragments of 16, from beginning to end: every fragment of K and V that it
-// loads is used twice. Scores, weights and output stay in registers, as D fragments of mma.cuh: of each, a lane holds
-// rows lane / 4 and lane / 4 + 8 (half = 0, 1). COLUMNS: how many columns of 8 the warp works on at the same time.
+// A warp owns 32 rows of the output, two fragments of 16, from start to end: every fragment of K and V that it loads is
+// used twice. Scores, weights and output stay in registers, as D fragments of mma.cuh: of each, a lane holds rows
+// lane / 4 and lane / 4 + 8 (half = 0, 1). COLUMNS: the number of 8-column fragments that the warp works on at a time.
 
 template <int D_, int B_C_, int WARPS_, int COLUMNS_>
 struct SplitShape {
     static constexpr int D = D_, B_C = B_C_, WARPS = WARPS_, COLUMNS = COLUMNS_;
     static constexpr int THREADS = 32 * WARPS, B_R = 32 * WARPS, STRIDE = D + 8;
-    static constexpr int SCORES = B_C / 8, OUTPUTS = D / 8;  // fragments of S and O that a warp has for 16 rows
-    static constexpr int Q_SMALL = B_R * STRIDE, KV_SMALL = B_C * STRIDE;  // from a big part to its small one
+    static constexpr int SCORES = B_C / 8, OUTPUTS = D / 8;  // fragments of S and O per warp and 16 rows
+    static constexpr int Q_SMALL = B_R * STRIDE, KV_SMALL = B_C * STRIDE;  // distance from a big part to its small one
     static_assert(B_C % 32 == 0 && D % 32 == 0);
 
     // In bytes
     static constexpr int Q_AT = 0;                             // Q split
     static constexpr int K_AT = Q_AT + 2 * 2 * Q_SMALL;        // K split
     static constexpr int V_AT = K_AT + 2 * 2 * KV_SMALL;       // V split
-    static constexpr int NEXT_K_AT = V_AT + 2 * 2 * KV_SMALL;  // the next K [B_C][D] float, as it arrives
+    static constexpr int NEXT_K_AT = V_AT + 2 * 2 * KV_SMALL;  // the next K [B_C][D] float, before it is split
     static constexpr int NEXT_V_AT = NEXT_K_AT + 4 * B_C * D;  // the next V
     static constexpr int Q_SCALE_AT = NEXT_V_AT + 4 * B_C * D;
-    static constexpr int K_SCALE_AT = Q_SCALE_AT + 4 * B_R;    // one float for each row
+    static constexpr int K_SCALE_AT = Q_SCALE_AT + 4 * B_R;    // one float per row
     static constexpr int V_SCALE_AT = K_SCALE_AT + 4 * B_C;
     static constexpr int BYTES = V_SCALE_AT + 4 * B_C;
 };
 
 // -------------------------------------------------------------------------------------------- 2. Multiplying
 
-// s = Q K^T, but for the scales.
+// s = Q K^T, without the scales.
 //
-//   q [32 rows][STRIDE], from this warp's first row on, k [B_C][STRIDE], shared, split
+//   q [32 rows][STRIDE], starting at this warp's first row, k [B_C][STRIDE], shared, split
 template <class S>
 __device__ __forceinline__ void multiply_qk(float (&s)[2][S::SCORES][4], const __half* q, const __half* k) {
     constexpr int N = S::COLUMNS;
     const int lane = threadIdx.x % 32;
-    q += lane % 16 * S::STRIDE + lane / 16 * 8;  // where this lane's rows for ldmatrix lie
+    q += lane % 16 * S::STRIDE + lane / 16 * 8;  // the rows that this lane addresses for ldmatrix
     k += lane % 8 * S::STRIDE + lane / 8 * 8;
     mma::clear(s);
     NO_UNROLL
@@ -111,7 +111,7 @@ __device__ __forceinline__ void multiply_pv(float (&o)[2][S::OUTPUTS][4], const 
     for (int key = 0; key < S::B_C; key += 32) {
         SplitA a;
         UNROLL
-        for (int i = 0; i < 16; ++i) {  // as accumulators_as_a() of mma.cuh
+        for (int i = 0; i < 16; ++i) {  // as in accumulators_as_a() of mma.cuh
             const int m = i / 8, k = i / 4 % 2, r = i % 4;
             const float(&pair)[4] = p[m][key / 8 + 2 * k + r / 2];
             split(pair[r % 2 * 2], pair[r % 2 * 2 + 1], a.big[m][k][r], a.small[m][k][r]);
@@ -137,13 +137,13 @@ __device__ __forceinline__ void multiply_pv(float (&o)[2][S::OUTPUTS][4], const 
 
 // ------------------------------------------------------------------------------------------------ 3. Softmax
 //
-// [m][half]: the row 16 m + 8 half + lane / 4 of the warp's. A lane has the keys 8 n + lane % 4 * 2 + 0, 1.
+// [m][half]: row 16 m + 8 half + lane / 4 of the warp. A lane has keys 8 n + lane % 4 * 2 + 0, 1.
 
 __device__ __forceinline__ int row_of(int m, int half) { return 16 * m + 8 * half + threadIdx.x % 32 / 4; }
 __device__ __forceinline__ int key_of(int n) { return 8 * n + threadIdx.x % 4 * 2; }
 
-// s[row][key] *= the scale of the key. That of the row is left to weigh(); 2^14 goes from the one to the other, so that
-// neither is very large or small.
+// s[row][key] *= the scale of the key. The row's scale is left to weigh(); a factor of 2^14 moves from one to the
+// other, so that neither is very large or small.
 template <class S>
 __device__ __forceinline__ void scale_scores(float (&s)[2][S::SCORES][4], const float* k_scale) {
     UNROLL
@@ -155,8 +155,8 @@ __device__ __forceinline__ void scale_scores(float (&s)[2][S::SCORES][4], const 
     }
 }
 
-// -infinity for the keys of the tile at k_start that the rows may not see. With a mask, the scores get the scales of
-// their rows before, and these become 1. first_row: the warp's.
+// Masks (-infinity) the keys of the tile at k_start that the rows may not see. With a mask tensor, scores are first
+// multiplied by their rows' scales, which then become 1. first_row: the warp's.
 template <class S, bool GENERAL>
 __device__ __forceinline__ void hide_keys(float (&s)[2][S::SCORES][4], float (&scale)[2][2],
                                           const FlashBlock<S::B_R, GENERAL>& block, int first_row, int64_t k_start) {
@@ -177,7 +177,7 @@ __device__ __forceinline__ void hide_keys(float (&s)[2][S::SCORES][4], float (&s
     }
 }
 
-// What a lane carries from tile to tile: m is the same in the four lanes of a row, l each lane's own part of the sum.
+// Carried by a lane from tile to tile: m is the same in the four lanes of a row, l is each lane's own part of the sum.
 template <int OUTPUTS>
 struct SplitRows {
     float m[2][2], l[2][2], o[2][OUTPUTS][4];
@@ -189,7 +189,7 @@ struct SplitRows {
     }
 };
 
-// s -> 2^(scale * s - m); m, l and o as in the taught kernel of task 4.
+// s -> 2^(scale * s - m); m, l and o as in the kernel taught in task 4.
 template <class S>
 __device__ __forceinline__ void weigh(float (&s)[2][S::SCORES][4], const float (&scale)[2][2],
                                       SplitRows<S::OUTPUTS>& rows) {
@@ -217,7 +217,7 @@ __device__ __forceinline__ void weigh(float (&s)[2][S::SCORES][4], const float (
     }
 }
 
-// p[row][key] *= the scale of V's row `key`, then the rows of p are brought to the same magnitude: row = scale * p.
+// p[row][key] *= the scale of V's row `key`; then rows of p are brought to the same magnitude: row = scale * p.
 template <class S>
 __device__ __forceinline__ void scale_weights(float (&p)[2][S::SCORES][4], float (&scale)[2][2], const float* v_scale) {
     float largest[2][2] = {};
@@ -286,7 +286,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_kernel(const __gri
     NO_UNROLL
     for (int64_t k_start = 0; k_start < block.keys_end; k_start += S::B_C) {
         cp_async_wait_all();
-        __syncthreads();  // the next K and V are here, and no thread reads the last ones
+        __syncthreads();  // the next K and V have arrived, and all threads are done with the previous ones
         split_next(S::NEXT_K_AT, S::K_AT, S::K_SCALE_AT);
         split_next(S::NEXT_V_AT, S::V_AT, S::V_SCALE_AT);
         __syncthreads();  // all are split
@@ -339,8 +339,8 @@ using LargeSplitShape = SplitShape<D, D <= 64 ? 64 : 32, 8, 2>;
 template <int D>
 using SmallSplitShape = SplitShape<D, 32, 4, 1>;
 
-// 8 warps take 78 to 203 KB of shared memory. A GPU that has less for a block (A100: 163 KB, other Ampere and Ada: 99
-// KB, Turing: 64 KB) gets 4 warps, in an instance that takes everything; if these do not fit either, the kernel without
+// 8 warps take 78 to 203 KB of shared memory. GPUs with less per block (A100: 163 KB, other Ampere and Ada: 99 KB,
+// Turing: 64 KB) use 4 warps, in an instance that supports everything; if that does not fit either, the kernel without
 // tensor cores.
 void flash_forward_3xfp16(const FlashArguments& arguments) {
     const int available = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);

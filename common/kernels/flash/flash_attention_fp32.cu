@@ -1,25 +1,25 @@
 // flash_attention_fp32.cu - FlashAttention-2, forward, float32 without tensor cores.
 //
-//   1. Shapes        Fp32Shape           sizes that follow from head_dim; where each tile lies in shared memory
+//   1. Shapes        Fp32Shape           sizes derived from head_dim; layout of shared memory
 //   2. Multiplying   multiply_qk         S += Q K^T for one tile
 //                    multiply_pv         O += P V for a part of one
 //   3. Softmax       hide_keys, weigh    masks; S -> P, with the old output rescaled
 //   4. Kernel        flash_fp32_kernel   the loop over the tiles
 //   5. Launcher      flash_forward_fp32  picks the shape
 //
-// What is different from the taught kernel of task 4:
+// Differences from the kernel taught in task 4:
 //
-//   1. Register tiles. A thread computes 8 x 8 scores (8 x 4 where D > 64) and 8 x (D / 8) outputs, the taught one
-//      16 x 1 and 16 x (D / 32). For 16 numbers from shared memory it does 64 multiplications and not 15.
-//   2. float4 throughout; no bank conflicts. The lanes form a grid of 4 x 8, and the rows of the tiles are padded such
-//      that lanes that read at the same time read different banks or the same words.
-//   3. Copies that go on while the kernel computes: V arrives during Q K^T and the next K during P V. Two barriers per
-//      tile, and two blocks share a multiprocessor, so that one computes while the other waits at a barrier.
-//   4. Tiles that hide no key of a warp's rows are not masked; a warp whose rows see no key of a tile skips it. 2^x is
-//      one instruction.
-//   5. A hidden key's NaN or infinity does not reach a row: seen_row.cuh.
+//   1. Register tiles. A thread computes 8 x 8 scores (8 x 4 for D > 64) and 8 x (D / 8) outputs, instead of 16 x 1 and
+//      16 x (D / 32). Per 16 numbers read from shared memory it does 64 multiplications instead of 15.
+//   2. float4 throughout; no bank conflicts. The lanes form a grid of 4 x 8, and tile rows are padded such that
+//      lanes that read at the same time read different banks or the same words.
+//   3. Asynchronous copies: V arrives during Q K^T and the next K during P V. Two barriers per tile, and two blocks
+//      share an SM, so that one computes while the other waits at a barrier.
+//   4. Tiles that hide no key from a warp's rows are not masked; a warp whose rows see no key of a tile skips it.
+//      2^x is one instruction.
+//   5. NaN or infinity at a hidden key does not reach a row: seen_row.cuh.
 //
-// Measured, what limits it, and what was tried: README.md.
+// Measurements and bottlenecks: README.md; what didn't work: notes/.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -35,7 +35,7 @@
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
-// A warp owns 32 rows of the output from beginning to end. A thread, at (lane_row, lane_col) in the grid of lanes, owns
+// A warp owns 32 rows of the output from start to end. A thread, at (lane_row, lane_col) in the grid of lanes, owns
 //
 //   8 rows              lane_row + 4 r             r = 0 ... 7
 //   KEYS keys           lane_col + 8 c             c = 0 ... KEYS - 1
@@ -43,20 +43,20 @@
 //
 // How the tiles in shared memory are read, 16 bytes per lane at a time:
 //
-//   Q, K   rows that neighboring lanes own are neighbors    -> rows of D + 4 floats: each starts 4 banks further
+//   Q, K   neighboring lanes own neighboring rows           -> rows of D + 4 floats: each starts 4 banks later
 //   V      one row, neighboring columns                      -> D floats
-//   P      transposed, [key][row], since a thread needs 8 rows of one key. Its rows stand in the order lane_row, not
-//          in that of the tile: the 4 rows r = 0 ... 3 of a thread side by side, then r = 4 ... 7.
+//   P      transposed, [key][row], since a thread needs 8 rows of one key. Its rows are ordered by lane_row, not as in
+//          the tile: the 4 rows r = 0 ... 3 of a thread side by side, then r = 4 ... 7.
 //                                                             -> 40 floats: 8 lanes write 8 rows in one pass
 //
-// P is written and read by the same warp, P_KEYS keys at a time: all of it would not fit beside Q.
+// P is written and read by the same warp, P_KEYS keys at a time: all of it would not fit next to Q.
 
 template <int D_, int WARPS_>
 struct Fp32Shape {
     static constexpr int D = D_, WARPS = WARPS_, THREADS = 32 * WARPS, B_R = 32 * WARPS;
     static constexpr int B_C = D <= 64 ? 64 : 32, P_KEYS = D <= 64 ? 32 : 16;
     static constexpr int KEYS = B_C / 8, COLS = D / 8;
-    static constexpr int AT_ONCE = D <= 64 ? 2 : 8;  // keys of P V without a branch between them
+    static constexpr int AT_ONCE = D <= 64 ? 2 : 8;  // keys of P V without a branch in between
     static constexpr int QK_STRIDE = D + 4, P_STRIDE = 40;
 
     static constexpr int Q_AT = 0;                       // Q [B_R][QK_STRIDE]
@@ -66,8 +66,8 @@ struct Fp32Shape {
     static constexpr int BYTES = (P_AT + WARPS * P_KEYS * P_STRIDE) * static_cast<int>(sizeof(float));
 };
 
-// Of any four lanes in a row two have the same lane_row and two the same lane_col: lanes so close together share what
-// is read. (See common/kernels/gemm/step3_no_conflicts.cu.)
+// Among any four consecutive lanes, two have the same lane_row and two the same lane_col: neighboring lanes share what
+// they read. (See common/kernels/gemm/step3_no_conflicts.cu.)
 __device__ __forceinline__ int lane_row() { return threadIdx.x % 2 + threadIdx.x % 32 / 16 * 2; }
 __device__ __forceinline__ int lane_col() { return threadIdx.x / 2 % 8; }
 
@@ -82,7 +82,7 @@ __device__ __forceinline__ X over_row(X x, Combine combine) {
 
 // s = Q K^T, four columns of Q and K at a time.
 //
-//   q [B_R][QK_STRIDE], k [B_C][QK_STRIDE], shared, each from this thread's first row on
+//   q [B_R][QK_STRIDE], k [B_C][QK_STRIDE], shared, each starting at this thread's first row
 template <class S>
 __device__ __forceinline__ void multiply_qk(float (&s)[8][S::KEYS], const float* q, const float* k) {
     for (int r = 0; r < 8; ++r)
@@ -105,7 +105,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[8][S::KEYS], const float*
 
 // o += P V for P_KEYS keys.
 //
-//   p [P_KEYS][P_STRIDE], v [P_KEYS][D], shared, each from this thread's first column on
+//   p [P_KEYS][P_STRIDE], v [P_KEYS][D], shared, each starting at this thread's first column
 template <class S>
 __device__ __forceinline__ void multiply_pv(float (&o)[8][S::COLS], const float* p, const float* v) {
     NO_UNROLL
@@ -126,7 +126,7 @@ __device__ __forceinline__ void multiply_pv(float (&o)[8][S::COLS], const float*
 
 // ------------------------------------------------------------------------------------------------ 3. Softmax
 
-// -infinity for the keys of the tile at k_start that this thread's rows may not see. first_row: the thread's.
+// Masks (-infinity) the keys of the tile at k_start that this thread's rows may not see. first_row: the thread's.
 template <class S, bool GENERAL>
 __device__ __forceinline__ void hide_keys(float (&s)[8][S::KEYS], const FlashBlock<S::B_R, GENERAL>& block,
                                           int first_row, int64_t k_start) {
@@ -142,7 +142,7 @@ __device__ __forceinline__ void hide_keys(float (&s)[8][S::KEYS], const FlashBlo
     }
 }
 
-// What a thread carries from tile to tile: m is the same in all 8 lanes of a row, l each lane's own part of the sum.
+// Carried by a thread from tile to tile: m is the same in all 8 lanes of a row, l is each lane's own part of the sum.
 template <int COLS>
 struct Fp32Rows {
     float m[8], l[8], o[8][COLS];
@@ -156,7 +156,7 @@ struct Fp32Rows {
     }
 };
 
-// s -> 2^(s - m); m, l and o as in the taught kernel of task 4.
+// s -> 2^(s - m); m, l and o as in the kernel taught in task 4.
 template <class S>
 __device__ __forceinline__ void weigh(float (&s)[8][S::KEYS], Fp32Rows<S::COLS>& rows) {
     for (int r = 0; r < 8; ++r) {
@@ -206,10 +206,10 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
     Fp32Rows<S::COLS> rows;
     NO_UNROLL
     for (int64_t k_start = 0; k_start < block.keys_end; k_start += S::B_C) {
-        const bool seen = k_start < block.seen(warp_row + 31);  // by some row of this warp
+        const bool seen = k_start < block.seen(warp_row + 31);  // whether any row of this warp sees a key
         float s[8][S::KEYS];
         cp_async_wait_all();
-        __syncthreads();  // K is here, and no thread reads V
+        __syncthreads();  // K has arrived, and all threads are done with V
         load_v(k_start);
         if (seen) {
             multiply_qk<S>(s, q_tile + first_row * S::QK_STRIDE, k_tile + lane_col() * S::QK_STRIDE);
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
             weigh<S>(s, rows);
         }
         cp_async_wait_all();
-        __syncthreads();  // V is here, and no thread reads K
+        __syncthreads();  // V has arrived, and all threads are done with K
         load_k(k_start + S::B_C);
         if (!seen) continue;
         UNROLL
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(S::THREADS, 2) flash_fp32_kernel(FlashArgument
     marked = over_row(marked, [](unsigned x, unsigned y) { return x | y; });
     __syncwarp();
     NO_UNROLL
-    for (int i = 0; i < 32; ++i) {  // row i of the warp is the r = i / 4 of the lanes with lane_row() == i % 4
+    for (int i = 0; i < 32; ++i) {  // row i of the warp is row r = i / 4 of the lanes with lane_row() == i % 4
         const int lane = i % 4 % 2 + i % 4 / 2 * 16;
         if (__shfl_sync(FULL_WARP, marked, lane) >> i / 4 & 1) block.compute_again(warp_row + i);
     }
@@ -269,8 +269,8 @@ static void launch(const FlashArguments& a) {
     launch_rows(flash_fp32_kernel<S, VECTOR, GENERAL>, S::B_R, S::THREADS, S::BYTES, a);
 }
 
-// For GPUs with 99 KB of shared memory per block (Ampere and Ada, but for the A100) or 64 KB (Turing), where 4 warps do
-// not fit: 2 or 1, in an instance that takes everything.
+// For GPUs with 99 KB of shared memory per block (Ampere and Ada except the A100) or 64 KB (Turing), where 4 warps do
+// not fit: 2 or 1, in an instance that supports everything.
 template <int D>
 static void launch_small(const FlashArguments& a, int available) {
     if constexpr (D == 128)

@@ -1,30 +1,30 @@
 // flash_attention_mma.cuh - FlashAttention-2, forward, float16 and bfloat16 on tensor cores.
 //
 //   1. Scores       cap_and_mask            softcap and mask tensor
-//   2. Keys         SequenceKeys            which tiles of keys a block goes through, what is hidden in them, the options
+//   2. Keys         SequenceKeys            which tiles of keys a block visits, what is hidden in them, the options
 //   3. Kernel       flash_forward_kernel
 //   4. Launcher     forward_by_mma          flash_attention_mma_fp16.cu and _bf16.cu instantiate it
 //
-//   common/cuda/    flash_forward.cuh: the body of the kernel, which sparse attention shares: fragments, products, the
+//   common/cuda/    flash_forward.cuh: the body of the kernel, shared with sparse attention: fragments, matmuls, the
 //                   loop over tiles; flash_tiles.cuh: tiles in shared memory; flash_softmax.cuh: the online softmax on
 //                   fragments
 //
-// The algorithm is that of the taught kernel of task 4, and so are the names. What is different:
+// Algorithm and names are those of the kernel taught in task 4. Differences:
 //
-//   1. Tensor cores. A warp owns 32 rows and computes S and O by mma.sync m16n8k16; scores, softmax and sums are float.
-//      P goes from the accumulators of S to the operand of P V without leaving the registers.
+//   1. Tensor cores. A warp owns 32 rows and computes S and O with mma.sync m16n8k16; scores, softmax and sums are
+//      float. P goes from the accumulators of S to the operand of P V without leaving the registers.
 //   2. Tiles are copied by cp.async while others are computed, 16 bytes at a time, and swizzled, so that ldmatrix reads
-//      them without bank conflicts. A tile is waited for a whole tile after it was asked for: one barrier per tile of
-//      D > 64, one per two of D = 64.
-//   3. Q K^T of the next tile is next to softmax and P V of the present one, with no branch between them. They do not
-//      depend on each other, so the compiler mixes them: the tensor cores work while exponentials are computed.
-//   4. An exponential is one instruction (exp2.cuh); scale, log2(e) and maximum are one multiply-add before it.
-//   5. The output is rescaled only when the maximum has grown by much, and until then lanes exchange nothing but a vote
-//      per tile (flash_softmax.cuh).
-//   6. A warp computes only tiles that its own rows see something of. Only those that hold a hidden key, on the diagonal,
-//      at the end of a window or at the ragged end, are masked; one comparison per tile decides.
+//      them without bank conflicts. A tile is issued a whole iteration before it is waited for: one barrier per tile
+//      for D > 64, one per two tiles for D = 64.
+//   3. Q K^T of the next tile is next to softmax and P V of the current one, with no branch in between. They are
+//      independent, so the compiler interleaves them: the tensor cores work while exponentials are computed.
+//   4. An exponential is one instruction (exp2.cuh); scale, log2(e) and running max are one FMA before it.
+//   5. The output is rescaled only when the maximum has grown by much; until then lanes exchange only one vote per tile
+//      (flash_softmax.cuh).
+//   6. A warp computes only tiles that its own rows see part of. Only tiles with a hidden key, on the diagonal, at the
+//      end of a window or at the ragged end, are masked; one comparison per tile decides.
 //
-// Measured, and what is in the way of more: README.md; what was tried: notes/.
+// Measurements and bottlenecks: README.md; what didn't work: notes/.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -46,7 +46,7 @@
 
 // ------------------------------------------------------------------------------------------------- 1. Scores
 
-// q.k -> scores in units of log2(e), with the cap and the mask tensor.   mask: of this head, see mask_from
+// q.k -> scores in units of log2(e), with softcap and mask tensor.   mask: of this head, see mask_from
 template <int M, int N>
 __device__ __forceinline__ void cap_and_mask(float (&s)[M][N][4], const FlashArguments& a, const AttentionMask& mask,
                                              const Sequence& sequence, int first_row, int first_key) {
@@ -77,9 +77,10 @@ __device__ __forceinline__ void cap_and_mask(float (&s)[M][N][4], const FlashArg
 
 // -------------------------------------------------------------------------------------------------- 2. Keys
 //
-// What flash::forward asks. A block goes through the tiles 0 ... tiles - 1, which begin at key `first`. A warp computes
-// begin ... end - 1 of them, and all its rows see all of full_begin ... full_end - 1. Packed sequences, windows, both
-// alignments of a causal mask, keys that are apart and sinks are asked for at the ends of a row or a warp's tiles.
+// Implements the concept of flash::forward. A block visits tiles 0 ... tiles - 1, the first starting at key `first`. A
+// warp computes begin ... end - 1 of them, and all its rows see all of full_begin ... full_end - 1. Packed sequences,
+// windows, both alignments of a causal mask, strided keys and sinks cost branches only at the ends of a row or a warp's
+// tiles.
 //
 // OPTIONS: a softcap, a mask tensor, dropout, a scale that is not positive.
 
@@ -89,7 +90,7 @@ struct SequenceKeys {
     static constexpr int B_c = S::B_c;
     const FlashArguments& a;
     const Sequence& sequence;
-    const AttentionMask mask;  // of this head
+    const AttentionMask mask;  // this head's
     const int head, warp_start;
     const int64_t seed, dropout_head;
     int first, end_key, tiles, begin, end, full_begin, full_end;
@@ -189,8 +190,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) flash_forward_kernel(co
 
 // ----------------------------------------------------------------------------------------------- 4. Launcher
 
-// Whether it does: rows in pieces, and as much shared memory as a block needs. For head_dim 256 that is 192 KB, which
-// only large GPUs have.
+// Whether it supports the call: rows in 16-byte pieces, and enough shared memory. For head_dim 256 that is 192 KB,
+// which only large GPUs have.
 template <typename T>
 bool forward_by_mma(const FlashArguments& a, bool dry) {
     if (!in_pieces<T>(a)) return false;

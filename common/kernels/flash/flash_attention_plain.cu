@@ -1,23 +1,23 @@
-// flash_attention_plain.cu - attention of every type, layout, option and head_dim, forward: what the faster kernels do not
-// take.
+// flash_attention_plain.cu - attention for every type, layout, option and head_dim, forward: what the faster kernels do
+// not support.
 //
 //   1. Shapes      RowShape                        what a block owns; shared memory
 //   2. Kernel      flash_plain_kernel              the loop over tiles of keys
 //   3. Launcher    plain_forward, block_forward    pick the shape
 //
 //   flash_sequences.cuh   which rows of which sequence a block has
-//   plain_tiles.cuh       tiles and products, for all three types
+//   plain_tiles.cuh       tiles and matmuls, for all three types
 //   plain_scores.cuh      softcap, masks and dropout on accumulators
-//   plain_walks.cuh       which tiles of keys a block goes through
+//   plain_walks.cuh       which tiles of keys a block visits
 //
-// FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 1), in its plainest form: a warp owns 16 rows of Q and their
-// output, a block as many as it has warps; it goes through the keys tile by tile with the online softmax of
-// common/cuda/flash_softmax.cuh. K of the next tile is copied during P V, V during Q K^T and the softmax. Every option
-// is a question that all threads answer alike: what is not asked for costs a comparison.
+// FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 1) in its simplest form: a warp owns 16 rows of Q and their
+// output; a block loops over the keys tile by tile with the online softmax of common/cuda/flash_softmax.cuh. K of the
+// next tile is copied during P V, V during Q K^T and the softmax. Every option is a uniform branch: an unused one costs
+// a comparison.
 //
-// The sum of a row, and so its lse, holds all weights; dropout leaves some of them out of P V alone. A sink is one more
-// weight in the sum, without a value: it comes after the last tile. NaN and infinity at hidden keys reach no row:
-// hidden_reached() of plain_scores.cuh.
+// The row sum, and so lse, includes all weights; dropout removes some from P V only. A sink is one more weight in the
+// sum, without a value: it is added after the last tile. NaN and infinity at hidden keys reach no row: hidden_reached()
+// of plain_scores.cuh.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -51,7 +51,7 @@ struct RowShape {
     static constexpr int Q_AT = 0;                                      // Q [B_r][D]
     static constexpr int K_AT = Q_AT + Tile<T, D>::elements(B_r);       // K [B_c][D]
     static constexpr int V_AT = K_AT + Tile<T, D>::elements(B_c);       // V [B_c][D]
-    static constexpr int P_AT = V_AT + Tile<T, D>::elements(B_c);       // P [B_r][B_c], every warp has its rows
+    static constexpr int P_AT = V_AT + Tile<T, D>::elements(B_c);       // P [B_r][B_c], each warp its own rows
     static constexpr int BYTES = (P_AT + Tile<T, B_c>::elements(B_r)) * sizeof(T);
 };
 
@@ -88,14 +88,14 @@ __global__ void __launch_bounds__(S::THREADS)
     float o[1][D / 8][4];
     T* p = shared + S::P_AT;
 #pragma unroll 1
-    for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
+    for (bool careful = false, done = false; !done; careful = true) {  // a second pass only if hidden_reached()
         state = flash::RowState<1>();
         mma::clear(o);
         if (walk.more()) load_keys(a.key, a.key_strides, S::K_AT, walk);
 #pragma unroll 1
         for (auto tile = walk, next = walk; tile.more(); tile = next) {
             cp_async_wait_all();
-            __syncthreads();  // K is here, and all are done with V of the last tile
+            __syncthreads();  // K has arrived, and all threads are done with the last tile's V
             load_keys(a.value, a.value_strides, S::V_AT, tile);
             float s[1][N][4], slopes[1][N][4], top[2];
             mma::clear(s);
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(S::THREADS)
                 keep<N>(a.dropout, seed, place.number * a.heads + head, place.start + first, tile.start());
             UNROLL
             for (int n = 0; n < 2 * N; ++n) {
-                const int r = n % 2, at = 4 * (n / 2) + 2 * r;  // of the accumulators, a pair
+                const int r = n % 2, at = 4 * (n / 2) + 2 * r;  // a pair of accumulators
                 float w[2];
                 UNROLL
                 for (int i = 0; i < 2; ++i) {
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(S::THREADS)
                 store_pair<B_c>(p, first + mma::row(lane, r), 8 * (n / 2) + mma::col(lane, 0), w[0], w[1]);
             }
             cp_async_wait_all();
-            __syncthreads();  // V is here, and all are done with K
+            __syncthreads();  // V has arrived, and all threads are done with K
             next.advance();
             if (next.more()) load_keys(a.key, a.key_strides, S::K_AT, next);
             if (careful)

@@ -3,11 +3,11 @@
 //
 //   wgmma_forward_dense     launcher
 //
-// Which shape for which problem: hopper_forward_shapes.cuh. What was measured: README.md; what was tried: notes/.
+// Which shape for which problem: hopper_forward_shapes.cuh. Measurements: README.md; what didn't work: notes/.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
 #include "common/kernels/flash/flash.h"
 
-bool wgmma_forward_dense(const FlashArguments&, bool) { return false; }  // not built for it
+bool wgmma_forward_dense(const FlashArguments&, bool) { return false; }  // not in this build
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -25,7 +25,7 @@ bool wgmma_forward_dense(const FlashArguments&, bool) { return false; }  // not 
 #include "common/kernels/flash/hopper_forward_shapes.cuh"
 #include "common/kernels/flash/hopper_forward_work.cuh"
 
-// False, with nothing done, if the kernel does not take the problem or is not built for this GPU.
+// False, with nothing done, if the kernel does not support the problem or is not built for this GPU.
 template <class S>
 static bool launch(const FlashArguments& a, bool dry) {
     ForwardProblem p = {};

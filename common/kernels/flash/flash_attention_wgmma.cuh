@@ -1,7 +1,7 @@
 // flash_attention_wgmma.cuh - FlashAttention, forward, float16 and bfloat16, for Hopper GPUs (sm_90a): the kernel.
 //
-//   1. Shapes       Shape                tiles and their place in shared memory
-//   2. Policies     DensePolicy, OptionsPolicy    what an instance of the kernel knows; Barriers
+//   1. Shapes       Shape                tiles and their layout in shared memory
+//   2. Policies     DensePolicy, OptionsPolicy    what an instance of the kernel supports; Barriers
 //   3. Producer     produce              issues the TMA loads
 //   4. Consumers    consume              compute
 //   5. Kernel       flash_attention_wgmma_kernel
@@ -15,28 +15,28 @@
 //   common/cuda/                       hopper_tiles.cuh: tiles, GEMMs, pipeline stages, roles; hopper_rows.cuh: weights
 //                                      and output in registers; flash_softmax.cuh: the online softmax
 //
-// The algorithm is FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). What differs from flash_attention_mma.cuh,
-// which computes the same by mma.sync and cp.async, and takes what this kernel does not:
+// The algorithm is FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). Differences from flash_attention_mma.cuh,
+// which computes the same with mma.sync and cp.async and supports what this kernel does not:
 //
-//   1. wgmma. Four warps own 64 rows together. The tensor cores read K and V, and mostly Q, in shared memory
-//      themselves, and run while the warps go on; a warp waits for a result when it needs it.
-//   2. TMA. One thread issues a load by its coordinates; the hardware computes addresses, swizzles, and fills what is
-//      outside the tensor with zeros: ragged ends, and the columns between head_dim and D.
-//   3. Warp specialization. A producer issues loads, as far ahead as the pipeline has stages; groups of consumers, 64
-//      rows each, compute. The producer needs few registers and gives the others away.
-//   4. Softmax under GEMMs. Q K^T of tile t is issued first, P V of tile t - 1 after it; as soon as the scores are
-//      there, their softmax is computed while P V is still running.
+//   1. wgmma. Four warps own 64 rows together. The tensor cores read K and V, and usually Q, from shared memory and
+//      run asynchronously; a warp waits for a result only when it needs it.
+//   2. TMA. One thread issues a load by its coordinates; the hardware computes addresses, swizzles, and fills
+//      everything outside the tensor with zeros: ragged ends, and the columns between head_dim and D.
+//   3. Warp specialization. A producer issues loads as far ahead as the pipeline has stages; groups of consumers, 64
+//      rows each, compute. The producer needs few registers and releases the rest to them.
+//   4. Softmax overlapped with GEMMs. Q K^T of tile t is issued first, P V of tile t - 1 after it; as soon as the
+//      scores arrive, their softmax is computed while P V is still running.
 //   5. Persistent CTAs. One CTA per SM loops over work tiles; the next tile's first Q K^T is issued before the current
 //      tile's epilogue.
-//   6. Groups that drift. A group computes the tiles of keys that its own rows see, not the CTA's (causal masks,
-//      windows), and goes on to the next work tile. The stages limit how far it may be ahead of the others.
+//   6. Independent groups. A group computes the tiles of keys that its own rows see, not the CTA's (causal masks,
+//      windows), and goes on to the next work tile. The number of stages limits how far it may run ahead of the others.
 //
 //   time ->      producer      Q K0 V0  K1 V1  K2 V2 ...                       Q' K0' V0' ...
 //                tensor cores      S0 |      S1 P0V0 |      S2 P1V1 | ... PnVn S0' |       S1' P0'V0'   of one group;
 //                warps                softmax 0 -> P0  softmax 1 -> P1    write O | softmax 0'          others fill
 //                                                                                                       the gaps
 //
-// Why sm_90a: wgmma and setmaxnreg exist in this target alone, not in sm_90 or later ones. For all other targets the
+// Why sm_90a: wgmma and setmaxnreg exist only in this target, not in sm_90 or later ones. For all other targets the
 // kernel is empty and make_maps returns false. The simulator compiles it only for sm_90a.
 #pragma once
 #include <cuda_bf16.h>
@@ -59,9 +59,9 @@
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
-// GROUPS warpgroups of 64 rows make the B_r rows of a CTA. A tile of K or V is B_c keys, and the pipeline has STAGES of
-// each. Q_IN_REGISTERS: a group copies its rows of Q there at once, so that the next work tile's may come; otherwise the
-// tensor cores read them in shared memory, in one of Q_STAGES.
+// GROUPS warpgroups of 64 rows make up the B_r rows of a CTA. A tile of K or V is B_c keys, and the pipeline has STAGES
+// of each. Q_IN_REGISTERS: a group copies its rows of Q to registers at once, making room for the next work tile's;
+// otherwise the tensor cores read them from shared memory, from one of Q_STAGES.
 
 template <typename T_, int D_, int GROUPS_, int B_c_, int STAGES_, bool Q_IN_REGISTERS_, Order ORDER_, int Q_STAGES_ = 2>
 struct Shape {
@@ -78,17 +78,18 @@ struct Shape {
     static constexpr int K_AT = Q_STAGES * Q::BYTES, V_AT = K_AT + STAGES * K::BYTES;
     static constexpr int BYTES = V_AT + STAGES * K::BYTES + hopper::ALIGNMENT;
     static_assert(BYTES <= hopper::MAX_SHARED);
-    // More stages than tiles that a group skips in a row, see consume(): the last group skips none at the end, the first
-    // none at the beginning, and those in between, with a window, no more in both places together.
+    // More stages than the number of consecutive tiles that a group skips, see consume(): the last group skips none at
+    // the end, the first none at the beginning, and those in between, with a window, no more than that in both places
+    // together.
     static_assert(STAGES > ceil_div(B_r - hopper::GROUP_ROWS, B_c));
 };
 
 // ----------------------------------------------------------------------------------------------- 2. Policies
 
-// What each instance of the kernel knows. Whatever is known only at run time costs a branch per work tile, none per tile
-// of keys: packed sequences, sinks, both alignments of a causal mask.
+// What each instance of the kernel supports. Anything known only at run time (packed sequences, sinks, both alignments
+// of a causal mask) costs a branch per work tile, none per tile of keys.
 //
-//   OPTIONS    the producer's scheduler finds the work tiles for all, and needs its whole warp for it
+//   OPTIONS    the producer's scheduler finds the work tiles for all roles, and needs its whole warp for it
 template <class Problem_, class Tile_, template <class> class Scheduler_>
 struct Policy {
     using Problem = Problem_;
@@ -103,8 +104,8 @@ struct OptionsPolicy : Policy<BandProblem, BandTile, BandScheduler> {
     static constexpr bool OPTIONS = true, SOFTCAP = SOFTCAP_, DROPOUT = DROPOUT_;
 };
 
-// tiles: with options, the work tiles that the producer's scheduler has found; each is there when its Q is. Whoever waits
-// for a Q has written the output of the work tile three before it.
+// tiles: with options, the work tiles found by the producer's scheduler; each is published along with its Q. A warp
+// that waits for a Q has finished the output of the work tile three before it.
 template <class S, class P>
 struct Barriers {
     static constexpr int TILES = 4;
@@ -120,8 +121,8 @@ struct Barriers {
 
 // ----------------------------------------------------------------------------------------------- 3. Producer
 
-// One thread issues all loads, in the order in which they are used, as far ahead as there are stages. The others of its
-// warp, if they come here, help the scheduler.
+// One thread issues all loads, in the order in which they are used, as far ahead as there are stages. The rest of its
+// warp, if it gets here, helps the scheduler.
 template <class S, class P>
 __device__ __forceinline__ void produce(const typename P::Problem& a, Barriers<S, P>& barriers, unsigned char* shared) {
     using namespace hopper;
@@ -157,8 +158,8 @@ __device__ __forceinline__ void produce(const typename P::Problem& a, Barriers<S
 
 // ---------------------------------------------------------------------------------------------- 4. Consumers
 
-// The tiles of keys begin ... end - 1 of a work tile, of which a group's rows see something; at least one. All its rows
-// see all keys from all_from to all_to. first: as the work tile's.
+// The tiles of keys begin ... end - 1 of a work tile that have a key visible to a group's rows; at least one. All its
+// rows see all keys from all_from to all_to. first: the work tile's.
 struct GroupTiles {
     int begin, end, all_from, all_to, first;
 };
@@ -172,9 +173,10 @@ __device__ __forceinline__ GroupTiles tiles_of_group(const typename P::Problem& 
         of.begin = max(min(tile.first_key_of(a, first_row) / S::B_c - tile.first, tile.tiles - 1), 0);
         of.end = min(max(ceil_div(tile.end_of_keys(a, last), S::B_c) - tile.first, of.begin + 1), tile.tiles);
         of.all_from = tile.first_key_of(a, last);
-        if (last != last_row) of.all_to = 0;  // rows past the end see nothing: neither must a vote of the warp see them
+        if (last != last_row) of.all_to = 0;  // rows past the end see nothing, but the warp's vote must not count them
         if (tile.is_listed(a)) of.begin = 0, of.end = tile.tiles;
-        // The same in all lanes, for the compiler, too: the pipeline's stages are then kept once per warp.
+        // The shuffle tells the compiler that they are the same in all lanes: pipeline stages are then kept once per
+        // warp.
         of.begin = __shfl_sync(FULL_WARP, of.begin, 0), of.end = __shfl_sync(FULL_WARP, of.end, 0);
         of.first = __shfl_sync(FULL_WARP, of.first, 0);
     } else {
@@ -214,7 +216,7 @@ __device__ __forceinline__ void consume(const typename P::Problem& a, Barriers<S
     float o[1][D / 8][4];                                // O [64][D]
     [[maybe_unused]] Kept<false> kept[P::DROPOUT ? B_c / 16 : 1];
 
-    // The work tiles of dense attention follow from their numbers; others are read where the producer has written them.
+    // The work tiles of dense attention follow from their indices; others are read where the producer published them.
     std::conditional_t<P::OPTIONS, const Tile*, Tile> next;
     const auto at = [](const auto& held) -> const Tile& {
         if constexpr (P::OPTIONS)
@@ -224,7 +226,7 @@ __device__ __forceinline__ void consume(const typename P::Problem& a, Barriers<S
     };
     typename P::template Scheduler<S> scheduler(a);
     [[maybe_unused]] int number = 0;
-    // False if there is none left; otherwise its Q has arrived.
+    // False if none is left; otherwise its Q has arrived.
     const auto take_tile = [&] {
         if constexpr (!P::OPTIONS)
             if (!scheduler.take(next)) return false;
@@ -240,7 +242,7 @@ __device__ __forceinline__ void consume(const typename P::Problem& a, Barriers<S
         }
         return true;
     };
-    const auto start_scores = [&] {  // K has been waited for
+    const auto start_scores = [&] {  // K has already been waited for
         const KMajor keys = k_at.plus(k.slot() * K::BYTES);
         if constexpr (S::Q_IN_REGISTERS)
             start_rows_by_rows<T, K>(s[0], q_rows, keys);
@@ -269,7 +271,7 @@ __device__ __forceinline__ void consume(const typename P::Problem& a, Barriers<S
         const int first_row = tile.q_start + warp_row;
         flash::RowState<1> rows;
         float ratio[2];
-        // Scores -> exponentials. True if the output has to be scaled by `ratio` before the next P V is added.
+        // Scores -> exponentials. True if the output must be scaled by `ratio` before the next P V is added.
         const auto softmax = [&](int t) {
             const int key = (tile.is_listed(a) ? tile.key_tile(a, t) : of.first + t) * B_c;
             if constexpr (P::SOFTCAP) cap_scores(s[0], a.inside);
@@ -305,8 +307,8 @@ __device__ __forceinline__ void consume(const typename P::Problem& a, Barriers<S
             keep_order(s[0]);
             release(barriers.k, k);
             const bool raised = softmax(t);
-            // The compiler would put most exponentials off until P V is done: it may move arithmetic across wgmma_wait,
-            // but not across a wait that depends on the row sums. (No sum is below 0.)
+            // The compiler would sink most exponentials below P V: it may move arithmetic across wgmma_wait, but not
+            // across a wait that depends on the row sums. (No sum is negative.)
             const bool never = rows.sum[0] < 0 || rows.sum[1] < 0;
             if (t + 1 < of.end) mbarrier_wait(barriers.k.full[k.slot()], k.parity() ^ never);
             wgmma_wait<0>();
@@ -317,12 +319,12 @@ __device__ __forceinline__ void consume(const typename P::Problem& a, Barriers<S
         }
         if constexpr (!S::Q_IN_REGISTERS) release(barriers.q, q);
         start_output(of.end == of.begin + 1);
-        // Tiles that only other rows of the CTA see are skipped: at the end of this work tile and, with windows, at the
-        // beginning of the next. None of these K nor the K after them needs the stage of V that is still in use: there
-        // are more stages than such tiles.
+        // Skips the tiles that only other rows of the CTA see: at the end of this work tile and, with windows, at the
+        // start of the next. Neither the K of these nor the K after them needs the stage of V that is still in use:
+        // there are more stages than such tiles.
         skip(barriers.k, k, of.end, tile.tiles);
-        // The compiler follows what is in flight through straight code only: after the last tile Q K^T is issued anyway,
-        // with what is left in the stage, and no thread reads the result.
+        // The compiler can track in-flight wgmmas only through straight-line code: after the last tile Q K^T is issued
+        // anyway, on whatever is left in the stage, and the result is discarded.
         more = take_tile();
         if (more) {
             of_next = tiles_of_group<S, P>(a, at(next), at(next).q_start + group_row);
@@ -375,7 +377,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
 
 // ----------------------------------------------------------------------------------------------- 6. Launcher
 
-// Whether the kernel is built for this GPU and TMA can address the tensors; then their maps are in p.
+// Whether the kernel is built for this GPU and TMA can address the tensors; if so, p has their tensor maps.
 //   rows, keys: shapes of query and of key and value
 template <class S, class P>
 bool make_maps(typename P::Problem& p, const AttentionArguments& a, hopper::RowShape rows, hopper::RowShape keys) {

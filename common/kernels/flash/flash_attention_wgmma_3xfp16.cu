@@ -1,6 +1,6 @@
 // flash_attention_wgmma_3xfp16.cu - float32 on the tensor cores of Hopper GPUs, forward (sm_90a).
 //
-//   1. Shapes       Shape, Barriers      what a CTA has in shared memory
+//   1. Shapes       Shape, Barriers      a CTA's shared memory
 //   2. Producer     produce              issues TMA loads
 //   3. Consumers    consume              compute
 //   4. Kernel       flash_3xfp16_wgmma_kernel
@@ -9,22 +9,23 @@
 //   hopper_split_kernel.cuh: query, key and value -> halves, before the kernel   hopper_split.h: the workspace
 //   flash_split.cuh: the sum of two halves                hopper_forward_work.cuh: work tiles and their order
 //
-// flash_attention_wgmma.cuh for a type that wgmma does not have: every number is the sum of two halves, big and small,
-// and three products take the place of one (flash_split.cuh). The roles, the slots and the order of the loop are those
-// of that file; read it first. What is different:
+// flash_attention_wgmma.cuh for a type that wgmma does not support: every number is the sum of two halves, big and
+// small, and three products replace one (flash_split.cuh). Roles, pipeline stages and loop order are those of that
+// file; read it first. Differences:
 //
-//   1. Halves come by the copy engine. A kernel before this one splits each row once, for all blocks; it reads and
-//      writes every number once, which is little beside S_q * S_k products. So shared memory is written by the copy
-//      engine alone, and nothing there is written by the warps that the tensor cores read.
-//   2. Rows have scales, powers of two. A row of Q has one number per item; those of a tile of K and of V come with it.
-//      S is multiplied by K's before its maximum is found, the weights by V's before they are split.
-//   3. O is not summed up by the tensor cores, which cut what float arithmetic would round: the errors of thousands of
-//      keys would add up. P V of a tile is a product of its own, and is added to O by ordinary additions, with the
-//      scale that its row of weights had. The sum is done while the next scores are being computed.
+//   1. TMA loads halves. A kernel that runs before this one splits each row once, for all CTAs; it reads and writes
+//      every number once, which is cheap compared with S_q * S_k products. So only TMA writes the shared memory that
+//      the tensor cores read, never the warps.
+//   2. Rows have scales, powers of two. A row of Q has one number per work tile; the scales of a tile of K or V are
+//      loaded along with it. S is multiplied by K's before its maximum is taken, the weights by V's before they are
+//      split.
+//   3. O is not accumulated by the tensor cores, which truncate where float arithmetic would round: the errors of
+//      thousands of keys would add up. P V of a tile is a separate GEMM, added to O by ordinary additions, with the
+//      scale of its row of weights. The addition overlaps with the next scores.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
 #include "common/kernels/flash/flash.h"
 
-bool hopper_takes_fp32(const FlashArguments&) { return false; }  // not built for it
+bool hopper_takes_fp32(const FlashArguments&) { return false; }  // not in this build
 void hopper_forward_fp32(const FlashArguments&, void*) {}
 #else
 #include <cuda_fp16.h>
@@ -58,7 +59,7 @@ namespace hopper_fp32 {
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
-// GROUPS warpgroups of 64 rows make the B_r rows of a block. A slot of K or V has B_c keys, big and small.
+// GROUPS warpgroups of 64 rows make up the B_r rows of a CTA. A stage of K or V has B_c keys, big and small.
 
 template <int D_>
 struct Shape {
@@ -74,13 +75,13 @@ struct Shape {
     static constexpr int K_AT = 2 * Q_SMALL, V_AT = K_AT + 2 * K_SMALL;
     static constexpr int BYTES = V_AT + 2 * K_SMALL + hopper::ALIGNMENT;
     static_assert(BYTES <= hopper::MAX_SHARED + 512 - 2048);
-    // A group sees at most so many tiles less than another one of the block, see consume().
+    // A group sees at most this many tiles fewer than another one of the CTA, see consume().
     static_assert(SLOTS > ceil_div(B_r - hopper::GROUP_ROWS, B_c));
 };
 
 struct SplitProblem : ForwardProblem {
-    const float *query_scales, *key_scales, *value_scales;  // of 2^14 Q, 2^-14 K, V
-    int query_rows, key_rows;                               // rows of them for each head
+    const float *query_scales, *key_scales, *value_scales;  // scales of 2^14 Q, 2^-14 K and V
+    int query_rows, key_rows;                               // rows per head of these
 };
 
 template <class S>
@@ -90,7 +91,7 @@ struct Barriers {
     hopper::Slots<S::Q_SLOTS> q;
     hopper::Slots<S::SLOTS> k, v;
 
-    // `full` hears twice: of the big and of the small tile.
+    // `full` gets two arrivals: for the big and for the small tile.
     __device__ void init() {
         q.init(S::CONSUMER_WARPS, 2), k.init(S::CONSUMER_WARPS, 2), v.init(S::CONSUMER_WARPS, 2);
         hopper::mbarrier_init_done();
@@ -135,7 +136,7 @@ __device__ __forceinline__ void produce(const SplitProblem& a, Barriers<S>& barr
 //
 // [half]: row lane / 4 + 8 half of the warp's 16, as in hopper_rows.cuh.
 
-// d [64][B_c] = Q K^T, the small products first: 64 rows of Q, B_c of K, with their small parts behind them
+// d [64][B_c] = Q K^T, the small products first: 64 rows of Q, B_c of K, each followed by its small parts
 template <class S>
 __device__ __forceinline__ void start_split_scores(float (&d)[S::B_c / 8][4], hopper::KMajor q, hopper::KMajor k) {
     using namespace hopper;
@@ -176,13 +177,13 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
     const KMajor q_at = k_major<Q>(shared, group_row), k_at = k_major<K>(shared + S::K_AT);
     const MnMajor v_at = mn_major<K>(shared + S::V_AT);
     Ring<S::Q_SLOTS> q;
-    Ring<S::SLOTS> k, v, v_scale;  // v_scale: the tile whose scales come next; v: the one that is multiplied
+    Ring<S::SLOTS> k, v, v_scale;  // v_scale: the tile whose scales come next; v: the one being multiplied
     const auto release = [](auto& slots, auto& ring) {
         __syncwarp();  // all lanes have read their scales
         give_back(slots, ring.slot());
         ring.advance();
     };
-    float s[1][B_c / 8][4];                                // S [64][B_c], then the powers, then the scaled weights
+    float s[1][B_c / 8][4];                                // S [64][B_c], then exponentials, then scaled weights
     unsigned p_big[B_c / 16][4], p_small[B_c / 16][4];     // P [64][B_c]
     float part[1][D / 8][4], o[1][D / 8][4];               // P V of a tile, O [64][D]
 
@@ -190,26 +191,26 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
         wait_for(barriers.q, q);
         wait_for(barriers.k, k);
     };
-    const auto start_scores = [&] {  // K has been waited for
+    const auto start_scores = [&] {  // K has already been waited for
         start_split_scores<S>(s[0], q_at.plus(q.slot() * Q::BYTES), k_at.plus(k.slot() * K::BYTES));
         wgmma_commit();
     };
-    const auto start_output = [&] {  // V has been waited for, with its scales
+    const auto start_output = [&] {  // V and its scales have already been waited for
         start_split_output<S>(part[0], p_big, p_small, v_at.plus(v.slot() * K::BYTES));
         wgmma_commit();
     };
-    // After the last product that read p has been waited for.
+    // Call after waiting for the last GEMM that reads p.
     const auto split_weights = [&] {
         keep_order(s[0]);
         UNROLL
-        for (int i = 0; i < B_c / 16 * 4; ++i) {  // as accumulators_as_a() of mma.cuh
+        for (int i = 0; i < B_c / 16 * 4; ++i) {  // as in accumulators_as_a() of mma.cuh
             const float(&from)[4] = s[0][i / 4 * 2 + i % 4 / 2];
             split(from[i % 2 * 2], from[i % 2 * 2 + 1], p_big[i / 4][i % 4], p_small[i / 4][i % 4]);
         }
     };
     mma::clear(part);
 
-    bool nan = false;  // in this lane's part of any item's output: see seen_row.cuh
+    bool nan = false;  // in this lane's part of any work tile's output: see seen_row.cuh
     TileScheduler<S> scheduler(a);
     WorkTile next;
     if (!scheduler.take(next)) return;
@@ -221,17 +222,17 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
         const int all_see = keys_seen(a, group_start);  // keys before this one need no mask
         const int tiles = min(max(ceil_div(keys_seen(a, group_start + GROUP_ROWS - 1), B_c), 1), item.tiles);
         flash::RowState<1> rows;
-        float factor[2];        // of this lane's rows of S
-        float ratio[2];         // what larger shifts multiply the output by
-        float p_scale[2];       // of this lane's rows of P in s, then in p_big and p_small
-        float part_scale[2];    // of those that `part` is made of
+        float factor[2];        // for this lane's rows of S
+        float ratio[2];         // what a raised shift multiplies the output by
+        float p_scale[2];       // for this lane's rows of P in s, then in p_big and p_small
+        float part_scale[2];    // for the P that `part` was computed from
         UNROLL
         for (int half = 0; half < 2; ++half) {
             const int row = min(first_row + mma::d_row(threadIdx.x % 32, 2 * half), a.query_rows - 1);
             factor[half] = a.query_scales[int64_t{item.batch_head} * a.query_rows + row];
         }
         mma::clear(o);
-        // Scores -> powers -> weights for P V, in s. K is given back. True if the output has to be scaled by `ratio`
+        // Scores -> exponentials -> weights for P V, in s. Releases K. True if the output must be scaled by `ratio`
         // before the next product is added.
         const auto softmax = [&](int t) {
             scale_by_key(s[0], barriers.k_scales[k.slot()]);
@@ -287,8 +288,8 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
             wgmma_wait<1>();
             keep_order(s[0]);
             const bool raised = softmax(t);
-            // The compiler would put most powers off until P V is done, since it may move arithmetic across wgmma_wait,
-            // but not across a wait that they decide about. (No scale is below 0.)
+            // The compiler would sink most exponentials below P V, since it may move arithmetic across wgmma_wait, but
+            // not across a wait that depends on the scales. (No scale is negative.)
             const bool never = p_scale[0] < 0 || p_scale[1] < 0;
             if (t + 1 < tiles) mbarrier_wait(barriers.k.full[k.slot()], k.parity() ^ never);
             wgmma_wait<0>();
@@ -300,7 +301,7 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
         release(barriers.q, q);
         part_scale[0] = p_scale[0], part_scale[1] = p_scale[1];
         start_output();
-        // What only later rows of the block see goes by: see flash_attention_wgmma.cuh.
+        // Skips the tiles that only later rows of the CTA see: see flash_attention_wgmma.cuh.
         NO_UNROLL
         for (int t = tiles; t < item.tiles; ++t) {
             wait_for(barriers.k, k);
@@ -308,7 +309,7 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
         }
         more = scheduler.take(next);
         if (more) wait_for_item();
-        start_scores();  // after the last item, too, with what is left in the slot: the compiler wants straight code
+        start_scores();  // after the last work tile, too, on stale data: the compiler needs straight-line code
         wgmma_wait<1>();
         add_part();
         release(barriers.v, v);
@@ -336,7 +337,7 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
     }
     wgmma_wait<0>();
     keep_order(s[0]);
-    if (!__any_sync(FULL_WARP, nan)) return;  // infinities that all rows see make some, too
+    if (!__any_sync(FULL_WARP, nan)) return;  // infinities that all rows see also produce NaN
     TileScheduler<S> same(a);
     for (WorkTile item; same.take(item);) {
         const int first_row = item.q_start + warp_row;
@@ -373,8 +374,8 @@ __global__ void __launch_bounds__(S::THREADS, 1) flash_3xfp16_wgmma_kernel(const
 
 // ----------------------------------------------------------------------------------------------- 5. Launcher
 
-// Problems of fewer queries or keys go to flash_attention_3xfp16.cu, since splitting costs a launch more. INT64_MAX here
-// leaves all of them to it.
+// Problems with fewer queries or keys go to flash_attention_3xfp16.cu, since splitting costs an extra launch. INT64_MAX
+// here would send all of them there.
 constexpr int64_t LEAST_ROWS = 256;
 
 static bool takes(const FlashArguments& a) {

@@ -1,5 +1,5 @@
-// flash_attention_wgmma_bf16.cu - flash_attention_wgmma_options.cuh for bfloat16. A file for each type, so that they compile in
-// parallel. For other targets, and in the simulator unless it runs code for sm_90a, it takes nothing.
+// flash_attention_wgmma_bf16.cu - flash_attention_wgmma_options.cuh for bfloat16. One file per type, so that they
+// compile in parallel. For other targets, and in the simulator unless built for sm_90a, it refuses every call.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
 #include "common/kernels/flash/flash.h"
 

@@ -1,9 +1,9 @@
-// flash_attention_wgmma_options.cuh - attention with options, forward, float16 and bfloat16, for Hopper GPUs: the instances
-// of flash_attention_wgmma.cuh; flash_attention_wgmma_fp16.cu and _bf16.cu have those of a type.
+// flash_attention_wgmma_options.cuh - attention with options, forward, float16 and bfloat16, for Hopper GPUs: the
+// instances of flash_attention_wgmma.cuh, compiled per type by flash_attention_wgmma_fp16.cu and _bf16.cu.
 //
-//   forward_by_wgmma    launcher: what it takes, and which shape and policy for which problem
+//   forward_by_wgmma    launcher: what it supports, and which shape and policy for which problem
 //
-// All instances know causal masks in both alignments, windows, packed sequences and sinks.
+// All instances support causal masks in both alignments, windows, packed sequences and sinks.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -39,11 +39,11 @@ template <typename T>
 using D192 = Shape<T, 192, 2, 112, 2, false, Order::FOLDED, 1>;
 template <typename T>
 using D256 = Shape<T, 256, 2, 80, 2, false, Order::FOLDED, 1>;
-template <typename T>  // random bits need registers: two groups, which have most
+template <typename T>  // random bits need registers: two groups, which have the most per thread
 using D64Dropout = Shape<T, 64, 2, 128, 4, false, Order::SNAKE>;
 
 inline ForwardSize size_of(const FlashArguments& a) {
-    // Of packed sequences the host knows no more than their mean length.
+    // For packed sequences the host knows only their mean length.
     const int64_t sequences = a.cu_seqlens_q == nullptr ? 1 : a.batch;
     const int64_t rows = ceil_div(a.S_q, sequences), keys = ceil_div(a.S_k, sequences);
     const bool left = a.window_left >= 0, right = a.window_right >= 0 || a.causal;
@@ -51,7 +51,7 @@ inline ForwardSize size_of(const FlashArguments& a) {
     return {a.batch * a.heads, rows, std::min(seen, keys), a.head_dim, right && !left};
 }
 
-// What is rarer has fewer shapes.
+// Rarer combinations have fewer shapes.
 template <typename T, class P>
 bool launch_by_size(const FlashArguments& a, bool dry) {
     const int head_dim = a.head_dim;
@@ -74,7 +74,7 @@ bool launch_by_size(const FlashArguments& a, bool dry) {
     }
 }
 
-// False, with nothing done, if it does not take the problem or is not built for this GPU.
+// False, with nothing done, if it does not support the problem or is not built for this GPU.
 template <typename T>
 bool forward_by_wgmma(const FlashArguments& a, bool dry) {
     constexpr int64_t MANY = int64_t{1} << 28;

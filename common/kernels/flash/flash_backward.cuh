@@ -1,10 +1,10 @@
-// flash_backward.cuh - what the backward kernels have in common: everything but the arithmetic.
+// flash_backward.cuh - shared by the backward kernels: everything except the arithmetic.
 //
-//   1. Blocks     KeyBlock             which keys of which head a block has, and the tiles of queries that see one of them
-//                 launch_key_blocks    the launch of a kernel whose blocks are KeyBlocks
+//   1. Blocks     KeyBlock             which keys of which head a block has, and the tiles of queries that see them
+//                 launch_key_blocks    launches a kernel whose blocks are KeyBlocks
 //   2. Rows       RowNumbers           lse and delta of every row
-//                 launch_row_numbers   computes them, a kernel of its own; then the gradient of the sinks
-//                 in_pieces            whether rows may be read and written 16 bytes at a time
+//                 launch_row_numbers   computes them in a separate kernel, then the gradient of the sinks
+//                 in_pieces            whether rows may be read and written in 16-byte accesses
 #pragma once
 #include <cuda_runtime.h>
 
@@ -25,8 +25,8 @@
 
 // ------------------------------------------------------------------------------------------------- 1. Blocks
 //
-// A block has B_c keys of one K/V head. It walks over the rows of all query heads that use this K/V head, in tiles of
-// B_r rows, head by head; under a causal mask only over those that see one of its keys:
+// A block has B_c keys of one K/V head. It loops over the rows of all query heads that use this K/V head, in tiles of
+// B_r rows, head by head; under a causal mask only over those that see any of its keys:
 //
 //            keys   0 .. B_c .. ..                  the blocks' tiles, B_r = B_c, S_q = S_k:
 //        rows 0  [ x              ]
@@ -36,7 +36,7 @@
 //
 // Positions are int (check_row_count), offsets in memory int64_t.
 
-// The keys begin ... end - 1, counted from the block's first.
+// Keys begin ... end - 1, counted from the block's first.
 struct KeyRange {
     int begin, end;
 };
@@ -46,18 +46,18 @@ struct KeyBlock {
     const FlashArguments& a;
     const Place place;        // head: of key and value
     const Sequence sequence;
-    const int group, keys;    // how many query heads use the K/V head; how many of the B_c keys exist
-    int first_row, end_row;   // in every head: where the first tile begins, where the last one ends
-    int tiles;                // of all heads together
+    const int group, keys;    // query heads per K/V head; how many of the B_c keys exist
+    int first_row, end_row;   // in every head: start of the first tile, end of the last
+    int tiles;                // total over all heads
 
     struct Tile {
-        int head;     // of the group
+        int head;     // within the group
         int q_start;  // its first row
     };
 
-    // Its number is -1, or it has no keys: then the block has nothing to do. key_tile: not negative in a launch of a block
-    // for every K/V head, which has its keys from key_tile * B_c on. The first keys come first: under a causal mask theirs
-    // is the longest way.
+    // The block has nothing to do if number is -1, or it has no keys. key_tile: non-negative in a launch of one block
+    // per K/V head, whose keys start at key_tile * B_c. The first keys come first: under a causal mask they take
+    // longest.
     static __device__ __forceinline__ Place place_of(const FlashArguments& a, int key_tile) {
         if (key_tile < 0) return place_of_block(a.cu_seqlens_k, a.S_k, a.batch, a.kv_heads, B_c, false);
         const int kv_heads = static_cast<int>(a.kv_heads), matrix = static_cast<int>(blockIdx.x);
@@ -89,7 +89,7 @@ struct KeyBlock {
     __device__ __forceinline__ int rows(Tile t) const { return min(sequence.rows - t.q_start, B_r); }
     __device__ __forceinline__ int head(Tile t) const { return place.head * group + t.head; }
 
-    // Where the keys of a tensor like key begin, and the rows of one like query.
+    // The first key in a tensor shaped like key, and the first row in one shaped like query.
     template <typename T>
     __device__ __forceinline__ T* keys_of(T* tensor, const RowStrides& strides) const {
         return row_at(tensor, strides, place.number, place.head, sequence.first_key + place.start);
@@ -99,17 +99,18 @@ struct KeyBlock {
         return row_at(tensor, strides, place.number, head(t), sequence.first_row + t.q_start);
     }
 
-    // Which of the block's keys row `row` of the tile sees, the mask tensor aside.
+    // Which of the block's keys row `row` of the tile sees, apart from the mask tensor.
     __device__ __forceinline__ KeyRange seen(Tile t, int row) const {
         const int at = t.q_start + row;
         return {sequence.first_key_of(at) - place.start, sequence.end_of_keys(at) - place.start};
     }
-    // Whether some row of the tile may not see some key of the block, the mask tensor aside, or these do not all exist.
+    // Whether some row of the tile may not see some key of the block, apart from the mask tensor, or not all of them
+    // exist.
     __device__ __forceinline__ bool hides(Tile t) const {
         return seen(t, 0).end < B_c || seen(t, B_r - 1).begin > 0 || rows(t) < B_r;
     }
 
-    // The mask from row `row` of the tile and key `key` of the block on.
+    // The mask with its origin at row `row` of the tile and key `key` of the block.
     __device__ __forceinline__ AttentionMask mask(Tile t, int row, int key) const {
         return mask_from(a.mask, place.number, head(t), t.q_start + row, place.start + key);
     }
@@ -117,8 +118,8 @@ struct KeyBlock {
 
 // ---- host
 
-// kernel(g, numbers, key_tile). To add up dQ in a fixed order, one launch after another: in each of them no more than
-// one block has a part of a row of dQ.
+// Launches kernel(g, numbers, key_tile). To accumulate dQ in a fixed order there is one launch after another, in each
+// of which at most one block contributes to any row of dQ.
 template <int B_c, typename Kernel, typename Numbers>
 void launch_key_blocks(Kernel* kernel, unsigned threads, size_t shared_bytes, const FlashGradients& g,
                        const Numbers& numbers) {
@@ -139,18 +140,18 @@ void launch_key_blocks(Kernel* kernel, unsigned threads, size_t shared_bytes, co
 
 // --------------------------------------------------------------------------------------------------- 2. Rows
 //
-// delta[row] = sum over head_dim of grad_out * out, which is the sum over the keys of P * m * dP, with m what dropout
-// makes of a weight: a sink has no value. dS = P (m dP - delta) is a difference, and `out` has been rounded: where a row
-// sees few keys, that error is larger than all others. So the rows that see at most FEW_KEYS get the sum over the keys
-// itself. Not under a mask tensor; and not where out and lse are those of more keys than are given here, as in ring
-// attention: then the weights of these keys do not add up to what the sink leaves.
+// delta[row] = sum over head_dim of grad_out * out. This equals the sum over the keys of P * m * dP, with m the dropout
+// factor of a weight (a sink has no value). dS = P (m dP - delta) is a difference, and `out` has been rounded: if a row
+// sees few keys, that error dominates all others. So rows that see at most FEW_KEYS use the sum over the keys itself.
+// Not under a mask tensor; and not if out and lse cover more keys than are given here, as in ring attention: then the
+// weights of these keys do not add up to what the sink leaves.
 
 constexpr int FEW_KEYS = 16, ROW_THREADS = 256;
-constexpr float WEIGHTS_TOLERANCE = 1e-5f, CAPPED_TOLERANCE = 4e-3f;  // forward and backward may take different tanhs
+constexpr float WEIGHTS_TOLERANCE = 1e-5f, CAPPED_TOLERANCE = 4e-3f;  // forward and backward may use different tanhs
 
 struct RowNumbers {
-    float *lse, *delta;   // [count]; lse times `unit`, infinity for rows that see no key or are no rows
-    unsigned rows, count;  // of a head; of all
+    float *lse, *delta;   // [count]; lse times `unit`, infinity for rows that see no key and for padding
+    unsigned rows, count;  // per head; in total
     float unit;
     PaddedRows padded;
 
@@ -163,19 +164,19 @@ struct RowNumbers {
           padded{g.forward.cu_seqlens_q, static_cast<int>(g.forward.batch), static_cast<int>(g.forward.S_q), space.tile} {
     }
     __device__ __forceinline__ int* nan() const { return reinterpret_cast<int*>(delta + count) + 1; }
-    // Where row `row` of a sequence is.
+    // The index of row `row` of a sequence.
     __device__ __forceinline__ int64_t at(const FlashArguments& a, const Sequence& s, int head, int row) const {
         return matrix_of(a, s.number, head) * rows + padded.start(s.number, static_cast<int>(s.first_row)) + row;
     }
 };
 
-// 2^lanes_log2 neighboring threads read a row, 16 bytes each at a time. Also zeros for dQ's sum, counter and turns, and
-// for the gradients of rows and keys of no sequence.
+// 2^lanes_log2 neighboring threads read a row, 16 bytes each at a time. Also zeroes dQ's sum, counter and turns, and
+// the gradients of rows and keys that belong to no sequence.
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS)
     flash_row_numbers_kernel(const FlashGradients g, const RowNumbers numbers, float4* sum, int64_t vectors, int* turns,
                              int64_t ints, int lanes_log2, bool pieces) {
-    constexpr int PIECE = 16 / sizeof(T), PIECES = sizeof(T) / 2;  // PIECES: of a lane, for the widest rows
+    constexpr int PIECE = 16 / sizeof(T), PIECES = sizeof(T) / 2;  // PIECES: per lane, for the widest rows
     const FlashArguments& a = g.forward;
     const int64_t thread = blockIdx.x * int64_t{ROW_THREADS} + threadIdx.x;
     const int64_t threads = gridDim.x * int64_t{ROW_THREADS};
@@ -196,12 +197,12 @@ __global__ void __launch_bounds__(ROW_THREADS)
         clear(g.grad_value, a.cu_seqlens_k, a.S_k, a.kv_heads * a.head_dim);
     }
 
-    // 32 bits, in which a division takes few instructions
+    // 32 bits, for fast division
     const unsigned number = static_cast<unsigned>(thread >> lanes_log2), matrix = number / numbers.rows;
     const int lanes = 1 << lanes_log2, col = threadIdx.x % lanes * PIECE;
     const bool packed = a.cu_seqlens_q != nullptr, stored = number < numbers.count;
     const int head = static_cast<int>(matrix % static_cast<unsigned>(a.heads));
-    int sequence = static_cast<int>(matrix / static_cast<unsigned>(a.heads));  // packed: row_at sets it
+    int sequence = static_cast<int>(matrix / static_cast<unsigned>(a.heads));  // packed: set by row_at
     const int batch = packed ? 0 : sequence;
     const int row = stored ? numbers.padded.row_at(static_cast<int>(number % numbers.rows), sequence) : -1;
     using Row = uint4[PIECES];
@@ -219,7 +220,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
             }
         }
     };
-    const auto dot = [&](const Row& left, const Row& right) {  // the same in all of the row's lanes
+    const auto dot = [&](const Row& left, const Row& right) {  // same result in all of the row's lanes
         float total = 0;
         UNROLL
         for (int p = 0; p < PIECES; ++p) {
@@ -231,7 +232,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
             total += __shfl_xor_sync(FULL_WARP, total, distance);
         return total;
     };
-    // All that most rows need is requested at once: the kernel is bound by how long memory takes.
+    // Issues all loads that most rows need at once: the kernel is bound by memory latency.
     Row out = {}, grad_out = {};
     const float natural = row >= 0 ? a.lse[matrix * a.S_q + row] : -INFINITY;
     if (row >= 0) read(out, a.out, a.out_strides, head, row), read(grad_out, g.grad_out, g.grad_out_strides, head, row);
@@ -265,8 +266,8 @@ __global__ void __launch_bounds__(ROW_THREADS)
         weights += weight;
         if (kept) of_keys += weight * a.dropout.factor * dp;
     }
-    // An error of lse is in all weights alike; in delta it would be one of its own. Where a sink leaves little, `all` has
-    // lost digits, and the weights have not.
+    // An error of lse affects all weights alike; in delta it would be an error of its own. If a sink leaves little
+    // weight, `all` has lost digits, but the weights have not.
     const float all = a.sinks == nullptr ? 1.0f : 1 - exp2_approx(a.sinks[head] * LOG2_E - lse);
     const float tolerance = a.softcap > 0 ? CAPPED_TOLERANCE : WEIGHTS_TOLERANCE;
     if (few > 0 && fabsf(weights - all) < tolerance) delta = all > 0.5f ? of_keys * all / weights : of_keys;
@@ -290,7 +291,7 @@ void launch_row_numbers(const FlashGradients& g, const RowNumbers& numbers, cons
     if (a.sinks != nullptr) launch_sinks(g, numbers);
 }
 
-// T: the type of the tensors' elements.
+// T: the element type of the tensors.
 template <typename T>
 bool in_pieces(const FlashGradients& g) {
     return in_pieces<T>(g.forward) && in_pieces<T>(g.grad_out, g.grad_out_strides) && in_pieces<T>(g.grad_query) &&

@@ -1,37 +1,37 @@
-// flash_backward_fp32.cu - the gradients of attention, float32, without tensor cores.
+// flash_backward_fp32.cu - attention gradients in float32, without tensor cores.
 //
-//   1. Shapes        Fp32Gradients                 sizes that follow from B_r, B_c and D; shared memory
+//   1. Shapes        Fp32Gradients                 sizes derived from B_r, B_c and D; shared memory
 //   2. Multiplying   rows_times_rows, turned_times_rows, times_rows       A B^T, A^T B, A B
-//   3. Kernel        flash_backward_fp32_kernel    where everything lies; its phases; the loop
+//   3. Kernel        flash_backward_fp32_kernel    layout, phases, main loop
 //   4. Launcher      flash_backward_fp32           picks the shape that fits
 //
-// The algorithm is that of flash_backward_mma.cuh; read that first. Here each half is 128 threads, and dQ is split
-// between both: every half has its rows of it. This is the loop, tile by tile:
+// The algorithm is that of flash_backward_mma.cuh; read that first. Here each half is 128 threads, and both halves
+// share dQ, each with its own rows. The loop, tile by tile:
 //
 //                    half 0                                half 1
-//       barrier      Q(i) is here, and dS(i-1)
+//       barrier      Q(i) has arrived, and dS(i-1)
 //       phase 1      find_scores    S(i) = Q(i) K^T        add_dK       dK += dS(i-1)^T Q(i-1)
 //                    find_weights   P(i)
 //                    add_dQ         dQ(i-1) += dS(i-1) K   add_dQ       the other rows
-//       barrier      dO(i) is here, and P(i)
+//       barrier      dO(i) has arrived, and P(i)
 //       phase 2      add_dV         dV += P(i)^T dO(i)     find_dS      dP(i) = dO(i) V^T, dS(i)
 //
-// What a product costs is reading its operands from shared memory: of a row of A and a row of B a thread uses every
-// number several times. It owns a piece of the product, X_ROWS x X_COLS and so on below, and the threads of a half form
-// a grid of 8 x 16, in which a warp is 4 x 8. Thread (r, c) owns
+// The cost of a GEMM is reading its operands from shared memory: a thread uses every number of a row of A and a row of
+// B several times. It owns a piece of the result, X_ROWS x X_COLS and so on below, and the threads of a half form a
+// grid of 8 x 16, of which a warp is 4 x 8. Thread (r, c) owns
 //
 //   S, dP      rows r + 8 i                      columns c + 16 j                      (queries, keys)
 //   dV, dK     rows 4 r + 32 i + 0 ... 3         columns 4 c + 64 j + 0 ... 3          (keys, head_dim)
 //   dQ         rows r + 8 i of its half          columns 4 c + 64 j + 0 ... 3          (queries, head_dim)
 //
-// All reads are of 16 bytes: of 4 columns that are multiplied one after another (A B^T), or of 4 neighbors that the
-// thread owns. What the lanes of a warp read at a time are at most 8 different pieces, in different banks.
+// All reads are 16 bytes wide: 4 columns that are multiplied one after another (A B^T), or 4 neighbors that the thread
+// owns. The lanes of a warp read at most 8 different pieces at a time, in different banks.
 //
-// dQ is summed up by atomic additions in grad_query itself, so its last bits may differ from one run to the next, but
-// for FlashGradients::deterministic. (A kernel of its own for dQ would have to compute S and dP again: seven products
-// in place of five.)
+// dQ is accumulated by atomic additions in grad_query itself, so its last bits may differ from run to run, except with
+// FlashGradients::deterministic. (A separate kernel for dQ would have to recompute S and dP: seven GEMMs instead of
+// five.)
 //
-// Measured: README.md; what was tried: notes/.
+// Measurements: README.md; what didn't work: notes/.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -55,14 +55,14 @@ constexpr int THREAD_ROWS = 8, THREAD_COLS = 16, HALF = THREAD_ROWS * THREAD_COL
 
 template <int D_, int B_r_, int B_c_, int BLOCKS_>
 struct Fp32Gradients {
-    static constexpr int D = D_, B_r = B_r_, B_c = B_c_, BLOCKS = BLOCKS_;           // BLOCKS share a multiprocessor
-    static constexpr int X_ROWS = B_r / THREAD_ROWS, X_COLS = B_c / THREAD_COLS;     // of a thread, of S or dP
-    static constexpr int SUM_ROWS = B_c / THREAD_ROWS, SUM_COLS = D / THREAD_COLS;   // of dV or dK
-    static constexpr int DQ_ROWS = B_r / 2 / THREAD_ROWS, DQ_COLS = D / THREAD_COLS;  // of dQ
+    static constexpr int D = D_, B_r = B_r_, B_c = B_c_, BLOCKS = BLOCKS_;           // BLOCKS share an SM
+    static constexpr int X_ROWS = B_r / THREAD_ROWS, X_COLS = B_c / THREAD_COLS;     // of S or dP, per thread
+    static constexpr int SUM_ROWS = B_c / THREAD_ROWS, SUM_COLS = D / THREAD_COLS;   // of dV or dK, per thread
+    static constexpr int DQ_ROWS = B_r / 2 / THREAD_ROWS, DQ_COLS = D / THREAD_COLS;  // of dQ, per thread
     static_assert(B_r % 16 == 0 && B_r <= THREADS && B_c % 32 == 0 && D % 64 == 0);
 
-    // Shared memory, in floats. Rows of 4 more than D: where 8 rows are read in the same columns, each starts 4 banks
-    // further. Rows of 8 more than B_c: where 4 rows are written in 8 columns, each starts 8 banks further.
+    // Shared memory, in floats. Rows are padded by 4 beyond D: when 8 rows are read in the same columns, each starts 4
+    // banks later; and by 8 beyond B_c: when 4 rows are written in 8 columns, each starts 8 banks later.
     static constexpr int STRIDE = D + 4, P_STRIDE = B_c + 8;
     static constexpr int Q_TILE = B_r * STRIDE, K_TILE = B_c * STRIDE, P_TILE = B_r * P_STRIDE;
     static constexpr int K_AT = 0;                     // K [B_c][STRIDE]
@@ -78,7 +78,7 @@ struct Fp32Gradients {
 
 // ------------------------------------------------------------------------------------------- 2. Multiplying
 
-// The pieces of A, B and D that a thread owns begin at a, b and d; how they go on is described above.
+// a, b and d point to the start of the pieces of A, B and D that a thread owns; their layout is described above.
 
 template <int ROWS, int COLS>
 __device__ __forceinline__ void clear(float (&d)[ROWS][COLS]) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void times_rows(float (&d)[ROWS][COLS], const float* 
     }
 }
 
-// target[0 .. 4) += x as far as columns are left. PLAIN: 16 bytes at a time, where the GPU has such an addition.
+// target[0 .. 4) += x up to the end of the row. PLAIN: in one 16-byte atomic, on GPUs that have one.
 template <bool PLAIN>
 __device__ __forceinline__ void add_four(float* target, float4 x, int left) {
 #if !defined(CUDA_SIMULATOR) && __CUDA_ARCH__ >= 900
@@ -180,7 +180,7 @@ __device__ __forceinline__ void add_four(float* target, float4 x, int left) {
 
 // ------------------------------------------------------------------------------------------------- 3. Kernel
 
-// PLAIN: there is no mask, and all rows are aligned to 16 bytes.
+// PLAIN: no mask, and all rows are 16-byte aligned.
 template <class S, bool PLAIN>
 __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     flash_backward_fp32_kernel(const FlashGradients gradients, const RowNumbers row_numbers, int key_tile) {
@@ -193,10 +193,11 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
 
     const int half = threadIdx.x / HALF;  // 0: S, P, dV; 1: dP, dS, dK; both: dQ
     const int warp = threadIdx.x % HALF / 32, lane = threadIdx.x % 32;
-    // Lanes 0 and 1 stand below one another in the grid, so do 2 and 3: see common/kernels/gemm/step3_no_conflicts.cu
+    // Lanes 0 and 1 are below one another in the grid, and so are 2 and 3: see
+    // common/kernels/gemm/step3_no_conflicts.cu
     const int r = warp / 2 * 4 + lane % 2 + lane / 16 * 2, c = warp % 2 * 8 + lane / 2 % 8;
 
-    // A tile of rows, with the number that each row has in [batch, heads, S_q]
+    // A tile of rows, with each row's number in [batch, heads, S_q]
     const auto load = [&](Tile tile, const void* source, const RowStrides& strides, float* to, const float* numbers,
                           float* numbers_to) {
         const int rows = block.rows(tile), n = threadIdx.x;
@@ -231,13 +232,13 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     float* p_own = shared + S::P_AT + r * P_STRIDE + c;
     float* ds_own = shared + S::DS_AT + r * P_STRIDE + c;
 
-    // ---- Phases. The registers of a product are the loop's, so that it shows what is alive when.
+    // ---- Phases. The loop owns the registers of the GEMMs, which makes their lifetimes visible.
 
-    // S = Q K^T, but for the scale; now: which of the two tiles of Q
+    // S = Q K^T, without the scale; now: which of the two tiles of Q
     const auto find_scores = [&](float (&s)[S::X_ROWS][S::X_COLS], int now) {
         rows_times_rows<D, STRIDE>(s, shared + S::Q_AT + now + r * STRIDE, shared + S::K_AT + c * STRIDE);
     };
-    // dK += dS^T Q of the tile before this one; before: which of the two tiles of Q
+    // dK += dS^T Q of the previous tile; before: which of the two tiles of Q
     const auto add_dK = [&](int before) {
         turned_times_rows<B_r, P_STRIDE, STRIDE>(sum, shared + S::DS_AT + 4 * r, shared + S::Q_AT + before + 4 * c);
     };
@@ -282,7 +283,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
         const bool more = i < tiles;
         const int now = i % 2 * S::Q_TILE, before = S::Q_TILE - now;
         cp_async_wait_all();
-        __syncthreads();  // Q(i) is here, and dS(i-1)
+        __syncthreads();  // Q(i) has arrived, and dS(i-1)
         if (more) load_grad_out(tile);
         if (half == 0 && more) {
             float s[S::X_ROWS][S::X_COLS];
@@ -291,7 +292,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
             const AttentionMask mask = has_mask ? block.mask(tile, 0, 0) : AttentionMask();
             const int rows = block.rows(tile);
             const float* lse = shared + S::LSE_AT + i % 2 * B_r + r;
-            // P = exp(scale S - lse), with the mask tensor, if there is one. EDGE: some keys are hidden
+            // P = exp(scale S - lse), with the mask tensor if there is one. EDGE: some keys are hidden
             const auto find_weights = [&]<bool EDGE>() {
                 UNROLL
                 for (int n = 0; n < S::X_ROWS; ++n) {
@@ -317,7 +318,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
             add_dQ(dq, tile);
         }
         cp_async_wait_all();
-        __syncthreads();  // dO(i) is here, and P(i)
+        __syncthreads();  // dO(i) has arrived, and P(i)
         if (!more) break;
         if (i + 1 < tiles) load_query(block.after(tile), i + 1);
         if (half == 0) {
@@ -351,7 +352,7 @@ static void launch(const FlashGradients& g, const RowNumbers& numbers) {
     launch_key_blocks<S::B_c>(flash_backward_fp32_kernel<S, PLAIN>, THREADS, S::BYTES, g, numbers);
 }
 
-// The largest shape that fits; what is not PLAIN does with the middle one. SMALL fits into 64 KB.
+// Launches the largest shape that fits; calls that are not PLAIN use at most the middle one. SMALL fits in 64 KB.
 template <class LARGE, class MIDDLE, class SMALL>
 static void launch_largest(const FlashGradients& g, const RowNumbers& numbers, bool plain) {
     const int limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);

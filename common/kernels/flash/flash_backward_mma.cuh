@@ -1,50 +1,51 @@
-// flash_backward_mma.cuh - the gradients of attention, float16 and bfloat16 on tensor cores.
+// flash_backward_mma.cuh - attention gradients, float16 and bfloat16 on tensor cores.
 //
 //   1. Shapes      Shape                        what a block and a warp own; shared memory
-//   2. Between     store_weights, store_dS      S -> P and dP -> dS, between the products
+//   2. Between     store_weights, store_dS      S -> P and dP -> dS, between the GEMMs
 //                  weigh_with_options           the same with a softcap, a mask tensor and dropout
-//   3. Kernel      flash_backward_kernel        where everything lies; its phases; the loop
+//   3. Kernel      flash_backward_kernel        layout, phases, main loop
 //   4. Launcher    backward_by_mma              flash_backward_mma_fp16.cu and _bf16.cu instantiate it
 //
 //   flash_backward.cuh    which tiles a block has; lse and delta
 //   flash_query_sum.cuh   dQ, which many blocks add to
-//   common/cuda/          flash_products.cuh: the products, from shared memory to registers and back; flash_tiles.cuh:
-//                         tiles in shared memory
+//   common/cuda/          flash_products.cuh: GEMMs, from shared memory to registers and back; flash_tiles.cuh: tiles
+//                         in shared memory
 //
-// The algorithm (Dao 2023, "FlashAttention-2", arXiv:2307.08691, Algorithm 2). The forward pass left, for every row,
-// lse = log(sum of exp(score)); with it P = exp(score - lse) comes in one go, tile by tile, without the online softmax.
-// A block has B_c keys, K and V and their gradients, and walks over the rows of Q in tiles of B_r:
+// The algorithm (Dao 2023, "FlashAttention-2", arXiv:2307.08691, Algorithm 2). The forward pass saved
+// lse = log(sum of exp(score)) for every row, so P = exp(score - lse) is computed directly, tile by tile, without an
+// online softmax. A block has B_c keys, K and V and their gradients, and loops over the rows of Q in tiles of B_r:
 //
 //   S  = scale Q K^T                 dV += P^T dO
 //   P  = exp(S - lse)                dK += scale dS^T Q
 //   dP = dO V^T                      dQ += scale dS K           in global memory, since other blocks add to it, too
 //   dS = P * (dP - delta)
 //
-// With m what dropout makes of a weight and c the slope of the softcap, it is dV += (m P)^T dO and dS = c P (m dP - delta);
-// the sinks are in lse, and their gradient comes from delta (flash_sinks.cu).
+// With m the dropout factor of a weight and c the slope of the softcap: dV += (m P)^T dO and dS = c P (m dP - delta).
+// The sinks are included in lse, and their gradient comes from delta (flash_sinks.cu).
 //
-// dK and dV stay in registers to the end, also while the block goes from one query head to the next that shares its
-// K/V head: only dQ needs atomic additions. Rows that saw no key have lse = infinity here, and P = 0.
+// dK and dV stay in registers to the end, even while the block moves on to the next query head that shares its K/V
+// head: only dQ needs atomic additions. Rows that saw no key have lse = infinity here, and P = 0.
 //
-// Who does what. Half of the warps compute S, P and dV, the other half dP, dS, dK and dQ. So a warp holds a piece of dV
-// or of dK and not of both, twice as large, and larger pieces need fewer reads from shared memory for the same work;
-// reading is what would limit this kernel otherwise. The halves meet at two barriers per tile i. This is the loop:
+// Division of labor. Half of the warps compute S, P and dV, the other half dP, dS, dK and dQ. So a warp holds a piece
+// of either dV or dK, twice as large as if it held both, and larger pieces need fewer reads from shared memory for the
+// same work; those reads would otherwise be the bottleneck. The halves synchronize at two barriers per tile i. The
+// loop:
 //
 //                    score warps                           gradient warps
-//       meet()       Q(i) is here, and dS(i-1)
+//       meet()       Q(i) has arrived, and dS(i-1)
 //       phase 1      find_scores    S(i) = Q(i) K^T        add_dK_dQ    dK += dS(i-1)^T Q(i-1), dQ(i-1) += dS(i-1) K
 //                    find_weights   P(i)
-//       meet()       dO(i) is here, and P(i)
+//       meet()       dO(i) has arrived, and P(i)
 //       phase 2      add_dV         dV += P(i)^T dO(i)     find_dS      dP(i) = dO(i) V^T, dS(i)
 //
-// so that dK and dQ are one tile late; both halves have products to make in both phases, and powers and differences of
-// one half are computed while the tensor cores work for the other. dO(i) is copied during phase 1, Q(i+1) during phase
-// 2, hence two tiles of Q and one of dO.
+// So dK and dQ are one tile late; both halves have GEMMs in both phases, and the elementwise work of one half overlaps
+// with the other's tensor core work. dO(i) is copied during phase 1, Q(i+1) during phase 2, hence two tiles of Q and
+// one of dO.
 //
-// All operands of the five products are tiles in shared memory, rows as they came from global memory; where a product
-// wants one turned over, ldmatrix.trans turns it on the way.
+// All operands of the five GEMMs are tiles in shared memory, with rows as in global memory; where a GEMM needs a
+// transposed operand, ldmatrix.trans transposes it on the fly.
 //
-// Measured: README.md; what was tried: notes/.
+// Measurements: README.md; what didn't work: notes/.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -76,7 +77,7 @@ using namespace mma;    // clear, pack, unpack, swizzled
 
 // ------------------------------------------------------------------------------------------------- 1. Shapes
 //
-// The warps of a half stand in a grid of WARP_ROWS x WARP_COLS over each of their products:
+// The warps of a half form a grid of WARP_ROWS x WARP_COLS over each of their results:
 //
 //                         block         warp, D = 64 (2 x 1)    D = 128 (2 x 2)    D = 256 (2 x 2)
 //     S, dP               64 x 64           32 x 64                 32 x 32            32 x 32
@@ -84,8 +85,8 @@ using namespace mma;    // clear, pack, unpack, swizzled
 //     dQ, 32 columns      64 x D            32 x 32, twice          32 x 32, twice     32 x 32, four times
 //     at a time
 //
-// BLOCKS share an SM: while one waits at a barrier, the others compute. OPTIONS: softcap, mask tensor and dropout, of
-// which the weights that dV takes and those of dS differ. Windows, packed sequences and sinks every instance knows.
+// BLOCKS share an SM: while one waits at a barrier, the others compute. OPTIONS: softcap, mask tensor and dropout, for
+// which dV and dS use different weights. Every instance supports windows, packed sequences and sinks.
 
 constexpr int B_c = 64, DQ_COLS = 32;
 
@@ -114,8 +115,8 @@ struct Shape {
 
 // ------------------------------------------------------------------------------------------------ 2. Between
 
-// P = 2^(factor * s - lse), rounded to T, to shared memory. lse: from the lane's first row on. Hidden keys get 0 if
-// EDGE: row r of the lane's (0, 8, 16, ...) sees the keys seen(r), counted from the lane's first one.
+// Stores P = 2^(factor * s - lse), rounded to T, to shared memory. lse: starts at the lane's first row. With EDGE,
+// hidden keys get 0: row r of the lane's (0, 8, 16, ...) sees keys seen(r), counted from the lane's first one.
 template <bool EDGE, typename T, int M, int N, typename F>
 __device__ __forceinline__ void store_weights(T* shared, unsigned first, const float (&s)[M][N][4], const float* lse,
                                               float factor, F seen) {
@@ -137,7 +138,7 @@ __device__ __forceinline__ void store_weights(T* shared, unsigned first, const f
     }
 }
 
-// dS = P * (dp - delta), rounded to T; P is read from where the score warps put it, dS goes DISTANCE further.
+// Stores dS = P * (dp - delta), rounded to T; P is read from where the score warps put it, dS goes DISTANCE further.
 template <int DISTANCE, typename T, int M, int N>
 __device__ __forceinline__ void store_dS(T* shared, unsigned first, const float (&dp)[M][N][4], const float* delta) {
     UNROLL
@@ -153,7 +154,7 @@ __device__ __forceinline__ void store_dS(T* shared, unsigned first, const float 
     }
 }
 
-// What dropout keeps of a warp's piece of a tile, as keep_tile has it.   row, key: the piece's first, in the sequence
+// What dropout keeps of a warp's piece of a tile, as in keep_tile.   row, key: the piece's first, in the sequence
 template <class F>
 __device__ __forceinline__ void for_each_16x16(int M, int N, const Dropout& dropout, int64_t seed, int64_t head, int row,
                                                int key, F f) {
@@ -165,7 +166,7 @@ __device__ __forceinline__ void for_each_16x16(int M, int N, const Dropout& drop
     }
 }
 
-// s = q.k -> m P (but for the factor of m) and, DISTANCE further, c P, rounded to T, to shared memory.
+// From s = q.k, stores m P (without m's factor) and, DISTANCE further, c P, rounded to T, to shared memory.
 //   row, col: of the warp's piece in the tile
 template <int DISTANCE, typename T, int M, int N, class Block>
 __device__ __forceinline__ void weigh_with_options(T* shared, unsigned first, const float (&s)[M][N][4], const float* lse,
@@ -203,7 +204,7 @@ __device__ __forceinline__ void weigh_with_options(T* shared, unsigned first, co
 
 // ------------------------------------------------------------------------------------------------- 3. Kernel
 
-// All copies that this thread has asked for are here, and so are all threads.
+// Waits for all copies issued by this thread, and for all threads.
 __device__ __forceinline__ void meet() {
     cp_async_wait_all();
     __syncthreads();
@@ -242,7 +243,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     const unsigned pairs = S::P_AT + first_pair<B_c>(row, col);
     const int64_t seed = S::OPTIONS ? seed_of(a.dropout) : 0;
 
-    // The score warps copy. A tile of rows, with a number of each row
+    // The score warps copy: a tile of rows, along with one number per row
     using Loader = TileLoader<T, D, S::HALF, true>;
     const auto load = [&](Tile tile, const void* source, const RowStrides& strides, int to, const float* from,
                           float* numbers_to) {
@@ -268,14 +269,14 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     float sum[S::SUM_ROWS / 16][S::SUM_COLS / 8][4];  // dV or dK
     clear(sum);
 
-    // ---- Phases. The registers of a product are the loop's, so that it shows what is alive when.
+    // ---- Phases. The loop owns the registers of the GEMMs, which makes their lifetimes visible.
 
     // S = Q K^T; now: which of the two tiles of Q
     const auto find_scores = [&](float (&s)[M][N][4], unsigned now) {
         clear(s);
         multiply<false, false, D, D, D>(s, shared, x_a + now, x_b);
     };
-    // P = exp(scale S - lse). lse: from this lane's first row on
+    // P = exp(scale S - lse). lse: starts at this lane's first row
     const auto find_weights = [&](const float (&s)[M][N][4], Tile tile, const float* lse) {
         const int first_row = row + lane / 4, first_key = col + lane % 4 * 2;
         const auto seen = [&](int r) {
@@ -289,7 +290,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         else
             store_weights<false>(shared, pairs, s, lse, a.scale * LOG2_E, seen);
     };
-    // dK += dS^T Q, dQ += dS K of the tile before this one; before: which of the two tiles of Q
+    // dK += dS^T Q, dQ += dS K of the previous tile; before: which of the two tiles of Q
     const auto add_dK_dQ = [&](float (&dq)[M][DQ_COLS / 8][4], Tile tile, unsigned before) {
         multiply<true, true, B_c, D, B_r>(sum, shared, sum_a, sum_b + before);
         const Tile late = block.before(tile);
@@ -340,7 +341,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     for (int i = 0; i <= tiles; ++i, tile = block.after(tile)) {
         const bool more = i < tiles;
         const unsigned now = i % 2 * S::Q_TILE, before = S::Q_TILE - now;
-        meet();  // Q(i) is here, and dS(i-1)
+        meet();  // Q(i) has arrived, and dS(i-1)
         if (scores && more) {
             load_grad_out(tile);
             float s[M][N][4];
@@ -351,7 +352,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             float dq[M][DQ_COLS / 8][4];
             add_dK_dQ(dq, tile, before);
         }
-        meet();  // dO(i) is here, and P(i)
+        meet();  // dO(i) has arrived, and P(i)
         if (!more) break;
         if (scores) {
             if (i + 1 < tiles) load_query(block.after(tile), i + 1);
@@ -362,7 +363,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         }
     }
 
-    // ---- dK and dV go through the tiles of K and V, so that they are written 16 bytes at a time.
+    // ---- Stages dK and dV in the tiles of K and V, so that stores are 16 bytes wide.
     const float factor = scores ? a.dropout.factor : a.scale;
     const unsigned first = (scores ? S::V_AT : S::K_AT) + first_pair<D>(sum_row, sum_col);
     bool nan = false;
@@ -401,8 +402,8 @@ bool launch_by_mma(const FlashGradients& g, bool dry) {
     return true;
 }
 
-// Whether it does: rows in pieces, and as much shared memory as a block needs. With OPTIONS fewer blocks share an SM,
-// since they need more registers.
+// Whether it supports the call: rows in 16-byte pieces, and enough shared memory. With OPTIONS fewer blocks share an
+// SM, since they need more registers.
 template <typename T>
 bool backward_by_mma(const FlashGradients& g, bool dry) {
     const FlashArguments& a = g.forward;

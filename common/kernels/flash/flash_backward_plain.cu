@@ -1,23 +1,23 @@
-// flash_backward_plain.cu - the gradients of attention of every type, layout, option and head_dim: what the faster kernels
-// do not take.
+// flash_backward_plain.cu - attention gradients for every type, layout, option and head_dim: what the faster kernels do
+// not support.
 //
 //   1. Shapes      QueryShape, KeyShape      what the blocks of the two kernels own; shared memory
-//   2. Between     gradients_of_scores       P and dS of a tile, from its two products
-//   3. Kernels     plain_query_kernel        dQ: a block has rows and goes through the keys
-//                  plain_keys_kernel         dK, dV: a block has keys and goes through the rows
+//   2. Between     gradients_of_scores       P and dS of a tile, from its two GEMMs
+//   3. Kernels     plain_query_kernel        dQ: a block has rows and loops over the keys
+//                  plain_keys_kernel         dK, dV: a block has keys and loops over the rows
 //   4. Launcher    plain_backward, block_backward
 //
 //   flash_backward.cuh    lse and delta of every row, before the two
 //
-// FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 2), but for dQ, which has a kernel of its own: nothing is added
-// up in memory by several blocks, so all gradients have the same bits every time. That takes seven products per tile in
-// place of five. With m the dropout's mask over (1 - p), c the cap's slope and lse the sink included:
+// FlashAttention-2 (Dao 2023, arXiv:2307.08691, Algorithm 2), except that dQ has a separate kernel: no memory is added
+// to by several blocks, so all gradients are bitwise reproducible. That takes seven GEMMs per tile instead of five.
+// With m the dropout mask over (1 - p), c the softcap's slope, and lse including the sink:
 //
 //   S  = scale Q K^T         P  = exp(capped S - lse)         delta = sum over head_dim of dO * O
 //   dP = dO V^T              dS = P * (m * dP - delta) * c
 //   dV = (m * P)^T dO        dK = scale dS^T Q                dQ = scale dS K
 //
-// P and dS are 0 where a key is hidden from a row, and take nothing of what lies there: hidden_reached() of
+// P and dS are 0 where a key is hidden from a row, regardless of the key's contents: hidden_reached() of
 // plain_scores.cuh.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -57,17 +57,16 @@ struct QueryShape {
     static constexpr int DO_AT = Q_AT + Tile<T, D>::elements(B_r);    // dO [B_r][D]
     static constexpr int K_AT = DO_AT + Tile<T, D>::elements(B_r);    // K [B_c][D]
     static constexpr int V_AT = K_AT + Tile<T, D>::elements(B_c);     // V [B_c][D]
-    static constexpr int DS_AT = V_AT + Tile<T, D>::elements(B_c);    // dS [B_r][B_c], every warp has its rows
+    static constexpr int DS_AT = V_AT + Tile<T, D>::elements(B_c);    // dS [B_r][B_c], each warp its own rows
     static constexpr int BYTES = (DS_AT + Tile<T, B_c>::elements(B_r)) * sizeof(T);
 };
 
-// dK and dV: the warps stand in a grid over S [B_r][B_c], 16 rows each, and in another over dK and dV [B_c][D], 16 keys
-// each.
+// dK and dV: the warps form a grid over S [B_r][B_c], 16 rows each, and another over dK and dV [B_c][D], 16 keys each.
 template <typename T_, int D_, int WARPS_, int B_r_, int B_c_>
 struct KeyShape {
     using T = T_;
     static constexpr int D = D_, WARPS = WARPS_, B_r = B_r_, B_c = B_c_, THREADS = 32 * WARPS;
-    static constexpr int S_COLS = B_c / (WARPS / (B_r / 16));    // columns of S that a warp has
+    static constexpr int S_COLS = B_c / (WARPS / (B_r / 16));    // columns of S per warp
     static constexpr int SUM_COLS = D / (WARPS / (B_c / 16));    // of dK and dV
     static_assert(S_COLS % 8 == 0 && SUM_COLS % 16 == 0 && WARPS % (B_r / 16) == 0 && WARPS % (B_c / 16) == 0);
     // Shared memory, in elements
@@ -84,7 +83,7 @@ struct KeyShape {
 
 // s = q.k and dp = dO.v of 16 rows and 8 N keys -> s = m * P and dp = dS.
 //   row, key: the first ones, in the sequence; head: batch * heads + head; mask: of this head
-//   lse, delta: of the lane's rows; lse infinity for rows that see nothing
+//   lse, delta: of the lane's rows; lse is infinity for rows that see nothing
 template <int N>
 __device__ __forceinline__ void gradients_of_scores(float (&s)[1][N][4], float (&dp)[1][N][4], const float (&lse)[2],
                                                     const float (&delta)[2], const FlashArguments& a,
@@ -98,7 +97,7 @@ __device__ __forceinline__ void gradients_of_scores(float (&s)[1][N][4], float (
         float &p = s[0][n / 4][n % 4], &x = dp[0][n / 4][n % 4];
         const int r = n % 4 / 2;
         const float weight = exp2_approx((p - lse[r]) * LOG2_E), m = kept >> n & 1 ? a.dropout.factor : 0.0f;
-        const bool hidden = p == -INFINITY;  // then 0, though x, the slope and the row's numbers may be NaN
+        const bool hidden = p == -INFINITY;  // then 0, even if x, the slope or the row's lse and delta are NaN
         x = hidden ? 0 : weight * (m * x - delta[r]) * slopes[0][n / 4][n % 4];
         p = hidden ? 0 : m * weight;
     }
@@ -151,7 +150,7 @@ __global__ void __launch_bounds__(S::THREADS)
     float lse[2], delta[2], dq[1][D / 8][4];
     read_numbers(lse, delta, a, numbers, sequence, head, place.start + first + lane / 4);
 #pragma unroll 1
-    for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
+    for (bool careful = false, done = false; !done; careful = true) {  // a second pass only if hidden_reached()
         mma::clear(dq);
 #pragma unroll 1
         for (auto tile = walk; tile.more(); tile.advance()) {
@@ -222,7 +221,7 @@ __global__ void __launch_bounds__(S::THREADS)
     const int64_t seed = seed_of(a.dropout);
     float dk[1][SUMS][4], dv[1][SUMS][4];
 #pragma unroll 1
-    for (bool careful = false, done = false; !done; careful = true) {  // twice only where hidden_reached()
+    for (bool careful = false, done = false; !done; careful = true) {  // a second pass only if hidden_reached()
         mma::clear(dk), mma::clear(dv);
 #pragma unroll 1
         for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
@@ -279,8 +278,8 @@ __global__ void __launch_bounds__(S::THREADS)
 
 // ----------------------------------------------------------------------------------------------- 4. Launcher
 
-// The shapes: as many rows and keys as 64 KB of shared memory hold for head_dim up to 128, and 99 KB up to 256; no more
-// accumulators than a thread has registers.
+// The shapes: as many rows and keys as fit in 64 KB of shared memory for head_dim up to 128, and in 99 KB up to 256; no
+// more accumulators than fit in registers.
 template <typename T, int D>
 struct Shapes {
     using Query = QueryShape<T, D, (D <= 128 ? 4 : 2), 32>;
@@ -302,7 +301,7 @@ struct Shapes<float, 256> {
     using Key = KeyShape<float, 256, 2, 16, 16>;
 };
 
-// Those of listed blocks, of 32 rows or less: they divide a block.
+// Shapes for block lists, of 32 rows or less: they divide a block.
 template <typename T, int D>
 struct BlockShapes {
     static constexpr int B_c = sizeof(T) * D <= 256 ? 32 : 16;

@@ -1,14 +1,14 @@
-// flash_backward_wgmma.cuh - the gradients of attention for Hopper GPUs (sm_90a), 16 bits: the instances of
-// hopper_backward.cuh, which flash_backward_wgmma_fp16.cu and _bf16.cu have for a type, and those of
-// hopper_backward_wide.cuh, which flash_backward_wide_fp16.cu and _bf16.cu have.
+// flash_backward_wgmma.cuh - attention gradients on Hopper GPUs (sm_90a), 16 bits: the instances of
+// hopper_backward.cuh, compiled per type by flash_backward_wgmma_fp16.cu and _bf16.cu, and those of
+// hopper_backward_wide.cuh, compiled by flash_backward_wide_fp16.cu and _bf16.cu.
 //
 //   1. Problems    make_problem, set_problem    the kernel's arguments, dense and with options
-//   2. Launcher    backward_by_wgmma            what it takes
+//   2. Launcher    backward_by_wgmma            what it supports
 //
 //   hopper_backward_sequences.cuh    windows and packed sequences
 //   flash_backward.cuh               launch_row_numbers: delta and lse, a kernel that runs before
 //   flash_query_sum.cuh              launch_convert: dQ in 16 bits, a kernel that runs after
-//   flash_seen_gradients.cuh         the last one: gradients that 0 * NaN of hidden pairs has contaminated
+//   flash_seen_gradients.cuh         the final launch: recomputes gradients contaminated by 0 * NaN of hidden pairs
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -30,12 +30,12 @@
 #include "common/kernels/flash/hopper_backward_sequences.cuh"
 #include "common/kernels/flash/hopper_backward_wide.cuh"
 
-// No rows and keys beyond are taken; a window that wide hides nothing.
+// Limit on rows and keys; a window that wide hides nothing.
 constexpr int64_t MANY = int64_t{1} << 28;
 
 // ------------------------------------------------------------------------------------------------- 1. Problems
 
-// How many heads' rows of Q, dO and the sum of dQ the L2 cache holds: 8 bytes for every element.
+// The number of heads whose rows of Q, dO and the sum of dQ fit in the L2 cache: 8 bytes per element.
 inline int heads_in_cache(int64_t rows, int64_t group, int D) {
     constexpr int64_t BYTES = int64_t{32} << 20;
     return static_cast<int>(std::max(BYTES / std::max(group * rows * D * 8, int64_t{1}), int64_t{1}));
@@ -49,8 +49,8 @@ auto kernel_of() {
         return flash_backward_wgmma_kernel<S>;
 }
 
-// The tensors of `batch` sequences and the sizes. False if the kernel is not built for this GPU or TMA cannot address
-// the tensors.
+// Sets the tensors of `batch` sequences and the sizes. False if the kernel is not built for this GPU or TMA cannot
+// address the tensors.
 template <class S>
 bool make_problem(typename S::Problem& p, const AttentionArguments& a, int64_t batch, const void* grad_out,
                   const RowStrides& grad_out_strides) {
@@ -90,7 +90,7 @@ void set_problem(SequenceKeys::Problem& p, const FlashGradients& g) {
     p.dropout = a.dropout;
     p.key_head = g.grad_key_strides.head, p.key_row = g.grad_key_strides.row;
     if (a.packed()) p.k_blocks = static_cast<int>(tiles_of(a.batch, a.S_k, true, S::B_c));
-    const bool rising = a.causal && a.window_left < 0;  // the first keys have most rows
+    const bool rising = a.causal && a.window_left < 0;  // the first keys have the most rows
     if (rising || a.packed()) p.section = heads_in_cache(a.packed() ? a.S_q / a.batch : a.S_q, p.group, S::D);
 }
 
@@ -111,7 +111,7 @@ void launch_backward(const typename S::Problem& p, cudaStream_t stream) {
     CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, p));
 }
 
-// False, with nothing done, if TMA does not take the tensors or the kernel is not built for this GPU.
+// False, with nothing done, if TMA cannot address the tensors or the kernel is not built for this GPU.
 template <class S>
 bool launch_by_wgmma(const FlashGradients& g, bool dry) {
     using T = typename S::T;
@@ -135,13 +135,13 @@ bool launch_by_wgmma(const FlashGradients& g, bool dry) {
     return true;
 }
 
-// WIDE: head_dim 129 ... 256, otherwise up to 128. OPTIONS: without, the dense instances alone.
+// WIDE: head_dim 129 ... 256, otherwise up to 128. Without OPTIONS: the dense instances only.
 template <typename T, bool WIDE, bool OPTIONS = true>
 bool backward_by_wgmma(const FlashGradients& g, bool dry) {
     const FlashArguments& a = g.forward;
     const bool capped = a.softcap > 0, dropped = a.dropout.seed != nullptr;
     if ((a.head_dim > 128) != WIDE || a.mask.kind != MaskKind::NONE || a.key_step != 1) return false;
-    // P gives tanh back, to as many digits as P has divided by softcap
+    // softcap >= 1, since tanh is recovered from P with as many digits as P has, divided by softcap
     if ((capped && dropped) || !(a.scale > 0) || (capped && a.softcap < 1) || !in_pieces<T>(g)) return false;
     const BackwardSpace space(g, BackwardKernel::WGMMA);
     const int64_t blocks = a.kv_heads * tiles_of(a.batch, a.S_k, a.packed(), 128);

@@ -1,5 +1,5 @@
-// flash_backward_wide_bf16.cu - flash_backward_wgmma.cuh for bfloat16, head_dim 129 ... 256. Files of their own, so that they
-// compile in parallel. For other targets, and in the simulator unless it runs code for sm_90a, it takes nothing.
+// flash_backward_wide_bf16.cu - flash_backward_wgmma.cuh for bfloat16, head_dim 129 ... 256. Separate files compile in
+// parallel. For other targets, and in the simulator unless built for sm_90a, it refuses every call.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
 #include "common/kernels/flash/flash.h"
 

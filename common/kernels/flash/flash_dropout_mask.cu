@@ -1,7 +1,7 @@
-// flash_dropout_mask.cu - which weights dropout keeps, written out.
+// flash_dropout_mask.cu - materializes which weights dropout keeps.
 //
-// The attention kernels never store this: they compute it wherever they need it (attention_policies.cuh). Here it is for
-// those who want to look: a test, or a model that has to be computed again without these kernels.
+// The attention kernels never store this; they recompute it wherever they need it (attention_policies.cuh). This is for
+// tests and for reproducing a model without these kernels.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 constexpr int THREADS = 256;
 
-// A thread for each element of kept [batch * heads, S_q, S_k].
+// One thread per element of kept [batch * heads, S_q, S_k].
 __global__ void __launch_bounds__(THREADS) dropout_mask_kernel(const DropoutMaskArguments a) {
     const int64_t i = blockIdx.x * int64_t{THREADS} + threadIdx.x;
     if (i >= a.batch * a.heads * a.S_q * a.S_k) return;

@@ -1,18 +1,18 @@
 // flash_host.h - the backward pass's workspace; binding.cpp allocates it.
 //
-//   BackwardSpace      what lies where in it, in words of 4 bytes
+//   BackwardSpace      its layout, in 4-byte words
 #pragma once
 #include <cstdint>
 
 #include "common/cuda/check.h"
 #include "common/kernels/flash/flash.h"
 
-// dQ's sum in float32 (of 16-bit types), lse and delta of every padded row (PaddedRows of flash_sequences.cuh), a counter,
-// whether there was a NaN, and for a fixed order of additions on Hopper GPUs a turn for each piece of the sum.
+// dQ accumulated in float32 (for 16-bit types), lse and delta of every padded row (PaddedRows of flash_sequences.cuh),
+// a counter, a NaN flag, and for a fixed order of additions on Hopper GPUs a turn for each piece of the sum.
 struct BackwardSpace {
-    int tile;       // of PaddedRows
-    int64_t rows;   // of a head
-    int64_t count;  // of all
+    int tile;       // the tile of PaddedRows
+    int64_t rows;   // per head
+    int64_t count;  // in total
     int64_t sum, turns;
 
     BackwardSpace(const FlashGradients& g, BackwardKernel kernel) {

@@ -1,9 +1,9 @@
-// flash_kernels.cu - which kernel computes a call, the fastest first.
+// flash_kernels.cu - chooses the kernel for a call, the fastest first.
 //
 //   forward_kernel, flash_forward
 //   backward_kernel, backward_workspace, flash_backward
 //
-// Host code alone.
+// Host code only.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -36,7 +36,7 @@ ForwardKernel forward_kernel(const FlashArguments& a) {
 void flash_forward(const FlashArguments& a, void* workspace) {
     const bool half = a.type != FloatType::FLOAT32;
     if (half && by_wgmma(a, false)) return;
-    if (a.packed()) {  // rows of no sequence are zeros
+    if (a.packed()) {  // rows that belong to no sequence are zeros
         const size_t rows = a.S_q * a.heads;
         CUDA_CHECK(cudaMemsetAsync(a.out, 0, rows * a.head_dim * (half ? 2 : 4), a.stream));
         CUDA_CHECK(cudaMemsetAsync(a.lse, 0, rows * sizeof(float), a.stream));

@@ -1,6 +1,6 @@
-// flash_merge.cu - attention over some keys and attention over others -> attention over all of them, in place.
+// flash_merge.cu - merges attention over some keys into attention over others, in place.
 //
-//   1. Rows        where a warp's row lies
+//   1. Rows        where a warp's row is
 //   2. Kernel      flash_merge_kernel
 //   3. Launcher    flash_merge
 //
@@ -9,7 +9,7 @@
 //   L = log(exp(L_a) + exp(L_b))        O = exp(L_a - L) O_a + exp(L_b - L) O_b
 //
 // (task 3's merge_states; FlashAttention-2, Dao 2023, arXiv:2307.08691, section 3.1.) Each number is read once and
-// written once: memory decides how long it takes.
+// written once: the kernel is memory-bound.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -24,7 +24,8 @@
 
 // --------------------------------------------------------------------------------------------------- 1. Rows
 //
-// A warp merges a row, a lane WIDTH neighboring columns of 32 * WIDTH. WIDTH: 4, or 1 where rows do not lie so.
+// A warp merges a row; a lane handles WIDTH neighboring columns out of every 32 * WIDTH. WIDTH: 4, or 1 if rows are not
+// aligned for that.
 
 constexpr int WARPS_OF_MERGE = 8;
 
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(32 * WARPS_OF_MERGE) flash_merge_kernel(MergeA
     const int64_t row = number % a.rows, batch = number / a.rows / a.heads, head = number / a.rows % a.heads;
     float* lse = a.lse + batch * a.lse_strides.batch + head * a.lse_strides.head + row * a.lse_strides.row;
     const float one = *lse, other = a.part_lse[number], top = fmaxf(one, other);
-    // A row that saw no key has -infinity, and counts for nothing
+    // A row that saw no key has -infinity and contributes nothing
     const float both = top == -INFINITY ? top : top + log1pf(expf(-fabsf(one - other)));
     const float kept = one == -INFINITY ? 0.0f : expf(one - both);
     const float added = other == -INFINITY ? 0.0f : expf(other - both);

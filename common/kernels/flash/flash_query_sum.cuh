@@ -1,26 +1,28 @@
-// flash_query_sum.cuh - dQ is summed up in float32 by many blocks at once, in the backward pass's workspace.
+// flash_query_sum.cuh - dQ, accumulated in float32 by many blocks at once in the backward pass's workspace.
 //
 //   QuerySum::add          adds a 16 x 8 tile of mma accumulators
-//   SumOrder               how the tiles lie one behind the other
-//   launch_convert         grad_query = scale * the sum, in T; whether it has a NaN
+//   SumOrder               the order of the tiles in memory
+//   launch_convert         grad_query = scale * the sum, in T; detects NaN
 //
-// Every block of keys has a part of every row of dQ, so the parts meet in memory: atomic additions. They are made where
-// the accumulators are, without a way through shared memory, and so the sum lies as the 32 lanes of a warp hold it:
+// Every block of keys contributes to every row of dQ, so the contributions are combined in memory by atomic additions.
+// They are issued directly from the accumulators, bypassing shared memory, so the sum has the layout of a warp's 32
+// lanes:
 //
-//   the sum [batch, heads, padded rows / 16, D / 8] tiles of 16 x 8, 128 floats each; D = head_dim rounded up to 64, 128
-//   or 256, of hopper_backward_wide.cuh also to 192; padded rows: PaddedRows of flash_sequences.cuh
+//   the sum [batch, heads, padded rows / 16, D / 8] tiles of 16 x 8, 128 floats each; D = head_dim rounded up to 64,
+//   128 or 256, for hopper_backward_wide.cuh also to 192; padded rows: PaddedRows of flash_sequences.cuh
 //
 //   sm_90 and higher     lane 0: d[0] d[1] d[2] d[3] | lane 1: d[0] ... | ...      one atomic addition of 16 bytes
 //   others               d[0] of lanes 0 ... 31 | d[1] of lanes 0 ... 31 | ...     four of 4 bytes
 //
-// Either way the lanes of a warp write to whole lines of memory. (Which row and column d[i] of a lane is: mma.cuh.)
+// Either way the lanes of a warp write whole cache lines. (Which row and column d[i] of a lane is: mma.cuh.)
 //
-// The kernels for Hopper GPUs add pieces of 64 rows by TMA; a warp has 16 rows of one. Tiles as on sm_90, in another order:
+// The kernels for Hopper GPUs add pieces of 64 rows by TMA; a warp has 16 of these rows. Tiles as on sm_90, in another
+// order:
 //
 //   the sum [batch, heads, padded rows / 64, D / 64] pieces of 8 column blocks, each of them 4 tiles
 //
-// The order of the additions is not fixed, so dQ may differ from one run to the next: in the last bits of float32,
-// which rounding to T mostly hides. FlashGradients::deterministic fixes it.
+// The order of the additions is not fixed, so dQ may differ from run to run: in the last bits of float32, which
+// rounding to T mostly hides. FlashGradients::deterministic fixes the order.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -43,7 +45,8 @@ struct QuerySum {
 #endif
     static constexpr int TILE = 16 * 8, PIECE = 64 * 64;
 
-    // Where lane `lane` has its numbers of the tile at padded row 16 * row_block, of all heads, and column 8 * col_block.
+    // The offset of lane `lane`'s numbers of the tile at padded row 16 * row_block, over all heads, and column
+    // 8 * col_block.
     static __device__ __forceinline__ int64_t at(int64_t row_block, int col_block, int lane) {
         return (row_block * (D / 8) + col_block) * TILE + lane * (VECTORS ? 4 : 1);
     }
@@ -57,8 +60,8 @@ struct QuerySum {
 #endif
     }
 
-    // d[j] = the numbers of lane 4 r + j, j < 4: columns 2 j, 2 j + 1 of rows r and r + 8. The 16 floats lie in groups
-    // of four.   tile: where the tile begins
+    // d[j] = the numbers of lane 4 r + j, j < 4: columns 2 j, 2 j + 1 of rows r and r + 8. The 16 floats are in groups
+    // of four.   tile: the start of the tile
     static __device__ __forceinline__ void read(float (&d)[4][4], const float* tile, int r) {
         UNROLL
         for (int i = 0; i < 4; ++i) {
@@ -74,14 +77,14 @@ constexpr int CONVERT_THREADS = 256;
 
 enum class SumOrder { TILES, PIECES };
 
-// A thread: rows r and r + 8 of a tile.    nan: becomes 1 where there is one
+// A thread: rows r and r + 8 of a tile.    nan: set to 1 if there is one
 template <typename T, int D, SumOrder ORDER>
 __global__ void __launch_bounds__(CONVERT_THREADS)
     flash_convert_sum_kernel(T* grad_query, const float* sum, const RowNumbers numbers, RowStrides strides, int64_t heads,
                              int head_dim, float scale, int* nan) {
     const int64_t index = blockIdx.x * int64_t{CONVERT_THREADS} + threadIdx.x, tile = index / 8;
     const int r = index % 8, col = tile % (D / 8) * 8;
-    const unsigned row_blocks = numbers.rows / 16;  // of a head
+    const unsigned row_blocks = numbers.rows / 16;  // per head
     if (tile >= numbers.count / 16 * int64_t{D / 8} || col >= head_dim) return;
     const unsigned block = static_cast<unsigned>(tile / (D / 8)), row_block = block % row_blocks;
     const unsigned matrix = block / row_blocks;

@@ -1,13 +1,13 @@
-// flash_rows.cuh - what the forward kernels for float32 have in common: everything but the arithmetic.
+// flash_rows.cuh - shared by the float32 forward kernels: everything except the arithmetic.
 //
-//   FlashBlock                which rows of which head a block computes, where its tensors lie, which keys its rows see
+//   FlashBlock                which rows of which head a block computes, its tensors, which keys its rows see
 //   load_rows                 rows of a matrix in global memory -> tile in shared memory
-//   load_scaled_rows          as load_rows for Q, multiplied by scale * log2(e) on the way
+//   load_scaled_rows          load_rows for Q, multiplied by scale * log2(e) on the way
 //   for_head_dim              picks the instance of a kernel for head_dim, alignment, mask and key_step
 //   launch_rows               launches a kernel
 //
-// A block computes B_R rows of the output of one head. Scores are in units of log2(e) throughout, so that the
-// exponential is a power of two: the factor goes into Q with the scale, once.
+// A block computes B_R rows of the output of one head. Scores are in units of log2(e) throughout, so that exponentials
+// are in base 2: the factor is folded into Q with the scale, once.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -34,13 +34,13 @@ struct FlashBlock {
     float* lse;          // [rows_left] or nullptr
     const FlashArguments& a;
     int64_t q_start;     // the first row
-    int64_t position;    // where it stands, as keys count it
+    int64_t position;    // its position, in the keys' coordinates
     int rows_left;       // how many of the B_R rows exist
     int keys_end;        // no row sees a key from here on
-    AttentionMask mask;  // from this head and the first row on
+    AttentionMask mask;  // starts at this head and the first row
 
-    // Block x of batch * heads * ceil(S_q / B_R). The blocks of a head are neighbors, so that they find its K and V in
-    // the L2 cache; its last rows come first: under a causal mask they have the longest way to go.
+    // Block x of batch * heads * ceil(S_q / B_R). The blocks of a head are consecutive, so that they find its K and V
+    // in the L2 cache; its last rows come first: under a causal mask they take longest.
     __device__ __forceinline__ explicit FlashBlock(const FlashArguments& arguments) : a(arguments) {
         const int64_t q_tiles = ceil_div(a.S_q, int64_t{B_R});
         const int64_t batch_head = blockIdx.x / q_tiles, batch = batch_head / a.heads, head = batch_head % a.heads;
@@ -58,29 +58,29 @@ struct FlashBlock {
         mask = mask_from(a.mask, batch, head, q_start);
     }
 
-    // How many keys row `row` of the block may see, the mask tensor aside: the first ones.
+    // The number of keys (the first ones) that row `row` of the block may see, apart from the mask tensor.
     __device__ __forceinline__ int seen(int row) const { return keys_seen<!GENERAL>(a, position + row); }
 
-    // Whether some row from `row` on may not see some key of [k_start, k_start + keys), or these do not all exist.
+    // Whether some row from `row` on may not see some key of [k_start, k_start + keys), or not all of them exist.
     __device__ __forceinline__ bool hides(int row, int64_t k_start, int keys) const {
         return mask.kind != MaskKind::NONE || k_start + keys > seen(row);
     }
 
-    // The keys from k_start on that row `row` may see, the mask tensor aside, end here, counted from k_start; for a row
-    // that does not exist none is seen.
+    // The end of the keys from k_start on that row `row` may see, apart from the mask tensor, counted from k_start; a
+    // row that does not exist sees none.
     __device__ __forceinline__ int visible(int row, int64_t k_start) const {
         return row < rows_left ? static_cast<int>(seen(row) - k_start) : 0;
     }
 
-    // Score of a visible pair -> with the mask applied. `row` as seen from the block's first.
+    // Applies the mask to the score of a visible pair. `row` is counted from the block's first.
     __device__ __forceinline__ float masked(float score, int row, int64_t k) const {
         const float bias = masked_score(0.0f, mask, 0, row, k);
         return bias == -INFINITY ? bias : score + in_log2(bias);
     }
 
-    // Whether some pair of a row and a key is hidden, of any block.
+    // Whether any pair of a row and a key is hidden, in any block.
     __device__ __forceinline__ bool hides_keys() const { return a.causal || mask.kind != MaskKind::NONE; }
-    // Row `row` of the output once more, by the whole warp: see seen_row.cuh.
+    // The whole warp recomputes row `row` of the output: see seen_row.cuh.
     __device__ __forceinline__ void compute_again(int row) const {
         if (row >= rows_left) return;
         attention::SeenRow<float> again(query + row * a.query_strides.row, a.head_dim);
@@ -94,15 +94,15 @@ struct FlashBlock {
     }
 };
 
-// tile[r][d] = source[r][d] where r < rows and d < head_dim, 0 elsewhere, so that nothing below has to know that a tile
-// is short or head_dim smaller than D. All THREADS threads call; the copies belong to the group that the caller
-// commits. VECTOR: source and row_stride are multiples of 16 bytes, head_dim of 4 floats.
+// tile[r][d] = source[r][d] where r < rows and d < head_dim, 0 elsewhere, so that no other code has to handle short
+// tiles or head_dim < D. All THREADS threads call; the copies belong to the group that the caller commits. VECTOR:
+// source and row_stride are multiples of 16 bytes, head_dim of 4 floats.
 //
 //   tile [ROWS][STRIDE], shared      source [rows][head_dim], rows row_stride apart, global
 template <int ROWS, int D, int STRIDE, int THREADS, bool VECTOR>
 __device__ __forceinline__ void load_rows(float* tile, const float* source, int64_t row_stride, int64_t rows,
                                           int head_dim) {
-    constexpr int WIDTH = VECTOR ? 4 : 1, PER_ROW = D / WIDTH, LANES = PER_ROW < 32 ? PER_ROW : 32;  // that share a row
+    constexpr int WIDTH = VECTOR ? 4 : 1, PER_ROW = D / WIDTH, LANES = PER_ROW < 32 ? PER_ROW : 32;  // LANES per row
     constexpr int AT_ONCE = THREADS / LANES;
     const int first = threadIdx.x / LANES, col = threadIdx.x % LANES * WIDTH;
     const int rows_left = rows < ROWS ? static_cast<int>(rows) : ROWS;
@@ -118,7 +118,7 @@ __device__ __forceinline__ void load_rows(float* tile, const float* source, int6
     }
 }
 
-// As load_rows for Q, multiplied by `factor`; by ordinary loads.
+// load_rows for Q, multiplied by `factor`; by ordinary loads.
 template <int ROWS, int D, int STRIDE, int THREADS, bool VECTOR>
 __device__ __forceinline__ void load_scaled_rows(float* tile, const float* source, int64_t row_stride, int rows,
                                                  int head_dim, float factor) {
@@ -130,8 +130,8 @@ __device__ __forceinline__ void load_scaled_rows(float* tile, const float* sourc
     }
 }
 
-// Calls f<D, VECTOR, GENERAL>() with D = head_dim rounded up to 32, 64, 96 or 128 and GENERAL as in FlashBlock. What
-// takes no vectors is GENERAL too, needed or not: one instance less.
+// Calls f<D, VECTOR, GENERAL>() with D = head_dim rounded up to 32, 64, 96 or 128 and GENERAL as in FlashBlock. Calls
+// without VECTOR are always GENERAL, which saves an instance.
 template <typename F>
 void for_head_dim(const FlashArguments& a, F f) {
     const auto call = [&]<int D>() {
@@ -145,7 +145,7 @@ void for_head_dim(const FlashArguments& a, F f) {
                        : call.template operator()<128>();
 }
 
-// One block of `threads` for every B_R rows of every head.
+// One block of `threads` threads for every B_R rows of every head.
 inline void launch_rows(void (*kernel)(FlashArguments), int B_R, int threads, int shared_bytes,
                         const FlashArguments& a) {
     check_row_count(a);

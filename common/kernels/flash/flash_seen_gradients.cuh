@@ -1,21 +1,21 @@
-// flash_seen_gradients.cuh - gradients once more, from what a row or a key sees and nothing else.
+// flash_seen_gradients.cuh - recomputes gradients from visible pairs only.
 //
-//   SeenGradients                   a row of dQ, or a key's rows of dK and dV, pair by pair; all lanes of a warp together
-//   flash_seen_gradients_kernel     looks for NaN, and computes again what has it
-//   launch_seen_gradients           the last launch of a backward pass that hides something
+//   SeenGradients                   a row of dQ, or a key's rows of dK and dV, pair by pair, by all lanes of a warp
+//   flash_seen_gradients_kernel     finds NaN and recomputes the rows that have it
+//   launch_seen_gradients           the final launch of a backward pass that hides something
 //
-// The kernels multiply whole tiles, and the 0 of a hidden pair times NaN or infinity is NaN: what lies at a hidden key
-// would reach the gradients of the rows that share a tile with it, and such a row the gradients of keys that it does
-// not see. As in seen_row.cuh, what is NaN is computed once more, slowly, with hidden pairs left out; a NaN that is seen
-// comes out again.
+// The kernels multiply whole tiles, and the 0 of a hidden pair times NaN or infinity is NaN: the contents of a hidden
+// key would reach the gradients of rows that share a tile with it, and such a row the gradients of keys that it does
+// not see. As in seen_row.cuh, anything that is NaN is recomputed on a slow path that skips hidden pairs; a NaN that is
+// seen comes out again.
 //
-// The 16-bit kernels have launch_convert, which reads every number of dQ, set a flag where one is NaN; those that know
-// options set it for dK and dV, too. Without the flag this kernel leaves at once. The dense kernel for Hopper GPUs does
-// not look at dK and dV, and need not: a NaN at a hidden key, and one in a row that sees a key, shows in dQ. Where there
-// may be rows that see no key, which show nothing, and for float32, this kernel looks at all gradients itself.
+// For the 16-bit kernels, launch_convert reads every number of dQ and sets a flag if one is NaN; kernels with options
+// also set it for dK and dV. Without the flag this kernel exits at once. The dense kernel for Hopper GPUs does not
+// check dK and dV, and need not: a NaN at a hidden key, and one in a row that sees a key, shows in dQ. Where there may
+// be rows that see no key, which do not show, and for float32, this kernel checks all gradients itself.
 //
-// Left open: what comes of a weight that is 0 for another reason, say of a row whose own infinities make all its scores
-// -infinity.
+// Unspecified: the result of a weight that is 0 for another reason, say in a row whose own infinities make all its
+// scores -infinity.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -37,7 +37,7 @@
 
 constexpr int SEEN_WARPS = 8, SEEN_PIECES = MAX_HEAD_DIM / 32;
 
-// Lane l has the columns l, l + 32, ... of every row.
+// Lane l holds columns l, l + 32, ... of every row.
 template <typename T>
 struct SeenGradients {
     const FlashGradients& g;
@@ -71,7 +71,7 @@ struct SeenGradients {
         UNROLL
         for (int i = 0; i < SEEN_PIECES; ++i) sum[i] += factor * x[i];
     }
-    // Whether the row of head_dim numbers there has a NaN.
+    // Whether this row of head_dim numbers has a NaN.
     __device__ __forceinline__ bool spoiled(const void* tensor, const RowStrides& strides, int batch, int head,
                                            int64_t row) const {
         Row x;
@@ -82,7 +82,7 @@ struct SeenGradients {
         return __any_sync(FULL_WARP, nan);
     }
 
-    // Whether the mask leaves the pair; if so, m * P and dS.   row, key: in the sequence
+    // Whether the mask leaves the pair visible; if so, m * P and dS.   row, key: in the sequence
     __device__ __forceinline__ bool pair(float& p, float& ds, const Sequence& s, int head, int row, int key, const Row& q,
                                          const Row& k, const Row& v, const Row& d_out) const {
         const float bias = masked_score(0.0f, mask_from(a.mask, s.number, head, row, key), 0, 0, 0);
@@ -104,7 +104,7 @@ struct SeenGradients {
     }
     __device__ __forceinline__ int64_t matrix_of_dropout(int number, int head) const { return number * a.heads + head; }
 
-    // dQ of a row of the tensors.
+    // Recomputes dQ of a row of the tensors.
     __device__ __forceinline__ void compute_row(const Sequence& s, int batch, int head, int row) const {
         const int kv_head = head / static_cast<int>(a.heads / a.kv_heads);
         Row q, d_out, k, v, dq = {};
@@ -118,12 +118,12 @@ struct SeenGradients {
             float p, ds;
             if (!pair(p, ds, s, head, row, key, q, k, v, d_out)) continue;
             add(dq, ds, k);
-            if (ds != ds) break;  // all columns are NaN, whatever comes
+            if (ds != ds) break;  // all columns are NaN, whatever follows
         }
         write(g.grad_query, a.out_strides, batch, head, s.first_row + row, dq, a.scale);
     }
 
-    // dK and dV of a key.
+    // Recomputes dK and dV of a key.
     __device__ __forceinline__ void compute_key(const Sequence& s, int batch, int kv_head, int key) const {
         const int group = static_cast<int>(a.heads / a.kv_heads), end = s.end_of_rows(key);
         Row k, v, q, d_out, dk = {}, dv = {};
@@ -148,7 +148,7 @@ struct SeenGradients {
     }
 };
 
-// A warp for every row and every key, as many as there are warps at a time. flag: nullptr to look at all
+// A warp for every row and every key, in a grid-stride loop. flag: nullptr to check all
 //   matrices, kv_matrices: of query and of key in the tensors
 template <typename T>
 __global__ void __launch_bounds__(32 * SEEN_WARPS)
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(32 * SEEN_WARPS)
     const SeenGradients<T> seen = {g, a, numbers, seed_of(a.dropout)};
     const int64_t rows = matrices * a.S_q, keys = kv_matrices * a.S_k, warps = int64_t{SEEN_WARPS} * gridDim.x;
     const bool packed = a.cu_seqlens_q != nullptr;
-    // f(sequence, batch, head, place in the sequence) of element i of [batch, heads, length] where there is one
+    // Calls f(sequence, batch, head, index in the sequence) for element i of [batch, heads, length] if it exists
     const auto locate = [&](int64_t i, int64_t heads, int64_t length, const int* cu_seqlens, auto f) {
         const int at = static_cast<int>(i % length), head = static_cast<int>(i / length % heads);
         const int batch = static_cast<int>(i / length / heads);
@@ -189,10 +189,10 @@ __global__ void __launch_bounds__(32 * SEEN_WARPS)
 
 // ---- host
 
-// flag: 0 where no gradient has a NaN, or nullptr where it is not known
+// flag: points to 0 if no gradient has a NaN, or nullptr if unknown
 template <typename T>
 void launch_seen_gradients(const FlashGradients& g, const RowNumbers& numbers, const int* flag) {
-    constexpr int64_t BLOCKS_EACH = 4;  // of an SM
+    constexpr int64_t BLOCKS_EACH = 4;  // per SM
     const FlashArguments& a = g.forward;
     if (!a.hides_keys()) return;
     const int64_t kv_matrices = (a.packed() ? 1 : a.batch) * a.kv_heads;

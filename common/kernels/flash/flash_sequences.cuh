@@ -1,16 +1,16 @@
 // flash_sequences.cuh - which rows of which sequence a block has, packed or not, and which keys they see.
 //
-//   Sequence         how many rows and keys it has, where they begin; which keys a row sees, the mask tensor aside
+//   Sequence         its rows and keys and where they start; which keys a row sees, apart from the mask tensor
 //   Place            a tile of rows (or of keys) of a sequence
 //   place_of_block   the Place of this block
-//   row_at           where a row lies in a tensor; number_at: its number in lse
+//   row_at           a row's index in a tensor; number_at: its index in lse
 //   sequence_of      which packed sequence a row belongs to
 //   PaddedRows       where the rows of a sequence are in the backward pass's workspaces
-//   tiles_of         host: how many tiles there are at most
+//   tiles_of         host: an upper bound on the number of tiles
 //
-// Where packed sequences begin is known on the device alone, and the host does not wait for it: it launches as many
-// blocks as there can be tiles, and a block looks for the sequence that its tile belongs to. Those that find none leave.
-// Numbers that are no boundaries (beyond the end, falling) give wrong results, but no access outside the tensors.
+// Where packed sequences begin is known only on the device, and the host does not synchronize to find out: it launches
+// an upper bound of blocks, and each block searches for the sequence that its tile belongs to. Blocks that find none
+// exit. Invalid offsets (past the end, decreasing) give wrong results, but no access outside the tensors.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -22,9 +22,9 @@
 #include "common/kernels/flash/flash.h"
 
 struct Sequence : Band<int64_t> {
-    int number;                    // in the batch
+    int number;                    // index in the batch
     int step;                      // key j is at position j * step; other than 1 only under a causal mask, without windows
-    int64_t first_row, first_key;  // where it begins in packed tensors; 0 in others
+    int64_t first_row, first_key;  // where it starts in packed tensors; 0 otherwise
 
     __device__ __forceinline__ Sequence(const FlashArguments& a, int number) : number(number), step(a.key_step) {
         first_row = first_key = 0;
@@ -42,7 +42,7 @@ struct Sequence : Band<int64_t> {
         return row < rows ? within(keys_up_to(row + highest, step), keys) : 0;
     }
     __device__ __forceinline__ int first_row_of(int key) const { return within(int64_t{key} * step - highest, rows); }
-    // All rows that there are, where keys are apart: there is no window.
+    // All rows if keys are `step` apart: then there is no window.
     __device__ __forceinline__ int end_of_rows(int key) const { return step == 1 ? Band::end_of_rows(key) : rows; }
 };
 
@@ -54,10 +54,10 @@ inline int64_t tiles_of(int64_t batch, int64_t length, bool packed, int tile) {
     return packed ? length / tile + batch : batch * ceil_div(length, int64_t{tile});
 }
 
-// Block x of heads * tiles_of(...). The tiles of a head are neighbors, so that they find the same tensors in the L2 cache,
-// and so are heads that share K and V.
+// Block x of heads * tiles_of(...). The tiles of a head are consecutive, so that they find the same tensors in the L2
+// cache, and so are heads that share K and V.
 //   cu_seqlens, length: of rows or of keys
-//   last_first: the last tiles of a sequence come first; under a causal mask their rows see most keys
+//   last_first: a sequence's last tiles come first; under a causal mask their rows see the most keys
 __device__ __forceinline__ Place place_of_block(const int* cu_seqlens, int64_t length, int64_t batch, int64_t heads,
                                                 int tile, bool last_first) {
     if (cu_seqlens == nullptr) {
@@ -104,11 +104,11 @@ __device__ __forceinline__ int sequence_of(int batch, int place, F begin) {
     return low;
 }
 
-// A head's rows in the workspaces dQ's sum, lse and delta: every packed sequence begins at a multiple of a tile of rows,
-// so a tile belongs to one sequence. There are `count` rows, for any cu_seqlens.
+// A head's rows in the workspaces (dQ's sum, lse and delta): every packed sequence starts at a multiple of a tile of
+// rows, so a tile belongs to one sequence. There are `count` rows, whatever cu_seqlens holds.
 struct PaddedRows {
     const int* cu_seqlens;  // nullptr: not packed
-    int batch, S_q, tile;   // tile: rows, a power of two
+    int batch, S_q, tile;   // tile: in rows, a power of two
 
     int64_t count() const {
         return cu_seqlens != nullptr ? int64_t{S_q} / tile * tile + int64_t{batch} * tile
@@ -118,7 +118,7 @@ struct PaddedRows {
     __device__ __forceinline__ int start(int number, int first_row) const {
         return cu_seqlens == nullptr ? 0 : (first_row & -tile) + number * tile;
     }
-    // The row of the tensors, or -1 if there is none.   number: of its sequence; not set where they are not packed
+    // The row in the tensors, or -1 if none.   number: of its sequence; not set if not packed
     __device__ __forceinline__ int row_at(int padded, int& number) const {
         if (cu_seqlens == nullptr) return padded < S_q ? padded : -1;
         number = sequence_of(batch, padded, [&](int b) { return start(b, min(max(cu_seqlens[b], 0), S_q)); });

@@ -12,7 +12,7 @@
 
 constexpr int SINKS_THREADS = 1024;
 
-// A block for each head; its sum has the same order every time. Rows that see no key have the weight 0, and delta 0.
+// One block per head, which sums in a fixed order. Rows that see no key have weight 0 and delta 0.
 //   batch: 1 for packed sequences
 __global__ void __launch_bounds__(SINKS_THREADS)
     flash_sinks_kernel(const float* sinks, float* grad_sinks, const RowNumbers numbers, int64_t batch, int64_t heads) {

@@ -1,33 +1,32 @@
-// flash_split.cuh - float32 matrices on tensor cores: every number as the sum of two halves, three mma for one.
+// flash_split.cuh - float32 matrices on tensor cores: every number as the sum of two halves, three mma instead of one.
 //
 //   split               (x, y) -> two registers of halves: big and small
-//   PowerOfTwo          what brings a row to the range of halves, and back
+//   PowerOfTwo          a factor that brings a row to the range of halves, and its inverse
 //   split_rows          rows of float -> a split tile in shared memory, and their scales
 //   SplitA, SplitB      fragments of split operands
 //   load, load_trans    filled from shared memory by ldmatrix
 //   add_products        the three products
-//   scale_by_key        scores or weights times a number of each key; find_tops: the largest of a row, with wgmma
+//   scale_by_key        multiplies scores or weights by one number per key; find_tops: a row's maximum, for wgmma
 //
-// Tensor cores have no float32. But a float32 number is, but for an error of 2^-23, the sum of two numbers of 11 bits:
+// Tensor cores do not support float32. But up to an error of 2^-23, a float32 number is the sum of two 11-bit numbers:
 // big = x rounded to 11 bits, small = x - big rounded to 11 bits. Then
 //
 //   a b = a_big b_big + a_big b_small + a_small b_big      (+ a_small b_small, at most 2^-22 of it: left out)
 //
-// and a tensor core multiplies numbers of 11 bits exactly. (Markidis et al. 2018, "NVIDIA Tensor Core Programmability,
-// Performance & Precision"; Ootomo and Yokota 2022, arXiv:2203.03341.) Two things decide how good that becomes:
+// and a tensor core multiplies 11-bit numbers exactly. (Markidis et al. 2018, "NVIDIA Tensor Core Programmability,
+// Performance & Precision"; Ootomo and Yokota 2022, arXiv:2203.03341.) Two things determine the accuracy:
 //
-//   The format. tf32 and fp16 both have 11 bits. tf32 has the exponents of float32 ("3xTF32"), fp16 only those of 2^-24
-//     to 2^15; but its mma is twice as fast, and the two parts take no more space than x. So here every row is
-//     multiplied by a power of two such that its largest element is in [2^14, 2^15), and the results are divided by it.
-//     Elements down to 2^-17 of their row's largest then keep all bits, smaller ones get an error of at most 2^-39 of
-//     it: errors are relative to the row, not to the single element. No finite number over- or underflows; rows whose
-//     largest element is below 2^-97 (6e-30) count as being of that size.
-//   The sums. A tensor core cuts the bits of a sum that float arithmetic would round, always toward zero, so the
-//     errors add up. Therefore no sum stays there for long: 32 products, the small ones first, then an ordinary
-//     addition.
+//   The format. tf32 and fp16 both have 11 bits. tf32 has the exponent range of float32 ("3xTF32"), fp16 only 2^-24 to
+//     2^15; but its mma is twice as fast, and the two parts take no more space than x. So here every row is multiplied
+//     by a power of two that brings its largest element to [2^14, 2^15), and the results are divided by it. Elements
+//     down to 2^-17 of their row's largest then keep all bits, smaller ones get an error of at most 2^-39 of it: errors
+//     are relative to the row, not to the single element. No finite number over- or underflows; rows whose largest
+//     element is below 2^-97 (6e-30) count as being of that size.
+//   The sums. A tensor core truncates the bits that float arithmetic would round, always toward zero, so the errors add
+//     up. Therefore no sum stays there for long: 32 products, the small ones first, then an ordinary addition.
 //
-// Split tiles are [2][rows][STRIDE] halves: big, then small. With a STRIDE of an odd number of 16-byte chunks ldmatrix
-// has no bank conflicts.
+// Split tiles are [2][rows][STRIDE] halves: big, then small. If STRIDE is an odd number of 16-byte chunks, ldmatrix has
+// no bank conflicts.
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -51,17 +50,17 @@ __device__ __forceinline__ void split(float x, float y, unsigned& big, unsigned&
 struct PowerOfTwo {
     float factor, inverse;
     __device__ __forceinline__ explicit PowerOfTwo(float largest) {
-        const unsigned exponent = max(__float_as_uint(largest) >> 23, 30u);  // 127 stands for 2^0
+        const unsigned exponent = max(__float_as_uint(largest) >> 23, 30u);  // 127 is the exponent of 2^0
         factor = __uint_as_float((127 + 14 + 127 - exponent) << 23);
         inverse = __uint_as_float((exponent - 14) << 23);
     }
 };
 
 // ROWS rows of D floats -> a split tile and their scales: row = scale * (big + small). All THREADS threads call; eight
-// neighboring lanes take a row.
+// neighboring lanes handle a row.
 //
-// A row with infinities is replaced by their signs, and zeros, and gets the scale infinity: a product with it is what
-// it would be in float32, infinity of the right sign or NaN, and other rows are none the worse.
+// A row with infinities is replaced by their signs, and zeros elsewhere, and gets the scale infinity: a product with it
+// is what it would be in float32, infinity of the right sign or NaN, and other rows are not affected.
 //
 //   fetch(row, col)   columns col ... col + 3 of the row, a float4
 template <int ROWS, int D, int STRIDE, int THREADS, typename Fetch>
@@ -95,7 +94,7 @@ __device__ __forceinline__ void split_rows(__half* tile, float* scales, Fetch fe
     }
 }
 
-// Fragments of a split operand that is 32 deep: two k steps of mma_m16n8k16. A: of 2 x 16 rows; B: of N columns of 8.
+// Fragments of a split operand with K = 32: two k steps of mma_m16n8k16. A: 2 x 16 rows; B: N groups of 8 columns.
 struct SplitA {
     unsigned big[2][2][4], small[2][2][4];  // [16 rows][k step]
 };
@@ -104,8 +103,8 @@ struct SplitB {
     unsigned big[N][2][2], small[N][2][2];  // [8 columns][k step]
 };
 
-// sum[n][m] = the product of A's rows 16 m ... and B's columns 8 n ..., the small parts first. Neighboring mma do not
-// depend on each other.
+// sum[n][m] = the product of A's rows 16 m ... and B's columns 8 n ..., the small parts first. Consecutive mma are
+// independent.
 template <int N>
 __device__ __forceinline__ void add_products(float (&sum)[N][2][4], const SplitA& a, const SplitB<N>& b) {
     mma::clear(sum);
@@ -147,7 +146,7 @@ __device__ __forceinline__ void scale_by_key(float (&x)[N8][4], const float* sca
     }
 }
 
-// The largest number of each row in this lane's columns.
+// The maximum of each row in this lane's columns.
 template <int N8>
 __device__ __forceinline__ void find_tops(float (&top)[2], const float (&x)[N8][4]) {
     UNROLL

@@ -1,40 +1,40 @@
-// hopper_backward.cuh - the gradients of attention, float16 and bfloat16, head_dim up to 128, for Hopper GPUs (sm_90a): the
+// hopper_backward.cuh - attention gradients in float16 and bfloat16, head_dim up to 128, on Hopper GPUs (sm_90a): the
 // kernel.
 //
 //   1. Consumers    consume                     compute
 //   2. Kernel       flash_backward_wgmma_kernel
 //
-//   hopper_backward_work.cuh      shared memory; the policies: which rows see a key, what is done to a score
+//   hopper_backward_work.cuh      shared memory; the policies: which rows see a key, what is applied to a score
 //   hopper_backward_copies.cuh    producer and adders: the roles that issue all TMA copies
 //   hopper_backward_wide.cuh      the kernel for more than 128 columns
 //   flash_backward_wgmma.cuh      launchers and instances, dense and with options
-//   common/cuda/                  hopper_tiles.cuh: tiles, products, slots, roles; hopper_rows.cuh: gradients -> global
-//                                 memory; below them wgmma.cuh, tma.cuh, mbarrier.cuh
+//   common/cuda/                  hopper_tiles.cuh: tiles, GEMMs, pipeline stages, roles; hopper_rows.cuh: gradients ->
+//                                 global memory; below them wgmma.cuh, tma.cuh, mbarrier.cuh
 //
-// The algorithm is that of flash_backward_mma.cuh, which takes what this kernel does not; who does what comes from
-// FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). A CTA has 128 keys, each of two groups of four warps 64 of
-// them, with their rows of dK and dV in registers to the end. They walk over the rows that see the keys:
+// The algorithm is that of flash_backward_mma.cuh, which supports what this kernel does not; the roles come from
+// FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608). A CTA has 128 keys; each of two groups of four warps has 64 of
+// them, with their rows of dK and dV in registers to the end. They loop over the rows that see the keys:
 //
 //   S^T = K Q^T             P^T = 2^(factor S^T - lse)              dV += P^T dO
 //   dP^T = V dO^T           dS^T = P^T * (dP^T - delta)             dK += dS^T Q               dQ += dS K
 //
-//   1. Everything is transposed, so that P^T and dS^T are left in registers just where the products with dO and Q want
-//      their first operand. Only dS^T is needed a second time: dQ = dS K goes over the keys of both groups, so that
-//      both write their part to shared memory, and each computes a half of dQ: 64 x 64 numbers, a piece.
-//   2. A step is 64 rows. With D = 128 it is a tile; with D = 64 a tile is two steps, and dQ is computed after the
-//      second, the rows of a step by one group, so that a piece is 64 x 64 there, too.
-//   3. The next step's S^T is started before this one's dS^T is computed, and its powers are computed while dK is being
-//      worked on: the tensor cores have something to do at all times, also across the end of an item.
-//   4. dQ is added up in global memory, in float32, since every block of keys has a part of it. A group leaves its
+//   1. Everything is transposed, so that P^T and dS^T end up in registers exactly as the A operands of the GEMMs
+//      with dO and Q. Only dS^T is needed a second time: dQ = dS K sums over the keys of both groups, so both write
+//      their part to shared memory, and each computes half of dQ: 64 x 64 numbers, a piece.
+//   2. A step is 64 rows. With D = 128 a tile is one step; with D = 64 it is two, and dQ is computed after the second,
+//      the rows of one step by each group, so that a piece is 64 x 64 there, too.
+//   3. The next step's S^T is started before this one's dS^T is computed, and its exponentials are computed while dK is
+//      in flight: the tensor cores are busy at all times, even across the end of a work tile.
+//   4. dQ is accumulated in global memory, in float32, since every block of keys contributes to it. A group leaves its
 //      piece in shared memory; one thread of a dedicated warp issues a TMA reduce-add for it.
-//   5. Slots as in the forward kernel. An item travels with its K: the producer draws it from a counter, and
-//      all warps read it next to the stage.
+//   5. Pipeline stages as in the forward kernel. A work tile travels with its K: the producer draws it from a counter,
+//      and all warps read it next to the stage.
 //
 //   time ->       tensor cores  S1 dV0 | dK0 |  dQ0  dP1 | S2 dV1 | dK1 |  dQ1  dP2 |     of one group; the other one
-//                 warps          dS0   |  powers 1  | dQ0 -> |  dS1  |  powers 2 | ...    fills the gaps
+//                 warps          dS0   |   exp2 1   | dQ0 -> |  dS1  |   exp2 2   | ...    fills the gaps
 //
-// Needs sm_90a; why, and what becomes of other targets and the simulator: flash_attention_wgmma.cuh. What was measured,
-// and what was tried: README.md.
+// Needs sm_90a; why, and what happens for other targets and in the simulator: flash_attention_wgmma.cuh. Measurements:
+// README.md; what didn't work: notes/tried.md.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -69,12 +69,12 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
     const int lane = threadIdx.x % 32, group_key = GROUP_ROWS * group, column = mma::d_col(lane, 0);
     const int warp_key = group_key + threadIdx.x / 32 % 4 * 16;
     const int group_at = group_key * K::ROW_BYTES;
-    // The group's piece of dQ: its columns, or, with two steps to a tile, the rows of one step.
+    // The group's piece of dQ: its columns or, with two steps per tile, the rows of one step.
     const int k_columns_at = STEPS == 1 ? group * K::BOX_BYTES : 0;
     Operands<S> operands(shared);
     float4* piece = reinterpret_cast<float4*>(shared + S::DQ_AT + group * S::PIECE_BYTES) + threadIdx.x % GROUP_THREADS;
 
-    // next_...: of the step whose scores are started ahead
+    // next_...: of the step whose scores are started early
     Ring<S::K_SLOTS> k, next_k;
     Ring<S::Q_SLOTS> q, next_q;
     Ring<S::DO_SLOTS> grad_out, next_do;
@@ -82,10 +82,10 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
     Ring<1> v, dq_ring;
     unsigned k_rows[KV_IN_REGISTERS ? D / 16 : 1][4], v_rows[KV_IN_REGISTERS ? D / 16 : 1][4];  // [64][D]
     float dk[D / 8][4], dv[D / 8][4];                                                          // [64][D]
-    float s[STEP / 8][4], dp[STEP / 8][4];        // S^T, then its powers; dP^T [64][STEP]
+    float s[STEP / 8][4], dp[STEP / 8][4];        // S^T, then its exponentials; dP^T [64][STEP]
     unsigned p[STEP / 16][4], ds[STEP / 16][4];   // P^T, dS^T [64][STEP]
     [[maybe_unused]] unsigned capped_p[S::KEEPS_SLOPE ? STEP / 16 : 1][4];  // P^T (1 - t^2)
-    float(&dq)[8][4] = s;                         // [64][64]; the powers have been rounded by then
+    float(&dq)[8][4] = s;                         // [64][64]; the exponentials have been rounded by then
 
     [[maybe_unused]] int64_t seed = 0;
     if constexpr (DROPPED) seed = seed_of(a.dropout);
@@ -96,7 +96,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
     Walk ahead(*next, a.group);
     bool more = true, piece_written = false;
 
-    // A slot with numbers that the lanes have read themselves: all of them are done.
+    // For a stage with values that the lanes have read themselves: waits until all lanes are done.
     const auto release = [](auto& slots, int slot) {
         __syncwarp();
         give_back(slots, slot);
@@ -128,7 +128,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
             start_rows_by_rows<T, K, Q>(dp, operands.k_major(S::V_AT + group_at), rows);
         wgmma_commit();
     };
-    // Scores of a step of the tile `ahead` -> powers, where they are
+    // Scores of a step of the tile `ahead` -> exponentials, in place
     const auto weigh = [&](int slot, int step) {
         const int row = ahead.tile * S::B_r + step * STEP;
         const bool hides = Keys::template hides<S>(a, *next, next->k_start + group_key, group, row);
@@ -155,7 +155,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
             }
         }
     };
-    // True if a power has a sign. None has, see do_step.
+    // True if an exponential has its sign bit set. None does, see do_step.
     const auto round_powers = [&] {
         unsigned all = 0;
         UNROLL
@@ -165,7 +165,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         }
         return (all & 0x80008000u) != 0;
     };
-    // dS, rounded, and to shared memory.   keep(i, kept): what dropout keeps of the rows 16 i ... 16 i + 31
+    // Rounds dS and stores it to shared memory.   keep(i, kept): what dropout keeps of rows 16 i ... 16 i + 31
     const auto grade = [&](int slot, int step, [[maybe_unused]] const auto& keep) {
         [[maybe_unused]] Kept<true> kept[2];
         UNROLL
@@ -181,10 +181,10 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
                 if constexpr (DROPPED) {
                     x.x *= kept[i % 2](r / 2, e) ? a.dropout.factor : 0.0f;
                     x.y *= kept[i % 2](r / 2, e + 1) ? a.dropout.factor : 0.0f;
-                    p[i][r] &= kept[i % 2].mask(r / 2, r % 2);  // dS needs all of P, dV what is kept of it
+                    p[i][r] &= kept[i % 2].mask(r / 2, r % 2);  // dS needs all of P, dV only what is kept of it
                 }
                 x = {w.x * (x.x - d.x), w.y * (x.y - d.y)};
-                if constexpr (CAPPED && !S::KEEPS_SLOPE) {  // t again from P: softcap t = log(P) + lse
+                if constexpr (CAPPED && !S::KEEPS_SLOPE) {  // recover t from P: softcap t = log(P) + lse
                     const float2 lse =
                         *reinterpret_cast<const float2*>(&beside.lse[q.slot()][step * STEP + 8 * n + column]);
                     const auto slope = [&](float weight, float of_row) {
@@ -199,7 +199,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         }
     };
 
-    // A step whose powers are there, whose dP is under way. first, last: tile of its item
+    // A step whose exponentials are ready and whose dP is in flight. first, last: tile of its work tile
     const auto do_step = [&](auto number, bool first, bool last) {
         constexpr int step = decltype(number)::value, next_step = (step + 1) % STEPS;
         constexpr bool ENDS_TILE = next_step == 0;
@@ -222,15 +222,15 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
             }
             if (more) wait_for(barriers.q, next_q);
         }
-        // The compiler follows what is under way through straight code only: after the last item this is started anyway,
-        // with what is left in the stages, and its result is not used.
+        // The compiler can track in-flight wgmmas only through straight-line code: after the last work tile this is
+        // started anyway, on whatever is left in the stages, and the result is discarded.
         start_scores(next_slot, next_step);
         const auto start_dv = [&] {
             start_weights_by_rows<T, Q>(dv, p, operands.mn_major(S::DO_AT, grad_out.slot() * Q::BYTES + rows_at), !first);
             wgmma_commit();
         };
         if constexpr (!DROPPED) start_dv();
-        // Only now, since the fence in it waits until the piece has been written, and that takes its time.
+        // Not earlier, since its fence waits until the piece has been written, which takes a while.
         if (step == 0 && piece_written) hand_over(barriers.dq[group], 0);
         if constexpr (step == 0) wait_until_empty(barriers.ds, ds_ring);
         grade(grad_out.slot(), step, [&](int i, Kept<true>(&kept)[2]) {
@@ -249,8 +249,8 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         weigh(next_slot, next_step);
         wgmma_wait<1>();
         if constexpr (ENDS_TILE) release(barriers.grad_out, grad_out.slot());
-        // The compiler would put most powers off until dP is done, since it may move arithmetic across wgmma_wait, but
-        // not across a wait that they decide about.
+        // The compiler would sink most exponentials below dP, since it may move arithmetic across wgmma_wait, but not
+        // across a wait that depends on them.
         const bool never = round_powers();
         if constexpr (!ENDS_TILE) {
             start_dp(grad_out.slot(), next_step);

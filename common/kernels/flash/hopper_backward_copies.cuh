@@ -1,4 +1,4 @@
-// hopper_backward_copies.cuh - the two roles of hopper_backward.cuh that compute nothing and issue TMA.
+// hopper_backward_copies.cuh - the two roles of hopper_backward.cuh that only issue TMA operations.
 //
 //   1. Producer     produce                     takes work tiles and issues TMA loads
 //   2. Adders       add_up                      issue TMA reduce-adds of dQ into global memory
@@ -11,7 +11,7 @@
 
 // ----------------------------------------------------------------------------------------------------- 1. Producer
 
-// One thread asks for everything, in the order in which it is used, as far ahead as there are slots.
+// One thread issues all loads, in the order in which they are used, as far ahead as there are stages.
 template <class S>
 __device__ __forceinline__ void produce(const typename S::Problem& a, Barriers<S>& barriers, Beside<S>& beside,
                                         unsigned char* shared) {
@@ -60,9 +60,9 @@ __device__ __forceinline__ void produce(const typename S::Problem& a, Barriers<S
 
 // ------------------------------------------------------------------------------------------------------- 2. Adders
 //
-// One thread for each group. With `turns` the additions to a piece take place in the order of the keys, so that dQ has
-// the same bits every time: a turn is the first key of the item whose it is. Nobody waits for ever, since items that
-// come before have been drawn before, and a block does its items in the order in which it has drawn them.
+// One thread per group. With `turns`, the additions to a piece happen in the order of the keys, so that dQ is bitwise
+// reproducible: a turn is the first key of the work tile that adds next. Deadlock freedom: earlier work tiles were
+// drawn earlier, and a CTA processes its work tiles in the order in which it drew them.
 
 __device__ __forceinline__ void wait_for_turn(const int* turn, int mine) {
     int now;

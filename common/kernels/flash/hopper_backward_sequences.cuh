@@ -2,9 +2,9 @@
 //
 //   SequenceKeys    the policy
 //
-// In the workspaces (dQ's sum, lse and delta) every packed sequence begins at a multiple of 128 rows (PaddedRows), so a
-// tile of rows belongs to one sequence. In the tensors it may end within a tile, which then holds rows of the next
-// sequence: their lse in the workspace is infinity, and P is 0.
+// In the workspaces (dQ's sum, lse and delta) every packed sequence starts at a multiple of 128 rows (PaddedRows), so a
+// tile of rows belongs to one sequence. In the tensors the sequence may end within a tile, which then holds rows of the
+// next sequence: their lse in the workspace is infinity, so P is 0.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -21,36 +21,36 @@
 
 struct SequenceKeys {
     static constexpr int PADDED_TILE = 128;
-    static constexpr bool MORE_CTAS_THAN_ITEMS = true;  // where packed sequences have fewer blocks than they might have
+    static constexpr bool MORE_CTAS_THAN_ITEMS = true;  // packed sequences may have fewer blocks than the upper bound
     struct Problem : BackwardProblem {
         const int *cu_seqlens_q, *cu_seqlens_k;  // [batch + 1] of packed sequences, or nullptr
         int batch, heads;                        // sequences; heads of query
         bool lower_right;
-        int window_left, window_right;  // -1: no such end
-        float inside;     // scale / softcap; scores are then tanh of it, and factor softcap * log2(e)
+        int window_left, window_right;  // -1: unbounded
+        float inside;     // scale / softcap; scores are then its tanh, and factor is softcap * log2(e)
         float log2_to_t;  // softcap: from log2(P) + lse to tanh
         Dropout dropout;
         int64_t key_head, key_row;  // strides of dK and dV, in elements
-        int* nan;                   // becomes 1 where dK or dV has a NaN
+        int* nan;                   // set to 1 if dK or dV has a NaN
     };
 
-    // B_c keys of a sequence, and the tiles of rows that see one of them. Keys that no row sees get one tile, where
-    // they are hidden.
+    // A work tile: B_c keys of a sequence, and the tiles of rows that see any of them. Keys that no row sees get one
+    // tile, in which they are hidden.
     struct alignas(16) Item {
         int batch_kv, k_start, first, tiles;
         Band<int> band;
-        int row, key, sum_row;  // where the sequence begins in Q, K and the workspaces
-        int dropout_heads;      // what a head's index is counted from, for its random numbers
-        bool adds;              // whether dQ gets something
-        int2 whole[2];          // the rows at which a step may begin that sees all keys of a group: from, to
+        int row, key, sum_row;  // where the sequence starts in Q, K and the workspaces
+        int dropout_heads;      // added to a head's index for its random numbers
+        bool adds;              // whether it contributes to dQ
+        int2 whole[2];          // steps that start at these rows see all keys of a group: from, to
 
-        // A tile's turn goes from its first block of keys to the last.
+        // A tile's turns go from its first block of keys to its last.
         __device__ __forceinline__ int turn(int row) const {
             return k_start <= max(row + band.lowest, 0) ? 0 : k_start;
         }
     };
 
-    // An item as the consumers keep it: in shared memory, since it has more words than they have registers.
+    // A work tile as the consumers keep it: in shared memory, since it is too large for their registers.
     struct ItemHere {
         const Item* item;
         __device__ __forceinline__ explicit ItemHere(const Item& at) : item(&at) {}
@@ -58,12 +58,12 @@ struct SequenceKeys {
         __device__ __forceinline__ const Item* operator->() const { return item; }
     };
 
-    // The blocks of a head: those of the first sequence, the second, ... A CTA's numbers rise, so it looks for the next
-    // block's sequence from the last one's on.
+    // The blocks of a head: those of the first sequence, the second, ... A CTA's numbers increase, so it resumes the
+    // search for a block's sequence at the previous one.
     template <class S>
     struct WorkOrder {
         const Problem& a;
-        int sequence = 0, block = 0;  // the sequence of the last item, its first block
+        int sequence = 0, block = 0;  // the sequence of the last work tile, its first block
         static constexpr int NONE = -1;
 
         static __device__ __forceinline__ bool skips(const Item& item) { return item.tiles == NONE; }
@@ -85,7 +85,7 @@ struct SequenceKeys {
                 }
                 place.block -= block;
                 rows = rows_of(a.cu_seqlens_q, sequence, a.S_q, item.row);
-                item.sum_row = (item.row & -PADDED_TILE) + sequence * PADDED_TILE;  // as PaddedRows
+                item.sum_row = (item.row & -PADDED_TILE) + sequence * PADDED_TILE;  // as in PaddedRows
                 item.dropout_heads = sequence * a.heads;
             }
             item.band.set(rows, keys, a.causal, a.lower_right, a.window_left, a.window_right);

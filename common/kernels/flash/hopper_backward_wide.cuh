@@ -1,4 +1,4 @@
-// hopper_backward_wide.cuh - attention gradients in float16 and bfloat16, head_dim 129 ... 256, on Hopper GPUs (sm_90a).
+// hopper_backward_wide.cuh - attention gradients in float16 and bfloat16, head_dim 129 ... 256, on Hopper GPUs.
 //
 //   1. Consumers    consume_values, consume_keys    one warpgroup each
 //   2. Kernel       flash_backward_wide_kernel
@@ -14,18 +14,18 @@
 //   keys     dP^T = V dO^T    dS^T = P^T * (dP^T - delta)    -> in its place, both CTAs'     dK += dS^T Q
 //   both     dQ = dS K over 128 keys, D / 4 columns a group (D = 192: 64 and 32)
 //
-//   1. P^T and dS^T are in registers as the A operands of the GEMMs with dO and Q. A warp of `values` also writes its 16
-//      rows of P^T to shared memory; the warp of `keys` with the same keys reads them into the same lanes, and writes
-//      dS^T over them.
+//   1. P^T and dS^T are in registers as the A operands of the GEMMs with dO and Q. A warp of `values` also writes
+//      its 16 rows of P^T to shared memory; the warp of `keys` with the same keys reads them into the same lanes, and
+//      writes dS^T over them.
 //   2. The next tile's S^T starts before dQ is complete, and its exponentials are computed while dQ finishes.
-//   3. Adding up dQ in the L2 cache is the bottleneck; without the cluster every 64 keys would add all of dQ. Shared
+//   3. Accumulating dQ in the L2 cache is the bottleneck; without the cluster every 64 keys would add all of dQ. Shared
 //      memory is full, so each group writes its piece of dQ over an operand that it no longer needs: `values` over dO
-//      after dV, `keys` over Q after dK. The producer gets the slot back when TMA has added the piece.
+//      after dV, `keys` over Q after dK. The stage is released to the producer when TMA has added the piece.
 //
-//   time ->   values   dV1 | dQ1 S2 dQ1' | exp 2 | dV2 | dQ2 S3 dQ2' | ...        one tile after another; ' is the other
-//             keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  CTA's keys
+//   time ->   values   dV1 | dQ1 S2 dQ1' | exp 2 | dV2 | dQ2 S3 dQ2' | ...        one tile after another; ': for the
+//             keys     dS1 | dK1 dQ1 dQ1' | dP2 | dS2 | dK2 dQ2 dQ2' | dP3 | ...  other CTA's keys
 //
-// Measurements: README.md. What was tried: notes/tried.md.
+// Measurements: README.md; what didn't work: notes/tried.md.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -44,7 +44,7 @@
 
 // ---------------------------------------------------------------------------------------------------- 1. Consumers
 
-// The group with dV.
+// The group that accumulates dV.
 template <class S>
 __device__ __forceinline__ void consume_values(const typename S::Problem& a, Barriers<S>& barriers,
                                                const Beside<S>& beside, unsigned char* shared) {
@@ -60,7 +60,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
     const int column = mma::d_col(threadIdx.x % 32, 0);
 
     Ring<S::K_SLOTS> k;
-    Ring<S::Q_SLOTS> q;              // of the next tile
+    Ring<S::Q_SLOTS> q;              // for the next tile
     Ring<S::DO_SLOTS> grad_out;
     Ring<S::DS_SLOTS> weights, ds;   // weights: of the next tile
     float dv[D / 8][4];              // [64][D]
@@ -68,7 +68,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
     Operands<S> operands(shared);
     QueryPiece<S, 0> piece{shared, operands};
     unsigned p[STEP / 16][4];                                              // P^T, rounded
-    [[maybe_unused]] unsigned to_ds[S::SCORES == Scores::PLAIN ? 1 : STEP / 16][4];  // what dS = P^T ... wants of it
+    [[maybe_unused]] unsigned to_ds[S::SCORES == Scores::PLAIN ? 1 : STEP / 16][4];  // the factor in dS = P^T ...
     [[maybe_unused]] int64_t seed = 0;
     if constexpr (DROPPED) seed = seed_of(a.dropout);
 
@@ -77,7 +77,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
         start_rows_by_rows<T, K, Q>(s, operands.k_major(0), operands.k_major(S::Q_AT + q.slot() * Q::BYTES));
         wgmma_commit();
     };
-    // Scores of a tile -> P^T. For dS the softcap's slope is a factor, and what dropout drops has a sign.
+    // Scores of a tile -> P^T. For dS, the softcap's slope is a factor, and dropped weights have their sign bit set.
     const auto weigh = [&](const typename S::Item& item, const Walk& walk) {
         const int row = walk.tile * S::B_r;
         if constexpr (CAPPED) cap_scores(s, a.inside);
@@ -115,7 +115,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
         }
         q.advance();
     };
-    // P^T -> shared memory, when both CTAs are done with what was there.
+    // Stores P^T to shared memory, once both CTAs are done with the previous contents.
     const auto hand_over_weights = [&] {
         wait_until_empty(barriers.ds, weights);
         UNROLL
@@ -130,7 +130,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
         if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.weights.full[weights.slot()]);
         weights.advance();
     };
-    // A tile whose P^T is there.   walk: the tile's, then the next one's
+    // A tile whose P^T is ready.   walk: the tile's, then the next one's
     const auto do_tile = [&](const typename S::Item& item, Walk& walk, bool first, auto is_last) {
         constexpr bool LAST = decltype(is_last)::value;
         wait_for(barriers.grad_out, grad_out);
@@ -176,7 +176,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
     }
 }
 
-// The group with dK.
+// The group that accumulates dK.
 template <class S>
 __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barriers<S>& barriers,
                                              const Beside<S>& beside, unsigned char* shared) {
@@ -207,7 +207,7 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
         start_rows_by_rows<T, K, Q>(dp, operands.k_major(S::V_AT), rows);
         wgmma_commit();
     };
-    // dS, rounded, in registers and in shared memory
+    // Computes dS, rounded, in registers and in shared memory
     const auto grade = [&] {
         unsigned char* tile = shared + S::DS_AT + ds_ring.slot() * dS::BYTES;
         wait_for(barriers.weights, ds_ring);
@@ -231,7 +231,7 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
         hand_over(barriers.ds, ds_ring.slot());
         grad_out.advance();
     };
-    // A tile whose dP is under way.
+    // A tile whose dP is in flight.
     const auto do_tile = [&](bool first, auto is_last) {
         constexpr bool LAST = decltype(is_last)::value;
         wgmma_wait<0>();
@@ -247,7 +247,7 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
         piece.start_other(ds_ring.slot());
         wgmma_wait<0>();
         piece.finish(barriers, ds_ring.slot(), q.slot());
-        if constexpr (!LAST) start_dp();  // only now: its dO may be late, and the next P^T waits for this dQ
+        if constexpr (!LAST) start_dp();  // not earlier: its dO may be late, and the next P^T waits for this dQ
         q.advance(), ds_ring.advance();
     };
 

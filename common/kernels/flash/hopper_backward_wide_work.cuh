@@ -1,6 +1,7 @@
-// hopper_backward_wide_work.cuh - what the roles of hopper_backward_wide.cuh share: shared memory; what two CTAs exchange.
+// hopper_backward_wide_work.cuh - shared by the roles of hopper_backward_wide.cuh: shared memory; the exchange between
+// CTAs.
 //
-//   1. Shapes       WideShape, Barriers       what a CTA has in shared memory; which part of dQ is whose
+//   1. Shapes       WideShape, Barriers       a CTA's shared memory; who computes which part of dQ
 //   2. Exchange     send_ds, QueryPiece       dS to the other CTA; a piece of dQ from the dS of both
 //
 // Needs sm_90a.
@@ -28,7 +29,7 @@ struct WideShape {
     using Q = hopper::Tile<B_r, D>;                      // or dO
     using K = hopper::Tile<hopper::GROUP_ROWS, D>;       // or V: of the CTA's keys
     using dS = hopper::Tile<hopper::GROUP_ROWS, STEP>;  // P^T, then dS^T
-    // Of the other CTA's K, the two boxes with the columns of dQ that this one computes.
+    // The two boxes of the other CTA's K that hold the columns of dQ computed by this one.
     static constexpr int OTHER_BOXES = 2, OTHER_BYTES = OTHER_BOXES * K::BOX_BYTES;
     // Shared memory, in bytes: K, K of the other CTA, V, Q [Q_SLOTS], dO [DO_SLOTS], dS [DS_SLOTS], dS of the other CTA
     static constexpr int OTHER_K_AT = K::BYTES, V_AT = OTHER_K_AT + OTHER_BYTES, Q_AT = V_AT + K::BYTES;
@@ -40,7 +41,7 @@ struct WideShape {
     static __device__ __forceinline__ int rank() { return blockIdx.x % CTAS; }
     static __device__ __forceinline__ int first_key() { return rank() * hopper::GROUP_ROWS; }
 
-    // A group's piece of dQ: 64 columns of `values`, those left of `keys`, all within one box.
+    // A group's piece of dQ: 64 columns for `values`, the rest for `keys`, all within one box.
     static constexpr int PIECES = CTAS * GROUPS;
     static __host__ __device__ constexpr int columns_of(int group) { return group == 0 ? 64 : D / 2 - 64; }
     static __device__ __forceinline__ int first_column(int group) {
@@ -70,8 +71,8 @@ struct WideShape {
                      head, batch);
     }
 
-    // Rank 0 draws an item from a counter and sends its number to rank 1. Two slots are enough: before rank 0 draws the item
-    // after the next one, both CTAs have finished the current one.
+    // Rank 0 draws a work tile from a counter and sends its number to rank 1. Two stages are enough: before rank 0
+    // draws the work tile after the next one, both CTAs have finished the current one.
     struct Numbers {
         int* counter;
         hopper::Ring<2> ring = {};
@@ -107,21 +108,21 @@ struct Barriers<S> {
     hopper::Slots<1> v;
     hopper::Slots<S::Q_SLOTS> q;
     hopper::Slots<S::DO_SLOTS> grad_out;
-    // Of the same slots: P^T is there; dS^T is, or both CTAs have computed dQ; dS^T of the other CTA is there
+    // On the same stages: P^T is ready; dS^T is ready, or both CTAs have computed dQ; the other CTA's dS^T is ready
     hopper::Slots<S::DS_SLOTS> weights, ds, other_ds;
-    hopper::Slots<S::DQ_SLOTS> dq[S::GROUPS];  // full alone: Q and dO are empty when dQ has been read
+    hopper::Slots<S::DQ_SLOTS> dq[S::GROUPS];  // only `full`: Q and dO become empty when dQ has been read
     hopper::Slots<2> number;
     int numbers[2];
 
     __device__ void init() {
         constexpr int ONE = S::GROUP_WARPS, BOTH = S::GROUPS * ONE;
-        k.init(BOTH + S::GROUPS + 1);  // the adders and the sender read the item, too
+        k.init(BOTH + S::GROUPS + 1);  // the adders and the sender read the work tile, too
         v.init(ONE), q.init(1), grad_out.init(1), number.init(1);
         weights.init(ONE, ONE), ds.init(S::CTAS * BOTH, ONE), other_ds.init(1);
         for (auto& piece : dq) piece.init(1, ONE);
         hopper::mbarrier_init_done();
     }
-    // What an adder says when it has read a group's piece.
+    // Where an adder arrives when it has read a group's piece.
     __device__ __forceinline__ hopper::Mbarrier& read(int group, int slot) {
         return group == 0 ? grad_out.empty[slot] : q.empty[slot];
     }
@@ -129,8 +130,8 @@ struct Barriers<S> {
 
 // ----------------------------------------------------------------------------------------------------- 2. Exchange
 
-// One thread sends every tile's dS^T to the other CTA. The slot there is free: dS^T is written only after both CTAs have
-// released it.
+// One thread sends every tile's dS^T to the other CTA. The stage there is free: dS^T is written only after both CTAs
+// have released it.
 template <class S>
 __device__ __forceinline__ void send_ds(const typename S::Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
                                         const unsigned char* shared) {
@@ -153,7 +154,7 @@ __device__ __forceinline__ void send_ds(const typename S::Problem& a, Barriers<S
     }
 }
 
-// A group's columns of dQ [STEP][columns_of(GROUP)]: dS K of this CTA's keys and of the other one's.
+// A group's columns of dQ [STEP][columns_of(GROUP)]: dS K over this CTA's keys and the other one's.
 template <class S, int GROUP>
 struct QueryPiece {
     static constexpr int N8 = S::columns_of(GROUP) / 8;
@@ -174,7 +175,7 @@ struct QueryPiece {
         start(S::OTHER_DS_AT + slot * S::dS::BYTES, S::OTHER_K_AT, S::first_column(GROUP) - S::first_other_box() * 64,
               true);
     }
-    // After both. Other warps of the group may still read what the piece overwrites, hence the barrier.
+    // After both. The barrier is needed because other warps of the group may still read what the piece overwrites.
     __device__ __forceinline__ void finish(Barriers<S>& barriers, int ds_slot, int slot) {
         using namespace hopper;
         keep_order(dq);

@@ -1,9 +1,10 @@
-// hopper_backward_work.cuh - what the roles of hopper_backward.cuh share: shared memory, and the work of a CTA.
+// hopper_backward_work.cuh - shared by the roles of hopper_backward.cuh: shared memory, and the work of a CTA.
 //
-//   1. Shapes       Shape, Barriers             what a CTA has in shared memory
-//   2. Policies     Scores, Instance            what is done to a score or a weight; which rows see a key
-//                   Operands                    where in shared memory wgmma reads
-//   3. Work         BackwardProblem, Walk, Beside    the kernel's arguments; the tiles of an item; what comes with them
+//   1. Shapes       Shape, Barriers             a CTA's shared memory
+//   2. Policies     Scores, Instance            what is applied to a score or a weight; which rows see a key
+//                   Operands                    where wgmma reads in shared memory
+//   3. Work         BackwardProblem, Walk, Beside    the kernel's arguments; the tiles of a work tile; data loaded
+//                                                    along with them
 //                   DenseKeys                   a policy: all rows, or those at and below a diagonal
 //
 // Needs sm_90a.
@@ -19,16 +20,17 @@
 
 // ------------------------------------------------------------------------------------------------------- 1. Shapes
 //
-// A tile is B_r rows of Q or dO. Q needs one slot more than dO, since the next tile's S is started before this one's
-// dK. K has two, so that an item's K is there before the last item's dQ is done. KV_IN_REGISTERS: a group keeps its
-// rows of K and V there, too, as operands of S and dP; the tensor cores then read half as much from shared memory.
+// A tile is B_r rows of Q or dO. Q needs one stage more than dO, since the next tile's S is started before this one's
+// dK. K has two, so that a work tile's K arrives before the previous one's dQ is done. KV_IN_REGISTERS: a group also
+// keeps its rows of K and V in registers, as operands of S and dP; the tensor cores then read half as much from shared
+// memory.
 
 template <typename T_, int D_, bool KV_IN_REGISTERS_, int DS_SLOTS_>
 struct Shape {
     using T = T_;
     static constexpr bool WIDE = false;
-    static constexpr int CTAS = 1;  // of an item
-    static constexpr int D = D_, GROUPS = 2, STEP = 64, STEPS = 128 / D;  // STEPS: of a tile
+    static constexpr int CTAS = 1;  // per work tile
+    static constexpr int D = D_, GROUPS = 2, STEP = 64, STEPS = 128 / D;  // STEPS: per tile
     static constexpr int B_r = STEP * STEPS, B_c = hopper::GROUP_ROWS * GROUPS;
     static constexpr int K_SLOTS = 2, Q_SLOTS = 3, DO_SLOTS = 2, DS_SLOTS = DS_SLOTS_, DQ_SLOTS = 1;
     static constexpr bool KV_IN_REGISTERS = KV_IN_REGISTERS_;
@@ -37,7 +39,7 @@ struct Shape {
     using Q = hopper::Tile<B_r, D>;     // or dO
     using K = hopper::Tile<B_c, D>;     // or V
     using dS = hopper::Tile<B_c, STEP>;  // dS^T of a step
-    static constexpr int PIECES = GROUPS;  // of a tile's dQ
+    static constexpr int PIECES = GROUPS;  // pieces per tile of dQ
     static constexpr int PIECE_BYTES = QuerySum<D>::PIECE * sizeof(float);
     static_assert(B_r * D == PIECES * QuerySum<D>::PIECE);
     // Shared memory, in bytes: K [K_SLOTS], V, Q [Q_SLOTS], dO [DO_SLOTS], dS [DS_SLOTS], pieces of dQ [GROUPS]
@@ -46,20 +48,20 @@ struct Shape {
     static constexpr int BYTES = DQ_AT + GROUPS * PIECE_BYTES + hopper::ALIGNMENT;
     static_assert(BYTES <= hopper::MAX_SHARED);
 
-    // A group's piece of dQ: which of a tile's, where it begins in the sum and in shared memory.
+    // A group's piece of dQ: its index in the tile, and where it starts in the sum and in shared memory.
     static __device__ __forceinline__ int piece_of(int group) { return group; }
     static __device__ __forceinline__ int piece_begin(int group) { return group * QuerySum<D>::PIECE; }
     static __device__ __forceinline__ int piece_at(int group, int /*slot*/) { return DQ_AT + group * PIECE_BYTES; }
     static __device__ __forceinline__ int piece_bytes(int /*group*/) { return PIECE_BYTES; }
 
-    // The CTA's first key of an item; the item's K into a slot.
+    // The CTA's first key in a work tile; loading the work tile's K into a stage.
     static __device__ __forceinline__ int first_key() { return 0; }
     template <class Slots, class Ring>
     static __device__ __forceinline__ void fill_keys(Slots& slots, const Ring& ring, unsigned char* shared,
                                                      const CUtensorMap& key, int row, int head, int batch) {
         hopper::fill<K>(slots, ring, shared, key, row, head, batch);
     }
-    // Which items the CTA takes: one by its own number, then those that a counter gives out.
+    // Which work tiles the CTA takes: one by its own index, then those drawn from a counter.
     struct Numbers {
         int* counter;
         bool drawn = false;
@@ -78,7 +80,7 @@ using D64 = Shape<T, 64, true, 3>;
 template <typename T>
 using D128 = Shape<T, 128, false, 1>;
 template <typename T>
-using D64Capped = Shape<T, 64, false, 3>;  // whose registers hold P^T (1 - t^2) in place of K and V
+using D64Capped = Shape<T, 64, false, 3>;  // uses the registers of K and V for P^T (1 - t^2)
 
 template <class S>
 struct Barriers {
@@ -90,19 +92,19 @@ struct Barriers {
     hopper::Slots<1> dq[S::GROUPS];
 
     __device__ void init() {
-        k.init(S::CONSUMER_WARPS + S::GROUPS);  // the adders read the item, too
+        k.init(S::CONSUMER_WARPS + S::GROUPS);  // the adders read the work tile, too
         v.init(S::CONSUMER_WARPS), q.init(S::CONSUMER_WARPS), grad_out.init(S::CONSUMER_WARPS);
         ds.init(S::CONSUMER_WARPS / S::STEPS, S::CONSUMER_WARPS);  // read by both groups, or by one of them
         for (auto& piece : dq) piece.init(1, 4);
         hopper::mbarrier_init_done();
     }
-    // What an adder says when it has read a group's piece.
+    // Where an adder arrives when it has read a group's piece.
     __device__ __forceinline__ hopper::Mbarrier& read(int group, int slot) { return dq[group].empty[slot]; }
 };
 
 // ----------------------------------------------------------------------------------------------------- 2. Policies
 
-// What happens between S and P, and between dP and dS.
+// What is applied between S and P, and between dP and dS.
 //
 //   PLAIN      P = exp(scale S - lse)                            dS = P (dP - delta)
 //   CAPPED     t = tanh(scale S / c), P = exp(c t - lse)         dS = P (dP - delta) (1 - t^2)
@@ -111,11 +113,11 @@ enum class Scores { PLAIN, CAPPED, DROPPED };
 
 struct DenseKeys;
 
-// A kernel: a shape, which rows see a key, what is done to a score. Keys is a policy like DenseKeys:
+// A kernel: a shape, which rows see a key, what is applied to a score. Keys is a policy like DenseKeys:
 //
-//   Item           an item of work; WorkOrder<S>: which items there are, in which order
-//   hides          whether some row of a step does not see some of 64 keys; hide: their scores = -infinity
-//   store          a group's rows of dK or dV
+//   Item           a work tile; WorkOrder<S>: which work tiles exist, and their order
+//   hides          whether some row of a step does not see all of 64 keys; hide: masks their scores
+//   store          writes a group's rows of dK or dV
 template <class Shape, class Keys_, Scores SCORES_>
 struct Instance : Shape {
     using Keys = Keys_;
@@ -127,8 +129,8 @@ struct Instance : Shape {
         Shape::WIDE || (Shape::D == 128 && (std::is_same_v<Keys, DenseKeys> || SCORES != Scores::PLAIN));
 };
 
-// Tiles as operands of wgmma; MnMajor: of Q or dO, or of one box. The compiler keeps the address of each place. With
-// ADDRESSES_ANEW, where there are too few registers for that, it has to add every time.
+// Tiles as operands of wgmma; MnMajor: of Q or dO, or of one box. The compiler keeps each operand's address in a
+// register. With ADDRESSES_ANEW, where registers do not suffice for that, addresses are recomputed at each use.
 template <class S>
 class Operands {
   public:
@@ -137,7 +139,7 @@ class Operands {
           k_major_(hopper::k_major<typename S::K>(shared)),
           mn_major_(hopper::mn_major<typename S::Q>(shared)) {}
 
-    // What begins `at` bytes behind a place in shared memory.
+    // The operand `at` bytes after `place` in shared memory.
     __device__ __forceinline__ hopper::KMajor k_major(int place, int at = 0) {
         if constexpr (S::ADDRESSES_ANEW) return anew(k_major_).plus(place + at);
         return hopper::k_major<typename S::K>(shared_ + place).plus(at);
@@ -166,16 +168,16 @@ struct BackwardProblem {
     const float *lse, *delta;  // [batch, heads, rows], see RowNumbers
     float* grad_query_sum;
     void *grad_key, *grad_value;
-    int* counter;  // items drawn beyond the first ones
+    int* counter;  // for drawing work tiles after each CTA's first
     int* turns;    // [batch, heads, rows / 64, D / 64] or nullptr, see add_up
-    float factor, scale;  // factor: what a score is multiplied by, times log2(e)
+    float factor, scale;  // factor: multiplies a score, includes log2(e)
     int S_q, S_k, rows, head_dim, kv_heads, group;  // group: query heads per key head
     bool causal;
     int diagonal;
     int batch_kv, k_blocks, section;
 };
 
-// The tiles of an item: those of the first of its query heads, then the second's, ...
+// Iterates over the tiles of a work tile: those of its first query head, then the second's, ...
 struct Walk {
     int head = 0, tile, left;
 
@@ -193,17 +195,17 @@ struct Walk {
     }
 };
 
-// What comes with the tiles: an item with K, numbers of rows with Q and dO.
+// Data loaded along with the tiles: a work tile with K, lse and delta of the rows with Q and dO.
 template <class S>
 struct Beside {
     typename S::Item items[S::K_SLOTS];
     alignas(16) float lse[S::Q_SLOTS][S::B_r], delta[S::DO_SLOTS][S::B_r];
 };
 
-// Item `number` of `blocks` blocks of keys in each of batch_kv heads: its head and which block. Items are drawn in this
-// order: sections of a few heads, so small that what their CTAs read and add to at a time stays in the L2 cache; in a
-// section the first keys of all heads, then the second, ... Under a causal mask the first keys have most tiles, so that
-// short items even out the end. Without a mask a section is one head.
+// Head and block of work tile `number`, where each of batch_kv heads has `blocks` blocks of keys. The order: sections
+// of a few heads, small enough that what their CTAs read and add to at a time stays in the L2 cache; within a section
+// the first keys of all heads, then the second, ... Under a causal mask the first keys have the most tiles, so that
+// short work tiles even out the end. Without a mask a section is one head.
 struct HeadAndBlock {
     int batch_kv, block;
 
@@ -214,23 +216,24 @@ struct HeadAndBlock {
     }
 };
 
-// Dense: rows see all keys, or with `causal` row i the keys j <= i + diagonal.
+// Dense: rows see all keys, or with `causal` row i sees keys j <= i + diagonal.
 struct DenseKeys {
     using Problem = BackwardProblem;
     static constexpr bool MORE_CTAS_THAN_ITEMS = false;
 
-    // B_c keys of a K/V head, and the tiles of rows that see one of them, in each of the query heads that use it. Keys
-    // that no row sees get the last tile, where they are hidden: their gradients are 0. No tiles: no more work.
+    // A work tile: B_c keys of a K/V head, and the tiles of rows that see any of them, in each of the query heads that
+    // use it. Keys that no row sees get the last tile, in which they are hidden: their gradients are 0. tiles = 0: no
+    // more work.
     struct Item {
         int batch_kv, k_start, first, tiles;
-        // Where the sequence begins in Q, K and the workspaces; whether dQ gets something.
+        // Where the sequence starts in Q, K and the workspaces; whether it contributes to dQ.
         static constexpr int row = 0, key = 0, sum_row = 0, dropout_heads = 0;
         static constexpr bool adds = true;
-        // What a tile's turn is when this item may add to it.
+        // The value of a tile's turn at which this work tile may add to it.
         __device__ __forceinline__ int turn(int /*row*/) const { return k_start; }
     };
 
-    // An item as the consumers keep it: in registers.
+    // A work tile as the consumers keep it: in registers.
     struct ItemHere {
         Item item;
         __device__ __forceinline__ const Item& operator*() const { return item; }
@@ -269,7 +272,7 @@ struct DenseKeys {
         hopper::hide_before(s, begin);
     }
 
-    // factor * a warp's rows of dK or dV, from `key` on.
+// Writes factor * a warp's rows of dK or dV, starting at `key`.
     template <class S, int D8>
     static __device__ __forceinline__ void store(const Problem& a, const Item& item, void* gradient, int key,
                                                  const float (&d)[D8][4], float factor) {

@@ -1,9 +1,9 @@
-// hopper_forward_rows.cuh - what the options do to the rows of a warp in flash_attention_wgmma.cuh.
+// hopper_forward_rows.cuh - how the options affect a warp's rows in flash_attention_wgmma.cuh.
 //
 //   keep_weights, drop_weights    dropout
-//   clear_rest       packed rows that belong to no sequence
+//   clear_rest       zeroes packed rows that belong to no sequence
 //   write_tile       the epilogue: output and lse
-//   recompute_nan    rows that 0 * NaN has contaminated, from the keys that they see
+//   recompute_nan    recomputes rows contaminated by 0 * NaN from their visible keys
 #pragma once
 #include <cuda_runtime.h>
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ void keep_weights(Kept<false> (&kept)[TILES], const D
         kept[k] = two[0], kept[k + 1] = two[1];
     }
 }
-// The others = 0, as A operands.
+// Zeroes the others, as A operands.
 template <int TILES>
 __device__ __forceinline__ void drop_weights(unsigned (&p)[TILES][4], const Kept<false> (&kept)[TILES]) {
     UNROLL
@@ -55,7 +55,7 @@ __device__ __forceinline__ T* out_of(const BandProblem& a, const BandTile& tile,
            (tile.first_row + row) * a.out_strides.row;
 }
 
-// A warp's rows of a work tile.   first_row: the warp's first, in the sequence
+// Writes a warp's rows of a work tile.   first_row: the warp's first, in the sequence
 template <typename T, int D>
 __device__ __forceinline__ void write_tile(const ForwardProblem& a, const WorkTile& tile, int first_row, int rows_left,
                                            const float (&o)[1][D / 8][4], const flash::RowState<1>& rows) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void write_tile(const ForwardProblem& a, const WorkTi
     write_rows<T, D>(out_of<T>(a, tile, first_row), a.lse == nullptr ? nullptr : a.lse + at, o, rows, rows_left,
                      a.head_dim, out_row(a));
 }
-// The same with sinks, of dense or packed sequences.
+// The same with sinks, for dense or packed sequences.
 template <typename T, int D>
 __device__ __forceinline__ void write_tile(const BandProblem& a, const BandTile& tile, int first_row, int rows_left,
                                               const float (&o)[1][D / 8][4], const flash::RowState<1>& rows) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void write_tile(const BandProblem& a, const BandTile&
     write_rows<T>(out_of<T>(a, tile, first_row), o[0], factor, rows_left, a.head_dim, a.out_strides.row);
 }
 
-// Output and lse of the packed rows before the first sequence and after the last = 0: this CTA's share of them.
+// Zeroes output and lse of the packed rows before the first sequence and after the last: this CTA's share of them.
 //   thread, threads: of the CTA's consumers
 template <typename T>
 __device__ __forceinline__ void clear_rest(const BandProblem& a, int thread, int threads) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void clear_rest(const BandProblem& a, int thread, int
     }
 }
 
-// A warp's rows of a work tile.   S, Policy: of flash_attention_wgmma.cuh
+// Recomputes NaN rows of a warp in a work tile.   S, Policy: of flash_attention_wgmma.cuh
 template <typename T, class S, class Policy, class SomeProblem, class Tile>
 __device__ __forceinline__ void recompute_nan(const SomeProblem& a, const Tile& tile, int first_row, int64_t /*seed*/) {
     const int head = tile.head(a);

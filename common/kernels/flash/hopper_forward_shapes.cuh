@@ -1,4 +1,4 @@
-// hopper_forward_shapes.cuh - the shapes of flash_attention_wgmma.cuh for head_dim up to 128, and when which.
+// hopper_forward_shapes.cuh - the shapes of flash_attention_wgmma.cuh for head_dim up to 128, and when to use which.
 //
 //   D64, D128, ...     shapes
 //   with_shape         calls f.operator()<Shape>() for the fastest one
@@ -23,13 +23,13 @@ using D128ManyKeys = Shape<T, 128, 3, 80, 3, false, Order::SNAKE>;
 
 // What the choice depends on.
 struct ForwardSize {
-    int64_t batch_heads, rows, keys;  // keys: the most that a row sees
+    int64_t batch_heads, rows, keys;  // keys: the most that any row sees
     int head_dim;
     bool causal;  // later rows see more keys
 };
 
-// How long a shape takes: the work tiles of the fullest SM (of the average one under a causal mask, whose short tiles
-// fill up) times what one of them takes, in units that are the same for one D.
+// Estimated time of a shape: the number of work tiles on the busiest SM (on the average SM under a causal mask, where
+// short tiles even out the load) times the cost of one, in units that are comparable for one D.
 template <class S>
 double estimate(const ForwardSize& a, double each) {
     const double tiles = static_cast<double>(a.batch_heads * ceil_div(a.rows, int64_t{S::B_r}));
@@ -37,10 +37,10 @@ double estimate(const ForwardSize& a, double each) {
     return each * std::max(1.0, a.causal ? rounds : std::ceil(rounds));
 }
 
-// What a work tile of each shape takes was measured, and so was from how many keys on the last of each D is the fastest:
-// README.md.
+// The cost of a work tile of each shape was measured, and so was the number of keys from which the last shape of each D
+// is the fastest: README.md.
 template <typename T>
-bool many_keys_are_faster(const ForwardSize& a) {  // of 128 columns
+bool many_keys_are_faster(const ForwardSize& a) {  // for 128 columns
     return a.keys >= (a.causal ? 8192 : 2048) && estimate<D128ManyKeys<T>>(a, 1.44) < estimate<D128<T>>(a, 1.0);
 }
 template <typename T, typename F>

@@ -1,10 +1,10 @@
-// hopper_forward_work.cuh - which rows and keys the CTAs of the forward kernels for Hopper GPUs work on, in which order.
+// hopper_forward_work.cuh - the work tiles of the forward kernels for Hopper GPUs, and their order.
 //
 //   ForwardProblem, BandProblem   the kernels' parameters: dense attention; attention with options
 //   keys_seen                 how many keys a row of dense attention sees
-//   WorkTile, TileScheduler   a tile of rows and the tiles of keys that it sees; those of a CTA, one after the other
+//   WorkTile, TileScheduler   a tile of rows and the tiles of keys that they see; iterates over a CTA's
 //   BandTile, BandScheduler   the same with windows and packed sequences
-//   set_work, set_band_work   host: fill a parameter, but for the tensor maps
+//   set_work, set_band_work   host: fill in the parameters except for the tensor maps
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -18,7 +18,7 @@
 #include "common/cuda/logarithms.h"
 #include "common/kernels/flash/attention_policies.cuh"
 
-enum class Order { FOLDED, SNAKE };  // of the work tiles under a causal mask, see TileOrder
+enum class Order { FOLDED, SNAKE };  // of work tiles under a causal mask, see TileOrder
 
 // FlashArguments as the kernel takes them (flash.h); names as there.
 struct ForwardProblem {
@@ -27,7 +27,7 @@ struct ForwardProblem {
     float* lse;
     float factor;  // scale * log2(e), or with a softcap softcap * log2(e)
     int S_q, S_k, head_dim, heads, group;  // group: query heads per key head
-    bool causal;                           // later rows see more keys, or TileOrder is to treat them so
+    bool causal;                           // later rows see more keys, or TileOrder should assume so
     int diagonal;
     int batch_heads, q_blocks;
     bool folded;
@@ -35,26 +35,26 @@ struct ForwardProblem {
     hopper::Sources sources;
 };
 
-// How many keys a row sees, the first ones. Rows past the last see what the last one does.
+// A row sees the first keys_seen() keys. Rows past the last see as many as the last one.
 __device__ __forceinline__ int keys_seen(const ForwardProblem& a, int row) {
     return a.causal ? max(0, min(a.S_k, min(row, a.S_q - 1) + a.diagonal + 1)) : a.S_k;
 }
 
 // ------------------------------------------------------------------------------------------------- dense
 
-// B_r rows of a head, and the tiles of keys that they see, from tile `first` on. Rows that see no key get one tile, too:
-// the one after the last key, which TMA fills with zeros and the mask hides.
+// B_r rows of a head, and the tiles of keys that they see, starting at tile `first`. Rows that see no key also get one
+// tile: the one after the last key, which TMA fills with zeros and the mask hides.
 struct WorkTile {
     static constexpr bool HAS_WINDOW = false;  // so every row sees the first key, if any
     int batch_head, q_start, first, tiles;
 
-    // What the TMA loads of its tiles start at.
+    // Coordinates for the TMA loads of its tiles.
     __device__ __forceinline__ int batch(const ForwardProblem& a) const { return batch_head / a.heads; }
     __device__ __forceinline__ int head(const ForwardProblem& a) const { return batch_head % a.heads; }
     __device__ __forceinline__ int query_row() const { return q_start; }
     __device__ __forceinline__ int key_row(int key) const { return key; }
 
-    // Its tile number t of keys; whether these are neighbors or listed.
+    // The index of its t-th tile of keys; whether tiles are consecutive or listed.
     __device__ __forceinline__ int key_tile(const ForwardProblem&, int t) const { return first + t; }
     __device__ __forceinline__ bool is_listed(const ForwardProblem&) const { return false; }
     __device__ __forceinline__ int rows(const ForwardProblem& a) const { return a.S_q; }
@@ -62,20 +62,20 @@ struct WorkTile {
     __device__ __forceinline__ int end_of_keys(const ForwardProblem& a, int row) const { return keys_seen(a, row); }
 };
 
-// The order of a CTA's work tiles. Producer and consumers go through the same ones, without a counter in memory. Where
-// all rows see equally many keys, the tiles of a head are neighbors, so that CTAs that run at the same time find its K
-// and V in the L2 cache. Under a causal mask, where late rows see more keys than early ones:
+// The order of a CTA's work tiles. Producer and consumers each compute it, without a counter in memory. If all rows see
+// equally many keys, the tiles of a head are consecutive, so that CTAs that run at the same time find its K and V in
+// the L2 cache. Under a causal mask, where later rows see more keys:
 //
-//   FOLDED    the last rows of a head and then its first, the last but one and the second, ...: pairs that take the
-//             same time, with K and V read close together.
-//   SNAKE     all heads' last rows, all heads' last but one, ..., dealt to the CTAs from left to right and back:
-//             the last and shortest tiles fill up what is uneven, so that all CTAs end together. Also with windows, as
-//             long as the L2 cache has room for all that is seen: CTAs side by side in one head would ask for all of its
-//             K and V at once.
+//   FOLDED    a head's last tile and then its first, the second-to-last and the second, ...: pairs that take the same
+//             time, with K and V read close together in time.
+//   SNAKE     all heads' last tiles, all heads' second-to-last, ..., dealt to the CTAs from left to right and back: the
+//             last and shortest tiles even out the load, so that all CTAs end together. Also with windows, as long as
+//             all visible K and V fit in the L2 cache: neighboring CTAs in one head would request all of its K and V at
+//             once.
 template <Order ORDER>
 class TileOrder {
   public:
-    // False if there is none left.
+    // False if none is left.
     __device__ __forceinline__ bool take(const ForwardProblem& a, int& batch_head, int& q_block) {
         const int last = a.q_blocks - 1;
         if (!a.causal) {
@@ -85,7 +85,7 @@ class TileOrder {
             const int pairs = a.q_blocks / 2 + a.q_blocks % 2, pair = round / 2 * gridDim.x + blockIdx.x;
             const int i = pair % pairs;
             batch_head = pair / pairs, q_block = round % 2 == 0 ? last - i : i;
-            if (round % 2 == 0 && i == last - i) ++round;  // the one in the middle is no pair
+            if (round % 2 == 0 && i == last - i) ++round;  // the middle one has no partner
         } else {
             const int number = snake();
             batch_head = number % a.batch_heads, q_block = last - number / a.batch_heads;
@@ -93,7 +93,7 @@ class TileOrder {
         ++round;
         return batch_head < a.batch_heads && q_block >= 0;
     }
-    // The number of the next tile, dealt from left to right and back.
+    // The index of the next tile, dealt from left to right and back.
     __device__ __forceinline__ int snake() const {
         return round * gridDim.x + (round % 2 == 0 ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
     }
@@ -107,7 +107,7 @@ class TileScheduler : TileOrder<S::ORDER> {
   public:
     __device__ __forceinline__ explicit TileScheduler(const ForwardProblem& problem) : a(problem) {}
 
-    // False if there is none left.
+    // False if none is left.
     __device__ __forceinline__ bool take(WorkTile& tile) {
         int q_block;
         if (!TileOrder<S::ORDER>::take(a, tile.batch_head, q_block)) return false;
@@ -136,7 +136,7 @@ struct BandProblem : ForwardProblem {
     RowStrides out_strides;
 };
 
-// The same as WorkTile of one of several sequences, each with its Band.
+// A WorkTile of one of several sequences, each with its Band.
 struct BandTile {
     static constexpr bool HAS_WINDOW = true;
     int number, head_, q_start, first, tiles, first_row, first_key;  // number: of the sequence
@@ -154,13 +154,14 @@ struct BandTile {
     __device__ __forceinline__ int end_of_keys(const BandProblem&, int row) const { return band.end_of_keys(row); }
 };
 
-// Of packed sequences only their bounds in device memory are known. All lanes of a warp call take().
+// The bounds of packed sequences are known only in device memory. All lanes of a warp call take().
 //
-//   by_level    Level by level: a level is at most 1 / LEVELS of the longest sequence's tiles, of all sequences that
-//               have as many, the last rows first; a level's sequence by sequence, all heads of a tile one after the
-//               other. The CTAs end together, but each level reads all of K and V, so this is for tiles of many rows.
-//   otherwise   Sequence by sequence, head by head, as TileOrder has it. A CTA's numbers ascend, so it looks at each
-//               sequence once.
+//   by_level    Level by level, the last rows first: a level is a range of tile indices, at most 1 / LEVELS of the
+//               longest sequence's tiles, over all sequences that are long enough; within a level sequence by sequence,
+//               all heads of a tile consecutively. The CTAs end together, but each level reads all of K and V, so this
+//               is for tiles of many rows.
+//   otherwise   Sequence by sequence, head by head, as in TileOrder. A CTA's indices increase, so it scans the
+//               sequences only once.
 template <class S>
 class BandScheduler : TileOrder<S::ORDER> {
     using Order = TileOrder<S::ORDER>;
@@ -200,14 +201,14 @@ class BandScheduler : TileOrder<S::ORDER> {
             const int i = (number - passed) % in_head, last = in_sequence - 1 - i;
             q_block = second || !folded ? i : last;
             tile.number = chunk - 1, tile.head_ = (number - passed) / in_head;
-            if (folded && !second && i == last) ++Order::round;  // the one in the middle is no pair
+            if (folded && !second && i == last) ++Order::round;  // the middle one has no partner
             ++Order::round;
             const int rows = rows_of(a.cu_seqlens_q, tile.number, a.S_q, tile.first_row);
             set_band(tile, rows, rows_of(a.cu_seqlens_k, tile.number, a.S_k, tile.first_key));
         } else {
             const int number = Order::snake(), place = number / a.heads;
             ++Order::round;
-            int rows = 0, first_row = 0, own = 0, end = 0;  // own: this lane's sequence's tiles in the level
+            int rows = 0, first_row = 0, own = 0, end = 0;  // own: tiles that this lane's sequence has in the level
             const auto look = [&] {
                 rows = 0;
                 own = 0;
@@ -256,15 +257,15 @@ class BandScheduler : TileOrder<S::ORDER> {
     }
 
     const BandProblem& a;
-    int step = 1, level = 0;  // tiles of a level; the current one's first
+    int step = 1, level = 0;  // tiles per level; the first tile of the current one
     int chunk = 0;            // the first of 32 sequences, or the next one
-    int passed = 0, in_chunk = 0;        // numbers before those of these sequences, or of this one; of these
-    int first_row, in_sequence = 0, in_head = 1;  // sequence by sequence: tiles of one, numbers of one of its heads
+    int passed = 0, in_chunk = 0;        // indices before these sequences, or before this one; indices in these
+    int first_row, in_sequence = 0, in_head = 1;  // sequence by sequence: its tiles, and the indices per head
 };
 
 // ------------------------------------------------------------------------------------------------- host
 
-// All but the tensor maps. Returns how many CTAs there should be.   B_r: rows of a CTA
+// Everything except the tensor maps. Returns the number of CTAs to launch.   B_r: rows of a CTA
 //   Arguments: FlashArguments
 template <class Arguments>
 int set_work(ForwardProblem& p, const Arguments& a, int B_r) {
@@ -282,7 +283,7 @@ int set_work(ForwardProblem& p, const Arguments& a, int B_r) {
     return std::min(tiles, processors);
 }
 
-// The same of attention with options; sources are the caller's.
+// The same for attention with options; the caller sets sources.
 template <class Arguments>
 int set_band_work(BandProblem& p, const Arguments& a, int B_r) {
     constexpr int64_t MANY = int64_t{1} << 28;

@@ -1,7 +1,7 @@
 // hopper_split.h - the workspace of flash_attention_wgmma_3xfp16.cu: query, key and value as the sum of two halves.
 //
-//   split_columns, split_tile    sizes that follow from head_dim
-//   SplitSpace                   where everything lies in the workspace, and how many bytes it has
+//   split_columns, split_tile    sizes derived from head_dim
+//   SplitSpace                   the layout of the workspace and its size in bytes
 #pragma once
 #include <cstdint>
 
@@ -12,8 +12,8 @@
 constexpr int split_columns(int head_dim) { return head_dim <= 64 ? 64 : 128; }
 constexpr int split_tile(int D) { return D == 64 ? 128 : 80; }
 
-// All in bytes from the beginning of the workspace. Of the rows that are only there to fill the last 16, or the last
-// tile and one tile more (see Items), the halves are 0.
+// In bytes from the start of the workspace. Rows that only pad the last 16, or the last tile and one tile more (see
+// Items), are 0.
 //
 //   query [2][batch heads][query_rows][D] half      key, value [2][batch kv_heads][key_rows][D] half: big, then small
 //   scales of query [batch heads][query_rows] float, of key and value [batch kv_heads][key_rows]

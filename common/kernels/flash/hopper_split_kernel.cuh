@@ -1,6 +1,7 @@
-// hopper_split_kernel.cuh - query, key and value of float32 as halves in global memory, for flash_attention_wgmma_3xfp16.cu.
+// hopper_split_kernel.cuh - splits float32 query, key and value into halves in global memory, for
+// flash_attention_wgmma_3xfp16.cu.
 //
-//   split_kernel    each row once, for all CTAs of the kernel that follows
+//   split_kernel    splits each row once, for all CTAs of the kernel that follows
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -18,10 +19,10 @@ namespace hopper_fp32 {
 struct SplitTensor {
     const float* from;  // [batch][heads][S][head_dim]
     RowStrides strides;
-    int64_t heads, S, rows, all_heads;  // rows: with those that fill up, a multiple of 16; all_heads: batch * heads
+    int64_t heads, S, rows, all_heads;  // rows: including padding, a multiple of 16; all_heads: batch * heads
     __half* to;                         // [2][all_heads][rows][D]
     float* scales;                      // [all_heads][rows]
-    float factor, scale_factor;         // of the numbers, and of their scales
+    float factor, scale_factor;         // applied to the numbers, and to their scales
 };
 
 struct SplitArguments {
@@ -31,9 +32,9 @@ struct SplitArguments {
 
 constexpr int SPLIT_ROWS = 16, SPLIT_THREADS = 8 * SPLIT_ROWS;
 
-// A row of D floats -> its parts; row = scale * (big + small), and scale is the answer. Eight neighboring lanes take a
-// row, all lanes of a warp call. What split_rows() of flash_split.cuh does with each row, infinities included; that one
-// is not made of this, since it then compiles to other code.
+// A row of D floats -> its parts; row = scale * (big + small); returns scale. Eight neighboring lanes handle a row, all
+// lanes of a warp call. The same as split_rows() of flash_split.cuh for each row, infinities included; that one is not
+// built on this one, since it would then compile to different code.
 //
 //   fetch(col)               columns col ... col + 3 of the row, a float4
 //   store(col, big, small)   the same columns of the parts, four halves each
@@ -63,8 +64,8 @@ __device__ __forceinline__ float split_row(Fetch fetch, Store store) {
     return scale.inverse;
 }
 
-// grid (3 * all_heads * rows / SPLIT_ROWS of the largest tensor), block (SPLIT_THREADS). The first heads come last, since
-// the kernel behind this one begins with them: what is written last is still in the L2 cache.
+// grid (3 * all_heads * rows / SPLIT_ROWS of the largest tensor), block (SPLIT_THREADS). The first heads come last,
+// since the next kernel starts with them: what was written last is still in the L2 cache.
 template <int D>
 __global__ void __launch_bounds__(SPLIT_THREADS) split_kernel(const __grid_constant__ SplitArguments a) {
     const unsigned place = gridDim.x - 1 - blockIdx.x;

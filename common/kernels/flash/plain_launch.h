@@ -1,7 +1,7 @@
-// plain_launch.h - what the launchers of the plain kernels share.
+// plain_launch.h - shared by the launchers of the plain kernels.
 //
-//   for_type_and_head_dim    calls f.operator()<T, D>() for the type and head_dim at hand
-//   launch_plain             a launch with a shape's threads and shared memory, refused where a block cannot have so much
+//   for_type_and_head_dim    calls f.operator()<T, D>() for a type and head_dim
+//   launch_plain             launches with a shape's threads and shared memory; throws if a block cannot have that much
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

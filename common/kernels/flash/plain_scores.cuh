@@ -1,12 +1,12 @@
-// plain_scores.cuh - what becomes of the products of queries and keys: the options, on a warp's accumulators.
+// plain_scores.cuh - from query-key products to weights: the options, applied to a warp's accumulators.
 //
-//   apply_options    q.k -> scores: scale, softcap, window, mask tensor; -infinity for hidden keys; and the slopes of the cap
+//   apply_options    q.k -> scores: scale, softcap, window, mask tensor; -infinity for hidden keys; the cap's slopes
 //   keep             which weights dropout keeps
-//   hidden_reached   whether what is hidden may have spoiled a block's sums
-//   end_of_row       what a row's output is multiplied by in the end, and its lse
+//   hidden_reached   whether hidden keys may have contaminated a block's sums
+//   end_of_row       the final factor of a row's output, and its lse
 //
-// d [1][N][4]: 16 rows from first_row on, 8 N keys from first_key on, as mma.cuh draws them; both counted from the
-// beginning of the sequence.
+// d [1][N][4]: 16 rows starting at first_row, 8 N keys starting at first_key, in the layout of mma.cuh; both counted
+// from the start of the sequence.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -20,7 +20,7 @@
 #include "common/kernels/flash/flash.h"
 #include "common/kernels/flash/flash_sequences.cuh"
 
-// slopes: d score / d (scale * q.k), 1 without a cap. They go back to q and k; the mask is added behind the cap.
+// slopes: d score / d (scale * q.k), 1 without a softcap; backward, for q and k. The mask is added after the softcap.
 //   mask: of this head, see mask_from
 template <int N>
 __device__ __forceinline__ void apply_options(float (&d)[1][N][4], float (&slopes)[1][N][4], const FlashArguments& a,
@@ -40,7 +40,7 @@ __device__ __forceinline__ void apply_options(float (&d)[1][N][4], float (&slope
         const int half = n % 4 / 2, key = first_key + n / 4 * 8 + mma::d_col(lane, n % 4);
         const bool seen = key >= begin[half] && key < end[half];
         const float bias = seen ? masked_score(0.0f, mask, 0, row + 8 * half, key) : -INFINITY;
-        x = bias == -INFINITY ? -INFINITY : x + bias;  // whatever x is: a hidden key may hold NaN
+        x = bias == -INFINITY ? -INFINITY : x + bias;  // whatever x: a hidden key may hold NaN
     }
 }
 
@@ -61,11 +61,11 @@ __device__ __forceinline__ unsigned keep(const Dropout& dropout, int64_t seed, i
     return kept;
 }
 
-// A weight of 0 times NaN or infinity is NaN: what lies at a hidden key would reach the rows that share a tile with it.
-// Zeroing the key does not help, since some of these rows may see it. So a block looks at its sums before it writes
-// them: where one is NaN, it goes through its tiles once more by multiply_taken(). That is slow, and costs nothing where
-// there is no NaN but the look. A NaN that a row does see comes out again.
-//   nan: in this thread's sums; the same answer for all threads of the block
+// 0 times NaN or infinity is NaN: the contents of a hidden key would reach rows that share a tile with it. Zeroing the
+// key does not help, since some of these rows may see it. So a block checks its sums before it writes them; if one is
+// NaN, it repeats its tiles with multiply_taken(). That is slow, but without a NaN only the check costs time. A NaN
+// that a row does see comes out again.
+//   nan: in this thread's sums; same result in all threads of the block
 __device__ __forceinline__ bool hidden_reached(const FlashArguments& a, bool nan) {
     const bool hides = a.causal || a.window_left >= 0 || a.window_right >= 0 || a.mask.kind != MaskKind::NONE;
     return hides && __syncthreads_or(nan);

@@ -1,16 +1,16 @@
-// plain_tiles.cuh - tiles in shared memory and their products, written once for float, __half and __nv_bfloat16.
+// plain_tiles.cuh - tiles in shared memory and their GEMMs, written once for float, __half and __nv_bfloat16.
 //
-//   Tile             how a tile [rows][COLS] lies
+//   Tile             the layout of a tile [rows][COLS]
 //   load_tile        rows of a tensor -> a tile
 //   store_pair       two neighboring columns of a warp's accumulators -> a tile
-//   multiply         accumulators += A B, each operand a tile as it lies or turned over
-//   multiply_taken   the same, but an element of A that is 0 takes nothing of B, not even NaN
+//   multiply         accumulators += A B, each operand a tile as stored or transposed
+//   multiply_taken   the same, but an element of A that is 0 ignores B, even NaN
 //   store_row        two neighboring columns of a row -> a tensor
 //
-// 16 bits: tiles and products of flash_tiles.cuh and flash_products.cuh, on tensor cores. float: rows 4 longer than COLS,
-// so that 8 rows are read in the same columns without bank conflicts, and fused multiply-adds. The accumulators of a
-// warp lie in either case as mma.cuh draws them: a lane has rows lane / 4 and lane / 4 + 8 of 16, and of every 8 columns
-// two. So whatever stands between the products does not know the type.
+// 16 bits: the tiles and GEMMs of flash_tiles.cuh and flash_products.cuh, on tensor cores. float: rows are 4 longer
+// than COLS, so that 8 rows are read in the same columns without bank conflicts, and FMAs. Either way a warp's
+// accumulators have the layout of mma.cuh: a lane has rows lane / 4 and lane / 4 + 8 of 16, and two of every 8 columns.
+// So the code between the GEMMs does not depend on the type.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -28,10 +28,10 @@
 template <typename T, int COLS>
 struct Tile {
     static constexpr int PIECE = 16 / sizeof(T);                      // elements in 16 bytes
-    static constexpr int STRIDE = sizeof(T) == 2 ? COLS : COLS + 4;  // from a row to the next
+    static constexpr int STRIDE = sizeof(T) == 2 ? COLS : COLS + 4;  // from one row to the next
     static constexpr int elements(int rows) { return rows * STRIDE; }
 
-    // Where piece `piece` of a row lies.
+    // The address of piece `piece` of a row.
     static __device__ __forceinline__ T* at(T* tile, int row, int piece) {
         if constexpr (sizeof(T) == 2)
             return mma::swizzled<COLS>(tile, row, piece);
@@ -43,8 +43,9 @@ struct Tile {
     }
 };
 
-// The first `rows` rows of `source` as a tile of ROWS; zeros where there is no row, and from head_dim on.
-//   pieces: rows begin at multiples of 16 bytes and have whole pieces. Then cp_async_wait_all() ends the copy.
+// The first `rows` rows of `source` as a tile of ROWS; zeros past the last row, and from head_dim on.
+//   pieces: rows start at multiples of 16 bytes and consist of whole 16-byte pieces; the copy is then asynchronous,
+//   until cp_async_wait_all().
 template <typename T, int ROWS, int COLS, int THREADS>
 __device__ __forceinline__ void load_tile(T* tile, const T* source, int64_t row_stride, int rows, int head_dim,
                                           bool pieces) {
@@ -76,11 +77,11 @@ __device__ __forceinline__ void store_pair(T* tile, int row, int col, float x, f
 
 // d [16][8 N] += A [16][K] B [K][8 N], by one warp.
 //
-//   a_at, b_at        where the tiles begin in `shared`, in elements
-//   a_first, b_first  the first row of A, the first column of B: multiples of 16 and of the columns that d has
+//   a_at, b_at        offsets of the tiles in `shared`, in elements
+//   a_first, b_first  the first row of A, the first column of B: multiples of 16 and of the number of columns of d
 //
-//   A lies as [rows of A ...][A_COLS], A_TURNED as [K ...][A_COLS]; B as [columns of B ...][B_COLS], B_TURNED as
-//   [K ...][B_COLS]
+//   A is stored as [rows of A ...][A_COLS], with A_TURNED as [K ...][A_COLS]; B as [columns of B ...][B_COLS], with
+//   B_TURNED as [K ...][B_COLS]
 template <bool A_TURNED, bool B_TURNED, int A_COLS, int B_COLS, int K, typename T, int N>
 __device__ __forceinline__ void flash::multiply(float (&d)[1][N][4], const T* shared, int a_at, int a_first, int b_at,
                                          int b_first) {
@@ -128,7 +129,7 @@ __device__ __forceinline__ void flash::multiply(float (&d)[1][N][4], const T* sh
     }
 }
 
-// multiply<A_TURNED, true, ...> where B may hold NaN and infinity: an element of A that is 0 takes nothing of B. Slow.
+// multiply<A_TURNED, true, ...> for a B that may hold NaN and infinity: an element of A that is 0 ignores B. Slow.
 template <bool A_TURNED, int A_COLS, int B_COLS, int K, typename T, int N>
 __device__ __forceinline__ void multiply_taken(float (&d)[1][N][4], T* shared, int a_at, int a_first, int b_at,
                                                int b_first) {
@@ -149,7 +150,7 @@ __device__ __forceinline__ void multiply_taken(float (&d)[1][N][4], T* shared, i
     }
 }
 
-// row[col], row[col + 1] = x, y as far as there are columns.
+// row[col], row[col + 1] = x, y as far as these columns exist.
 template <typename T>
 __device__ __forceinline__ void store_row(T* row, int col, int head_dim, float x, float y) {
     if (col < head_dim) row[col] = from_float<T>(x);

@@ -2,8 +2,8 @@
 //
 //   transpose_lists    counts and columns of the blocks of keys
 //
-// A warp for each block of keys of each head looks at 32 blocks of queries at a time, and for the block in each one's
-// list, which ascends. As compress_block_mask.cu of common/kernels/sparse, with a search in place of a mask.
+// One warp per block of keys per head checks 32 blocks of queries at a time, searching each one's ascending list for
+// its block. Like compress_block_mask.cu of common/kernels/sparse, with a search instead of a mask.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -17,7 +17,7 @@ constexpr int TRANSPOSE_WARPS = 4;
 
 //   lists      counts [heads, q_blocks], columns [heads, q_blocks, k_blocks]
 //   counts     [heads, k_blocks]
-//   columns    [heads, k_blocks, q_blocks], ascending; what is behind counts is not written
+//   columns    [heads, k_blocks, q_blocks], ascending; entries past counts are not written
 __global__ void __launch_bounds__(32 * TRANSPOSE_WARPS)
     transpose_lists_kernel(const BlockLists lists, int* counts, int* columns, int64_t heads, int q_blocks, int k_blocks) {
     const int lane = threadIdx.x % 32;

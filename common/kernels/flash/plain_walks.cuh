@@ -1,10 +1,10 @@
-// plain_walks.cuh - which tiles a block goes through: all between two ends, or those of the blocks in a list.
+// plain_walks.cuh - which tiles a block visits: all between two ends, or those of listed blocks.
 //
 //   AllTiles                  every tile in which some row sees some key
-//   ListedTiles               of these the ones that lie in listed blocks
+//   ListedTiles               those of them that are in listed blocks
 //
-// Both give walks: more() tells whether there is another tile, start() where it begins in its sequence, left() how many
-// rows there are from there on, and advance() leads to the next.
+// Both provide walks: more() says whether there is another tile, start() where it starts in its sequence, left() how
+// many rows there are from there on, and advance() moves to the next.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -22,20 +22,20 @@ struct AllTiles {
         __device__ __forceinline__ int left() const { return end - at; }
         __device__ __forceinline__ void advance() { at += TILE; }
     };
-    // Of the keys that one of `rows` rows from place.start on sees.
+    // Over the keys that any of `rows` rows from place.start on sees.
     template <int B_c>
     __device__ __forceinline__ Walk<B_c> keys(const Sequence& s, const Place& place, int rows) const {
         return {s.first_key_of(place.start) / B_c * B_c, s.end_of_keys(place.start + rows - 1)};
     }
-    // Of the rows of a head that see one of `keys` keys from place.start on.
+    // Over the rows of a head that see any of `keys` keys from place.start on.
     template <int B_r>
     __device__ __forceinline__ Walk<B_r> rows(const Sequence& s, const Place& place, int keys, int /*head*/) const {
         return {s.first_row_of(place.start) / B_r * B_r, s.end_of_rows(place.start + keys - 1)};
     }
 };
 
-// Numbers that a caller has got wrong are brought into range: they hide at will, and nothing outside of the tensors is
-// read. A tile divides a block.
+// Invalid counts and indices are clamped: what they hide is unspecified, but nothing outside of the tensors is read. A
+// tile divides a block.
 struct ListedTiles {
     BlockLists of_rows, of_keys;  // of_keys: transposed, plain_transpose.cuh
     int q_blocks, k_blocks;
@@ -43,8 +43,8 @@ struct ListedTiles {
     template <int TILE>
     struct Walk {
         const int* list;
-        int number, count, most;  // in the list; blocks that there are
-        int block, part, end;     // rows of a block; where in the block the tile begins; where nothing is seen any more
+        int number, count, most;  // in the list; number of blocks that exist
+        int block, part, end;     // rows of a block; where in the block the tile starts; from where on nothing is seen
         __device__ __forceinline__ bool more() const { return number < count && start() < end; }
         __device__ __forceinline__ int start() const {
             return static_cast<int>(min(static_cast<unsigned>(list[number]), most - 1u)) * block + part;
@@ -55,7 +55,7 @@ struct ListedTiles {
             if (part == block) part = 0, ++number;
         }
     };
-    // Tiles of a list of `most` at most, which ends before `end`; those that end at or before `begin` are left out.
+    // Tiles of a list of at most `most` blocks, up to `end`; those that end at or before `begin` are skipped.
     template <int TILE>
     static __device__ __forceinline__ Walk<TILE> walk(const BlockLists& lists, int64_t row, int most, int begin,
                                                       int end) {

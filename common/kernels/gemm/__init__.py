@@ -1,1 +1,1 @@
-"""Matrix products in float32; see README.md."""
+"""GEMM in float32; see README.md."""

@@ -1,19 +1,19 @@
-// gemm.cu - matrix products in float32, C = A B and C = A B^T: which kernel takes which.
+// gemm.cu - GEMM in float32, C = A B and C = A B^T: chooses the kernel.
 //
-// What is different from the taught kernel of task 2, one change on top of the other. Each step is a file that can be
-// read by itself, and can be run by itself:
+// Changes from the kernel taught in task 2, each on top of the previous one. Each step is a file that can be read and
+// run on its own:
 //
-//   1. step1_register_tiles.cu    a thread computes 16 x 8 entries of C in place of 4 x 1
-//   2. step2_vector_loads.cu      global memory is read and written 16 bytes at a time
-//   3. step3_no_conflicts.cu      shared memory is accessed in as few passes over its banks as can be
-//   4. step4_pipelined.cu         the next tile comes while the present one is multiplied
+//   1. step1_register_tiles.cu    a thread computes 16 x 8 entries of C instead of 4 x 1
+//   2. step2_vector_loads.cu      global memory is accessed 16 bytes at a time
+//   3. step3_no_conflicts.cu      shared memory is accessed without bank conflicts
+//   4. step4_pipelined.cu         the next tile is loaded while the current one is multiplied
 //
-//   shape.cuh       how C is cut into pieces for blocks, warps and threads
+//   shape.cuh       how C is tiled for blocks, warps and threads
 //   operands.cuh    an operand's tile from global memory to registers, then to shared memory
-//   lanes.cuh       which entries of C a thread owns, and what it does for one k
-//   product.h       what this file and the steps share
+//   lanes.cuh       which entries of C a thread owns, and what it does for each k
+//   product.h       shared by this file and the steps
 //
-// Measured, and what was tried: README.md.
+// Measurements, and what didn't work: README.md.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -27,9 +27,9 @@ namespace gemm_steps {
 
 static_assert(MAX_GEMM_N == MAX_GRID_YZ * SmallShape::BN && MAX_GEMM_SIZE == 2147483648 - LargeShape::BM);
 
-// Small tiles need about 8/7 of the time per entry of C, since they take twice the reads from shared memory. But all
-// blocks last equally long, and while the last ones run, SMs without work wait. So compared is what the
-// busiest SM has to do, in entries of C; large blocks keep it busy two at a time.
+// Small tiles take about 8/7 of the time per entry of C, since they need twice the reads from shared memory. But all
+// blocks take equally long, and while the last ones run, SMs without work are idle. So this compares what the busiest
+// SM has to do, in entries of C; large blocks keep it busy two at a time.
 static bool large_tiles_pay(const Product& p) {
     const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
     const auto busiest = [&]<class S>(S, int at_a_time) {

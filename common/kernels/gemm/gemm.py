@@ -1,13 +1,13 @@
-"""Matrix products in float32, on the device of the operands.
+"""GEMM in float32, on the operands' device.
 
     c = gemm_nn(a, b)       a @ b
     c = gemm_nt(a, b)       a @ b^T
 
-Sums are float32, and the products are those of float32 too: no TF32, no tensor cores. The first call on a device builds
-the kernels. There are no gradients.
+Products and sums are float32: no TF32, no tensor cores. The first call on a device builds the kernels. There are no
+gradients.
 
-Source: gemm.cu, which lists the steps that lead to it; the way there is that of S. Boehm, "How to Optimize a CUDA
-Matmul Kernel for cuBLAS-like Performance", 2022.
+Source: gemm.cu, which lists the steps that lead to it, following S. Boehm, "How to Optimize a CUDA Matmul Kernel for
+cuBLAS-like Performance", 2022.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def gemm_nn(a: Tensor, b: Tensor) -> Tensor:
         [batch, M, N], float32, contiguous.
 
     Raises:
-        ValueError: a shape, dtype, layout or device that the kernels do not take; the message names the argument, its
-            value and what is allowed.
+        ValueError: an unsupported shape, dtype, layout or device; the message names the argument, its value and what is
+            allowed.
         BuildError, ToolchainError: the kernels cannot be built here; see common.compiling.load.build.
     """
     return loaded("gemm", a.device).gemm_nn(a, b)
@@ -40,13 +40,13 @@ def gemm_nt(a: Tensor, b: Tensor) -> Tensor:
     """a @ b^T for every matrix of a batch: both operands are row-major along K, as Q and K are in Q K^T.
 
     Args:
-        a: [batch, M, K], as gemm_nn takes it.
+        a: [batch, M, K], as in gemm_nn.
         b: [batch, N, K], likewise.
 
     Returns:
         [batch, M, N], float32, contiguous.
 
     Raises:
-        As gemm_nn.
+        As in gemm_nn.
     """
     return loaded("gemm", a.device).gemm_nt(a, b)

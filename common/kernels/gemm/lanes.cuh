@@ -1,16 +1,16 @@
-// lanes.cuh - which entries of C a thread owns, and what it does for one k.
+// lanes.cuh - which entries of C a thread owns, and what it does for each k.
 //
-//   SideBySide, Spread    a thread's place: which rows and columns of its warp's piece are its own
-//   Fragment              what it needs of both tiles for one k
-//   write_sums            its entries -> C
+//   SideBySide, Spread    a thread's rows and columns in its warp's piece
+//   Fragment              a thread's operands from both tiles for one k
+//   write_sums            stores its entries to C
 //
 // A thread owns TM rows and TN columns of its warp's piece, in groups of four. LANES lanes share the rows (columns) of
-// the piece; `lane` is this one's number among them:
+// the piece; `lane` is this one's index among them:
 //
 //     SideBySide    lane 0 | lane 0 | lane 0 | lane 0 | lane 1 | lane 1 | ...     all of a lane's groups together
 //     Spread        lane 0 | lane 1 | lane 2 | lane 3 | lane 0 | lane 1 | ...     four each, in turn
 //
-// What that does to the banks of shared memory: step3_no_conflicts.cu.
+// How this affects shared-memory banks: step3_no_conflicts.cu.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -29,13 +29,13 @@ struct SideBySide {
     const int warp_row = warp / S::WARP_COLS * S::WM, warp_col = warp % S::WARP_COLS * S::WN;  // in the block's tile
     const int first_row = blockIdx.x * S::BM, first_col = blockIdx.y * S::BN;                  // of the tile in C
 
-    // Where a group of four begins in the warp's piece
+    // Where a group of four starts in the warp's piece
     __device__ __forceinline__ int row(int group) const { return lane_row * S::TM + group * 4; }
     __device__ __forceinline__ int col(int group) const { return lane_col * S::TN + group * 4; }
 };
 
-// Lanes 0 and 1 are below one another in the grid of lanes, so do 2 and 3, and so on: of any four lanes in a row two
-// read the same four numbers of A, and two the same of B.
+// Lanes 0 and 1 are below one another in the grid of lanes, and so are 2 and 3, and so on: among any four consecutive
+// lanes, two read the same four numbers of A, and two the same of B.
 template <class S>
 struct Spread {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -47,7 +47,7 @@ struct Spread {
     __device__ __forceinline__ int col(int group) const { return (group * S::LANE_COLS + lane_col) * 4; }
 };
 
-// A thread's numbers for one k.
+// A thread's operands for one k.
 template <class S>
 struct Fragment {
     float a[S::TM];

@@ -4,17 +4,17 @@
 //   AcrossK      rows run across k: B of A B
 //   OperandB     one of the two
 //
-// A tile holds BK values of k and is in shared memory as [k][row of A] or [k][column of B]: for one k a thread then
-// finds the numbers of neighboring rows (columns) side by side and reads four at a time.
+// A tile holds BK values of k and is stored in shared memory as [k][row of A] or [k][column of B]: for one k the values
+// of neighboring rows (columns) are adjacent, and a thread reads four at a time.
 //
-// Loading has two halves. fetch() starts reading the next tile from global memory into registers, store() puts the
-// registers into shared memory; what is between the two runs while the tile is on its way.
+// Loading has two halves. fetch() starts reading the next tile from global memory into registers, store() writes the
+// registers to shared memory; code in between overlaps with the load.
 //
-// What is beyond K is set to 0. What is beyond the rows of A or columns of B may be anything, since it only goes
-// into entries of C that do not exist and are not stored.
+// Entries past K are set to 0. Entries past the rows of A or columns of B may be anything, since they only affect
+// entries of C that do not exist and are not stored.
 //
-// VECTOR: one access of 16 bytes for four floats of global memory; K and N are multiples of 4, and the matrices begin
-// at multiples of 16 bytes.   WIDTH: how many floats are between two rows of the tile
+// VECTOR: one 16-byte access for four floats of global memory; K and N are multiples of 4, and the matrices are 16-byte
+// aligned.   WIDTH: the row stride of the tile, in floats
 #pragma once
 #include <cuda_runtime.h>
 
@@ -29,8 +29,8 @@ namespace gemm_steps {
 
 // An operand whose rows run along k: A [M, K], and B of A B^T [N, K]. `lines` is M or N.
 //
-// A thread reads four neighboring k of a line and writes them to four rows of the tile: this turns the tile over. The
-// 32 lanes of a warp hold 16 lines at two places of k, so they write to row k, columns line .. line + 15, and to row
+// A thread reads four consecutive k of a line and writes them to four rows of the tile: this transposes the tile. The
+// 32 lanes of a warp hold 16 lines at two values of k, so they write to row k, columns line .. line + 15, and to row
 // k + 4, the same columns.
 template <int LINES, int WIDTH, int THREADS, bool VECTOR>
 class AlongK {
@@ -44,7 +44,7 @@ class AlongK {
    public:
     __device__ __forceinline__ AlongK(const float* matrix, int lines, int K, int first_line) : k_left_(K - k_) {
         UNROLL
-        for (int i = 0; i < PARTS; ++i) {  // beyond the last line: the last line again
+        for (int i = 0; i < PARTS; ++i) {  // past the last line: the last line again
             const int line = min(first_line + line_ + i * LINES_AT_ONCE, lines - 1);
             source_[i] = matrix + static_cast<size_t>(line) * K + k_;
         }

@@ -1,8 +1,8 @@
-// product.h - what the launcher and the steps share.
+// product.h - shared by the launcher and the steps.
 //
-//   Product                      pointers and sizes of a batch of products
-//   launch_matrices              a kernel's launches for all matrices of the batch
-//   register_tiles, vector_loads, no_conflicts, pipelined      the four steps, a file each
+//   Product                      pointers and sizes of a batched GEMM
+//   launch_matrices              launches a kernel for all matrices of the batch
+//   register_tiles, vector_loads, no_conflicts, pipelined      the four steps, one file each
 #pragma once
 #include <cuda_runtime.h>
 
@@ -21,7 +21,7 @@ struct Product {
     int M, N, K;
     bool b_transposed;
 
-    // Whether all accesses of four floats would be aligned.
+    // Whether all accesses of four floats are aligned.
     bool takes_vectors() const { return K % 4 == 0 && N % 4 == 0 && all_aligned({a, b, c}); }
 };
 
@@ -42,12 +42,12 @@ void launch_matrices(Kernel kernel_nn, Kernel kernel_nt, const Product& p, cudaS
     }
 }
 
-// Any sizes and addresses.
+// Any sizes and alignment.
 void register_tiles(const Product& p, cudaStream_t stream);
-// Only what takes_vectors().
+// Only if takes_vectors().
 void vector_loads(const Product& p, cudaStream_t stream);
 void no_conflicts(const Product& p, cudaStream_t stream);
-// Any; with small tiles, or large ones.
+// Any; with small or large tiles.
 void pipelined(const Product& p, bool large_tiles, cudaStream_t stream);
 
 }  // namespace gemm_steps

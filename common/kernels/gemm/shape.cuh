@@ -1,8 +1,8 @@
-// shape.cuh - how C is cut into pieces for blocks, warps and threads.
+// shape.cuh - how C is tiled for blocks, warps and threads.
 //
-//   Shape                    the pieces' sizes
+//   Shape                    the tile sizes
 //   LargeShape, SmallShape   the two that are used
-//   BK                       how many k a tile holds
+//   BK                       the number of k in a tile
 //
 //      C                   block's tile BM x BN          warp's piece WM x WN          thread's entries TM x TN
 //      +--+--+--+--+       +-------+-------+             32 lanes as a grid of         groups of 4 rows x 4 columns,
@@ -12,8 +12,8 @@
 //      +--+--+--+--+       +-------+-------+
 //
 // For every k a thread reads TM + TN numbers from shared memory and does TM * TN multiplications with them. The more
-// entries it owns, the less often it reads: 16 x 8 entries take 24 numbers for 128 multiplications, the taught kernel's
-// 4 x 1 take 5 for 4. The registers set the limit: a thread has at most 255.
+// entries it owns, the less it reads: 16 x 8 entries take 24 numbers for 128 multiplications; the taught kernel's 4 x 1
+// take 5 for 4. Registers are the limit: a thread has at most 255.
 #pragma once
 
 namespace gemm_steps {

@@ -1,13 +1,13 @@
-// step1_register_tiles.cu - the matrix product, first step: every thread owns 16 x 8 entries of C.
+// step1_register_tiles.cu - GEMM, step 1: every thread owns 16 x 8 entries of C.
 //
-// The taught kernel of task 2 gives a thread 4 x 1 entries and a block 32 x 32. Here they are 16 x 8 and 128 x 128:
+// In the kernel taught in task 2 a thread has 4 x 1 entries and a block 32 x 32. Here they are 16 x 8 and 128 x 128:
 //
 //                   read from shared memory       multiplications       A and B are read from global memory
 //     taught        4 + 1 numbers for one k       4                     N / 32 and M / 32 times
 //     here          16 + 8                        128                   N / 128 and M / 128 times
 //
-// so that a number from shared memory is used 5.3 times and not 0.8, and one from global memory four times as often.
-// The rest is as it was: load a tile, wait, multiply, wait.
+// So a number from shared memory is used 5.3 times instead of 0.8, and one from global memory four times as often. The
+// rest is unchanged: load a tile, wait, multiply, wait.
 #include <cuda_runtime.h>
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// step2_vector_loads.cu - the matrix product, second step: global memory is read and written 16 bytes at a time.
+// step2_vector_loads.cu - GEMM, step 2: global memory is accessed 16 bytes at a time.
 //
-// One thing is new: VECTOR is true in both loaders and in write_sums. A float4 is one instruction where four floats are
-// four. (Shared memory is read four floats at a time from the first step on.) So rows must begin at multiples of 16
-// bytes; what does not is left to step 1.
+// The only change: VECTOR is true in both loaders and in write_sums. A float4 is one instruction instead of four.
+// (Shared memory is read four floats at a time from step 1 on.) So rows must start at multiples of 16 bytes; anything
+// else is left to step 1.
 #include <cuda_runtime.h>
 
 #include <cstdint>

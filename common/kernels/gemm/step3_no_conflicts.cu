@@ -1,17 +1,17 @@
-// step3_no_conflicts.cu - the matrix product, third step: accesses to shared memory without bank conflicts.
+// step3_no_conflicts.cu - GEMM, step 3: shared memory accesses without bank conflicts.
 //
-// Shared memory has 32 banks of one float. What the lanes of a warp access at the same time takes one pass if all of it
-// is in different banks, or in the same places; otherwise it takes several. Two things are new:
+// Shared memory has 32 banks of one float. A warp's access takes one pass if its lanes hit different banks, or the same
+// addresses; otherwise it takes several. Two things are new:
 //
-//   Tiles that are turned over have rows of 132 floats. A warp of AlongK writes to row k, columns line .. line + 15,
-//   and to row k + 4, the same columns. With 128 floats a row, both sixteens begin in the same bank; with 132, the
-//   second begins 4 * 132 floats further on, which is 16 banks.
+//   Transposed tiles have rows of 132 floats. A warp of AlongK writes to row k, columns line .. line + 15, and to row
+//   k + 4, the same columns. With 128 floats a row, both groups of 16 start in the same bank; with 132, the second
+//   starts 4 * 132 floats later, which is 16 banks.
 //
-//   Lanes own groups of four in turn (Spread) and not 16 rows side by side. Side by side, the groups that they read at
-//   the same time are 16 (or 8) floats apart, and their banks coincide. Spread, they are neighbors, 16 bytes each: all
-//   banks. And the lanes are in the grid such that of any four in a row two read the same four numbers of A, and two
-//   the same of B: lanes so close together share what is read, and 32 lanes take two passes over the banks. With rows
-//   of 8 lanes, four in a row would read four different groups of B.
+//   Lanes own groups of four in turn (Spread), not 16 consecutive rows. With consecutive rows, the groups that they
+//   read at the same time are 16 (or 8) floats apart, and their banks coincide. Spread, they are adjacent, 16 bytes
+//   each: all banks. And lanes are arranged in the grid such that among any four consecutive ones two read the same
+//   four numbers of A, and two the same of B: neighboring lanes share what they read, and 32 lanes take two passes over
+//   the banks. With rows of 8 lanes, four consecutive lanes would read four different groups of B.
 #include <cuda_runtime.h>
 
 #include <cstdint>

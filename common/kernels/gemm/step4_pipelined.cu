@@ -1,16 +1,17 @@
-// step4_pipelined.cu - the matrix product, last step: the next tile comes while the present one is multiplied.
+// step4_pipelined.cu - GEMM, step 4: the next tile is loaded while the current one is multiplied.
 //
-// While tile t is multiplied, tile t + 1 is on its way from global memory to the registers, and while one fragment is
-// multiplied, the next one comes from shared memory; at the last k of a tile that is the first fragment of tile t + 1.
+// While tile t is multiplied, tile t + 1 is in flight from global memory to registers, and while one fragment is
+// multiplied, the next one is loaded from shared memory; at the last k of a tile that is the first fragment of tile
+// t + 1.
 //
 //     fetch t + 1 | k = 0:           | ... | k = 6:           | store t + 1 | barrier | k = 7:
 //                 | load 1, multiply 0     | load 7, multiply 6                         load 0 of t + 1, multiply 7
 //
-// Tile t is in buffer t % 2. Who overwrites one has passed a barrier that all threads reach only after reading it:
-// one barrier per tile, in place of two. What follows the last tile is a tile of zeros.
+// Tile t is in buffer t % 2. A thread that overwrites a buffer has passed a barrier that all threads reach only after
+// reading it: one barrier per tile instead of two. A tile of zeros follows the last tile.
 //
-// This step is the one that is used, so it takes everything: small tiles, too, where large ones would leave
-// SMs without work, and sizes and addresses that float4 cannot take.
+// This is the step that gemm_nn and gemm_nt use, so it supports everything: small tiles where large ones would leave
+// SMs idle, and sizes and addresses that float4 cannot handle.
 #include <cuda_runtime.h>
 
 #include <cstdint>

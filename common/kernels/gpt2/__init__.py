@@ -1,1 +1,1 @@
-"""GPT-2 between its attention layers, and the engine; see README.md."""
+"""GPT-2 around its attention layers, and the inference engine; see README.md."""

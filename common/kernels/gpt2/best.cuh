@@ -1,7 +1,7 @@
-// best.cuh - the largest logit and where it stands; of equal ones the first.
+// best.cuh - the largest logit and its index; of equal ones the first.
 //
 //   is_better(a, b)       whether a comes before b
-//   best_of_lanes(best, lanes)    of the lanes whose numbers differ in their lowest bits only; `lanes` a power of two
+//   best_of_lanes(best, lanes)    over `lanes` consecutive lanes, a power of two
 #pragma once
 #include "common/cuda/warp.cuh"
 #include "common/kernels/gpt2/gpt2.h"

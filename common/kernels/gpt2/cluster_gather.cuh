@@ -4,15 +4,15 @@
 //   gather_init(g)                      one thread; a cluster barrier must follow
 //   gather_send(to, rank, g, n, x)      8 or 16 bytes to the same address in CTA `rank` (st.async); gather_send_quad
 //   gather_expect(g, n, bytes)          one thread, after its wait for n - 2: how many bytes all-gather n has
-//   gather_wait(g, n), gather_poll      until they are there; whether they are, after a while
+//   gather_wait(g, n), gather_poll      waits until they have arrived; polls for a limited time
 //   signal_init, signal_send, gather_wait      the same without data: every CTA arrives at every other one's mbarrier
 //   ll_store, ll_load, ll_ready         one line of the LL protocol
 //
-// st.async writes to another CTA's shared memory and reports its bytes to an mbarrier there: one trip, no barrier of
-// the cluster, and no CTA waits for more than it needs. Bytes may arrive before they are expected: the transaction
-// count goes below zero, and the phase stays incomplete until gather_expect() arrives. No CTA may send n + 2 before all
-// have read n; a CTA that sends n + 2 has received n + 1 from everyone, so it is enough that each reads n before it
-// sends n + 1.
+// st.async writes to another CTA's shared memory and reports its bytes to an mbarrier there: one trip, no cluster-wide
+// barrier, and no CTA waits for more than it needs. Bytes may arrive before they are expected: the transaction count is
+// then negative, and the phase stays incomplete until gather_expect() arrives. No CTA may send n + 2 before all have
+// read n; a CTA that sends n + 2 has received n + 1 from every CTA, so it is enough that each reads n before sending
+// n + 1.
 //
 // LL protocol (as in NCCL): data and flag share one 16-byte store, {data, flag, data, flag}; a reader that finds the
 // flag has the data. No fence, no counter. Flags count up and are used once.
@@ -34,7 +34,7 @@ __device__ __forceinline__ void cluster_sync() {
     cooperative_groups::this_cluster().sync();
 #endif
 }
-// The same address in CTA `rank`, to be loaded from.
+// The same address in CTA `rank`, for loads.
 template <typename T>
 __device__ __forceinline__ const T* remote_pointer(T* pointer, [[maybe_unused]] int rank) {
 #if __CUDA_ARCH__ >= 900
@@ -102,8 +102,8 @@ __device__ __forceinline__ uint4 ll_load(unsigned long long* line) {
 }
 __device__ __forceinline__ bool ll_ready(const uint4& line, unsigned flag) { return line.y == flag && line.w == flag; }
 
-// By whole warps: of 8 neighboring values four lanes have two each, in WORDS words, and send all to every fourth CTA
-// each. BY_WARPS: all warps have them, and one of the lanes sends to the CTA of its warp's number.
+// Called by whole warps: of 8 neighboring values each of four lanes has two, in WORDS words, and sends all of them to
+// every fourth CTA. BY_WARPS: all warps have them, and one of the lanes sends to the CTA with its warp's number.
 template <bool BY_WARPS, int WORDS>
 __device__ __forceinline__ void gather_send_quad(unsigned char* to, const unsigned (&mine)[WORDS], bool exists,
                                                  int cluster, Gather& gather, unsigned n) {

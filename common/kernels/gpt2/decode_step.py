@@ -1,11 +1,11 @@
-"""One step of decoding for a batch: the newest tokens go in, the next ones come out. All of it on the device.
+"""One decode step for a batch: takes the newest tokens, produces the next ones, entirely on the device.
 
-    DecodeState         what a batch knows between two steps
-    TorchStep           the step of any kernels and any batch: torch's matrix products
+    DecodeState         a batch's state between two steps
+    TorchStep           the step with any kernels and any batch: torch's GEMMs
     FusedStep           the step of the tuned kernels for up to 4 sequences: four kernels and the attention per layer
 
-A step reads and writes nothing but tensors that stay where they are. So it can be captured once and replayed: every
-replay finds the new position where the last one left it.
+A step reads and writes only tensors with fixed addresses. So it can be captured once and replayed: every replay
+continues at the position where the last one stopped.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from common.kernels.gpt2.forward import DecodeAttention, blocks, embed, rest
 from common.kernels.gpt2.sampling import draw
 from common.kernels.gpt2.weights import Affine, Weights
 
-SETTING = 4  # int32 numbers that a setting of the draw has in DecodeState.inputs: 16 bytes, of which 8 are used
+SETTING = 4  # int32 numbers per sampling setting in DecodeState.inputs: 16 bytes, of which 8 are used
 
 
 @dataclass(frozen=True)
 class DecodeState:
-    """What a batch knows between two steps, on the kernels' device. Sequences have positions of their own.
+    """A batch's state between two steps, on the kernels' device. Each sequence has its own position.
 
     positions: int32 [batch], the slot of the newest token, whose key and value the next step writes.
     lengths: int32 [batch], positions + 1: the tokens that the next step attends to.
-    steps: int32 [batch], tokens made so far. finished: int32 [batch], 1: stays at its position.
+    steps: int32 [batch], number of tokens produced. finished: int32 [batch], 1: does not advance.
     stop: int32 [1], the token that finishes a sequence; -1: none.
-    history: int32 [max_seq_len, batch], the tokens made, by step.
+    history: int32 [max_seq_len, batch], the tokens produced, by step.
     uniforms: float64 [max_seq_len, batch]; temperature, top_p: float64 [1]; top_k: int64 [1]: see sampling.draw.
-    inputs: int32, what a text begins with, in the order in which one copy brings it (PromptBuffer): `drawn` numbers,
-        which are temperature, top_p, top_k and uniforms; positions, lengths, steps, finished, stop; prompts. All but
-        the prompts, see `prompts`, are views of it.
-    drawn: int32 numbers of `inputs` that only a drawn text needs.
+    inputs: int32, everything a text starts with, in the order in which one copy uploads it (PromptBuffer): `drawn`
+        numbers, which are temperature, top_p, top_k and uniforms; positions, lengths, steps, finished, stop; prompts.
+        All but the prompts, see `prompts`, are views of it.
+    drawn: the number of int32 in `inputs` that only a sampled text needs.
     """
 
     positions: Tensor
@@ -87,7 +87,7 @@ class DecodeState:
         return self.inputs[self.drawn + 4 * batch + 1 :][: batch * seq_len].view(batch, seq_len)
 
     def begin(self, last_slots: Tensor, stop_token: int | None) -> None:
-        """A new text: the prompts' last tokens lie at last_slots, int32 [batch], and no token is made yet."""
+        """Starts a new text: the prompts' last tokens are at last_slots, int32 [batch]; no token has been produced."""
         self.positions.copy_(last_slots)
         self.lengths.copy_(self.positions + 1)
         self.steps.zero_()
@@ -95,7 +95,7 @@ class DecodeState:
         self.stop.fill_(-1 if stop_token is None else stop_token)
 
     def advance(self, tokens: Tensor) -> None:
-        """Writes the tokens int64 [batch] down and moves on to them; a sequence that is finished stays where it is."""
+        """Records the tokens int64 [batch] and advances to them; a finished sequence does not advance."""
         columns = torch.arange(len(tokens), device=tokens.device)
         self.history.index_put_((self.steps.long(), columns), tokens.int())
         self.steps.add_(1)
@@ -112,7 +112,7 @@ class DecodeState:
 
 
 class TorchStep:
-    """A step for any batch, on the taught kernels or the tuned ones. Task 7's kernels stand between torch's products.
+    """A step for any batch, with the taught or the tuned kernels: task 7's kernels between torch's GEMMs.
 
     caches: per layer (k_cache, v_cache) [batch, heads, max_seq_len, head_dim].
     """
@@ -123,26 +123,26 @@ class TorchStep:
         self.tokens = torch.zeros(len(state.positions), dtype=torch.int64, device=kernels.device)
 
     def advance(self, tokens: Tensor) -> None:
-        """Writes the tokens int64 [batch] down and moves on to them."""
+        """Records the tokens int64 [batch] and advances to them."""
         self.tokens.copy_(tokens)
         self.state.advance(tokens)
 
     def run(self, sampled: bool) -> None:
-        """The newest tokens through the model, the next ones chosen and written down."""
+        """Runs the newest tokens through the model, and chooses and records the next ones."""
         x = embed(self.weights, self.tokens, self.state.positions)
         normed = blocks(self.weights, self.kernels.gpt2, x, self.attend)
         self.advance(self.state.choose(F.linear(normed, self.weights.head).float(), sampled))
 
     def finish(self, x: Tensor, heads: Tensor, sampled: bool) -> None:
-        """The end of a prefill, from what up_to_last_attention returned, [batch * seq_len, width] each."""
+        """Ends a prefill, given what up_to_last_attention returned, [batch * seq_len, width] each."""
         self.advance(first_tokens(self.weights, self.kernels, self.state, x, heads, sampled))
 
 
 def first_tokens(
     weights: Weights, kernels: EngineKernels, state: DecodeState, x: Tensor, heads: Tensor, sampled: bool
 ) -> Tensor:
-    """The tokens int64 [batch] after the prompts, of what up_to_last_attention returned."""
-    last = state.positions.long()[:, None, None].expand(-1, 1, weights.width)  # no other row is needed from here on
+    """The tokens int64 [batch] after the prompts, from what up_to_last_attention returned."""
+    last = state.positions.long()[:, None, None].expand(-1, 1, weights.width)  # no other rows are needed from here on
     x, heads = (one.view(len(last), -1, weights.width).gather(1, last)[:, 0] for one in (x, heads))
     logits = F.linear(rest(weights, kernels.gpt2, x, heads), weights.head).float()
     return state.choose(logits, sampled)
@@ -150,10 +150,10 @@ def first_tokens(
 
 @dataclass(frozen=True)
 class NormedProduct:
-    """A linear layer behind a layernorm as the step's kernels take it (gpt2.h).
+    """A linear layer after a layernorm, as the step's kernels take it (gpt2.h).
 
     norm_weight: [K]. weight: [N, K]. weight_sum: float32 [N], what the mean is multiplied by.
-    bias: float32 [N], what is left when the input is the mean throughout.
+    bias: float32 [N], the output for an input that equals the mean throughout.
     """
 
     norm_weight: Tensor
@@ -169,9 +169,9 @@ class NormedProduct:
 
 
 class FusedStep:
-    """A step of the tuned kernels: every product takes in what stands before and behind it (gpt2.h).
+    """A step of the tuned kernels: every GEMV has its prologue and epilogue fused (gpt2.h).
 
-    The residual stream is float32. Arguments as of TorchStep.
+    The residual stream is float32. Arguments as in TorchStep.
     """
 
     def __init__(self, weights: Weights, kernels: EngineKernels, caches, state: DecodeState) -> None:
@@ -201,7 +201,7 @@ class FusedStep:
 
     @staticmethod
     def fits(weights: Weights, kernels: EngineKernels, batch: int) -> bool:
-        """Whether there are such kernels for these weights and this many sequences."""
+        """Whether these kernels support these weights and this many sequences."""
         if kernels.variant != "tuned":
             return False
         layer = weights.layers[0]
@@ -211,7 +211,7 @@ class FusedStep:
         )
 
     def advance(self, tokens: Tensor) -> None:
-        """Writes the tokens int64 [batch] down, moves on to them and looks their embeddings up."""
+        """Records the tokens int64 [batch], advances to them and looks up their embeddings."""
         self._next_token(None, tokens, False)
 
     def _next_token(self, best: Tensor | None, tokens: Tensor | None, early: bool) -> None:
@@ -232,19 +232,19 @@ class FusedStep:
         )
 
     def run(self, sampled: bool) -> None:
-        """The newest tokens through the model, the next ones chosen and written down."""
+        """Runs the newest tokens through the model, and chooses and records the next ones."""
         ops, state = self.kernels.gpt2, self.state
         attend = self.kernels.decode.decode_attention
         for number, (qkv, *_) in enumerate(self.products):
             k_cache, v_cache = self.caches[number]
-            # No kernel stands before the first one in a graph, so there is none that it could overlap
+            # The first kernel of a graph has no preceding kernel to overlap with
             ops.step_qkv(*self._normed(qkv), state.positions, self.query, k_cache, v_cache, early=number > 0)
             heads = attend(self.query, k_cache, v_cache, state.lengths, self.weights.layers[number].scale)
             self._behind_attention(number, heads.view(len(self.residual), -1))
         self._choose(sampled)
 
     def finish(self, x: Tensor, heads: Tensor, sampled: bool) -> None:
-        """As TorchStep's."""
+        """Like TorchStep's."""
         heads = self.kernels.gpt2.last_rows(x, heads, self.state.positions, self.weights.head, self.residual)
         self._behind_attention(len(self.products) - 1, heads)
         self._choose(sampled)
@@ -260,7 +260,7 @@ class FusedStep:
         )
 
     def _behind_attention(self, number: int, heads: Tensor) -> None:
-        """The end of a block. heads: [batch, width]."""
+        """Runs the end of a block. heads: [batch, width]."""
         ops, (_, proj, fc1, fc2) = self.kernels.gpt2, self.products[number]
         ops.step_residual(heads, proj.weight, proj.bias, self.residual, early=True)
         ops.step_gelu(*self._normed(fc1), self.hidden, early=True)

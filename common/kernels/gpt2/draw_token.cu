@@ -1,9 +1,9 @@
-// draw_token.cu - a prefill's tokens, or those of a step that is a graph of kernels, drawn: temperature, top-k, top-p.
+// draw_token.cu - samples the tokens of a prefill, or of a step that is a graph of kernels: temperature, top-k, top-p.
 //
-//   draw_token_kernel    a cluster of 8 CTAs per sequence, as the persistent step draws (step_sampling.cuh)
+//   draw_token_kernel    a cluster of 8 CTAs per sequence, sampling as in the persistent step (step_sampling.cuh)
 //
-// For compute capability 9.0, whose clusters the histograms go through; elsewhere draw_fits() is false and torch sorts
-// (sampling.py).
+// For compute capability 9.0, since the histograms are exchanged within clusters; elsewhere draw_fits() is false and
+// torch sorts (sampling.py).
 #include "common/kernels/gpt2/gpt2.h"
 
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(CTA_THREADS) draw_token_kernel(const DrawToken
     __shared__ Gather signal;
     __shared__ Sampler::Scratch scratch;
     __shared__ Bin bins[2 * BINS];
-    __shared__ float maxima[CTA_THREADS];  // of disjoint parts of the logits
+    __shared__ float maxima[CTA_THREADS];  // maxima of disjoint parts of the logits
     __shared__ Best of_warps[CTA_WARPS];
     const int row = static_cast<int>(blockIdx.x) / SLICES, rank = static_cast<int>(blockIdx.x) % SLICES;
     const int mine = static_cast<int>(threadIdx.x);

@@ -1,12 +1,12 @@
-// elementwise.cu - layernorm and bias + gelu for every dtype, 16 bytes at once.
+// elementwise.cu - layernorm and bias + gelu for every dtype, in 16-byte accesses.
 //
 //   layernorm_kernel            one warp per row
 //   short_layernorm_kernel      the same; a row stays in the warp's registers between its three passes
 //   bias_gelu_kernel            one thread per 16 bytes
 //
-// The prefill runs them. Sums are float32; the residual stream is rounded to T when it is written, and what is
-// normalized is the rounded sum, as in transformers. UNIT: elements that a thread takes at once, or 1 for widths and
-// pointers that are no multiple of 16 bytes.
+// Used by the prefill. Sums are float32; the residual stream is rounded to T when written, and the rounded sum is what
+// is normalized, as in transformers. UNIT: elements that a thread processes at once, or 1 for widths and pointers that
+// are not multiples of 16 bytes.
 #include "common/cuda/alignment.h"
 #include "common/cuda/check.h"
 #include "common/cuda/dependent_launch.cuh"
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// Rows of up to PIECES * 32 * 16 bytes. It may be started before its predecessor, which makes x or residual, has ended.
+// Rows of up to PIECES * 32 * 16 bytes. May start before its predecessor, which produces x or residual, has finished.
 template <typename T, int PIECES>
 __global__ void __launch_bounds__(THREADS)
     short_layernorm_kernel(const T* x, const T* residual, const T* weight, const T* bias, T* out, T* sum, int64_t rows,
@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(THREADS)
     store(out + unit * UNIT, a);
 }
 
-// Whether every row of every tensor begins at a multiple of 16 bytes.
+// Whether every row of every tensor is 16-byte aligned.
 template <typename T>
 static bool vectors_fit(int width, std::initializer_list<const void*> pointers) {
     return width % Vector<T>::SIZE == 0 && all_aligned(pointers);

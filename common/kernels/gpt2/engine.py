@@ -4,17 +4,17 @@
     engine = Engine(model, kernels, dtype="float16", max_batch=4)
     result = engine.generate([prompt, other_prompt], max_new_tokens=100, on_token=lambda sequence, token: ...)
 
-transformers' module says what is computed and gives the weights; its code does not run. What it takes to be fast:
+transformers' module defines the computation and provides the weights; its code does not run. What makes it fast:
 
-    prefill   all prompts at once, padded on the right: under a causal mask no token sees the padding behind it
-    graphs    every buffer has its place for good, so a step is captured once as a CUDA graph and then replayed: no
-              Python and no launches between its kernels. Positions and lengths lie on the GPU, and the step itself
-              moves them on. A prefill is captured for each length that occurs, in steps of 64 tokens (prefill.py).
-    one persistent kernel for all steps, of up to 4 sequences on Hopper (persistent_step.py); else a graph for each
-    sampling  is the step's last part: the token goes from there straight into the next step
+    prefill   all prompts at once, padded on the right: under a causal mask no token sees the padding after it
+    graphs    every buffer has a fixed address, so a step is captured once as a CUDA graph and then replayed: no Python
+              and no launches between its kernels. Positions and lengths are on the GPU, and the step itself advances
+              them. A prefill is captured for each length that occurs, in steps of 64 tokens (prefill.py).
+    one persistent kernel for all steps, of up to 4 sequences on Hopper (persistent_step.py); otherwise a graph for each
+    sampling  is the step's last part: the token goes directly to the next step
     the host  launches steps ahead and reads the tokens some steps later, so the GPU never waits for it
 
-In the simulator the same loop runs step by step, without a graph, and its matrix products are torch's on the CPU.
+In the simulator the same loop runs step by step, without a graph, and its GEMMs are torch's on the CPU.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from common.kernels.gpt2.sampling import uniform_numbers
 from common.kernels.gpt2.token_reader import TokenReader
 from common.kernels.gpt2.weights import weights_of
 
-STEPS_AHEAD = 2  # that are launched before the tokens of a step are waited for
-PREFILL_UNIT = 64  # tokens: a captured prefill has a multiple of these, or max_seq_len
-MOST_PREFILLS = 32  # graphs: all lengths of a context of 1024, drawn and greedy, for one number of prompts
+STEPS_AHEAD = 2  # launched before the tokens of a step are waited for
+PREFILL_UNIT = 64  # tokens: the length of a captured prefill is a multiple of these, or max_seq_len
+MOST_PREFILLS = 32  # graphs: all lengths of a context of 1024, sampled and greedy, for one number of prompts
 
 
 class Engine:
@@ -48,14 +48,14 @@ class Engine:
     kernels: see engine_kernels.py. dtype: of weights, activations and KV cache: "float32", "float16", "bfloat16"
         (the taught kernels: "float32" only).
     max_batch: sequences at once. max_seq_len: tokens of a sequence, prompt and new ones (None: the model's context).
-    graphs: whether steps and prefills are captured as CUDA graphs (None: on a GPU). Of prefills MOST_PREFILLS are kept,
-        by number of prompts, length in steps of PREFILL_UNIT tokens, and whether tokens are drawn; they share their
-        memory, and the one that was not needed for the longest time goes first.
-    fused: whether steps run in the tuned step kernels where they fit (None: on a GPU); else task 7's other kernels
-        stand between torch's matrix products.
+    graphs: whether steps and prefills are captured as CUDA graphs (None: on a GPU). MOST_PREFILLS prefills are kept, by
+        number of prompts, length in steps of PREFILL_UNIT tokens, and whether tokens are sampled; they share memory,
+        and the least recently used is evicted.
+    fused: whether steps run in the tuned step kernels where they fit (None: on a GPU); otherwise task 7's other kernels
+        run between torch's GEMMs.
     persistent: whether steps run in one persistent kernel where that fits (None: with graphs and fused kernels;
-        README.md has the measurements). It takes a second copy of the weights; `how` says which of both a step is, why,
-        and how large the copy is.
+        README.md has the measurements). It takes a second copy of the weights; `how` reports which of the two a step
+        uses, why, and how large the copy is.
 
     Raises ValueError for a model, dtype or size that is not supported.
     """
@@ -94,16 +94,16 @@ class Engine:
         self.cache = torch.zeros(shape, dtype=self.weights.wte.dtype, device=self.device)
         self.caches = [(keys, values) for keys, values in self.cache]
         self._packed = None  # PackedWeights, once they are needed
-        self._refused = "it does not fit this model, batch or GPU"  # why a step is not part of one
+        self._refused = "it does not fit this model, batch or GPU"  # why steps do not run in one
         self._plans = {}  # (batch, sampled) -> Plan or None
         self._steps = {}  # (batch, sampled) -> TorchStep, FusedStep or PersistentStep
         self._runs = {}  # the same -> what runs a step that is not a PersistentStep
-        self._readers = {}  # the same -> TokenReader of such a step
+        self._readers = {}  # the same -> the TokenReader of such a step
         self._buffers = {}  # the same -> PromptBuffer
         self._prefills = Captured(MOST_PREFILLS)  # (batch, sampled, seq_len)
 
     def how(self, batch: int, sampled: bool = False) -> str:
-        """What a step of `batch` sequences runs, in words, and why it is not one kernel where it could be."""
+        """Describes what a step of `batch` sequences runs, and why it is not one kernel where it could be."""
         if plan := self._plan(batch, sampled):
             copy = (plan.weight_bytes + 4 * plan.vectors) / 1e6
             words = (
@@ -119,7 +119,7 @@ class Engine:
         return f"{words} (not one persistent kernel: {self._refused})"
 
     def how_prefill(self, longest: int) -> str:
-        """What the prefill of prompts of up to `longest` tokens runs, in words."""
+        """Describes what the prefill of prompts of up to `longest` tokens runs."""
         if not self.graphs:
             return "one kernel after another"
         return f"a CUDA graph for {self._seq_len(longest)} tokens"
@@ -128,7 +128,7 @@ class Engine:
     def warm_up(self, longest: int, batch: int = 1, sampled: bool = False) -> None:
         """Captures what `generate` needs for `batch` prompts of up to `longest` tokens, so that no call has to wait.
 
-        sampled: whether tokens will be drawn. Raises ValueError for what this engine has no room for.
+        sampled: whether tokens will be sampled. Raises ValueError for what does not fit this engine.
         """
         if not 1 <= longest < self.max_seq_len:
             raise ValueError(f"longest is {longest}; allowed: 1 to {self.max_seq_len - 1}, less than max_seq_len")
@@ -153,16 +153,16 @@ class Engine:
         """Continues every prompt by up to max_new_tokens tokens. Returns Generations.
 
         prompts: list of lists of token ids; they may differ in length.
-        temperature: 0 takes the likeliest token; else tokens are drawn from softmax(logits / temperature), of which
-            top_k keeps the k largest and top_p then the largest that together reach top_p (None: all).
-        seed: of the draws; sequence i of a batch draws the same numbers in every call with this seed.
+        temperature: 0 takes the likeliest token; otherwise tokens are sampled from softmax(logits / temperature), of
+            which top_k keeps the k largest and top_p then the largest that together reach top_p (None: all).
+        seed: for sampling; sequence i of a batch draws the same numbers in every call with this seed.
         stop_token: a sequence ends where it produces this token (None: never).
-        on_token: called as on_token(sequence, token) with every new token but stop_token, in order, a few steps after
-            the GPU made it.
+        on_token: called as on_token(sequence, token) for every new token except stop_token, in order, a few steps after
+            the GPU produced it.
 
-        What is captured at the first call for a number of prompts and for a length is captured before the clock
-        starts, so ttft_ms is without it, and the call itself takes that much longer; see `warm_up`.
-        Raises ValueError, before anything runs, for an argument that cannot be: see check_request.
+        Graphs needed for a new number of prompts or a new length are captured before the clock starts, so ttft_ms
+        excludes that, but the call takes that much longer; see `warm_up`.
+        Raises ValueError, before anything runs, for invalid arguments: see check_request.
         """
         called = time.perf_counter()
         self._check(prompts, max_new_tokens, temperature, top_k, top_p)
@@ -171,7 +171,7 @@ class Engine:
         step = self._prepared_step(batch, sampled)
         seq_len, buffer = self._seq_len(max(map(len, prompts))), self._buffers[batch, sampled]
         prefill = self._prepared_prefill(step, sampled, seq_len)
-        start = time.perf_counter() - checking  # without what the first call of its kind has to prepare
+        start = time.perf_counter() - checking  # excludes one-time preparation
 
         draws = None
         if sampled:
@@ -206,7 +206,7 @@ class Engine:
             before = now
 
     def _follow_kernel(self, step, result, max_new_tokens, start):
-        """Launches all steps and hands out their tokens as they come. However it ends, the kernel has ended, too."""
+        """Launches all steps and hands out their tokens as they arrive. However it ends, the kernel has ended, too."""
         before = start
         try:
             step.start(max_new_tokens - 1)
@@ -224,7 +224,7 @@ class Engine:
         """Logits of every next token, float32 [batch, seq_len, vocab], by prefill alone; the cache is not touched.
 
         tokens: int64 [batch, seq_len], on any device. Any batch; seq_len at most the model's context. Raises ValueError
-        for another shape.
+            for another shape.
         """
         if tokens.dim() != 2 or not tokens.numel():
             raise ValueError(f"tokens has shape {list(tokens.shape)}; it must be [batch, seq_len], neither of them 0")
@@ -253,7 +253,7 @@ class Engine:
                 raise ValueError(f"prompt {number} holds the token {wrong}; allowed: 0 to {vocab - 1}")
 
     def _prepared_step(self, batch, sampled):
-        """The step for this many sequences; with it, what runs it and reads its tokens."""
+        """The step for this many sequences; also prepares what runs it and reads its tokens."""
         if (batch, sampled) not in self._steps:
             state = DecodeState.empty(batch, self.max_seq_len, self.device)
             self._steps[batch, sampled] = step = self._new_step(batch, sampled, state)
@@ -284,11 +284,11 @@ class Engine:
         return step
 
     def _refuse(self, why):
-        """From now on steps are graphs of kernels."""
+        """From now on, steps are graphs of kernels."""
         self._packed, self._refused, self._plans = None, why, dict.fromkeys((n, s) for n in range(1, 5) for s in (0, 1))
 
     def _plan(self, batch, sampled):
-        """The persistent kernel's step for `batch` sequences; None: it does not run them."""
+        """The persistent kernel's plan for `batch` sequences; None if it does not support them."""
         if not self.persistent:
             return None
         if (batch, sampled) not in self._plans:
@@ -296,12 +296,12 @@ class Engine:
         return self._plans[batch, sampled]
 
     def _seq_len(self, longest):
-        """For how many tokens the prefill of prompts of up to `longest` is made."""
+        """The length for which the prefill of prompts of up to `longest` tokens is made."""
         unit = PREFILL_UNIT if self.graphs else 1
         return min(-(-longest // unit) * unit, self.max_seq_len)
 
     def _prepared_prefill(self, step, sampled, seq_len):
-        """What runs the prefill of what was put into the step's PromptBuffer: itself, or a graph of it."""
+        """Runs the prefill of what was put into the step's PromptBuffer: directly, or as a graph."""
         batch = len(step.state.positions)
         buffer = self._buffers[batch, sampled]
 
@@ -313,9 +313,9 @@ class Engine:
         return self._prefills.get((batch, sampled, seq_len), made) if self.graphs else made()
 
     def _captured(self, step, call):
-        """What runs `call`, which works with this step's state: itself, or a graph of it."""
+        """Runs `call`, which uses this step's state: directly, or as a graph."""
         if not self.graphs:
             return call
-        # Capturing runs it once, from the beginning of a sequence; what it writes there the next prefill writes again
+        # Capturing runs it once, at the start of a sequence; the next prefill overwrites what it writes there
         step.state.begin(torch.zeros_like(step.state.positions), None)
         return captured(call)

@@ -1,4 +1,4 @@
-"""The operators that the engine runs on, of one variant and backend: EngineKernels."""
+"""EngineKernels: the operators that the engine uses, of one variant and backend."""
 
 from dataclasses import dataclass
 
@@ -16,9 +16,10 @@ TUNED_DTYPES = ("float32", "float16", "bfloat16")
 class EngineKernels:
     """Operators of one variant, taught or tuned.
 
-    flash: its prefill calls flash_attention: task 4's operators, or those of common/kernels/flash.
-    decode: it calls update_cache and decode_attention: task 6's, or common/kernels/decode.
-    gpt2: it calls layernorm and bias_gelu, and of the tuned ones the step's (decode_step.py): task 7's, or those here.
+    flash: the prefill calls flash_attention: task 4's operators, or those of common/kernels/flash.
+    decode: the engine calls update_cache and decode_attention: task 6's, or common/kernels/decode.
+    gpt2: the engine calls layernorm and bias_gelu, and the step's for the tuned ones (decode_step.py): task 7's, or
+        those here.
     variant: "student", "solution" or "tuned".
     """
 
@@ -34,16 +35,16 @@ class EngineKernels:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors live."""
+        """The device of the tensors."""
         return self.flash.device
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The dtypes that they compute with: the taught kernels are float32."""
+        """The dtypes that they support: float32 only for the taught kernels."""
         return TUNED_DTYPES if self.variant == "tuned" else TAUGHT_DTYPES
 
 
 def tuned_kernels(backend: str = "auto", arch: str | None = None) -> EngineKernels:
-    """Those of common/kernels, compiled if needed. Arguments: see BuildRequest; errors: common.compiling.load.build."""
+    """The operators of common/kernels, compiled if needed. Arguments: BuildRequest; errors: common.compiling.load."""
     rooms = (load(BuildRequest(room, backend=backend, arch=arch)) for room in ("flash", "decode", "gpt2"))
     return EngineKernels(*rooms, "tuned")

@@ -1,23 +1,23 @@
 // fixed_point.cuh - grid-wide sums by fixed-point atomics with an arrival count. Namespace fixed_point.
 //
-//   Scale, scale_for(addends)           the unit, and what is too large for it
+//   Scale, scale_for(addends)           the unit, and the limit for addends
 //   to_fixed(scale, x), to_float        floats <-> units
 //   add(sum, value)                     one addend; the caller doesn't wait
 //   load_pair(sums)                     two adjacent sums, 16-byte aligned
-//   added(now, before, addends)         what was added between two loads, if complete(...): by `addends` addends
+//   added(now, before, addends)         what was added between two loads, once complete(...): by `addends` addends
 //   is_number(scale, value, addends)    whether none of them was too large, infinite or NaN
 //
 //       63      56 55                                            0
 //      | addends  |  sum of round(x / unit), modulo 2^56          |
 //
 // Atomics plus a counter take five trips to the L2 cache: the atomics, the fence, the counter, the poll, the load. Here
-// each addend carries its own 1 for the count, so the poll that sees all addends has the sum: two trips and no fence.
-// Integer addition is associative: any order gives the same bits. Words are never reset; only differences of two loads
-// count. The caller makes sure that no CTA adds to a word again before every reader has read it.
+// each addend carries its own 1 for the count, so a poll that sees all addends has the sum: two trips and no fence.
+// Integer addition is associative: any order gives the same bits. Words are never reset; only the difference between
+// two loads is used. The caller ensures that no CTA adds to a word again before every reader has read it.
 //
-// No sum may reach 2^55, where it would spoil the count. So an addend counts only below LIMIT = 2^17; for a larger one
-// or a NaN, `wrong` is added, such that A addends of `wrong` stay below 2^55, and one of them lifts the sum above A *
-// LIMIT whatever the others are. That leaves units of 2^-29 for 15 addends and of 2^-26 for 32.
+// No sum may reach 2^55, where it would corrupt the count. So an addend is valid only below LIMIT = 2^17; for a larger
+// one or NaN, `wrong` is added instead, chosen such that A addends of `wrong` stay below 2^55, and a single one lifts
+// the sum above A * LIMIT whatever the others are. That leaves units of 2^-29 for 15 addends and of 2^-26 for 32.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -71,7 +71,7 @@ __device__ __forceinline__ ulonglong2 load_pair(const Sum* sums) {
 __device__ __forceinline__ long long added(Sum now, Sum before, unsigned addends) {
     return static_cast<long long>(now - before - (Sum{addends} << COUNT_SHIFT));
 }
-// With addends missing, the upper 8 bits of the difference are negative.
+// While addends are missing, the upper 8 bits of the difference are negative.
 __device__ __forceinline__ bool complete(long long difference) {
     return static_cast<Sum>(difference + (1ll << (COUNT_SHIFT - 1))) >> COUNT_SHIFT == 0;
 }

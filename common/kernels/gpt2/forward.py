@@ -1,9 +1,9 @@
 """GPT-2's forward pass on any number of rows: linear layers, and task 7's kernels between them.
 
-A linear layer is torch's, or on Hopper, up to some hundred rows, our own (linear.cuh). `attend` is what differs between
-prefill and decode:
+A linear layer is torch's or, on Hopper, up to a few hundred rows, our own (linear.cuh). Prefill and decode differ in
+`attend`:
 
-    prefill   every token attends to those before it in its own sequence   -> task 4's flash_attention
+    prefill   every token attends to those before it in its sequence       -> task 4's flash_attention
     decode    one token per sequence attends to the KV cache               -> task 6's decode_attention
 """
 
@@ -23,7 +23,7 @@ Attend = Callable[[int, Tensor], Tensor]
 
 
 def embed(weights: Weights, tokens: Tensor, positions: Tensor) -> Tensor:
-    """[rows, width]: what the first block gets. tokens: int64 [rows]; positions: integers [rows]."""
+    """[rows, width]: the first block's input. tokens: int64 [rows]; positions: integers [rows]."""
     return F.embedding(tokens, weights.wte) + F.embedding(positions, weights.wpe)
 
 
@@ -35,12 +35,11 @@ def blocks(weights: Weights, gpt2, x: Tensor, attend: Attend) -> Tensor:
 def up_to_last_attention(
     weights: Weights, gpt2, x: Tensor, attend: Attend, addend: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(residual stream, what the last block's heads found), both [rows, width]. The model's input is x + addend.
+    """(residual stream, output of the last block's heads), both [rows, width]. The model's input is x + addend.
 
-    From here on rows have nothing to do with each other. Every `x +` of the model is done by the layernorm that follows
-    it.
+    From here on rows are independent of each other. Every `x +` of the model is done by the layernorm that follows it.
     """
-    heads = None  # addend: what the residual stream x still lacks
+    heads = None  # addend: not yet added to the residual stream x
     for number, layer in enumerate(weights.layers):
         if number > 0:
             x, addend = _behind_attention(weights, gpt2, number - 1, x, heads)
@@ -50,13 +49,13 @@ def up_to_last_attention(
 
 
 def rest(weights: Weights, gpt2, x: Tensor, heads: Tensor) -> Tensor:
-    """The last block behind its attention and the last layernorm: [rows, width], for any of the rows."""
+    """The last block after its attention, and the last layernorm: [rows, width], for any of the rows."""
     x, addend = _behind_attention(weights, gpt2, len(weights.layers) - 1, x, heads)
     return gpt2.layernorm(x, addend, weights.norm.weight, weights.norm.bias, weights.eps)[0]
 
 
 def _behind_attention(weights: Weights, gpt2, number: int, x: Tensor, heads: Tensor) -> tuple[Tensor, Tensor]:
-    """(residual stream, what it still lacks) at the end of a block."""
+    """(residual stream, what is not yet added to it) at the end of a block."""
     layer = weights.layers[number]
     addend = linear(gpt2, heads, layer.proj)
     normed, x = gpt2.layernorm(x, addend, layer.norm_2.weight, layer.norm_2.bias, weights.eps)
@@ -75,11 +74,11 @@ def _has_kernel(gpt2, x: Tensor, affine: Affine) -> bool:
 
 
 def _expanded(gpt2, normed: Tensor, fc1: Affine) -> Tensor:
-    """gelu(normed @ weight^T + bias), the one with tanh."""
+    """gelu(normed @ weight^T + bias), tanh approximation."""
     if _has_kernel(gpt2, normed, fc1):
         return gpt2.linear(normed, fc1.weight, fc1.bias, True)
     if normed.is_cuda and normed.dtype != torch.float32:
-        # cuBLASLt does bias and gelu behind the product. float32 is not left to its approximation of tanh.
+        # cuBLASLt fuses bias and gelu into the GEMM. Not used for float32, because of its approximation of tanh.
         return torch._addmm_activation(fc1.bias, normed, fc1.weight.t(), use_gelu=True)
     return gpt2.bias_gelu(F.linear(normed, fc1.weight), fc1.bias)
 
@@ -90,11 +89,11 @@ def split_heads(weights: Weights, qkv: Tensor, batch: int) -> tuple[Tensor, Tens
 
 
 class PrefillAttention:
-    """`attend` of whole sequences from their first token on.
+    """`attend` for whole sequences, starting at their first token.
 
-    batch: sequences, all of the same length, padding on the right included: under the causal mask only later tokens,
-    which are padding themselves, would see it.
-    caches: per layer (k_cache, v_cache) [batch, heads, max_seq_len, head_dim], filled from slot 0 on; None: not kept.
+    batch: sequences, all of the same length, including padding on the right: under the causal mask only later tokens,
+        which are padding themselves, would see it.
+    caches: per layer (k_cache, v_cache) [batch, heads, max_seq_len, head_dim], filled from slot 0 on; None: not stored.
     """
 
     def __init__(self, weights: Weights, kernels: EngineKernels, batch: int, caches=None) -> None:
@@ -120,11 +119,11 @@ class PrefillAttention:
 
 
 class DecodeAttention:
-    """`attend` of one new token per sequence.
+    """`attend` for one new token per sequence.
 
     caches: per layer (k_cache, v_cache) [batch, heads, max_seq_len, head_dim].
     positions: int32 [batch], the slots of the new tokens. lengths: int32 [batch], positions + 1. Both stay on the
-    device, and what they hold when the kernels run counts.
+        device and are read when the kernels run.
     """
 
     def __init__(self, weights: Weights, kernels: EngineKernels, caches, positions: Tensor, lengths: Tensor) -> None:

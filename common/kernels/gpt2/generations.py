@@ -1,4 +1,4 @@
-"""What a generation gave: the new tokens of every prompt, why they end, and how long they took."""
+"""The result of a generation: the new tokens of every prompt, why they end, and how long they took."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Generations:
     Args:
         batch: number of prompts.
         stop_token: a sequence ends where it produces this token (None: never).
-        on_token: called as on_token(sequence, token) with every new token but stop_token, in order.
+        on_token: called as on_token(sequence, token) for every new token except stop_token, in order.
 
     Attributes:
         tokens: for each prompt its new token ids, without stop_token.
@@ -33,7 +33,7 @@ class Generations:
         self._open = list(range(batch))
 
     def add_step(self, tokens: Sequence[int], milliseconds: float) -> bool:
-        """Hands out the tokens of one step, one per prompt. Returns whether any sequence goes on."""
+        """Hands out the tokens of one step, one per prompt. Returns whether any sequence continues."""
         if math.isnan(self.ttft_ms):
             self.ttft_ms = milliseconds
         else:
@@ -51,6 +51,6 @@ class Generations:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens produced, end-of-text included, over the time from the call to the last of them."""
+        """Tokens produced, including end-of-text, over the time from the call to the last of them."""
         produced = sum(len(one) + (why == "end of text") for one, why in zip(self.tokens, self.stopped_by, strict=True))
         return produced / (self.ttft_ms + sum(self.tbt_ms)) * 1e3

@@ -1,14 +1,14 @@
-// gpt2.h - the launchers of what stands between GPT-2's attention layers, which binding.cpp calls.
+// gpt2.h - the launchers for GPT-2's layers around attention that binding.cpp calls.
 //
-//   layernorm, bias_gelu          what stands between the products of any number of rows        elementwise.cu
+//   layernorm, bias_gelu          between the GEMMs, for any number of rows                     elementwise.cu
 //   StoreHeads, store_heads, LastRows, last_rows      what follows a prefill's attention        store_heads.cu
-//   Linear, linear                a GEMM of some hundred rows, on Hopper                        linear.cu
-//   StepProduct, step_product     a product of a decode step, with all that stands around it    step_product.cuh
-//   DrawToken, draw_token         a token for each sequence, drawn                              draw_token.cu
-//   NextToken, next_token         what follows the last product of a step                       next_token.cu
+//   Linear, linear                a GEMM of a few hundred rows, on Hopper                       linear.cu
+//   StepProduct, step_product     a GEMV of a decode step, with prologue and epilogue fused     step_product.cuh
+//   DrawToken, draw_token         samples a token for each sequence                             draw_token.cu
+//   NextToken, next_token         what follows the last GEMV of a step                          next_token.cu
 //
-// A decode step is four products per layer, at most four rows high, so all that counts is to read the weights at full
-// speed. The products take in what stands before and behind them, so that nothing else has to run:
+// A decode step is four GEMVs per layer, with at most four rows, so all that counts is reading the weights at full
+// speed. The operations before and after each GEMV are fused into it, so that nothing else has to run:
 //
 //   layernorm, q k v, bias        q -> buffer, k and v -> their slots in the KV cache
 //   (decode_attention, see common/kernels/decode)
@@ -17,11 +17,11 @@
 //   project back, bias            += residual stream
 //   ...
 //   layernorm, logits             -> logits, and the largest of each block
-//   next_token                    the token, its embedding -> residual stream; positions and lengths move on
+//   next_token                    the token, its embedding -> residual stream; advances positions and lengths
 //
-// "T" is the dtype of weights, buffers and cache: float32, float16 or bfloat16. The residual stream is float32 always.
-// Pointers are to the memory of the device. Every function puts its kernel on `stream` and returns; nothing is checked
-// here. No value that lies on the device is read on the host: all of it can be captured in a CUDA graph.
+// "T" is the dtype of weights, buffers and cache: float32, float16 or bfloat16. The residual stream is always float32.
+// Pointers are device pointers. Every function enqueues its kernel on `stream` and returns; nothing is checked here. No
+// value on the device is read on the host: everything can be captured in a CUDA graph.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -43,11 +43,11 @@ void layernorm(FloatType type, const void* x, const void* residual, const void* 
 void bias_gelu(FloatType type, const void* x, const void* bias, void* out, int64_t rows, int width,
                cudaStream_t stream);
 
-// out[b, s, h, d] = attended[b, h, s, d]; keys and values of qkv to the caches' slots 0 .. seq_len - 1.
+// out[b, s, h, d] = attended[b, h, s, d]; stores keys and values of qkv to the caches' slots 0 .. seq_len - 1.
 struct StoreHeads {
     const void* attended;  // [batch, heads, seq_len, head_dim]
     void* out;             // [batch, seq_len, heads, head_dim]
-    const void* qkv;       // [batch, seq_len, 3, heads, head_dim]; nullptr, with the caches: not kept
+    const void* qkv;       // [batch, seq_len, 3, heads, head_dim]; nullptr, as are the caches: not stored
     void *k_cache, *v_cache;  // [batch, heads, max_seq_len, head_dim]
     int batch, heads, seq_len, max_seq_len, head_dim, element_bytes;
     cudaStream_t stream;
@@ -55,8 +55,8 @@ struct StoreHeads {
 
 void store_heads(const StoreHeads& arguments);
 
-// residual[b] = x[b, positions[b]], out[b] = heads[b, positions[b]]; and the first of `fetched_bytes` bytes of `fetched`, as
-// many as there is room for, come to the L2 cache.
+// residual[b] = x[b, positions[b]], out[b] = heads[b, positions[b]]; and prefetches the first of `fetched_bytes` bytes
+// of `fetched`, as many as there is room for, into the L2 cache.
 struct LastRows {
     FloatType type;
     const void *x, *heads;  // T [batch, seq_len, width]
@@ -71,10 +71,11 @@ struct LastRows {
 
 void last_rows(const LastRows& arguments);
 
-// y = x @ weight^T + bias, and gelu of it if asked for.     x T [M, K], weight T [N, K], bias T [N]; T: 16 bits
+// y = x @ weight^T + bias, optionally followed by gelu.     x T [M, K], weight T [N, K], bias T [N]; T: 16 bits
 //
-// The columns of y are divided among tensors, part_columns each: all to y[0], [M, N]; or queries, keys and values to
-// y[0 .. 2], each [batch, heads, seq_len or more, head_dim] by its strides; row m is token m % seq_len of sequence m / seq_len.
+// The columns of y are divided among tensors, part_columns each: all in y[0], [M, N]; or queries, keys and values in
+// y[0 .. 2], each [batch, heads, seq_len or more, head_dim] by its strides; row m is token m % seq_len of sequence
+// m / seq_len.
 struct Linear {
     FloatType type;
     int M, N, K;
@@ -86,17 +87,17 @@ struct Linear {
     cudaStream_t stream;
 };
 
-// Whether there is a kernel for these sizes on this GPU: Hopper, and all of y is computed at once.
+// Whether there is a kernel for these sizes on this GPU: Hopper, and all tiles of y run at once.
 bool linear_fits(FloatType type, int64_t M, int64_t N, int64_t K);
-// False if TMA cannot address an operand, or it doesn't fit; nothing has been launched then.
+// False, with nothing launched, if TMA cannot address an operand, or it doesn't fit.
 bool linear(const Linear& arguments);
 
-constexpr int64_t MAX_LAYERNORM_ROWS = int64_t{1} << 32;  // 4 to a block, at most 2^31 - 1 blocks
+constexpr int64_t MAX_LAYERNORM_ROWS = int64_t{1} << 32;  // 4 per block, at most 2^31 - 1 blocks
 constexpr int64_t MAX_GELU_ELEMENTS = int64_t{1} << 37;
-constexpr int MAX_STEP_ROWS = 4;           // sequences of a batch; more take TorchStep (decode_step.py)
-constexpr size_t MAX_STEP_SHARED = 49152;  // bytes of shared memory, what every GPU grants without asking
+constexpr int MAX_STEP_ROWS = 4;           // sequences per batch; larger batches use TorchStep (decode_step.py)
+constexpr size_t MAX_STEP_SHARED = 49152;  // bytes of shared memory that every GPU allows without opting in
 
-// One number of the vocabulary: a block's largest logit of a sequence and where it stands.
+// A block's largest logit of a sequence and its index in the vocabulary.
 struct Best {
     float value;
     int token;
@@ -104,14 +105,14 @@ struct Best {
 
 // y[r, n] = sum over k of input[r, k] * weight[n, k], + bias[n].     weight T [N, K], bias float [N]
 //
-// The input is x, T [rows, K]; or, if there is a norm_weight, a layernorm of `residual`, float [rows, K]. Then nothing
-// waits for mean and standard deviation, since they can be applied to the sums afterward:
+// The input is x, T [rows, K]; or, if there is a norm_weight, a layernorm of `residual`, float [rows, K]. Then no
+// thread waits for mean and standard deviation, since they can be applied to the sums afterward:
 //
 //     sum over k of ((r_k - mean) / std * norm_weight_k + norm_bias_k) * weight_nk
 //         = (sum over k of r_k * norm_weight_k * weight_nk  -  mean * weight_sum_n) / std  +  a constant
 //
 //     weight_sum[n] = sum over k of norm_weight_k * weight_nk        float [N], computed once, in float64
-//     the constant, sum over k of norm_bias_k * weight_nk, is part of `bias` then
+//     the constant, sum over k of norm_bias_k * weight_nk, is then part of `bias`
 struct StepProduct {
     enum class Output { QKV, RESIDUAL, GELU, LOGITS };
     FloatType type;
@@ -127,21 +128,21 @@ struct StepProduct {
 
     void* out;                // QKV: the queries T [rows, N / 3]; GELU: T [rows, N]; LOGITS: float [rows, N]
     void *k_cache, *v_cache;  // QKV: T [rows, heads, max_seq_len, head_dim]
-    const int* positions;     // QKV: [rows], the slot; one that does not exist is not written to
+    const int* positions;     // QKV: [rows], the slot; an invalid one is not written to
     int head_dim, max_seq_len;
     Best* best;  // LOGITS: [rows, step_blocks()]
 
-    bool early;  // may be started before its predecessor in the stream has ended; that one must be a kernel
+    bool early;  // may start before its predecessor in the stream, which must be a kernel, has finished
     cudaStream_t stream;
 };
 
 void step_product(const StepProduct& product);
-// Blocks of a product with the output LOGITS.
+// The number of blocks of a GEMV with output LOGITS.
 int step_blocks(const StepProduct& product);
 // Bytes of shared memory.
 size_t step_shared_bytes(const StepProduct& product);
 
-// One token per sequence from softmax(logits / temperature), as `draw` of sampling.py, without a sort.
+// Samples one token per sequence from softmax(logits / temperature), like `draw` of sampling.py, without a sort.
 struct DrawToken {
     int rows, vocab;
     const float* logits;  // [rows, vocab]
@@ -159,11 +160,11 @@ struct DrawToken {
 bool draw_fits(int vocab);
 void draw_token(const DrawToken& arguments);
 
-// For each sequence: takes the token, from `best` (the largest of all) or from `tokens`, writes it down, moves on, and
-// looks up what the next step begins with.
+// For each sequence: takes the token, from `best` (the overall largest) or from `tokens`, records it, advances, and
+// looks up the input of the next step.
 //
 //   token                       history[steps, sequence] = token
-//   finished |= token == stop   a finished sequence stays where it is
+//   finished |= token == stop   a finished sequence does not advance
 //   steps, positions, lengths   += 1
 //   residual                    = wte[token] + wpe[position]
 struct NextToken {
@@ -174,7 +175,7 @@ struct NextToken {
     const int64_t* tokens;  // [rows]; read if best is nullptr
     const int* stop;        // [1], a token; -1: none
     int *finished, *steps, *positions, *lengths;  // [rows]
-    int* history;           // [history_steps, rows]; a step beyond is not written down
+    int* history;           // [history_steps, rows]; steps beyond it are not recorded
     int history_steps, context;
     const void *wte, *wpe;  // T [vocab, width], [context, width]
     float* residual;        // [rows, width]

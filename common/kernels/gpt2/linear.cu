@@ -1,6 +1,6 @@
-// linear.cu - which tiles a GEMM of some hundred rows has, and its launch; linear.cuh is the kernel.
+// linear.cu - chooses the tiles for a GEMM of a few hundred rows and launches it; linear.cuh is the kernel.
 //
-//   for_shape    the smallest tiles with which every tile of y has an SM
+//   for_shape    the smallest tiles for which every tile of y has its own SM
 //   launch       tensor maps, cluster, dependent launch
 #include "common/kernels/gpt2/gpt2.h"
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
@@ -15,9 +15,9 @@ bool linear(const Linear&) { return false; }
 
 using namespace hopper;
 
-constexpr int MAX_K = 4096;  // beyond, torch's GEMM is faster: it divides K further
+constexpr int MAX_K = 4096;  // beyond this, torch's GEMM is faster: it splits K further
 
-// f(S) -> bool with the shape for these sizes; false if there is none.
+// Calls f(S) -> bool with the shape for these sizes; false if there is none.
 template <class F>
 static bool for_shape(const Linear& p, F f) {
     const int sms = device_attribute(cudaDevAttrMultiProcessorCount);

@@ -1,25 +1,25 @@
-// linear.cuh - a prefill's GEMM on Hopper: y = x @ weight^T + bias for some hundred rows, where latency decides.
+// linear.cuh - a prefill's GEMM on Hopper: y = x @ weight^T + bias for a few hundred rows, where latency dominates.
 //
 //   1. LinearShape          tile sizes, stages, shared memory
-//   2. load_tiles           producer: TMA loads of both operands; weights before the predecessor has ended
+//   2. load_tiles           producer: TMA loads of both operands; weights before the predecessor has finished
 //   3. multiply             consumers: wgmma over the stages
 //   4. sum_parts            split-K: partial sums to the CTA that finishes their columns, through DSMEM
-//   5. load_bias, finish    epilogue: bias, gelu, and where y goes
+//   5. load_bias, finish    epilogue: bias, gelu, and storing y
 //   6. linear_kernel
 //
-// A tile of y is BM x BN, and every tile has its own CTA at once. So there is no tile scheduler, and what takes time is
-// the way to the first wgmma and from the last one to memory. What shortens it:
+// A tile of y is BM x BN, and every tile has its own CTA, all running at once. So there is no tile scheduler, and the
+// time goes into what precedes the first wgmma and what follows the last one. To shorten it:
 //
-//   programmatic dependent launch    CTAs start, and load their weights, while the kernel before them ends
-//   split-K                          two CTAs of a cluster have half of K each, where there are few tiles
-//   epilogue                         gelu; or queries, keys and values go where attention reads them, into the KV cache
+//   programmatic dependent launch    CTAs start, and load their weights, while the previous kernel finishes
+//   split-K                          if there are few tiles, two CTAs of a cluster have half of K each
+//   epilogue                         gelu; or writes queries, keys and values where attention reads them: in the cache
 //
-//   producer   w w w w | x x x x           w [BN][64], issued at once; x [BM][64], issued when the predecessor has ended
+//   producer   w w w w | x x x x           w [BN][64], issued at once; x [BM][64], issued after the predecessor
 //   groups               . wgmma ... | y   BM / 64 warpgroups, 64 rows each; a stage is an x and a w
 //
-// Split-K. CTA r of the cluster finishes columns r BN / SPLIT ... (r + 1) BN / SPLIT - 1 of the tile. The others send it
-// their sums of them by st.async, 16 bytes a lane in the fragments' order, so a lane adds what lanes of its number sent.
-// The order of additions is fixed: same bits from run to run.
+// Split-K. CTA r of the cluster finishes columns r BN / SPLIT ... (r + 1) BN / SPLIT - 1 of the tile. The others send
+// it their partial sums by st.async, 16 bytes per lane in fragment order, so a lane adds what lanes of the same number
+// sent. The order of additions is fixed: bitwise reproducible.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -45,7 +45,7 @@ struct LinearShape {
     static constexpr int GROUPS = BM / GROUP_ROWS, CONSUMERS = GROUPS * GROUP_THREADS, THREADS = CONSUMERS + 32;
     using X = Tile<BM, BK>;
     using W = Tile<BN, BK>;
-    static constexpr int BLOCKS = BN / 8 / SPLIT;  // of 8 columns, which a CTA finishes
+    static constexpr int BLOCKS = BN / 8 / SPLIT;  // groups of 8 columns finished by a CTA
     static_assert(BLOCKS * SPLIT * 8 == BN);
     static constexpr int PARTS_BYTES = (SPLIT - 1) * BLOCKS * CONSUMERS * 16;  // float4 [SPLIT - 1][BLOCKS][CONSUMERS]
     static constexpr int STAGE_BYTES = X::BYTES + W::BYTES;
@@ -56,7 +56,7 @@ struct LinearShape {
 struct LinearProblem {
     CUtensorMap x, weight;  // [M][K], [N][K]
     Linear linear;
-    int row_tiles, steps;  // tiles of rows; of 64 columns of K
+    int row_tiles, steps;  // tiles of rows; steps of 64 columns of K
 };
 
 // ------------------------------------------------------------------------------------------------ 2. Producer
@@ -109,7 +109,7 @@ __device__ __forceinline__ void multiply(float (&d)[S::BN / 8][4], Slots<S::STAG
 
 // ------------------------------------------------------------------------------------------------- 4. Split-K
 
-// y: of d's blocks of columns those that this CTA finishes, summed over the cluster. parts: of this CTA, see LinearShape.
+// y: those of d's column blocks that this CTA finishes, summed over the cluster. parts: this CTA's, see LinearShape.
 template <class S>
 __device__ __forceinline__ void sum_parts(float (&y)[S::BLOCKS][4], const float (&d)[S::BN / 8][4], float4* parts,
                                           Mbarrier& arrived, int rank) {
@@ -144,7 +144,7 @@ __device__ __forceinline__ void sum_parts(float (&y)[S::BLOCKS][4], const float 
 
 // ------------------------------------------------------------------------------------------------- 5. Epilogue
 
-// The bias of the columns that a lane finishes, as pairs. column: the first one of this CTA
+// The bias of a lane's columns, as pairs. column: the first one of this CTA
 template <class S>
 __device__ __forceinline__ void load_bias(unsigned (&bias)[S::BLOCKS], const Linear& p, int column) {
     UNROLL
@@ -154,9 +154,9 @@ __device__ __forceinline__ void load_bias(unsigned (&bias)[S::BLOCKS], const Lin
     }
 }
 
-// A warp's 16 rows of the CTA's columns, first to `staged`, [16][BLOCKS + 1] pieces of 16 bytes, where the one to spare
-// keeps the rows of a stmatrix in different banks. From there every lane takes the same piece of one row after another, so
-// that it divides by head_dim once. row, column: the warp's and the CTA's first ones
+// Writes a warp's 16 rows of the CTA's columns, first to `staged`, [16][BLOCKS + 1] pieces of 16 bytes; the padding
+// piece puts the rows of a stmatrix in different banks. From there every lane takes the same piece of one row after
+// another, so that it divides by head_dim only once. row, column: the warp's and the CTA's first ones
 template <typename T, class S>
 __device__ __forceinline__ void finish(const Linear& p, float (&y)[S::BLOCKS][4], const unsigned (&bias)[S::BLOCKS],
                                        uint4* staged, int row, int column) {
@@ -197,7 +197,7 @@ __device__ __forceinline__ void finish(const Linear& p, float (&y)[S::BLOCKS][4]
 
 // --------------------------------------------------------------------------------------------------- 6. Kernel
 
-// grid: tiles of y x SPLIT, tiles of rows fastest; a cluster is the SPLIT CTAs of a tile.
+// grid: tiles of y x SPLIT, row tiles fastest; a cluster is the SPLIT CTAs of a tile.
 template <typename T, class S>
 __global__ void __launch_bounds__(S::THREADS, 1) linear_kernel(const __grid_constant__ LinearProblem p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) linear_kernel(const __grid_cons
     else
         __syncthreads();
     launch_dependents();
-    const int group = __shfl_sync(FULL_WARP, threadIdx.x / GROUP_THREADS, 0);  // the same in all lanes, for ptxas, too
+    const int group = __shfl_sync(FULL_WARP, threadIdx.x / GROUP_THREADS, 0);  // uniform, also for ptxas
     if (group == S::GROUPS) {
         if (threadIdx.x == S::CONSUMERS) load_tiles<S>(p, slots, stages, row, column, first, last);
     } else {
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(S::THREADS, 1) linear_kernel(const __grid_cons
         multiply<T, S>(d, slots, stages, group, last - first);
         sum_parts<S>(y, d, reinterpret_cast<float4*>(stages + S::STAGES * S::STAGE_BYTES), arrived, rank);
         const int warp = threadIdx.x / 32;
-        asm volatile("bar.sync 1, %0;" ::"n"(S::CONSUMERS) : "memory");  // no wgmma reads the stages any longer
+        asm volatile("bar.sync 1, %0;" ::"n"(S::CONSUMERS) : "memory");  // no wgmma reads the stages anymore
         uint4* const staged = reinterpret_cast<uint4*>(stages) + warp * 16 * (S::BLOCKS + 1);
         finish<T, S>(p.linear, y, bias, staged, row + 16 * warp, own);
     }

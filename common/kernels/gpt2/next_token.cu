@@ -1,4 +1,4 @@
-// next_token.cu - what stands between two decode steps: the token of the last one, the embedding of the next.
+// next_token.cu - between two decode steps: the token of the last one, the embedding for the next.
 #include "common/cuda/check.h"
 #include "common/cuda/dependent_launch.cuh"
 #include "common/cuda/unroll.cuh"
@@ -8,7 +8,7 @@
 
 constexpr int WARPS = 8;
 constexpr int THREADS = 32 * WARPS;
-constexpr int COLUMNS = 4;  // of an embedding that a thread reads at once
+constexpr int COLUMNS = 4;  // of an embedding, loaded at once by a thread
 
 // Elements first, first + THREADS, ... of a row.
 template <typename T>
@@ -20,7 +20,7 @@ __device__ __forceinline__ void load(float (&values)[COLUMNS], const T* row, int
     }
 }
 
-// The largest of best [count], to all threads of the block.
+// The token of the largest of best [count], returned to all threads of the block.
 __device__ __forceinline__ int token_of(const Best* best, int count) {
     __shared__ Best of_warp[WARPS];
     Best mine = {-INFINITY, 0};
@@ -39,8 +39,8 @@ __device__ __forceinline__ int token_of(const Best* best, int count) {
     return mine.token;
 }
 
-// One block per sequence. The predecessor makes `best` or `tokens`; what the state was, and the embedding of the next
-// position, is read before it has ended.
+// One block per sequence. The predecessor produces `best` or `tokens`; the previous state, and the embedding of the
+// next position, are read before it has finished.
 template <typename T>
 __global__ void __launch_bounds__(THREADS) next_token_kernel(const NextToken a) {
     const int sequence = blockIdx.x;
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(THREADS) next_token_kernel(const NextToken a) 
             if (first + i * THREADS < a.width)
                 a.residual[sequence * a.width + first + i * THREADS] = words[i] + places[i];
     }
-    __syncthreads();  // all have read what is now overwritten
+    __syncthreads();  // all threads have read what is overwritten next
     if (threadIdx.x > 0) return;
     if (step >= 0 && step < a.history_steps) a.history[step * a.rows + sequence] = token;
     a.finished[sequence] = finished;

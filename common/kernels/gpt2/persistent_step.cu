@@ -1,5 +1,5 @@
 // persistent_step.cu - decode steps of GPT-2 as one persistent cooperative kernel (a megakernel): clusters of 8 CTAs,
-// one CTA per SM. Read from the end: 5. Kernel runs steps, 4. Phases is a step from top to bottom.
+// one CTA per SM. Start reading at the end: 5. Kernel loops over steps, 4. Phases is a step from top to bottom.
 //
 //   1. Weight pipeline  produce                           what the producer thread loads, in which order
 //   2. GEMVs            column_parallel, row_parallel     a CTA's part of a weight matrix, and its epilogue
@@ -13,9 +13,9 @@
 //   step_attention.cuh  split-KV attention                step_sampling.cuh     top-k and top-p without a sort
 //   step_launch.cuh     host code                         step_trace.cuh        timestamps of a debug build
 //
-// At batch 1 a step reads every weight once and computes next to nothing, so HBM should never idle. A graph of 62
+// At batch 1 a step reads every weight once and computes almost nothing, so HBM should never idle. A graph of 62
 // kernels drains the memory pipeline at every boundary. Here weights don't wait for activations: a producer warp keeps
-// the stages of shared memory full (200 KB per SM), a layer or two ahead, across phases, layers and steps.
+// the stages in shared memory full (200 KB per SM), a layer or two ahead, across phases, layers and steps.
 //
 //   phase      a CTA computes                             as in Megatron    its result goes
 //   QKV        1/8 of its cluster's heads' rows           column-parallel   to its cluster: all-gather
@@ -29,12 +29,13 @@
 // Deadlock freedom: the launch is cooperative, so all CTAs are co-resident. All run the same phases in the same order,
 // and whatever one waits for was sent before anything its sender waits for later. Byte counts of an all-gather and
 // arrival counts of a sum follow from the plan; no value, NaN included, changes them. Whether a step is the last is
-// decided by data that all CTAs have: the tokens, and the cancel flag as CTA 0 saw it, which travels with its LL line.
+// decided from data that all CTAs have: the tokens, and the cancel flag as CTA 0 read it, sent with its LL line.
 //
-// Reuse of buffers: see all_reduce() and cluster_gather.cuh. Queries, states and FC2's input have one buffer each: between
-// two of their all-gathers are two all-reduces, which every CTA of the cluster has to enter. LL lines are written by CTAs
-// that have the step's last all-reduce, to which all CTAs added after they had read the last step's lines. Keys and values
-// in the cache are read a step later: every writer fences before its LL line, every reader after it.
+// Reuse of buffers: see all_reduce() and cluster_gather.cuh. Queries, states and FC2's input have one buffer each:
+// between two of their all-gathers there are two all-reduces, in which every CTA of the cluster takes part. LL lines
+// are written by CTAs that have completed the step's last all-reduce, to which all CTAs added after reading the
+// previous step's lines. Keys and values in the cache are read one step later: every writer fences before its LL line,
+// every reader after it.
 #include "common/kernels/gpt2/step_plan.h"
 
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
@@ -55,7 +56,7 @@ void run_steps(const Steps&) {}
 
 struct StepState {
     int token[MAX_STEP_ROWS];     // the step's input
-    int position[MAX_STEP_ROWS];  // of the launch's first step
+    int position[MAX_STEP_ROWS];  // at the launch's first step
     bool finished[MAX_STEP_ROWS], cancelled;
     Sampler::Scratch sampling;
 };
@@ -75,8 +76,8 @@ struct Step {
     Gathers& gathers;
     Consumer& weights;
     Trace& trace;
-    float means[ROWS];  // of the last layernorm
-    unsigned layers_done = 0, reductions = 0, histograms = 0;  // of the launch; number all-gathers
+    float means[ROWS];  // from the last layernorm
+    unsigned layers_done = 0, reductions = 0, histograms = 0;  // counts within the launch; index the all-gathers
 
     __device__ __forceinline__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
     __device__ __forceinline__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
@@ -96,8 +97,8 @@ struct Step {
         const int64_t index = ((int64_t{layer} * 2 + which) * a.batch + row) * a.model.heads + head;
         return static_cast<T*>(a.cache) + (index * a.model.max_seq_len + token) * a.plan.head_dim;
     }
-    // The CTA's part of a sequence's tokens, by its rank: all but the newest two. The newest doesn't exist when the
-    // producer loads, and the one before it may not either; the cluster's last CTA reads these itself.
+    // The CTA's part of a sequence's tokens, by its rank: all but the newest two. The newest does not exist when the
+    // producer loads, and the one before it may not either; the cluster's last CTA reads these two itself.
     __device__ __forceinline__ static Range cached_tokens(const Steps& a, int rank, int position) {
         const int tokens = max(min(position, a.model.max_seq_len) - 1, 0);
         const int each = (tokens + a.plan.cluster - 1) >> (31 - __clz(a.plan.cluster));  // the cluster is a power of 2
@@ -107,11 +108,11 @@ struct Step {
 
     // ------------------------------------------------------------------------------------------ 1. Weight pipeline
 
-    // By the producer thread. The phases walk through the same tiles and chunks; nothing else tells them what a stage
+    // Called by the producer thread. The phases iterate over the same tiles and chunks; nothing else says what a stage
     // holds.
     __device__ __forceinline__ static void produce(const Steps& a, const Share& share, const StepState& state,
                                                    Producer& producer) {
-        // Whole rows, a batch of tiles after another. All three return false when the consumers have ended.
+        // Whole rows, one batch of tiles after another. All three return false when the consumers have ended.
         const auto tiles = [&](Phase phase, const unsigned char* layer) {
             const Matrix& of = a.plan.matrices[phase];
             const unsigned tile_bytes = static_cast<unsigned>(of.tile_bytes());
@@ -167,7 +168,7 @@ struct Step {
         const Range attended = {share.heads.begin * a.plan.head_chunks, share.heads.end * a.plan.head_chunks};
         NO_UNROLL
         for (int step = 0; step < a.count; ++step) {
-            if (step >= 2) {  // the cache holds the tokens of two steps before
+            if (step >= 2) {  // the cache holds the tokens of two steps ago
                 if (!producer.wait_step(step - 2)) return;
                 hopper::fence_global_for_copy_engine();
             }
@@ -184,8 +185,8 @@ struct Step {
 
     // ---------------------------------------------------------------------------------------------------- 2. GEMVs
 
-    // A thread's two adjacent outputs of a batch of tiles, four lanes a tile, made before the input is there: warp r
-    // finishes sequence r; a single sequence is finished by every warp, by warp r for CTA r.
+    // A thread's two adjacent outputs of a batch of tiles, four lanes per tile, prepared before the input arrives: warp
+    // r finishes sequence r; a single sequence is finished by every warp, by warp r for CTA r.
     struct Outputs {
         int row, tile, col;
         bool exists;
@@ -197,7 +198,8 @@ struct Step {
         return {ONE ? 0 : warp(), tile, col, exists,
                 exists && bias >= 0 ? __ldg(reinterpret_cast<const float2*>(vectors(layer, bias) + col)) : float2{}};
     }
-    // The CTA's tiles times m.input. epilogue(outputs, value) by all threads of the warps that finish.
+    // Multiplies the CTA's tiles by m.input. epilogue(outputs, value) is called by all threads of the warps that
+    // finish.
     template <class Epilogue>
     __device__ __forceinline__ void column_parallel(Phase phase, int layer, Outputs outputs, Epilogue epilogue) {
         const Range tiles = share.tiles[phase];
@@ -221,7 +223,7 @@ struct Step {
             partial = m.partial + (partial == m.partial ? m.partial_floats : 0);
         }
     }
-    // The CTA's slices times `chunks` chunks of the input, added to sums `set`. wait() waits for the input.
+    // Multiplies the CTA's slices by `chunks` chunks of the input and adds to sums `set`. wait() waits for the input.
     template <Phase PHASE, class Wait>
     __device__ __forceinline__ void row_parallel(int layer, const Input& input, int chunks, int set, Wait wait) {
         const Matrix& of = matrix(PHASE);
@@ -266,10 +268,11 @@ struct Step {
     //     CTA r of cluster 0   adds its outputs \   sums of    / polls until complete, sends to all CTAs of cluster 0
     //     CTA r of cluster 1   adds              >  slice r   <  polls, sends to cluster 1
     //
-    // Sums are in fixed point, so every cluster gets the same bits, and count their addends, so polling needs no flag
-    // (fixed_point.cuh). No CTA may add to a sum that a reader still wants. PROJ has a set of sums: who adds to it
-    // again has FC2's, with an addend of every cluster's CTA of this rank, which had read PROJ's before. FC2 has two in
-    // turn: a cluster without heads adds nothing to PROJ, so only the next FC2 shows that it has read.
+    // Sums are in fixed point, so every cluster gets the same bits, and they count their addends, so polling needs no
+    // flag (fixed_point.cuh). No CTA may add to a sum that a reader still needs. PROJ has one set of sums: a CTA that
+    // adds to it again has FC2's, including an addend from every cluster's CTA of this rank, which had read PROJ's
+    // before. FC2 alternates between two: a cluster without heads adds nothing to PROJ, so only the next FC2 shows that
+    // it has read.
 
     __device__ __forceinline__ fixed_point::Sum* sums_of(int set, int row, int col) const {
         return a.workspace + a.plan.sums + (set * rows() + row) * a.model.width + col;
@@ -278,8 +281,8 @@ struct Step {
     __device__ __forceinline__ longlong2& kept(int which, int row, int col) const {
         return *reinterpret_cast<longlong2*>(m.sums + (which * rows() + row) * share.columns.count() + col);
     }
-    // -> float [rows][width], there until the next all_reduce() but one. Some neighboring threads share two columns:
-    // all poll them, and each sends them to its part of the cluster.
+    // -> float [rows][width], valid until the all_reduce() after the next. Several neighboring threads share two
+    // columns: all poll them, and each sends them to its part of the cluster.
     __device__ __forceinline__ const float* all_reduce(int set) {
         const unsigned addends = set == 0 ? min(a.model.heads, a.plan.clusters) : a.plan.clusters;
         const int pairs = share.columns.count() / 2, all = rows() * pairs;
@@ -390,7 +393,7 @@ struct Step {
         ++layers_done;
     }
 
-    // The CTA's largest logits -> its LL lines.
+    // Writes the CTA's largest logits to its LL lines.
     __device__ __forceinline__ void lm_head(unsigned flag) {
         const int layers = a.model.layers;
         const Outputs logits = outputs_of(LM_HEAD, layers, share.tiles[LM_HEAD].begin);
@@ -398,7 +401,7 @@ struct Step {
         normalize(*this, norm, true, [&] { return all_reduce(fc2_set(layers_done - 1)); });
         trace.stamp(Trace::NORM);
         __threadfence();  // the step's keys and values, before the LL lines
-        // Loaded now, since it comes from host memory
+        // Loaded early, since it comes from host memory
         const bool cancel = blockIdx.x == 0 && threadIdx.x == 0 && *static_cast<const volatile int*>(a.cancel) != 0;
         Best best = {-INFINITY, 0};
         column_parallel(LM_HEAD, layers, logits, [&](const Outputs& of, const float2& value) {
@@ -439,7 +442,7 @@ __global__ void __launch_bounds__(KERNEL_THREADS, 1) persistent_step_kernel(cons
     __shared__ PipelineBarriers barriers;
     __shared__ Gathers gathers;
     __shared__ StepState state;
-    // In registers: a pointer loaded from shared memory could point anywhere, for all the compiler knows
+    // In registers: the compiler would have to assume that a pointer loaded from shared memory could point anywhere
     const Share share = share_of(a.model, a.plan, static_cast<int>(blockIdx.x));
     const Smem m = smem_layout(memory, a.model, a.plan);
     const int rows = a.model.rows, row = static_cast<int>(threadIdx.x), first_step = a.steps[0];

@@ -1,12 +1,12 @@
 """Decode steps as one persistent kernel (persistent_step.cu): up to 4 sequences, Hopper GPUs.
 
     packed = PackedWeights.of(weights)          once per model
-    plan = Plan.of(weights, kernels, batch, max_seq_len)      None: there is no such kernel for it
+    plan = Plan.of(weights, kernels, batch, max_seq_len)      None: no such kernel for these
     step = PersistentStep(weights, kernels, packed, plan, cache, state)
     step.advance(tokens)                        the prompt's first new tokens
     step.start(99); step.tokens(1) ... step.tokens(99)
 
-The kernel runs on while the host reads the tokens, one by one, from mapped host memory. A launch has launch_steps
+The kernel keeps running while the host reads the tokens, one by one, from mapped host memory. A launch has launch_steps
 steps, so that other work on the GPU gets its turn; the next one is queued while the last one runs.
 """
 
@@ -26,13 +26,13 @@ TILE_ROWS, CHUNK_ROW_BYTES, SLICES = 8, 64, 8  # step_plan.h
 CHUNK_BYTES = TILE_ROWS * CHUNK_ROW_BYTES
 NOT_YET, NO_TOKEN = -1, -2
 LAST_FLAG = 2**32 - 1
-LAUNCH_MS = 9.0  # that a launch should last at most; a step of a longer text takes longer than the one that is timed
+LAUNCH_MS = 9.0  # maximum duration of a launch; steps of a longer text take longer than the one that is timed
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What plan_steps says. ctas: of the kernel; weight_bytes, vectors: of PackedWeights; workspace: in 64-bit words.
-    sampled: whether tokens are drawn.
+    """The result of plan_steps. ctas: of the kernel; weight_bytes, vectors: of PackedWeights; workspace: in 64-bit
+    words. sampled: whether tokens are sampled.
     """
 
     ctas: int
@@ -51,7 +51,7 @@ class Plan:
         sampled: bool = False,
         ctas: int = 0,
     ) -> Plan | None:
-        """None if the kernel doesn't take this model or batch on this GPU. ctas: at most (0: what suits the GPU)."""
+        """None if the kernel does not support this model or batch on this GPU. ctas: at most (0: as suits the GPU)."""
         if kernels.variant != "tuned":
             return None
         hidden = weights.layers[0].fc1.weight.size(0)
@@ -100,7 +100,7 @@ def padded_heads(proj: Tensor, heads: int) -> Tensor:
 
 
 def tiled(weight: Tensor) -> Tensor:
-    """[N, K] -> [ceil(N / 8), K in chunks of 64 bytes, 8, 64 bytes of a row]. Rows beyond N are zeros."""
+    """[N, K] -> [ceil(N / 8), K in chunks of 64 bytes, 8, 64 bytes of a row]. Rows past N are zeros."""
     rows, columns = weight.shape
     tiles, chunk = -(-rows // TILE_ROWS), CHUNK_ROW_BYTES // weight.element_size()
     padded = torch.nn.functional.pad(weight, (0, 0, 0, tiles * TILE_ROWS - rows))
@@ -113,7 +113,7 @@ def packed(weight: Tensor) -> Tensor:
 
 
 def packed_by_slices(weight: Tensor) -> Tensor:
-    """uint8 [bytes]: a row-parallel matrix [N, K], [8 slices][chunks][tiles][8][64 bytes], whole tiles to a slice."""
+    """uint8 [bytes]: a row-parallel matrix [N, K], [8 slices][chunks][tiles][8][64 bytes], whole tiles per slice."""
     tiles = tiled(weight)
     ends = [len(tiles) * i // SLICES for i in range(SLICES + 1)]
     slices = [tiles[begin:end].transpose(0, 1).flatten() for begin, end in pairwise(ends)]
@@ -123,10 +123,10 @@ def packed_by_slices(weight: Tensor) -> Tensor:
 class PersistentStep:
     """Decode steps of a text, in launches of launch_steps steps.
 
-    packed_weights: a second copy of the weights. plan: Plan.of these weights and this batch; if it is a sampled one,
-    tokens are drawn as state.uniforms, temperature, top_k and top_p say (sampling.draw). cache: [layers, 2, batch or
-    more, heads, max_seq_len, head_dim]. state: of the batch. keep_logits: whether the last step's logits are kept, in
-    `logits`. ctas: as Plan.of was given.
+    packed_weights: a second copy of the weights. plan: Plan.of these weights and this batch; if sampled, tokens are
+        sampled according to state.uniforms, temperature, top_k and top_p (sampling.draw). cache: [layers, 2, batch or
+        more, heads, max_seq_len, head_dim]. state: of the batch. keep_logits: whether the last step's logits are kept,
+        in `logits`. ctas: as passed to Plan.of.
     """
 
     def __init__(
@@ -162,15 +162,15 @@ class PersistentStep:
         self._first = FusedStep(weights, kernels, caches, state) if fits else None
 
     def advance(self, tokens: Tensor) -> None:
-        """Writes the tokens int64 [batch] down and moves on to them."""
+        """Records the tokens int64 [batch] and advances to them."""
         self.state.advance(tokens)
 
     def expect_first(self) -> None:
-        """Before a prefill, whose end brings the text's first tokens: tokens(0) waits for them."""
+        """Called before a prefill, whose end produces the text's first tokens: tokens(0) waits for them."""
         self._numbers[0] = NOT_YET
 
     def finish(self, x: Tensor, heads: Tensor, sampled: bool) -> None:
-        """As TorchStep's."""
+        """Like TorchStep's."""
         if self._first is not None:
             self._first.finish(x, heads, sampled)
         else:
@@ -178,7 +178,7 @@ class PersistentStep:
         self.arrived[0].copy_(self.state.history[0], non_blocking=True)
 
     def start(self, steps: int, first: int = 1) -> None:
-        """Begins that many steps, none if 0; the first one makes token `first` of the text, as tokens() counts them.
+        """Starts that many steps, none if 0; the first one produces token `first` of the text, as tokens() counts them.
 
         They end early when all sequences have stopped, and after cancel().
         """
@@ -224,7 +224,7 @@ class PersistentStep:
     def tokens(self, step: int) -> list[int]:
         """Waits for the tokens of a step that was started: a list of int, one per sequence.
 
-        RuntimeError if the kernel failed, ArithmeticError if logits are no numbers: the kernel's sums take numbers
+        RuntimeError if the kernel failed, ArithmeticError if logits are not numbers: the kernel's sums support numbers
         below 2^17 in magnitude (fixed_point.cuh).
         """
         if self._launched < self._wanted and step + self.launch_steps >= self._launched:
@@ -233,7 +233,7 @@ class PersistentStep:
         while (numbers == NOT_YET).any():
             polls += 1
             if polls % 10_000 == 0 and self.on_gpu:
-                torch.cuda.current_stream().query()  # raises what the kernel died of
+                torch.cuda.current_stream().query()  # raises the kernel's error
         found = numbers.tolist()
         if NO_TOKEN in found:
             raise ArithmeticError(
@@ -243,7 +243,7 @@ class PersistentStep:
         return found
 
     def cancel(self) -> None:
-        """Ends the launch after the current step, if there is one, and waits for it; queued ones do nothing."""
+        """Ends the launch, if any, after the current step, and waits for it; queued ones do nothing."""
         self._wanted = self._launched
         self.cancelled.fill_(1)
         if self.on_gpu:

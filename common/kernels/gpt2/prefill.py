@@ -1,12 +1,12 @@
-"""The prefill: prompts go into the caches, and their first new tokens come out. All of it on the device.
+"""The prefill: prompts go into the caches, and their first new tokens come out, entirely on the device.
 
-    PromptBuffer     prompts and a text's beginning on their way to the device, in one copy
+    PromptBuffer     prompts and a text's initial state, uploaded to the device in one copy
     Prefill          the pass itself, for prompts of up to `seq_len` tokens: it can be captured as a CUDA graph
-    Captured         graphs of things that run one after the other: one pool of memory, a limit on how many are kept
+    Captured         graphs that run one after the other: a shared memory pool, a limit on how many are kept
 
 A prefill reads the prompts, and where they end, from DecodeState.inputs, and nothing from the host. Prompts are padded
-on the right: under the causal mask only padding sees padding, the rows of the prompts' last tokens are taken by their
-positions, and a step sees no slot of the caches behind a sequence's length; it writes each before it sees it.
+on the right: under the causal mask only padding attends to padding, the rows of the prompts' last tokens are selected
+by their positions, and a step does not read cache slots past a sequence's length; it writes each before reading it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from common.kernels.gpt2.weights import Weights
 
 
 class PromptBuffer:
-    """The host's side of state.inputs, in pinned memory where that means anything.
+    """The host's copy of state.inputs, in pinned memory where that matters.
 
         buffer.put(prompts, ...); buffer.upload(seq_len, sampled); buffer.uploaded()
 
-    The upload reads what was put before it runs, so it can be captured. Pinned memory may be slow to write: numbers are
-    put there many bytes at a time.
+    The upload reads what was put before it runs, so it can be captured. Pinned memory may be slow to write, so numbers
+    are written many bytes at a time.
     """
 
     def __init__(self, state: DecodeState) -> None:
@@ -49,12 +49,12 @@ class PromptBuffer:
         stop_token: int | None,
         draws: tuple[Tensor, float, int, float] | None = None,
     ) -> None:
-        """What the next text begins with. seq_len: at least the longest prompt's.
+        """Sets what the next text starts with. seq_len: at least the longest prompt's.
 
-        draws: of a text whose tokens are drawn: uniforms [steps, batch], temperature, top_k, top_p (sampling.py).
+        draws: for a text with sampled tokens: uniforms [steps, batch], temperature, top_k, top_p (sampling.py).
         """
         if self._copied is not None:
-            self._copied.synchronize()  # nothing still reads the memory that is now written
+            self._copied.synchronize()  # waits until nothing reads the memory that is now written
         if draws is not None:
             uniforms, temperature, top_k, top_p = draws
             settings = struct.pack("dxxxxxxxxdxxxxxxxxqxxxxxxxx", temperature, top_p, top_k)
@@ -72,23 +72,23 @@ class PromptBuffer:
         self._bytes[at : at + len(data)] = data
 
     def upload(self, seq_len: int, sampled: bool) -> None:
-        """A new text begins on the device, after what is launched already."""
+        """Starts a new text on the device, after everything launched so far."""
         batch, drawn = len(self.state.positions), self.state.drawn
         part = slice(0 if sampled else drawn, drawn + 4 * batch + 1 + batch * seq_len)
         self.state.inputs[part].copy_(self.host[part], non_blocking=True)
 
     def uploaded(self) -> None:
-        """After the launch of an upload: the next put() waits for it."""
+        """Called after the launch of an upload: the next put() waits for it."""
         if self._copied is not None:
             self._copied.record()
 
 
 class Prefill:
-    """The prompts in state.inputs, of up to seq_len tokens, through the model.
+    """Runs the prompts in state.inputs, of up to seq_len tokens, through the model.
 
     caches: per layer (k_cache, v_cache) [batch, heads, max_seq_len, head_dim]; slots 0 .. seq_len - 1 are filled.
     step: TorchStep, FusedStep or PersistentStep: its `state` says where the prompts end, and it takes the first new
-        tokens. buffer: of the state; its upload is the first thing that runs. sampled: whether tokens are drawn.
+        tokens. buffer: of the state; its upload runs first. sampled: whether tokens are sampled.
     """
 
     def __init__(
@@ -108,21 +108,21 @@ class Prefill:
         self.attend = PrefillAttention(weights, kernels, batch, caches)
 
     def run(self) -> None:
-        """The whole pass; nothing in it waits for the device, so it can be captured."""
+        """The whole pass; never synchronizes with the device, so it can be captured."""
         weights = self.weights
         self.buffer.upload(self.seq_len, self.sampled)
         x = F.embedding(self.tokens, weights.wte)
-        places = weights.wpe[: self.seq_len].expand(x.shape).contiguous()  # of one prompt, no copy
+        places = weights.wpe[: self.seq_len].expand(x.shape).contiguous()  # for one prompt, no copy
         x, places = (one.view(-1, weights.width) for one in (x, places))
         x, heads = up_to_last_attention(weights, self.kernels.gpt2, x, self.attend, places)
         self.step.finish(x, heads, self.sampled)
 
 
 class Captured:
-    """Calls as CUDA graphs by name, captured when they are first asked for.
+    """Calls as CUDA graphs by name, captured on first use.
 
-    All graphs share a pool of memory, so they must run one after the other, on one stream, and leave nothing in tensors
-    that they make. most: how many are kept; a further one evicts the least recently used.
+    All graphs share a memory pool, so they must run one after the other, on one stream, and keep nothing in tensors
+    that they allocate. most: how many are kept; a further one evicts the least recently used.
     """
 
     def __init__(self, most: int) -> None:
@@ -131,7 +131,7 @@ class Captured:
         self._pool = None
 
     def get(self, name: Hashable, make: Callable[[], Callable[[], None]]) -> Callable[[], None]:
-        """What replays the graph `name`. make(): the call, asked for if there is no such graph; it runs once."""
+        """Returns what replays the graph `name`. make(): called if there is no such graph; its result runs once."""
         if name not in self._graphs:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()

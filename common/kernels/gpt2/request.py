@@ -1,8 +1,8 @@
-"""What may be asked of a model."""
+"""Checks a generation request."""
 
 
 def check_request(prompt_tokens, max_new_tokens, temperature, top_k, context, top_p=None):
-    """Raises ValueError that names the argument, its value and what is allowed.
+    """Raises a ValueError with the argument's name, its value and what is allowed.
 
     prompt_tokens: number of tokens in the prompt. context: the model's context length in tokens.
     """

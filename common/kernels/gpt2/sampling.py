@@ -1,10 +1,10 @@
-"""Draws tokens where the logits lie, with numbers drawn in advance: a seed means the same on every device.
+"""Samples tokens where the logits are, with random numbers drawn in advance: a seed means the same on every device.
 
     uniforms = uniform_numbers(seed, batch, steps)                 on the host, once per text
     tokens = draw(logits, uniforms[step], temperature, top_k, top_p)
 
-Nothing here looks at a value on the host, and temperature, top_k and top_p are tensors: `draw` can be captured in a
-CUDA graph and replayed with other ones.
+Nothing here reads a device value on the host, and temperature, top_k and top_p are tensors: `draw` can be captured in a
+CUDA graph and replayed with other values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SEQUENCE_STRIDE = 0x9E3779B97F4A7C15
 
 
 def uniform_numbers(seed: int, batch: int, steps: int) -> Tensor:
-    """float64 [steps, batch] in [0, 1), on the CPU. A column depends on seed and its own number only."""
+    """float64 [steps, batch] in [0, 1), on the CPU. A column depends only on seed and its own index."""
     columns = []
     for sequence in range(batch):
         generator = torch.Generator("cpu").manual_seed((seed + sequence * SEQUENCE_STRIDE) % 2**63)
@@ -26,15 +26,15 @@ def uniform_numbers(seed: int, batch: int, steps: int) -> Tensor:
 
 
 def draw(logits: Tensor, uniform: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """One token per row from softmax(logits / temperature) without its unlikely part: int64 [rows].
+    """Samples one token per row from softmax(logits / temperature), truncated: int64 [rows].
 
-    The tokens are sorted by their logits, the largest first. top_k keeps the first top_k of them. Of what those weigh
-    together, top_p keeps the first that reach the share top_p; the one that crosses it is kept (nucleus sampling,
-    Holtzman et al. 2020, arXiv:1904.09751). Equal logits stand in the order of their numbers.
+    Tokens are sorted by logit, the largest first. top_k keeps the first top_k of them. Of their total weight, top_p
+    keeps the first tokens that reach the share top_p, including the one that crosses it (nucleus sampling, Holtzman et
+    al. 2020, arXiv:1904.09751). Equal logits are ordered by token id.
 
     Args:
         logits: float32 [rows, vocab].
-        uniform: float64 [rows], in [0, 1): the token is the one at this share of what the kept ones weigh.
+        uniform: float64 [rows], in [0, 1): selects the token at this share of the kept tokens' total weight.
         temperature: float64 [1], over 0.
         top_k: int64 [1], 1 .. vocab; vocab keeps all.
         top_p: float64 [1], over 0; 1 keeps all.

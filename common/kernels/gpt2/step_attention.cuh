@@ -1,9 +1,9 @@
-// step_attention.cuh - softmax states of one query: what lanes, warps and CTAs know of their tokens, and their sum.
+// step_attention.cuh - softmax states of one query: accumulated by lanes, warps and CTAs, and merged.
 //
-//   LaneState         a group of lanes: the tokens it has seen, SIZE columns a lane (online softmax)
-//   merged            several states -> one, four columns (as task 3's merge_states)
+//   LaneState         a group of lanes: the tokens it has seen, SIZE columns per lane (online softmax)
+//   merged            merges several states, four columns (as in task 3's merge_states)
 //   attend            a CTA's part of a head's cache (split-KV, as in flash-decoding); S: Step of persistent_step.cu
-//   merge_states      the states of a cluster's CTAs -> PROJ's input
+//   merge_states      merges the states of a cluster's CTAs -> PROJ's input
 #pragma once
 #include "common/cuda/attention_states.cuh"
 #include "common/cuda/exp2.cuh"
@@ -23,7 +23,7 @@ struct LaneState {
         UNROLL
         for (int i = 0; i < SIZE; ++i) o[i] *= by;
     }
-    // N tokens for each group of `lanes` lanes; those not inside change nothing. query: times scale and log2(e)
+    // N tokens for each group of `lanes` lanes; those not inside change nothing. query: multiplied by scale and log2(e)
     template <int N>
     __device__ __forceinline__ void add(const float (&query)[SIZE], const uint4 (&keys)[N], const uint4 (&values)[N],
                                         int lanes, const bool (&inside)[N]) {
@@ -57,7 +57,7 @@ struct LaneState {
             for (int i = 0; i < SIZE; ++i) o[i] += weight * v[i];
         }
     }
-    // The groups of a warp -> each lane has the sum of all.
+    // Merges the groups of a warp; each lane gets the result.
     __device__ __forceinline__ void add_groups(int lanes) {
         float m_new = m;
         UNROLL
@@ -74,7 +74,7 @@ struct LaneState {
     }
 };
 
-// Of `count` states, N at most. sums(i): m and l; columns(i): of o. All are loaded together.
+// Merges `count` states, N at most. sums(i): m and l; columns(i): of o. All are loaded at once.
 template <int N, class Sums, class Columns>
 __device__ __forceinline__ attention::State merged(int count, Sums sums, Columns columns) {
     float2 of[N];
@@ -96,13 +96,13 @@ __device__ __forceinline__ attention::State merged(int count, Sums sums, Columns
     return all;
 }
 
-// What is known of a head before its query is: the CTA's part of the cache, and of the newest two tokens, which the
-// cluster's last CTA adds, the older one. The newest one's key and value are made in this step.
+// What can be loaded for a head before its query arrives: the CTA's part of the cache and, of the newest two tokens,
+// which the cluster's last CTA adds, the older one. The newest one's key and value are computed in this step.
 struct AttentionPart {
     Range cached;
     bool is_newest, is_before;  // whether this group of lanes has one of the two
-    uint4 key, value;           // of the older one
-    float scale;                // of the scores, times log2(e)
+    uint4 key, value;           // for the older one
+    float scale;                // the scale of the scores, times log2(e)
 };
 template <class S>
 __device__ __forceinline__ AttentionPart attention_part(const S& s, int layer, int step, int row, int head) {
@@ -120,8 +120,8 @@ __device__ __forceinline__ AttentionPart attention_part(const S& s, int layer, i
     return of;
 }
 
-// One query over the part: its softmax state -> states of all CTAs of the cluster. A key is 16 bytes for each of
-// head_lanes() lanes; such a group takes a token of each stage, 3 stages at a time.
+// One query over the part; sends its softmax state to all CTAs of the cluster. A key is 16 bytes for each of
+// head_lanes() lanes; such a group processes a token of each stage, 3 stages at a time.
 template <class S>
 __device__ __forceinline__ void attend(S& s, int layer, int row, int head, const AttentionPart& part) {
     using T = typename S::Type;

@@ -1,18 +1,20 @@
 // step_gemv.cuh - a CTA's part of a weight matrix times up to 4 input rows, weights from the pipeline.
 //
 //   InputChunk<T>      a lane's share of a chunk's input columns
-//   TileSums<T>        a warp's sums of a tile: 8 outputs of each row
-//   multiply_tiles     column-parallel (QKV, FC1, LM_HEAD): warps split K, partial sums meet in shared memory
-//   multiply_slice     row-parallel (PROJ, FC2): warps split N; each holds the CTA's whole sum of its tiles
+//   TileSums<T>        a warp's sums for a tile: 8 outputs of each row
+//   multiply_tiles     column-parallel (QKV, FC1, LM_HEAD): warps split K, partial sums are combined in shared memory
+//   multiply_slice     row-parallel (PROJ, FC2): warps split N; each holds the CTA's whole sum for its tiles
 //
-// A lane has 16 bytes of a chunk: lane 4 g + t bytes 16 t ... 16 t + 15 of row g. A warp reads 512 contiguous bytes.
+// A lane has 16 bytes of a chunk: lane 4 g + t has bytes 16 t ... 16 t + 15 of row g. A warp reads 512 contiguous
+// bytes.
 //
-// 16 bits: mma.m16n8k16 with the weights as B. A holds the input: rows 0 .. 7 rounded, rows 8 .. 15 what rounding took
-// away, which makes the input as exact as 22 bits (float16) or 16 (bfloat16) for free. mma wants columns 2 t, 2 t + 1,
-// 2 t + 8, 2 t + 9 in a lane; as A and B only have to agree, they are the lane's 8 contiguous ones, 4 in each of two
-// mma. So neither operand is shuffled, and the input is in shared memory as the 16 bytes that a lane loads for one mma.
+// 16 bits: mma.m16n8k16 with the weights as B. A holds the input: rows 0 .. 7 rounded, rows 8 .. 15 the rounding error,
+// which makes the input as exact as 22 bits (float16) or 16 (bfloat16) for free. mma expects columns 2 t, 2 t + 1,
+// 2 t + 8, 2 t + 9 in a lane; since A and B only have to agree, they are the lane's 8 contiguous ones, 4 in each of two
+// mma. So neither operand is shuffled, and the input is stored in shared memory as the 16 bytes that a lane loads per
+// mma.
 //
-// 32 bits: each lane multiplies its 4 columns, and 4 lanes add up.
+// 32 bits: each lane multiplies its 4 columns, and 4 lanes add up their sums.
 #pragma once
 #include "common/cuda/mma.cuh"
 #include "common/cuda/unroll.cuh"
@@ -30,7 +32,7 @@ struct Input {  // in shared memory, rows of `stride` bytes
 template <typename T>
 constexpr int CHUNK_INPUT = INPUT_BYTES * CHUNK_ROW_BYTES / static_cast<int>(sizeof(T));
 
-// Two columns of the input: float32, or 16 bits rounded and what rounding took away.
+// Two columns of the input: float32, or 16 bits rounded and the rounding error.
 template <typename T>
 __device__ __forceinline__ uint2 input_of(float x, float y) {
     if constexpr (sizeof(T) == 4) {
@@ -42,10 +44,10 @@ __device__ __forceinline__ uint2 input_of(float x, float y) {
     }
 }
 
-// ROWS: at most. Lanes of rows that don't exist repeat the last one; their sums are dropped.
+// ROWS: at most. Lanes of rows that do not exist duplicate the last one; their sums are discarded.
 template <typename T, int ROWS>
 struct InputChunk {
-    static constexpr int COUNT = sizeof(T) == 4 ? ROWS : 2;  // 16 bits: of two mma
+    static constexpr int COUNT = sizeof(T) == 4 ? ROWS : 2;  // 16 bits: for two mma
     uint4 x[COUNT];
 
     __device__ __forceinline__ InputChunk() {}
@@ -116,8 +118,8 @@ struct TileSums {
     }
 };
 
-// The next `count` tiles, a batch -> partial [CTA_WARPS][TILE_BATCH][rows][8]. Warp w has chunks w, w + 8, ... of a
-// stage; their input stays in registers while the tiles pass, 4 of them together to hide latency.
+// The next `count` tiles, one batch -> partial [CTA_WARPS][TILE_BATCH][rows][8]. Warp w has chunks w, w + 8, ... of a
+// stage; their input stays in registers for all tiles, 4 of which are processed together to hide latency.
 template <typename T, int ROWS>
 __device__ __forceinline__ void multiply_tiles(int rows, const Input& input, const Matrix& matrix, int count,
                                                float* partial, Consumer& weights) {
@@ -162,7 +164,7 @@ __device__ __forceinline__ void multiply_tiles(int rows, const Input& input, con
 }
 
 // The next `chunks` chunks of a slice of `tiles` tiles. Warp w has tiles w, w + 8, ... in sums[0], sums[1], ... STAGES
-// are multiplied together to hide latency; chunks that don't exist are `zeros` times weights that do.
+// are multiplied together to hide latency; chunks that do not exist are `zeros` times weights that do.
 template <typename T, int ROWS, int STAGES>
 __device__ __forceinline__ void multiply_slice(int rows, const Input& input, const unsigned char* zeros,
                                                const Matrix& matrix, int tiles, int chunks,

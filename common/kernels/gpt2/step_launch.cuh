@@ -1,4 +1,4 @@
-// step_launch.cuh - host code of persistent_step.cu: which kernel takes a model, how it is laid out, the launch.
+// step_launch.cuh - host code of persistent_step.cu: choosing a kernel for a model, its layout, the launch.
 #pragma once
 #include <algorithm>
 
@@ -12,7 +12,7 @@ static auto kernel_for(const StepModel& model, int cluster) {
     if (model.rows == 1 && model.head_dim() == 64 && cluster == SLICES)
         return model.sampled ? persistent_step_kernel<Step<T, true, true>>
                              : persistent_step_kernel<Step<T, true, false>>;
-#ifndef CUDA_SIMULATOR  // which would only take longer to compile
+#ifndef CUDA_SIMULATOR  // in the simulator it would only add compile time
     if (!model.sampled) return persistent_step_kernel<Step<T, false, false>>;
 #endif
     return persistent_step_kernel<Step<T, false, true>>;
@@ -43,7 +43,7 @@ static void plan_for(StepPlan& plan, const StepModel& model, int max_ctas) {
     if (!sizes_fit(model, cluster) || !hopper::is_built(kernel)) return;
     cudaFuncAttributes attributes;
     CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-    // The simulator knows the kernel's static shared memory only after it ran
+    // The simulator knows the kernel's static shared memory only after running it
     constexpr int STATIC_BYTES = static_cast<int>(sizeof(PipelineBarriers) + sizeof(Gathers) + sizeof(StepState)) + 64;
     const int smem = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) -
                      std::max(static_cast<int>(attributes.sharedSizeBytes), STATIC_BYTES);

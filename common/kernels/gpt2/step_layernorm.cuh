@@ -1,15 +1,15 @@
-// step_layernorm.cuh - what a step begins with, and the layernorm before each column-parallel GEMV.
+// step_layernorm.cuh - the start of a step, and the layernorm before each column-parallel GEMV.
 //
 //   normalize    the residual stream -> the GEMV's input in shared memory; S: Step of persistent_step.cu
-//   embed        token and position -> the residual stream
+//   embed        embeds token and position -> the residual stream
 #pragma once
 #include "common/cuda/float_conversion.cuh"
 #include "common/kernels/gpt2/step_gemv.cuh"
 
-constexpr long long NOT_A_NUMBER = static_cast<long long>(1ull << 63);  // in the residual stream, from then on
+constexpr long long NOT_A_NUMBER = static_cast<long long>(1ull << 63);  // stays in the residual stream
 
-// wait() -> the residual stream, float [rows][width]; its layernorm -> the GEMV's input, if `wanted`. norm: weight,
-// bias.
+// wait() returns the residual stream, float [rows][width]; its layernorm -> the GEMV's input, if `wanted`. norm:
+// weight, bias.
 template <class S, class Wait>
 __device__ __forceinline__ void normalize(S& s, const float* norm, bool wanted, Wait wait) {
     const int width = s.a.model.width, items = width / 4, mine = static_cast<int>(threadIdx.x);  // of 4 columns
@@ -18,7 +18,7 @@ __device__ __forceinline__ void normalize(S& s, const float* norm, bool wanted, 
     const float4 first_weight = of_norm(norm, known), first_bias = of_norm(norm + width, known);
     const float4* const stream = reinterpret_cast<const float4*>(wait());
     if (!wanted) return cta_sync();
-    float sum[S::ROWS] = {}, squares[S::ROWS] = {};  // of the distances from the last layernorm's mean
+    float sum[S::ROWS] = {}, squares[S::ROWS] = {};  // deviations from the last layernorm's mean
     NO_UNROLL
     for (int item = mine; item < items; item += CTA_THREADS) {
         UNROLL
@@ -32,7 +32,7 @@ __device__ __forceinline__ void normalize(S& s, const float* norm, bool wanted, 
     UNROLL
     for (int r = 0; r < S::ROWS; ++r) {
         if (r >= s.rows()) break;
-        const bool half = s.lane() >= 16;  // half of the lanes add up one, half the other
+        const bool half = s.lane() >= 16;  // half of the lanes reduce one, half the other
         float total = half ? squares[r] : sum[r];
         total += __shfl_xor_sync(FULL_WARP, half ? sum[r] : squares[r], 16);
         UNROLL
@@ -60,7 +60,7 @@ __device__ __forceinline__ void normalize(S& s, const float* norm, bool wanted, 
     cta_sync();
 }
 
-// The step's embedding, by every CTA for itself. It goes where the next all-reduce but one does.
+// The step's embedding, computed by every CTA for itself. Stored where the all-reduce after the next stores its result.
 template <class S>
 __device__ __forceinline__ const float* embed(S& s, int step) {
     using T = typename S::Type;

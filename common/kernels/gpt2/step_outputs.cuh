@@ -1,9 +1,9 @@
-// step_outputs.cuh - what becomes of a decode step's products, which the kernel is built with.
+// step_outputs.cuh - epilogues of a decode step's GEMVs, compiled into the kernel.
 //
 //   QKV         queries; keys and values into their slots of the cache
 //   RESIDUAL    added to the residual stream
 //   GELU        gelu of it
-//   LOGITS      as it is; the largest one is looked for
+//   LOGITS      stored unchanged; also finds the largest one
 #pragma once
 #include <type_traits>
 
@@ -14,16 +14,16 @@
 template <typename T, StepProduct::Output KIND>
 struct Output {
     using Kind = StepProduct::Output;
-    static constexpr bool NORM = KIND != Kind::RESIDUAL;      // the product's input is a layernorm of the residual stream
-    static constexpr bool FINDS_BEST = KIND == Kind::LOGITS;  // a block's largest number is wanted
+    static constexpr bool NORM = KIND != Kind::RESIDUAL;      // the GEMV's input is a layernorm of the residual stream
+    static constexpr bool FINDS_BEST = KIND == Kind::LOGITS;  // a block's largest number is needed
     using To = std::conditional_t<KIND == Kind::RESIDUAL || KIND == Kind::LOGITS, float, T>;
     To* to = nullptr;
     float old = 0.0f;
 
-    // One that belongs to no thread, and stores nothing.
+    // An output that belongs to no thread and stores nothing.
     Output() = default;
-    // Number n of sequence r, which exists: where it goes, and what is there already. Made before the number is there,
-    // so that nothing has to be looked up afterward. QKV: the queries of all heads, then the keys, then the values.
+    // Number n of sequence r, which exists: its address, and its current value. Made before the number is computed, so
+    // that nothing has to be looked up afterward. QKV: the queries of all heads, then the keys, then the values.
     __device__ __forceinline__ Output(const StepProduct& p, int r, int n) {
         if constexpr (KIND == Kind::QKV) {
             const int width = p.n / 3, part = n / width, col = n % width;
@@ -38,7 +38,7 @@ struct Output {
             if (KIND == Kind::RESIDUAL) old = __ldcg(reinterpret_cast<const float*>(to));
         }
     }
-    // By the thread that made it.
+    // Called by the thread that made it.
     __device__ __forceinline__ void store(float value) const {
         if (KIND == Kind::RESIDUAL) value += old;
         if (KIND == Kind::GELU) value = gelu(value);

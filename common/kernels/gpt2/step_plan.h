@@ -29,20 +29,20 @@
 #include "common/kernels/gpt2/gpt2.h"
 
 constexpr int TILE_ROWS = 8, CHUNK_BYTES = 512, CHUNK_ROW_BYTES = CHUNK_BYTES / TILE_ROWS;
-constexpr int SLICES = 8;  // of PROJ's and FC2's outputs; a multiple of the CTAs of a cluster
+constexpr int SLICES = 8;  // PROJ's and FC2's outputs are cut into these; a multiple of the CTAs in a cluster
 constexpr int MAX_CLUSTERS = 32;
 constexpr int CTA_WARPS = 8, CTA_THREADS = 32 * CTA_WARPS;  // two consumer warpgroups
-constexpr int KERNEL_THREADS = CTA_THREADS + 128;           // and one of which a thread is the producer
+constexpr int KERNEL_THREADS = CTA_THREADS + 128;           // and one in which a single thread is the producer
 constexpr int TILE_BATCH = 8;    // tiles whose partial sums are reduced together
-constexpr int WARP_CHUNKS = 4;   // of a column-parallel stage, per warp
-constexpr int WARP_TILES = 4;    // of a slice, per warp
-constexpr int STAGE_CHUNKS = 2;  // of a row-parallel stage, at most
-constexpr int KEPT_TILES = 2;    // of 8 tiles of LM_HEAD: kept in the L2 cache for the next step
-constexpr int SUM_SETS = 3;      // of all-reduce sums: one for PROJ, two in turn for FC2
-constexpr int INPUT_BYTES = 4;   // of a GEMV's input in shared memory, per column, for any T
+constexpr int WARP_CHUNKS = 4;   // chunks of a column-parallel stage per warp
+constexpr int WARP_TILES = 4;    // tiles of a slice per warp
+constexpr int STAGE_CHUNKS = 2;  // maximum chunks in a row-parallel stage
+constexpr int KEPT_TILES = 2;    // out of 8 tiles of LM_HEAD: kept in the L2 cache for the next step
+constexpr int SUM_SETS = 3;      // sets of all-reduce sums: one for PROJ, two alternating for FC2
+constexpr int INPUT_BYTES = 4;   // per column of a GEMV's input in shared memory, for any T
 constexpr int STATE_PAD = 4;     // floats after a softmax state's head_dim: m, l, 0, 0
-constexpr int BINS = 256;        // of a sampling histogram, one per thread (step_sampling.cuh)
-constexpr int SAMPLED_PER_THREAD = 28;  // logits of the vocabulary that a thread samples from, at most
+constexpr int BINS = 256;        // bins of a sampling histogram, one per thread (step_sampling.cuh)
+constexpr int SAMPLED_PER_THREAD = 28;  // maximum number of logits that a thread samples from
 
 // --------------------------------------------------------------------------------------------------- 1. Model
 
@@ -51,13 +51,13 @@ struct StepModel {
     int layers, width, heads, hidden, vocab;
     int rows;  // sequences of the batch, 1 .. MAX_STEP_ROWS
     int max_seq_len;
-    bool sampled;  // tokens are drawn; else greedy
+    bool sampled;  // tokens are sampled; else greedy
 
     __host__ __device__ int head_dim() const { return width / heads; }
     __host__ __device__ int element_bytes() const { return type == FloatType::FLOAT32 ? 4 : 2; }
     __host__ __device__ int chunk_columns() const { return CHUNK_ROW_BYTES / element_bytes(); }
-    __host__ __device__ int head_tiles() const { return 3 * head_dim() / TILE_ROWS; }  // of QKV
-    __host__ __device__ int head_chunks() const {                                      // of PROJ
+    __host__ __device__ int head_tiles() const { return 3 * head_dim() / TILE_ROWS; }  // tiles of QKV per head
+    __host__ __device__ int head_chunks() const {                                      // chunks of PROJ per head
         return (head_dim() + chunk_columns() - 1) / chunk_columns();
     }
 };
@@ -82,13 +82,13 @@ struct StepPlan {
     int ctas, cluster, clusters;  // CTAs in all, CTAs of a cluster, clusters
     Matrix matrices[MATRICES];
     size_t layer_bytes, weight_bytes;
-    int layer_vectors, vectors, scale;  // scale: the softmax scale's place among a layer's vectors
-    int sums, lines, workspace;  // 64-bit words: [SUM_SETS][rows][width] sums, [rows][ctas][2] LL lines; of all
+    int layer_vectors, vectors, scale;  // scale: the index of the softmax scale among a layer's vectors
+    int sums, lines, workspace;  // 64-bit words: [SUM_SETS][rows][width] sums, [rows][ctas][2] LL lines; in total
     fixed_point::Scale sum_scale;
     float inverse_width;
     int head_dim, head_chunks, head_tiles, head_lanes;  // head_lanes: 16-byte vectors of a key or value, a power of 2
     int max_heads, max_inner, max_columns;  // a CTA's heads, chunks of FC2's columns, columns of the residual stream
-    int stages, stage_tokens;               // stage_tokens: keys and values that fit a stage
+    int stages, stage_tokens;               // stage_tokens: keys and values that fit in a stage
     unsigned stage_bytes;
     int smem_bytes;
 };
@@ -98,7 +98,7 @@ struct Range {
     __host__ __device__ int count() const { return end - begin; }
 };
 
-// Part `part` of `parts` that differ by one at most.
+// Part `part` of `parts`, whose sizes differ by at most one.
 __host__ __device__ inline Range part_of(Range all, int parts, int part) {
     return {all.begin + all.count() * part / parts, all.begin + all.count() * (part + 1) / parts};
 }
@@ -118,7 +118,7 @@ __host__ __device__ inline Share share_of(const StepModel& model, const StepPlan
     s.cluster = cta / plan.cluster, s.rank = cta % plan.cluster;
     const auto of_cluster = [&](int count) { return part_of({0, count}, plan.clusters, s.cluster); };
     const auto of_cta = [&](int begin, int end) { return part_of({begin, end}, plan.cluster, s.rank); };
-    const int inner_tiles = model.chunk_columns() / TILE_ROWS;  // of FC1, for a chunk of FC2
+    const int inner_tiles = model.chunk_columns() / TILE_ROWS;  // tiles of FC1 per chunk of FC2
     const Range logits = of_cluster(plan.matrices[LM_HEAD].tiles);
     s.heads = of_cluster(model.heads), s.inner = of_cluster(plan.matrices[FC2].chunks);
     s.fc1_begin = s.inner.begin * inner_tiles;
@@ -133,10 +133,10 @@ __host__ __device__ inline Share share_of(const StepModel& model, const StepPlan
 
 // ------------------------------------------------------------------------------------------- 4. Shared memory
 
-struct Moments {  // of a row, by warp
+struct Moments {  // partial sums of a row, by warp
     float sum[CTA_WARPS], squares[CTA_WARPS];
 };
-struct alignas(16) Bin {  // of a sampling histogram, or an entry of a list of tokens
+struct alignas(16) Bin {  // a bin of a sampling histogram, or an entry of a list of tokens
     unsigned count, token, low, high;  // low, high: of the weights
 };
 
@@ -187,7 +187,7 @@ __host__ __device__ inline Smem smem_layout(unsigned char* memory, const StepMod
     return m;
 }
 
-// What the kernel takes for granted.
+// What the kernel assumes.
 inline bool sizes_fit(const StepModel& model, int cluster) {
     const int lanes = model.head_dim() * model.element_bytes() / 16, columns = model.chunk_columns();
     return model.rows >= 1 && model.rows <= MAX_STEP_ROWS && model.width % model.heads == 0 &&
@@ -197,7 +197,7 @@ inline bool sizes_fit(const StepModel& model, int cluster) {
            !(model.sampled && model.vocab > cluster * CTA_THREADS * SAMPLED_PER_THREAD);
 }
 
-// All but stages and smem_bytes.
+// Everything except stages and smem_bytes.
 inline void plan_layout(StepPlan& plan, const StepModel& model, int cluster, int clusters) {
     constexpr int MOST_CHUNKS = WARP_CHUNKS * CTA_WARPS;  // stages of 16 KB: many, and large enough for TMA
     const int width = model.width, hidden = model.hidden, columns = model.chunk_columns();
@@ -256,8 +256,8 @@ struct Steps {
     int context;
     float eps;
     void* cache;  // T [layers][keys, values][batch][heads][max_seq_len][head_dim]
-    int batch;    // of the cache, of which the first `rows` are used
-    unsigned long long* workspace;  // [plan.workspace], zeros before the first run
+    int batch;    // batch size of the cache; the first `rows` are used
+    unsigned long long* workspace;  // [plan.workspace], zeroed before the first run
     float* logits;                  // [rows, vocab]; nullptr unless wanted or sampled
     int *positions, *lengths, *steps, *finished;  // [rows]; see NextToken in gpt2.h
     const int* stop;                              // [1], a token; -1: none
@@ -265,22 +265,22 @@ struct Steps {
     int history_steps;
     const double *uniforms, *temperature, *top_p;  // sampled: [history_steps, rows], [1], [1]; see sampling.py
     const int64_t* top_k;                          // [1]
-    int* arrived;        // [history_steps, rows], mapped host memory: the tokens as they come
-    const int* cancel;   // [1] of such memory: not 0 ends the run after the current step
-    bool first;          // the first launch of a text: the launches before it don't count
+    int* arrived;        // [history_steps, rows], mapped host memory: the tokens as they arrive
+    const int* cancel;   // [1], also mapped: nonzero ends the run after the current step
+    bool first;          // the first launch of a text: earlier launches don't count
     int count;           // steps
-    unsigned first_flag;  // of the LL lines: the launch uses first_flag ... first_flag + count - 1, each of them once
+    unsigned first_flag;  // for the LL lines: the launch uses first_flag ... first_flag + count - 1, each of them once
     cudaStream_t stream;
 };
 
-constexpr int NO_TOKEN = -2;  // in `arrived` and `history`: the logits aren't numbers
+constexpr int NO_TOKEN = -2;  // in `arrived` and `history`: the logits are not numbers
 
-// max_ctas: 0 for as many as suit the GPU. `fits` is false where the kernel doesn't take the model, and the rest is
+// max_ctas: 0 for as many as suit the GPU. `fits` is false if the kernel does not support the model; the rest is then
 // unset.
 StepPlan plan_steps(const StepModel& model, int max_ctas);
 
-// `count` steps; fewer if all sequences have reached their stop token, or `cancel` is set, or a step makes NO_TOKEN,
-// after which the text's next launches do nothing. The input of the first step is token steps[] - 1 of the history.
-// Afterward positions, lengths and steps have advanced by the number of steps; a finished sequence goes on with the
-// others.
+// Runs `count` steps, or fewer if all sequences have reached their stop token, `cancel` is set, or a step produces
+// NO_TOKEN, after which the text's later launches do nothing. The input of the first step is token steps[] - 1 of the
+// history. Afterward positions, lengths and steps have advanced by the number of steps; a finished sequence keeps
+// advancing with the others.
 void run_steps(const Steps& steps);

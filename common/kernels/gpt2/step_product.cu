@@ -1,10 +1,10 @@
-// step_product.cu - the matrix products of a decode step: which kernel takes which.
+// step_product.cu - the GEMVs of a decode step: chooses the kernel.
 //
 // The rest is in step_product.cuh.
 #include "common/kernels/gpt2/step_product.cuh"
 
-// How many rows of the weights a warp takes. Few make many blocks, and all multiprocessors are to have one; many spare
-// the blocks of reading the same input again, which counts where rows are long or blocks take one tile after another.
+// How many rows of the weights a warp processes. Few make many blocks, and every SM should have one; many save blocks
+// from reading the same input again, which matters if rows are long or blocks process several tiles.
 static int rows_per_warp(const StepProduct& p) {
     const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
     const ProductPlan four = plan_step(p, 4);

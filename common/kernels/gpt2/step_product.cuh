@@ -1,26 +1,26 @@
-// step_product.cuh - a matrix product of a decode step: up to 4 rows times a weight matrix that is read once.
+// step_product.cuh - a GEMV of a decode step: up to 4 rows times a weight matrix that is read once.
 //
 //   1. Sizes       ProductPlan, plan_step, Shared       how the matrix is divided among warps
 //   2. Input       copy_rows, scale_rows             -> shared memory
 //   3. Kernel      load_weights, step_kernel
 //   4. Launcher    launch_step
 //
-//   step_outputs.cuh    where the numbers go, and what is done with them
+//   step_outputs.cuh    where the results go, and what is applied to them
 //
-// Who does what. A warp takes ROWS rows of the weight matrix, of which it reads CHUNKS pieces of 512 neighboring bytes
-// each (16 per lane) before it needs the first one: ROWS * CHUNKS requests of 16 bytes per lane are on their way at
-// once. Rows that are longer than that are divided among 2, 4 or 8 warps of the block (`slices`):
+// Division of labor. A warp processes ROWS rows of the weight matrix, of which it reads CHUNKS pieces of 512 contiguous
+// bytes each (16 per lane) before it needs the first one: ROWS * CHUNKS loads of 16 bytes per lane are in flight at
+// once. Longer rows are divided among 2, 4 or 8 warps of the block (`slices`):
 //
 //     row n        | chunk 0 | chunk 1 | chunk 2 | chunk 3 | chunk 4 | ...
 //     slice           0         1         0         1         0              of 2
 //
-// All blocks of a product (but the vocabulary's) are on the GPU at once, so the whole matrix is on its way at once. And
-// not only since the kernel began: weights depend on nothing, so a block asks for them and then waits for its
-// predecessor (common/cuda/dependent_launch.cuh). While one kernel computes, the weights of the next are coming.
+// All blocks of a GEMV (except the vocabulary's) are resident at once, so the whole matrix is in flight at once. And
+// not just from the kernel's start: weights depend on nothing, so a block issues their loads and then waits for its
+// predecessor (common/cuda/dependent_launch.cuh). While one kernel computes, the weights of the next are being loaded.
 //
-// What is left is latency: from the predecessor's last store to this kernel's last store. So that is kept short. All
-// that does not depend on the predecessor is read before; a layernorm costs no round of its own (gpt2.h); and the
-// block meets twice, when the input lies in shared memory and when the warps' sums do. Sums are float32.
+// What remains is latency, from the predecessor's last store to this kernel's last store. To keep it short, everything
+// that does not depend on the predecessor is read before; a layernorm needs no extra pass (gpt2.h); and the block
+// synchronizes twice, when the input is in shared memory and when the warps' sums are. Sums are float32.
 #pragma once
 #include <algorithm>
 
@@ -35,16 +35,16 @@
 
 constexpr int STEP_WARPS = 8;
 constexpr int STEP_THREADS = 32 * STEP_WARPS;
-constexpr int CHUNKS = 3;         // of a row that a warp reads at once: 768 elements of 16 bits
-constexpr int BLOCKS_PER_SM = 2;  // what registers must suffice for
+constexpr int CHUNKS = 3;         // chunks of a row that a warp reads at once: 768 elements of 16 bits
+constexpr int BLOCKS_PER_SM = 2;  // resident blocks that registers must allow
 
 // --------------------------------------------------------------------------------------------------- 1. Sizes
 
 struct ProductPlan {
-    int vectors;    // of 16 bytes in a row of the weights
+    int vectors;    // 16-byte vectors per row of the weights
     int slices;     // warps that share a row: 1, 2, 4 or 8
-    int rounds;     // how often a warp reads CHUNKS chunks of a row
-    int tile_rows;  // rows of the weights that a block takes at once
+    int rounds;     // how many times a warp reads CHUNKS chunks of a row
+    int tile_rows;  // rows of the weights that a block processes at once
     int tiles;
     int blocks;
 };
@@ -62,8 +62,8 @@ inline ProductPlan plan_step(const StepProduct& p, int rows_per_warp) {
     return plan;
 }
 
-// What a thread needs of the row's sums: those of one warp's columns. float64, so that no difference of large numbers
-// has to be exact in float32.
+// A thread's part of a row's sums: over one warp's columns. float64, so that no difference of large numbers has to be
+// exact in float32.
 struct Moments {
     double sum, squares;
 };
@@ -99,7 +99,7 @@ __host__ __device__ inline Shared shared_of(unsigned char* memory, const StepPro
 // --------------------------------------------------------------------------------------------------- 2. Input
 
 __device__ __forceinline__ void copy_rows(void* input, const StepProduct& p, int vectors) {
-    constexpr int BATCH = 4;  // reads of a thread on their way
+    constexpr int BATCH = 4;  // loads per thread in flight
     const uint4* from = static_cast<const uint4*>(p.x);
     uint4* to = static_cast<uint4*>(input);
     const int count = p.rows * vectors;
@@ -114,8 +114,8 @@ __device__ __forceinline__ void copy_rows(void* input, const StepProduct& p, int
     }
 }
 
-// residual * scale -> input [rows, K], and the moments of residual's rows. A thread takes the columns 4 i ... 4 i + 3
-// of all rows, i = its number, its number + STEP_THREADS, ...; it has written their `scale` itself.
+// residual * scale -> input [rows, K], and the moments of residual's rows. A thread handles columns 4 i ... 4 i + 3 of
+// all rows, i = its index, its index + STEP_THREADS, ...; it has written their `scale` itself.
 template <int MAX_ROWS>
 __device__ __forceinline__ void scale_rows(const Shared& shared, const StepProduct& p) {
     const int vectors = p.k / 4, warp = static_cast<int>(threadIdx.x) / 32;
@@ -182,7 +182,7 @@ __device__ __forceinline__ void load_weights(uint4 (&w)[ROWS][CHUNKS], const Ste
     }
 }
 
-// SIZE elements of a row of the input, of which this is number `vector`.
+// SIZE elements of a row of the input: vector number `vector`.
 template <typename T, bool NORM>
 __device__ __forceinline__ void load_input(float (&x)[Vector<T>::SIZE], const void* row, int vector) {
     if constexpr (NORM && sizeof(T) == 2) {
@@ -195,7 +195,7 @@ __device__ __forceinline__ void load_input(float (&x)[Vector<T>::SIZE], const vo
     }
 }
 
-// Out: an Output of step_outputs.cuh. MAX_ROWS: sequences, p.rows of which there are.
+// Out: an Output of step_outputs.cuh. MAX_ROWS: sequences, of which p.rows exist.
 template <typename T, class Out, int MAX_ROWS, int ROWS>
 __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const StepProduct p, const ProductPlan plan) {
     constexpr int SIZE = Vector<T>::SIZE;
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
     const size_t input_row = NORM ? sizeof(float) * p.k : size_t{16} * plan.vectors;  // bytes
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int slice = warp % plan.slices;
-    // The thread's number of every tile: of sequence out_row, row out_col of the weights
+    // The thread's output of every tile: sequence out_row, row out_col of the weights
     const int out_row = static_cast<int>(threadIdx.x) / plan.tile_rows;
     const int out_col = static_cast<int>(threadIdx.x) % plan.tile_rows;
     float bias = 0.0f, weight_sum = 0.0f;
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
         __syncthreads();
     }
 
-    if constexpr (Out::FINDS_BEST) {  // tile_rows is a power of two of at most 32: the numbers of a sequence lie in one warp
+    if constexpr (Out::FINDS_BEST) {  // tile_rows is a power of two <= 32: a sequence's are in one warp
         best = best_of_lanes(best, plan.tile_rows);
         if (out_col == 0 && out_row < p.rows) p.best[out_row * static_cast<int>(gridDim.x) + blockIdx.x] = best;
     }

@@ -1,24 +1,26 @@
-// step_sampling.cuh - temperature, top-k, top-p and the draw (sampling.py) without a sort, by each cluster for itself.
+// step_sampling.cuh - temperature, top-k, top-p and sampling (sampling.py) without a sort, by each cluster for itself.
 //
 //   Sampler        load() the CTA's share of the logits, then draw()
 //   draw_tokens    for each sequence; S: Step of persistent_step.cu
-//   next_token     what follows LM_HEAD: the largest logit of all CTAs, or a draw
+//   next_token     what follows LM_HEAD: the largest logit of all CTAs, or a sampled token
 //
-// Top-k, top-p and the draw each look for a threshold in the list of tokens, largest logit first: the k-th token; the
-// token at which the weights reach a share. A threshold search needs no list, only sums: a radix select over 64-bit
-// keys, the distance of the logit from the largest in units of 2^-40 log2, then the token id. Each CTA of a cluster has
-// an eighth of the logits in registers:
+// Top-k, top-p and sampling each look for a threshold in the list of tokens, largest logit first: the k-th token; the
+// token at which the cumulative weight reaches a share. A threshold search needs no sorted list, only sums: a radix
+// select over 64-bit keys: the logit's distance from the largest in units of 2^-40 log2, then the token id. Each CTA of
+// a cluster has an eighth of the logits in registers:
 //
-//     histogram, in shared memory, of the keys with the digits found so far, by the next 8 bits: counts and weights
-//     the cluster's histograms added up (distributed shared memory), thread t bin t
-//     a scan over the bins to the one that reaches the target: the next digit
+//     build a histogram in shared memory of the keys that match the digits found so far, by the next 8 bits: counts
+//         and weights
+//     add up the cluster's histograms (distributed shared memory), thread t bin t
+//     scan the bins for the one that reaches the target: the next digit
 //
-// until at most 256 tokens are left, one per thread, which sorts them by comparing each with all. All clusters do the
-// same and reach the same token, so nothing goes through global memory.
-// The first histogram serves all three searches. The k-th largest of the CTAs' maxima, which all know, is a lower bound
-// of the k-th largest logit: with top-k, few tokens are left to look at. Weights are integers, exp((logit - largest) /
-// temperature) in units of 2^-38: their sums are the same in any order. What would weigh 0 isn't drawn; all of it
-// together weighs less than 2^-20.
+// until at most 256 tokens are left, one per thread, which are sorted by comparing each with all others. All clusters
+// do the same and reach the same token, so nothing goes through global memory.
+//
+// The first histogram serves all three searches. The k-th largest of the CTAs' maxima, which every CTA has, is a lower
+// bound of the k-th largest logit: with top-k, few tokens remain. Weights are integers,
+// exp((logit - largest) / temperature) in units of 2^-38: their sums are the same in any order. Tokens whose weight
+// would be 0 are never drawn; together they weigh less than 2^-20.
 #pragma once
 #include "common/cuda/exp2.cuh"
 #include "common/cuda/unroll.cuh"
@@ -30,32 +32,32 @@
 #include "common/kernels/gpt2/step_trace.cuh"
 
 using Number = unsigned long long;
-constexpr unsigned CANCELLED = 0x80000000u;  // in an LL line, with the token: the run ends here
+constexpr unsigned CANCELLED = 0x80000000u;  // in an LL line, along with the token: the run ends here
 
 struct Sampler {
-    static constexpr int TOKEN_BITS = 18, DIGIT_BITS = 8, UNIT_BITS = 40;  // of a key: token id, digit, a factor of 2
+    static constexpr int TOKEN_BITS = 18, DIGIT_BITS = 8, UNIT_BITS = 40;  // of a key: token id, digit, log2 fraction
     static constexpr int WEIGHT_BITS = 38, LOW_BITS = WEIGHT_BITS / 2;     // shared memory adds 32 bits at once
     static constexpr Number NONE = ~Number{0};                             // the key of a token that isn't drawn
     static_assert(BINS == 1 << DIGIT_BITS && BINS == CTA_THREADS, "a bin for each thread");
 
     struct Scratch {
-        Number counts[CTA_WARPS], weights[CTA_WARPS];  // of the warps' bins
-        Number before_count, before_weight;            // of all bins before the one found
-        unsigned count;                                // of the bin found, and its digit
+        Number counts[CTA_WARPS], weights[CTA_WARPS];  // totals of the warps' bins
+        Number before_count, before_weight;            // totals of all bins before the one found
+        unsigned count;                                // entries in the bin found, and its digit
         int digit, token;                              // token: what was found
-        Number weight;                                 // of all tokens up to this one
+        Number weight;                                 // total of all tokens up to this one
         float bound;
     };
     Bin* const bins;      // [2][BINS], zeros
     Scratch& scratch;
-    Gather& signal;       // of `cluster` arrivals
+    Gather& signal;       // expects `cluster` arrivals
     const int cluster;
     unsigned& round;      // histograms so far
     Number keys[SAMPLED_PER_THREAD];
     Number key, weight, up_to;  // list(): the thread's token, its weight, that of the listed tokens up to this one
-    unsigned rank;              // how many these are
+    unsigned rank;              // their number
 
-    // All threads of the CTA call everything here. maxima: the CTAs' largest logits.
+    // All functions here are called by all threads of the CTA. maxima: the CTAs' largest logits.
     __device__ __forceinline__ float bound_of(const float* maxima, int ctas, int64_t top_k) {
         if (top_k > ctas) return -INFINITY;
         const int i = static_cast<int>(threadIdx.x);
@@ -67,7 +69,7 @@ struct Sampler {
         return scratch.bound;
     }
 
-    // logits: of the sequence, [vocab], of which those below the bound don't matter.
+    // logits: of the sequence, [vocab]; those below the bound are irrelevant.
     template <class Bound>
     __device__ __forceinline__ void load(const float* logits, Range tokens, float largest, double temperature,
                                          Bound bound_of_all) {
@@ -98,7 +100,7 @@ struct Sampler {
         return (Number{mantissa} << (WEIGHT_BITS - 24)) >> (distance >> UNIT_BITS);
     }
 
-    // What this CTA wrote to its bins of the round is there for the cluster, and the other way around.
+    // Makes this CTA's bins of the round visible to the cluster, and vice versa.
     __device__ __forceinline__ void exchange() {
         cta_sync();
         if (static_cast<int>(threadIdx.x) < cluster) signal_send(signal, threadIdx.x, round);
@@ -110,7 +112,7 @@ struct Sampler {
         unsigned count;
         Number weight;
     };
-    // Thread t: bin t of the keys that begin with `prefix`, by the digit from bit `shift` on, of the whole cluster.
+    // Thread t: bin t of the whole cluster's keys that begin with `prefix`, by the digit starting at bit `shift`.
     __device__ __forceinline__ Sums histogram(Number prefix, int shift) {
         Bin* const mine = bins_of(round);
         UNROLL
@@ -128,10 +130,10 @@ struct Sampler {
             const Bin other = *remote_pointer(mine + threadIdx.x, rank);
             sum.count += other.count, sum.weight += (Number{other.high} << LOW_BITS) + other.low;
         }
-        bins_of(round)[threadIdx.x] = {};  // read by all before they signaled
+        bins_of(round)[threadIdx.x] = {};  // all have read it before they signaled
         return sum;
     }
-    // -> how many keys of the cluster begin with `prefix`, as above. BINS at most: each thread has one, and its place.
+    // -> how many keys of the cluster begin with `prefix`, as above. At most BINS: each thread has one, and its rank.
     __device__ __forceinline__ unsigned list(Number prefix, int shift) {
         Bin* const mine = bins_of(round);
         UNROLL
@@ -151,7 +153,7 @@ struct Sampler {
         }
         key = from ? Number{from->high} << 32 | from->low : NONE;
         weight = key == NONE ? 0 : weight_of(key), up_to = 0, rank = 0;
-        Bin* const all = bins_of(round);  // read by all before they signaled
+        Bin* const all = bins_of(round);  // all have read it before they signaled
         all[threadIdx.x] = {static_cast<unsigned>(key), static_cast<unsigned>(key >> 32), static_cast<unsigned>(weight),
                             static_cast<unsigned>(weight >> 32)};
         cta_sync();
@@ -175,8 +177,8 @@ struct Sampler {
         }
         return x;
     }
-    // scratch: the bin with the token at which counts or weights, from before_count and before_weight on, reach the
-    // target.
+    // scratch: the bin with the token at which counts or weights, starting from before_count and before_weight, reach
+    // the target.
     __device__ __forceinline__ void find_bin(const Sums& bin, Number target, bool by_count) {
         const int warp = static_cast<int>(threadIdx.x) / 32;
         Number count = scan(bin.count), weight = scan(bin.weight);
@@ -192,13 +194,13 @@ struct Sampler {
     }
 
     struct Found {
-        Number weight;  // of all tokens up to this one
+        Number weight;  // total of all tokens up to this one
         int token;
     };
     // target: 1 .. the count or weight of all. few: all are listed; if not, first: the thread's bin of the first
     // histogram.
     __device__ __forceinline__ Found find(Number target, bool by_count, bool few, const Sums& first) {
-        cta_sync();  // all have read the last search's result
+        cta_sync();  // all threads have read the last search's result
         if (threadIdx.x == 0) scratch.before_count = scratch.before_weight = 0;
         cta_sync();
         Sums bin = first;
@@ -207,7 +209,7 @@ struct Sampler {
         for (int shift = 64 - DIGIT_BITS; !few;) {
             find_bin(bin, target, by_count);
             prefix = prefix << DIGIT_BITS | static_cast<Number>(scratch.digit), shift -= DIGIT_BITS;
-            few = scratch.count <= unsigned{BINS};  // at the latest when one digit is left: keys differ
+            few = scratch.count <= unsigned{BINS};  // at the latest when one digit is left: keys are distinct
             if (few)
                 list(prefix, shift);
             else
@@ -222,7 +224,7 @@ struct Sampler {
         return {scratch.weight, scratch.token};
     }
 
-    // The token; `likeliest` if nothing can be drawn. uniform: 0 .. 1, what was drawn for this token.
+    // Returns the token; `likeliest` if nothing can be drawn. uniform: in [0, 1), the random number for this token.
     __device__ __forceinline__ int draw(int likeliest, int64_t top_k, double top_p, double uniform) {
         const unsigned count = list(0, 64 - DIGIT_BITS);
         if (count == 0) return likeliest;
@@ -259,7 +261,7 @@ __device__ __forceinline__ void draw_tokens(S& s, int text_step) {
     cta_sync();
 }
 
-// All CTAs' LL lines -> state: the next tokens, by warp r for sequence r; a drawn one by the whole cluster.
+// All CTAs' LL lines -> state: the next tokens, by warp r for sequence r; a sampled one by the whole cluster.
 template <class S>
 __device__ __forceinline__ void next_token(S& s, int text_step, unsigned flag) {
     constexpr int TOGETHER = 4;
@@ -287,7 +289,7 @@ __device__ __forceinline__ void next_token(S& s, int text_step, unsigned flag) {
             if (S::SAMPLED && s.a.model.sampled) maxima[first + 32 * i] = one.value;
         }
     }
-    __threadfence();  // what the writers knew of cache and logits
+    __threadfence();  // covers the writers' cache and logits
     best = best_of_lanes(best);
     cancelled = __any_sync(FULL_WARP, cancelled);
     if (s.warp() < s.rows() && s.lane() == 0) {

@@ -1,10 +1,10 @@
-// step_trace.cuh - when each CTA ends each phase. With -DSTEP_TRACE: see benchmarks/step_trace.cu; else nothing.
+// step_trace.cuh - when each CTA ends each phase. With -DSTEP_TRACE: see benchmarks/step_trace.cu; otherwise empty.
 #pragma once
 #include <cuda_runtime.h>
 
 constexpr int TRACE_STAMPS = 8192, TRACE_CTAS = 256;
 #ifdef STEP_TRACE
-// [CTA][stamp]: nanoseconds of the GPU's clock * 16 + what has ended, of a launch
+// [CTA][stamp]: nanoseconds of the GPU's clock * 16 + which phase has ended, for one launch
 __device__ unsigned long long step_stamps[TRACE_CTAS][TRACE_STAMPS];
 #endif
 

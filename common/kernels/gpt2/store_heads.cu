@@ -1,10 +1,10 @@
-// store_heads.cu - what follows a prefill's attention: its output by rows, keys and values into their caches.
+// store_heads.cu - what follows a prefill's attention: its output row by row, keys and values to their caches.
 //
 //   store_heads_kernel    one block per row, one Unit per thread
-//   last_rows_kernel      one block per sequence: what goes on to the first token; the others fetch weights into the L2 cache
+//   last_rows_kernel      one block per sequence: the rows for the first token; the others prefetch weights into L2
 //
-// Copying does not care what the bytes mean: a thread moves a Unit, 16 bytes where addresses and head_dim allow, else an
-// element. One kernel for all three copies, since each is over as soon as its first bytes have come.
+// Copying does not depend on the type: a thread moves a Unit, 16 bytes if addresses and head_dim allow, otherwise one
+// element. One kernel does all three copies, since each is dominated by latency.
 #include <algorithm>
 
 #include "common/cuda/alignment.h"
@@ -57,7 +57,7 @@ void store_heads(const StoreHeads& a) {
 
 constexpr int ROW_THREADS = 256, FETCHING_BLOCKS = 64;
 
-// grid (batch + FETCHING_BLOCKS). HBM has nothing to do while the last attention and the products after it run.
+// grid (batch + FETCHING_BLOCKS). HBM is idle while the last attention and the GEMMs after it run.
 template <typename T>
 __global__ void __launch_bounds__(ROW_THREADS) last_rows_kernel(const LastRows a, int64_t fetched_bytes) {
     launch_dependents();
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(ROW_THREADS) last_rows_kernel(const LastRows a
 }
 
 void last_rows(const LastRows& a) {
-    // Half of the L2 cache holds what the other half holds, too; what follows needs some of it
+    // Half of the L2 cache duplicates the other half; later kernels need some of it
     const int64_t bytes = std::min(a.fetched_bytes, int64_t{device_attribute(cudaDevAttrL2CacheSize)} * 2 / 5);
     for_float_type(a.type, [&]<typename T>() {
         launch_after(last_rows_kernel<T>, static_cast<unsigned>(a.batch + FETCHING_BLOCKS), ROW_THREADS, 0, a.stream, a, bytes);

@@ -1,4 +1,4 @@
-"""Which models of transformers the course's attention kernels can serve: check_config(config) says so, or why not."""
+"""check_config(config): whether the course's attention kernels support a transformers model, or why not."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ MODEL_TYPES = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 
 
 def check_config(config) -> None:
-    """Raises ValueError, which names the setting, unless the kernels can do the attention of a model with this config.
+    """Raises a ValueError that names the setting, unless the kernels support the attention of a model with this config.
 
-    config: a PreTrainedConfig. Causal self-attention over everything before, on as many heads of keys as of queries or
-    on a divisor of their number, is what the kernels do; neither windows, sinks, caps nor latent keys (MLA).
+    config: a PreTrainedConfig. Supported is causal self-attention over all previous tokens, with as many kv_heads as
+    heads or a divisor of their number; not windows, sinks, caps or latent keys (MLA).
     """
     if config.model_type not in MODEL_TYPES:
         allowed = ", ".join(map(repr, MODEL_TYPES))

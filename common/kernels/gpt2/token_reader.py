@@ -1,9 +1,9 @@
-"""Brings the tokens of past steps to the host while the GPU goes on with the next ones.
+"""Copies the tokens of past steps to the host while the GPU continues with the next ones.
 
-    reader.follow(step)      behind the launch of a step: its tokens are to come
-    reader.tokens(step)      waits until they are there: a list of int, one per sequence
+    reader.follow(step)      after launching a step: starts copying its tokens
+    reader.tokens(step)      waits for them: a list of int, one per sequence
 
-The copy runs on a stream of its own, after the step that made the tokens, and concurrently with those that follow.
+The copy runs on a separate stream, after the step that produced the tokens, and concurrently with later steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TokenReader:
             self.arrived: dict[int, torch.cuda.Event] = {}
 
     def follow(self, step: int) -> None:
-        """Asks for the tokens of `step`, whose kernels are launched already. Returns at once."""
+        """Requests the tokens of `step`, whose kernels are already launched. Returns immediately."""
         if not self.on_gpu:
             return
         self.stream.wait_stream(torch.cuda.current_stream())
@@ -34,7 +34,7 @@ class TokenReader:
             self.arrived[step].record()
 
     def tokens(self, step: int) -> list[int]:
-        """The tokens of a step that was followed."""
+        """The tokens of a step passed to follow()."""
         if not self.on_gpu:
             return self.history[step].tolist()
         self.arrived.pop(step).synchronize()

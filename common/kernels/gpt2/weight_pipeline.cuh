@@ -8,8 +8,8 @@
 //     producer   load(bytes); load(bytes); ...          false: the consumers have ended; then drain()
 //     consumer   stage = wait_for(); ... use it ...     release()
 //
-// Every consumer warp uses every stage, in the producer's order. What a producer computes between two loads is time in
-// which memory idles, so it should only add and compare.
+// Every consumer warp uses every stage, in the producer's order. Memory idles while the producer computes between two
+// loads, so it should only add and compare.
 #pragma once
 #include "common/cuda/mbarrier.cuh"
 #include "common/cuda/tma.cuh"
@@ -20,7 +20,7 @@ constexpr int MAX_STAGES = 32;
 struct PipelineBarriers {
     hopper::Mbarrier full[MAX_STAGES], empty[MAX_STAGES];
     hopper::Mbarrier step_done[2];  // the consumers have ended an even step, an odd step
-    unsigned ended;                 // the consumers need no more
+    unsigned ended;                 // the consumers need nothing more
 };
 
 // One thread; a __syncthreads() must follow.
@@ -42,7 +42,7 @@ struct Pipeline {
     int stage = 0;
     unsigned parity = 0;
 
-    // `by` stages on; fewer than there are
+    // Advances by `by` stages, fewer than there are
     __device__ __forceinline__ void advance(int by) {
         stage += by;
         if (stage >= stages) stage -= stages, parity ^= 1;
@@ -50,7 +50,7 @@ struct Pipeline {
 };
 
 struct Consumer : Pipeline {
-    // The next `count` stages, all polled together; beyond them the last one again. count: 1 .. N
+    // The next `count` stages, all polled together; past them the last one again. count: 1 .. N
     template <int N>
     __device__ __forceinline__ void wait_for(const unsigned char* (&data)[N], int count) const {
         bool ready = true;
@@ -69,7 +69,7 @@ struct Consumer : Pipeline {
             hopper::mbarrier_wait(barriers.full[at.stage], at.parity);
         }
     }
-    // The next `count` stages, 32 at most, are free.
+    // Releases the next `count` stages, at most 32.
     __device__ __forceinline__ void release(int count) {
         const int lane = static_cast<int>(threadIdx.x) % 32;
         __syncwarp();
@@ -80,7 +80,7 @@ struct Consumer : Pipeline {
         }
         advance(count);
     }
-    // One thread, after a barrier of the consumers. more: another step follows.
+    // One thread calls, after a barrier of the consumers. more: another step follows.
     __device__ __forceinline__ void end_step(int step, bool more) {
         if (!more) atomicExch(&barriers.ended, 1u);
         hopper::mbarrier_arrive(barriers.step_done[step & 1]);
@@ -88,8 +88,8 @@ struct Consumer : Pipeline {
 };
 
 struct Producer : Pipeline {
-    // `bytes` from `from`, and as many from `second`, if there is one, to `second_at` of the stage. keep: what `from`
-    // has shall stay in the L2 cache. False: the consumers have ended.
+    // Loads `bytes` from `from`, and as many from `second`, if given, to `second_at` of the stage. keep: keep `from` in
+    // the L2 cache. False: the consumers have ended.
     __device__ __forceinline__ bool load(const void* from, unsigned bytes, bool keep = false,
                                          const void* second = nullptr, unsigned second_at = 0) {
         while (!hopper::mbarrier_try_wait(barriers.empty[stage], parity ^ 1))
@@ -105,14 +105,14 @@ struct Producer : Pipeline {
         advance(1);
         return true;
     }
-    // Until the consumers have ended this step; the step after the next one must not have been loaded yet. False: it
-    // was their last.
+    // Waits until the consumers have ended this step; the step after the next one must not have been loaded yet. False:
+    // it was their last.
     __device__ __forceinline__ bool wait_step(int step) {
         hopper::mbarrier_wait(barriers.step_done[step & 1], step >> 1 & 1);
         return !have_ended();
     }
-    // Until no load is in flight, so that the CTA may exit. A stage before the current one was filled in this round,
-    // the others in the last one; in the first round the wait for the phase before returns at once.
+    // Waits until no load is in flight, so that the CTA may exit. A stage before the current one was filled in this
+    // round, the others in the previous one; in the first round the wait for the phase before returns at once.
     __device__ __forceinline__ void drain() {
         for (int i = 0; i < stages; ++i) hopper::mbarrier_wait(barriers.full[i], i < stage ? parity : parity ^ 1);
     }

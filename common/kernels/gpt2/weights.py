@@ -1,8 +1,8 @@
-"""GPT-2's weights as the engine wants them: one dtype, one device, every matrix [out, in].
+"""GPT-2's weights in the engine's layout: one dtype, one device, every matrix [out, in].
 
-transformers keeps GPT-2's matrices as [in, out] (`Conv1D`, as OpenAI published them). A product with few rows reads
-each output's weights in one piece if they lie as [out, in], which is also what `torch.nn.functional.linear` takes. They
-are transposed once, here.
+transformers stores GPT-2's matrices as [in, out] (`Conv1D`, as OpenAI published them). A GEMM with few rows reads each
+output's weights contiguously if they are [out, in], which is also what `torch.nn.functional.linear` takes. They are
+transposed once, here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Affine:
 
 @dataclass(frozen=True)
 class Layer:
-    """One block of GPT-2. scale: what its attention's scores are multiplied by."""
+    """One block of GPT-2. scale: the factor on its attention scores."""
 
     norm_1: Affine
     qkv: Affine
@@ -40,8 +40,8 @@ class Layer:
 class Weights:
     """A whole GPT-2.
 
-    wte: [vocab, width], the tokens' embeddings. wpe: [context, width], those of the positions. head: [vocab, width],
-    mostly wte itself.
+    wte: [vocab, width], the token embeddings. wpe: [context, width], the position embeddings. head: [vocab, width],
+        usually wte itself.
     """
 
     wte: Tensor
@@ -62,7 +62,7 @@ class Weights:
 
     @property
     def context(self) -> int:
-        """Tokens of a sequence, prompt and new ones."""
+        """Tokens per sequence, prompt and new ones."""
         return self.wpe.size(0)
 
     @property
@@ -72,7 +72,7 @@ class Weights:
 
 @torch.no_grad()
 def weights_of(model, dtype: torch.dtype, device: torch.device) -> Weights:
-    """The weights of a transformers GPT2LMHeadModel; see check_model for what is refused."""
+    """The weights of a transformers GPT2LMHeadModel; see check_model for what is not supported."""
     check_model(model)
 
     def moved(x: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def weights_of(model, dtype: torch.dtype, device: torch.device) -> Weights:
 
 
 def check_model(model) -> None:
-    """Raises ValueError, naming the setting, unless `model` is a GPT-2 that the engine can run."""
+    """Raises a ValueError that names the setting, unless the engine can run `model`, a GPT-2."""
     config = model.config
     if config.model_type != "gpt2":
         raise ValueError(f"the engine runs GPT-2 only; model_type is {config.model_type!r}, allowed: 'gpt2'")

@@ -1,4 +1,4 @@
-// maps.h - A and B [64][K] as TMA sees them: boxes of 64 rows and 64 columns.
+// maps.h - tensor maps for A and B [64][K]: boxes of 64 rows and 64 columns.
 #pragma once
 #include <cuda.h>
 #include <cuda_fp16.h>
@@ -8,10 +8,10 @@
 #include "common/cuda/tma.cuh"
 #include "common/kernels/hopper_steps/product.h"
 
-// False, with a word to the user, where the engine cannot read rows of this length.
+// Prints a message and returns false if TMA cannot address rows of this length.
 inline bool make_maps(CUtensorMap& a, CUtensorMap& b, const Product& p) {
     const hopper::RowShape shape = {1, 1, TILE, p.K};
-    const RowStrides strides = {TILE * p.K, TILE * p.K, p.K};  // of the batch, of a head, of a row
+    const RowStrides strides = {TILE * p.K, TILE * p.K, p.K};  // batch, head and row stride
     if (hopper::make_tensor_map<__half>(a, p.a, shape, strides, TILE) &&
         hopper::make_tensor_map<__half>(b, p.b, shape, strides, TILE))
         return true;

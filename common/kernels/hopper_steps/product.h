@@ -1,7 +1,7 @@
-// product.h - what the three programs share: C = A B^T on the host and the device, the check, the clock.
+// product.h - shared by the three programs: C = A B^T on host and device, the check, the timing.
 //
 //   Product p(K);                      A [64][K] and B [64][K] of __half, C [64][64] of float
-//   return p.finish(launch);           runs it, compares C with double precision, on a GPU tells the time; 0 if right
+//   return p.finish(launch);           runs it, checks C in double precision, on a GPU prints the time; 0 if correct
 #pragma once
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -50,9 +50,9 @@ struct Product {
             for (int k = 0; k < K; ++k)
                 sum += double(__half2float(host_a[i / TILE * K + k])) * __half2float(host_b[i % TILE * K + k]);
             const double error = std::abs(got[i] - sum);
-            worst = error <= worst ? worst : error;  // NaN stays
+            worst = error <= worst ? worst : error;  // keeps NaN
         }
-        const double bound = 1e-6 * K * 4;  // K products below 1, summed in float
+        const double bound = 1e-6 * K * 4;  // K products below 1, accumulated in float
         const bool is_right = worst <= bound;
         std::printf("64 x 64 x %d: largest error %.1e (%s)\n", K, worst, is_right ? "right" : "WRONG");
 #ifndef CUDA_SIMULATOR
@@ -80,7 +80,8 @@ struct Product {
     }
 };
 
-// A warpgroup's accumulators: d[n][e] of a thread is row 16 warp + lane / 4 + 8 (e / 2), column 8 n + 2 (lane % 4) + e % 2.
+// A warpgroup's accumulators: d[n][e] of a thread is row 16 warp + lane / 4 + 8 (e / 2), column 8 n + 2 (lane % 4) + e
+// % 2.
 __device__ __forceinline__ void write_product(float* c, const float (&d)[TILE / 8][4]) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     for (int n = 0; n < TILE / 8; ++n)

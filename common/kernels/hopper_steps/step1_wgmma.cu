@@ -1,4 +1,4 @@
-// step1_wgmma.cu - a product of 64 x 64 x 64 by one warpgroup and four wgmma. README.md walks through it.
+// step1_wgmma.cu - a 64 x 64 x 64 matmul by one warpgroup and four wgmma. README.md walks through it.
 //
 //     python -m common.run common/kernels/hopper_steps/step1_wgmma.cu
 #include <cuda_fp16.h>
@@ -11,8 +11,8 @@
 
 using namespace hopper;
 
-// A matrix [64][64] -> shared memory, as wgmma wants it with the 128-byte swizzle: rows of 128 bytes, and in row r the
-// 16-byte pieces in the order piece ^ (r % 8).
+// Copies a matrix [64][64] to shared memory in the layout that wgmma expects with the 128-byte swizzle: rows of 128
+// bytes, and in row r the 16-byte pieces in the order piece ^ (r % 8).
 __device__ void fill_tile(__half* tile, const __half* matrix) {
     for (int i = threadIdx.x; i < TILE * 8; i += blockDim.x) {
         const int row = i / 8, piece = i % 8;
@@ -27,17 +27,17 @@ __global__ void __launch_bounds__(128) product_kernel(const __half* a, const __h
     alignas(1024) __shared__ __half b_tile[TILE * TILE];
     fill_tile(a_tile, a);
     fill_tile(b_tile, b);
-    fence_for_copy_engine();  // wgmma reads shared memory past the path that these stores took
+    fence_for_copy_engine();  // wgmma reads shared memory through another path (the async proxy)
     __syncthreads();
 
     float d[TILE / 8][4];
     const KMajor left = KMajor::at(a_tile), right = KMajor::at(b_tile);
     wgmma_begin();
     UNROLL
-    for (int k = 0; k < TILE; k += 16)  // 16 elements are 32 bytes; the first one overwrites d
+    for (int k = 0; k < TILE; k += 16)  // 16 elements are 32 bytes; the first wgmma overwrites d
         wgmma<__half>(d, left.plus(2 * k), right.plus(2 * k), k > 0);
     wgmma_commit();
-    wgmma_wait<0>();  // until here d is not ours
+    wgmma_wait<0>();  // until here, d must not be touched
     keep_order(d);
     write_product(c, d);
 #endif

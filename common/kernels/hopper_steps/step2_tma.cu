@@ -1,4 +1,4 @@
-// step2_tma.cu - the product for any K, fed by TMA, which signals an mbarrier. README.md walks through it.
+// step2_tma.cu - the matmul for any K, with tiles loaded by TMA, which signals an mbarrier. README.md walks through it.
 //
 //     python -m common.run common/kernels/hopper_steps/step2_tma.cu 512
 #include <cuda.h>
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(128)
     alignas(1024) __shared__ __half b_tile[TILE * TILE];
     __shared__ Mbarrier full;
     if (threadIdx.x == 0) {
-        mbarrier_init(full, 1);  // one arrival a phase: that of the thread which asks for the tiles
+        mbarrier_init(full, 1);  // one arrival per phase: that of the thread that issues the loads
         mbarrier_init_done();
     }
     __syncthreads();
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(128)
         wgmma_commit();
         wgmma_wait<0>();
         keep_order(d);
-        __syncthreads();  // no thread still reads the tiles: they may be filled again
+        __syncthreads();  // no thread still reads the tiles: they may be refilled
     }
     write_product(c, d);
 #endif

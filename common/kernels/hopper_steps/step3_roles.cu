@@ -1,4 +1,5 @@
-// step3_roles.cu - the same product with roles: one warpgroup asks for tiles, one computes. README.md walks through it.
+// step3_roles.cu - the same with warp specialization: one warpgroup issues loads, one computes. README.md walks through
+// it.
 //
 //     python -m common.run common/kernels/hopper_steps/step3_roles.cu 1024
 #include <cuda.h>
@@ -17,19 +18,19 @@
 using namespace hopper;
 
 constexpr unsigned TILE_BYTES = TILE * TILE * sizeof(__half);
-constexpr int SLOTS = 3;  // pairs of tiles: one that is computed with, two on their way
+constexpr int SLOTS = 3;  // pairs of tiles: one being computed with, two in flight
 
 struct Slots {
     __half a[SLOTS][TILE * TILE], b[SLOTS][TILE * TILE];
     Mbarrier full[SLOTS], empty[SLOTS];
 };
 
-// One thread runs ahead of the consumers until all slots are full.
+// One thread runs ahead of the consumers until all stages are full.
 __device__ void produce(Slots& slots, const CUtensorMap& a, const CUtensorMap& b, int K) {
     Ring<SLOTS> ring;
     for (int k = 0; k < K; k += TILE, ring.advance()) {
         const int slot = ring.slot();
-        mbarrier_wait(slots.empty[slot], ring.parity() ^ 1);  // in the first round at once: see mbarrier.cuh
+        mbarrier_wait(slots.empty[slot], ring.parity() ^ 1);  // returns at once in the first round: see mbarrier.cuh
         mbarrier_expect(slots.full[slot], 2 * TILE_BYTES);
         tma_load(slots.a[slot], a, slots.full[slot], k, 0, 0, 0);
         tma_load(slots.b[slot], b, slots.full[slot], k, 0, 0, 0);

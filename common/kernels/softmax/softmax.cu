@@ -1,25 +1,25 @@
 // softmax.cu - the softmax of every row of a matrix, float32.
 //
-//   1. Pieces       read_row, write_row                what one thread holds of a row
+//   1. Pieces       read_row, write_row                a thread's entries of a row
 //                   row_max, row_sum                   reductions over all threads of a row
-//   2. Kernels      softmax_in_registers_kernel        rows that fit into the registers: read once, written once
+//   2. Kernels      softmax_in_registers_kernel        rows that fit in registers: read once, written once
 //                   softmax_in_chunks_kernel           longer rows: read twice, maximum and sum in one pass
-//   3. Launcher     softmax                            chooses kernel and shape by the length of the rows
+//   3. Launcher     softmax                            chooses kernel and shape by row length
 //
-// What is different from the taught kernel of task 2, one change on top of the other (each step can be run by itself):
+// Changes from the kernel taught in task 2, each on top of the previous one (each step can be run on its own):
 //
-//   1. One pass, warp shuffles. The online softmax finds maximum and sum in one pass over the row, so that it is read
-//      twice in place of three times. The threads combine their maxima, and their sums, by warp shuffles and one
-//      barrier in place of a tree with nine. Rows of 4096 gain nothing: the caches serve their later readings, and
+//   1. One pass, warp shuffles. The online softmax computes maximum and sum in one pass over the row, so that it is
+//      read twice instead of three times. The threads combine their maxima, and their sums, with warp shuffles and one
+//      barrier instead of a tree with nine. Rows of 4096 gain nothing: the caches serve their later reads, and
 //      rescaling costs exponentials.
-//   2. float4. Global memory is read and written 16 bytes at a time.
+//   2. float4. Global memory is accessed 16 bytes at a time.
 //   3. Row in registers. The row is read once and stays in registers; rows of different lengths get different numbers
 //      of threads and of entries per thread. Rows over 32,768 do not fit; half of a row of 65,536 is read twice.
 //
-// Rows that float4 cannot take (a length that is no multiple of 4, an unaligned pointer) go through the same kernels
-// with scalar accesses. A row takes at least a warp, so that rows under 128 entries leave lanes without work.
+// Rows that float4 cannot handle (a length that is not a multiple of 4, an unaligned pointer) use the same kernels with
+// scalar accesses. A row takes at least a warp, so rows under 128 entries leave lanes idle.
 //
-// Measured: README.md.
+// Measurements: README.md.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -36,14 +36,14 @@
 
 // ------------------------------------------------------------------------------------------------- 1. Pieces
 //
-// A row belongs to WARPS warps, that is THREADS = 32 * WARPS threads: threadIdx.x is the number of a thread among them.
+// A row is processed by WARPS warps, that is THREADS = 32 * WARPS threads; threadIdx.x is a thread's index among them.
 // Each holds ITEMS entries, as vectors of WIDTH neighboring floats:
 //
 //     thread 0 | thread 1 | ... | thread THREADS - 1 | thread 0 | thread 1 | ...        WIDTH entries each
 //
-// so that a warp reads 32 neighboring vectors: with WIDTH 4 one request of 512 bytes.
+// so a warp reads 32 neighboring vectors: one request of 512 bytes for WIDTH = 4.
 
-// values = the thread's entries from column `first` of the row on; -inf, whose exponential is 0, beyond its end.
+// values = the thread's entries of the row, starting at column `first`; past the end -inf, whose exponential is 0.
 template <int WARPS, int WIDTH, int ITEMS>
 __device__ __forceinline__ void read_row(float (&values)[ITEMS], const float* row, int first, int cols) {
     UNROLL
@@ -59,8 +59,8 @@ __device__ __forceinline__ void read_row(float (&values)[ITEMS], const float* ro
     }
 }
 
-// The way back. __stcs marks what is written as the first to leave the L2 cache: no kernel here reads it again, whereas a
-// row that is read twice should still be there the second time.
+// The inverse. __stcs stores with an evict-first policy in the L2 cache: no kernel here reads the output again, whereas
+// a row that is read twice should still be cached the second time.
 template <int WARPS, int WIDTH, int ITEMS>
 __device__ __forceinline__ void write_row(const float (&values)[ITEMS], float* row, int first, int cols) {
     UNROLL
@@ -75,7 +75,7 @@ __device__ __forceinline__ void write_row(const float (&values)[ITEMS], float* r
     }
 }
 
-// The largest value of the row's threads, in all of them: first within each warp, then the warps' results again.
+// The maximum over the row's threads, returned to all of them: first within each warp, then over the warps' results.
 // One barrier, where a tree over 256 threads takes nine.
 template <int WARPS>
 __device__ __forceinline__ float row_max(float value) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ float row_max(float value) {
     return value;
 }
 
-// The same for the sum. A kernel calls each of the two once, so no thread overwrites what others still read.
+// The same for the sum. A kernel calls each of the two only once, so no thread overwrites what others still read.
 template <int WARPS>
 __device__ __forceinline__ float row_sum(float value) {
     value = warp_sum(value);
@@ -106,9 +106,9 @@ __device__ __forceinline__ float row_sum(float value) {
 
 // ------------------------------------------------------------------------------------------------ 2. Kernels
 //
-//   x, y [rows, cols]   y may be x: a thread reads only the entries that it writes itself, and before it does
+//   x, y [rows, cols]   y may be x: a thread reads only the entries that it writes itself, and reads them first
 
-// One warp takes a row without shared memory or a barrier, so that several rows share a block.
+// One warp handles a row without shared memory or a barrier, so several rows share a block.
 template <int WARPS>
 constexpr int ROWS_PER_BLOCK = WARPS == 1 ? 4 : 1;
 
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(32 * WARPS * ROWS_PER_BLOCK<WARPS>)
 // it rescales its sum, so that one pass yields both.
 //
 //     read     chunk 0, chunk 1, ... chunk n - 1
-//     write    chunk n - 1, ... chunk 1, chunk 0      the one read last is still in registers and is not read again,
-//                                                     and the one before it is the likeliest to be in the L2 cache
+//     write    chunk n - 1, ... chunk 1, chunk 0      the last one read is still in registers and is not read again,
+//                                                     and the one before it is the most likely to be in the L2 cache
 //
 // grid (rows), block (32 * WARPS)
 template <int WARPS, int ITEMS, int WIDTH>
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     const int last = (cols - 1) / CHUNK * CHUNK;
     float values[ITEMS];
 
-    float max = -INFINITY, sum = 0.0f;  // of this thread's entries so far; the sum is that of exp(x - max)
+    float max = -INFINITY, sum = 0.0f;  // over this thread's entries so far; the sum is of exp(x - max)
     for (int chunk = 0; chunk <= last; chunk += CHUNK) {
         read_row<WARPS, WIDTH>(values, row_x, chunk, cols);
         const float old_max = max;
@@ -193,8 +193,8 @@ static void in_chunks(const float* x, float* y, int64_t rows, int cols, cudaStre
         <<<grid_blocks(rows, "x", "rows"), 32 * WARPS, 0, stream>>>(x, y, cols);
 }
 
-// 16 items are four independent float4 reads per thread, enough to keep the memory busy, and leave the registers for
-// full occupancy; so longer rows get more threads first, up to the 1024 that a block may have, and then more items.
+// 16 items are four independent float4 loads per thread, enough to keep the memory busy, and leave enough registers for
+// full occupancy; so longer rows first get more threads, up to the limit of 1024 per block, and then more items.
 template <int WIDTH>
 static void by_length(const float* x, float* y, int64_t rows, int cols, cudaStream_t stream) {
     const auto launch = cols <= 128     ? in_registers<1, 4, WIDTH>

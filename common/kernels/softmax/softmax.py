@@ -1,11 +1,11 @@
-"""Softmax over rows in float32, on the device of the input.
+"""Softmax over rows in float32, on the input's device.
 
     y = softmax(x)          y[r, :] = exp(x[r, :] - max(x[r, :])) / sum
 
 The first call on a device builds the kernels. There are no gradients.
 
 Source: M. Milakov, N. Gimelshein, "Online normalizer calculation for softmax", 2018, arXiv:1805.02867, for rows that do
-not fit into registers; softmax.cu.
+not fit in registers; softmax.cu.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def softmax(x: Tensor) -> Tensor:
         [rows, cols], float32, contiguous.
 
     Raises:
-        ValueError: a shape, dtype, layout or device that the kernels do not take; the message names the argument, its
-            value and what is allowed.
+        ValueError: an unsupported shape, dtype, layout or device; the message names the argument, its value and what is
+            allowed.
         BuildError, ToolchainError: the kernels cannot be built here; see common.compiling.load.build.
     """
     return loaded("softmax", x.device).softmax(x)

@@ -1,16 +1,16 @@
-// compress_block_mask.cu - which blocks of a mask are true, as a list for every row: the schedule of block-sparse
-// attention, made on the GPU, so that a mask that a kernel has just computed need not go to the CPU and back.
+// compress_block_mask.cu - converts a block mask to one list per row, the schedule of block-sparse attention. On the
+// GPU, so that a mask computed by a kernel need not go to the CPU and back.
 //
-// A warp has a row and takes 32 blocks at a time. A ballot tells every lane which of the 32 are true; a true block goes
-// where as many true ones stand before it:
+// A warp handles a row, 32 blocks at a time. A ballot tells every lane which of the 32 are true; the position of a true
+// block in the list is the number of true ones before it:
 //
 //     blocks of keys       0   1   2   3   4   5   6   7
 //     block_mask           0   1   1   0   0   1   0   1
-//     true ones before         0   1           2       3          popcount of the ballot below the own bit
+//     true ones before         0   1           2       3          popcount of the ballot below the lane's bit
 //     columns              1   2   5   7  -1  -1  -1  -1          counts: 4
 //
-// It is the taught kernel of task 5 once more, on purpose: there it is a gap that a student fills, and this room must
-// work whatever stands in it. Nothing faster is wanted: an entry of the mask stands for a thousand scores or more.
+// Duplicates the kernel taught in task 5, on purpose: there it is a gap for students to fill, and this folder must work
+// regardless. It need not be faster: one mask entry covers a thousand scores or more.
 #include <cuda_runtime.h>
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // hopper_work.cuh - the patterns of sparse attention as work tiles of flash/flash_attention_wgmma.cuh.
 //
 //   SparseProblem      the kernel's parameter
-//   SparseTile         rows of a head, and the tiles of keys that they see: neighbors, or those of a list
-//   SparseScheduler    the work tiles of a CTA, one after the other
-//   set_sparse_work    host: fills a SparseProblem
+//   SparseTile         rows of a head, and the tiles of keys that they see: consecutive, or from a list
+//   SparseScheduler    iterates over the work tiles of a CTA
+//   set_sparse_work    host: fills in a SparseProblem
 #pragma once
 #include <cuda_runtime.h>
 
@@ -23,15 +23,15 @@ struct SparseProblem : ForwardProblem {
     int key_tiles;
 };
 
-// The tiles of a causal mask, a window or all keys are neighbors, from the first key of the first row to the last key of
-// the last row; those of a block-sparse mask are in a list. Rows that see no key get one tile, too: the one after the
-// last key, which TMA fills with zeros and the mask hides.
+// The tiles of a causal mask, a window or all keys are consecutive, from the first key of the first row to the last key
+// of the last row; those of a block-sparse mask are in a list. Rows that see no key also get one tile: the one after
+// the last key, which TMA fills with zeros and the mask hides.
 struct SparseTile : WorkTile {
     static constexpr bool HAS_WINDOW = true;
-    int list;  // block-sparse: its number
+    int list;  // block-sparse: its index
 
     __device__ __forceinline__ bool is_listed(const SparseProblem& a) const { return a.columns != nullptr; }
-    // A number in the list that is no tile (a caller's mistake) becomes the one after the last key.
+    // An invalid index in the list becomes the tile after the last key.
     __device__ __forceinline__ int key_tile(const SparseProblem& a, int t) const {
         if (a.columns == nullptr || first == a.key_tiles) return first + t;
         return static_cast<int>(min(static_cast<unsigned>(column(a, t)), static_cast<unsigned>(a.key_tiles)));
@@ -40,7 +40,7 @@ struct SparseTile : WorkTile {
         return a.columns[int64_t{list} * a.key_tiles + t];
     }
 
-    // The keys that a row sees, or would if its list held them all, as they are in memory: every key_step-th position.
+    // The keys that a row sees, or would if its list held them all, as indices in memory: every key_step-th position.
     __device__ __forceinline__ int first_key_of(const SparseProblem& a, int row) const {
         return a.window > 0 ? keys_before(a, row - a.window + 1) : 0;
     }
@@ -60,7 +60,7 @@ class SparseScheduler : TileOrder<S::ORDER> {
   public:
     __device__ __forceinline__ explicit SparseScheduler(const SparseProblem& problem) : a(problem) {}
 
-    // False if there is none left.
+    // False if none is left.
     __device__ __forceinline__ bool take(SparseTile& tile) {
         int q_block;
         if (!TileOrder<S::ORDER>::take(a, tile.batch_head, q_block)) return false;
@@ -83,8 +83,8 @@ class SparseScheduler : TileOrder<S::ORDER> {
     const SparseProblem& a;
 };
 
-// All but the tensor maps; returns how many CTAs there should be, 0 if there are more tiles, or positions, than an int
-// can count.
+// Sets everything except the tensor maps; returns the number of CTAs to launch, or 0 if there are more tiles, or
+// positions, than an int can hold.
 template <class S>
 int set_sparse_work(SparseProblem& p, const SparseArguments& a) {
     constexpr int64_t MANY = int64_t{1} << 29;

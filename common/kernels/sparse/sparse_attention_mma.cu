@@ -1,23 +1,24 @@
-// sparse_attention_mma.cu - attention to some of the keys, forward, float16 and bfloat16 on tensor cores.
+// sparse_attention_mma.cu - attention to a subset of the keys, forward, float16 and bfloat16 on tensor cores.
 //
 //   1. Bands        Band                        strided keys, causal mask, sliding window
 //   2. Blocks       Blocks                      block-sparse
 //   3. Kernel       sparse_forward_kernel
 //   4. Launcher     sparse_forward_fp16, sparse_forward_bf16
 //
-//   flash_forward.cuh    the body of the kernel, that of dense attention, too: fragments, products, the loop over tiles
+//   flash_forward.cuh    the body of the kernel, shared with dense attention: fragments, GEMMs, the loop over tiles
 //
-// What is not attended to is not computed: the loop of FlashAttention-2 goes through other tiles. A pattern says which,
-// and which of them hold a hidden key; only those are masked, and the loop between is that of dense attention.
+// Keys that are not attended to are not computed: the loop of FlashAttention-2 visits other tiles. A pattern says
+// which, and which of them have a hidden key; only those are masked, and the rest of the loop is that of dense
+// attention.
 //
-//   strided   The strided keys are a shorter sequence, whose rows lie `stride` rows apart: a tile is copied from there
-//             to shared memory, where it lies as any other. Nothing is gathered in global memory.
-//   window    A row sees a band of keys. A block of rows goes from the first key of its first row to the last of its
-//             last row, a warp only through those of these tiles that its own 32 rows see; masks stand at both ends.
-//   blocks    The tiles of a block of keys, then those of the next in the list. A list is as good as a mask without
-//             gaps, so there is none, but for causal tiles on the diagonal.
+//   strided   The strided keys are a shorter sequence with a row stride of `stride` rows: a tile is copied from there
+//             to shared memory, where it looks like any other. Nothing is gathered in global memory.
+//   window    A row sees a band of keys. A block of rows goes from the first key of its first row to the last key of
+//             its last row, a warp only through those of these tiles that its own 32 rows see; both ends are masked.
+//   blocks    The tiles of a key block, then those of the next in the list. Listed blocks are fully visible, so nothing
+//             is masked except causal tiles on the diagonal.
 //
-// Measured, and what was tried: README.md.
+// Measurements, and what didn't work: README.md.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -34,8 +35,8 @@
 
 using namespace flash;  // Scores, Rows, Shape, hide_outside, launch_forward
 
-// A pattern is the Keys of flash_forward.cuh. PLAIN: a positive scale, rows in pieces of 16 bytes (see TileLoader). The
-// other instance takes all, and scales the scores as it masks them, in every tile.
+// A pattern implements the Keys concept of flash_forward.cuh. PLAIN: a positive scale, rows in 16-byte pieces (see
+// TileLoader). The other instance supports everything, and scales the scores as it masks them, in every tile.
 
 template <int M, int N>
 __device__ __forceinline__ void scale_scores(float (&s)[M][N][4], float factor) {
@@ -45,18 +46,18 @@ __device__ __forceinline__ void scale_scores(float (&s)[M][N][4], float factor) 
 
 // -------------------------------------------------------------------------------------------------- 1. Bands
 //
-// A row sees neighboring keys, begin_of(row) ... end_of(row) - 1, and both grow with the row. A block of 128 rows
-// under a causal window of 100 keys; x: tile without a hidden key, m: masked:
+// A row sees consecutive keys, begin_of(row) ... end_of(row) - 1, and both bounds increase with the row. A block of 128
+// rows under a causal window of 100 keys; x: tile without a hidden key, m: masked:
 //
-//     tile      0   1   2   3   4   5   6   7       tile 0 begins with the first key of row 0
+//     tile      0   1   2   3   4   5   6   7       tile 0 starts with the first key of row 0
 //     warp 0    m   x   x   m   m
 //     warp 1        m   x   x   m   m
 //     warp 2            m   x   x   m   m
 //     warp 3                m   x   x   m   m
 //
-// A warp does nothing while the block goes through tiles of others. In a narrow band that is much of the time: there
-// blocks of two warps, four of them on a multiprocessor, waste less. In a wide one blocks of four warps copy half as
-// often, and a warp computes the few tiles before its own, too, hidden as they are: one branch less in the loop.
+// A warp is idle while the block visits tiles of others. In a narrow band that is much of the time: there, blocks of
+// two warps, four of them on an SM, waste less. In a wide band, blocks of four warps copy half as often, and a warp
+// also computes the few tiles before its own, although hidden: one branch less in the loop.
 
 template <class S, bool PLAIN>
 struct Band {
@@ -64,9 +65,9 @@ struct Band {
     static constexpr int B_c = S::B_c;
     const SparseArguments& a;
     int warp_start;
-    int first, keys, tiles;         // of the block
+    int first, keys, tiles;         // the block's
     int begin, end;                 // tiles of this warp
-    int masked_until, masked_from;  // of these, all but the ones between
+    int masked_until, masked_from;  // all of these are masked except the ones in between
 
     static __host__ __device__ int rows(const SparseArguments&) { return S::B_r; }
 
@@ -85,7 +86,7 @@ struct Band {
         masked_from = (end_of(warp_start) - first) / B_c;
     }
 
-    // The first key that the row sees, and the one behind its last. Positions of keys fit 32 bits.
+    // The first key that the row sees, and one past its last. Positions of keys fit in 32 bits.
     __device__ __forceinline__ int begin_of(int row) const {
         return a.window > 0 ? limited(keys_up_to(row - a.window - a.key_offset, static_cast<int>(a.key_step))) : 0;
     }
@@ -118,16 +119,15 @@ struct Band {
 
 // ------------------------------------------------------------------------------------------------- 2. Blocks
 //
-// A block of threads computes one block of rows, of which each warp has 32, and goes through `parts` tiles for every
-// block of keys in the row's list. What a caller may have got wrong in counts and columns is brought into range here,
-// so that no key is read where there is none.
+// A thread block computes one block of rows, 32 for each warp, and visits `parts` tiles for every key block in the
+// row's list. Invalid counts and columns are clamped, so that no key is read where there is none.
 
 template <class S, bool PLAIN>
 struct Blocks {
     static constexpr bool BEGINS_LATE = false, JUMPS = true;
     static constexpr int B_c = S::B_c, first = 0, begin = 0;
     const SparseArguments& a;
-    const int* columns;  // of this row of blocks
+    const int* columns;  // for this row of blocks
     int parts, tiles, end, first_masked;
     bool diagonal;  // the last tile of this warp is on the diagonal, where row r sees the keys up to r
 
@@ -147,7 +147,7 @@ struct Blocks {
         first_masked = !PLAIN ? 0 : diagonal ? end - 1 : tiles;
     }
 
-    // How many of the row's blocks, in ascending order, do not lie behind the diagonal. All threads of the block call.
+    // How many of the row's blocks, in ascending order, are not past the diagonal. All threads of the block call.
     __device__ __forceinline__ int visible(int count, int q_block) const {
         int sum = 0;
         for (int i = 0; i < count; i += S::THREADS) {
@@ -201,10 +201,10 @@ static void launch(const SparseArguments& a) {
     launch_forward<S>(sparse_forward_kernel<S, PLAIN, Pattern>, a, Pattern<S, PLAIN>::rows(a));
 }
 
-// Whether a row sees too few keys for blocks of 128 rows, see Band.
+// Whether rows see too few keys for blocks of 128 rows, see Band.
 static bool is_short(const SparseArguments& a) { return a.window > 0 && (a.causal ? 1 : 2) * a.window <= 1024; }
 
-// Blocks of 96 rows leave one of four warps without rows: it copies.
+// With blocks of 96 rows, one of four warps has no rows: it only copies.
 template <typename T>
 static void forward(const SparseArguments& a) {
     check_row_count(a);

@@ -1,15 +1,15 @@
 // sparse_attention_wgmma.cu - sparse attention, forward, float16 and bfloat16, for Hopper GPUs: the instances of
 // flash/flash_attention_wgmma.cuh.
 //
-//   hopper_forward     launcher: what it takes, and which shape for which problem
+//   hopper_forward     launcher: what it supports, and which shape for which problem
 //
-// hopper_work.cuh has the patterns. Every stride-th row of K is a tensor map with a larger distance between rows: strided
-// attention is attention to a shorter sequence, read in place, and the rows in between are never touched. What was
-// measured, what limits it, and what was tried: README.md.
+// hopper_work.cuh has the patterns. For strided attention, the tensor map of K has a larger row stride: it is attention
+// to a shorter sequence, read in place, and the rows in between are never touched. Measurements, bottlenecks, and what
+// didn't work: README.md.
 #if defined(CUDA_SIMULATOR) && !defined(CUDA_SIMULATOR_SM90A)
 #include "common/kernels/sparse/sparse.h"
 
-bool hopper_forward(const SparseArguments&, bool) { return false; }  // not built for it
+bool hopper_forward(const SparseArguments&, bool) { return false; }  // not in this build
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -24,7 +24,7 @@ bool hopper_forward(const SparseArguments&, bool) { return false; }  // not buil
 
 using SparsePolicy = Policy<SparseProblem, SparseTile, SparseScheduler>;
 
-// False, with nothing done, if the kernel does not take the problem or is not built for this GPU.
+// False, with nothing done, if the kernel does not support the problem or is not built for this GPU.
 template <class S>
 static bool launch(const SparseArguments& a) {
     SparseProblem p = {};
@@ -35,9 +35,9 @@ static bool launch(const SparseArguments& a) {
     return true;
 }
 
-// D = 128: two groups, since three have no room for S, P and O in registers. D = 64: the softmax is as much work as the
-// GEMMs, and a third group hides more of it; but its 192 rows see more of what a window hides, and are not whole blocks
-// of 128.
+// D = 128: two groups, since with three, S, P and O do not fit in registers. D = 64: the softmax takes as long as the
+// GEMMs, and a third group hides more of it; but its 192 rows cover more of what a window hides, and are not whole
+// blocks of 128.
 template <typename T>
 static bool forward(const SparseArguments& a) {
     if (!(a.scale > 0) || (a.block != 0 && a.block != 128)) return false;

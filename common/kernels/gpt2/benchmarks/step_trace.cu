@@ -1,9 +1,9 @@
-// step_trace.cu - the persistent kernel with random weights: microseconds a step, and when each CTA ends each phase.
+// step_trace.cu - the persistent kernel with random weights: microseconds per step, and when each CTA ends each phase.
 //
 //     python -m common.run common/kernels/gpt2/benchmarks/step_trace.cu [rows [tokens [sampled [layers width heads]]]]
 //
-// GPT-2 124M, float16, 512 tokens in the cache; in the simulator a small model, and no times. The last lines are a trace
-// for docs/pictures/decode.py: of every CTA in the last step, "CTA: phase nanoseconds, phase nanoseconds, ...".
+// GPT-2 124M, float16, 512 tokens in the cache; in the simulator a small model, and no times. The last lines are a
+// trace for docs/pictures/decode.py: for every CTA in the last step, "CTA: phase nanoseconds, phase nanoseconds, ...".
 #ifndef NO_TRACE  // -DNO_TRACE: times without the stamps
 #define STEP_TRACE
 #endif
@@ -14,7 +14,7 @@
 #include <cstdlib>
 #include <vector>
 
-// Numbers from -scale to scale.
+// Random numbers in -scale .. scale.
 __global__ void fill(__half* x, size_t count, float scale) {
     for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += size_t{gridDim.x} * blockDim.x) {
         unsigned bits = static_cast<unsigned>(i) * 2654435761u ^ static_cast<unsigned>(i >> 15);
