@@ -81,7 +81,7 @@ def take_times(
         rounds: number of counted rounds, after warm_up uncounted ones.
         shown: how many of the counted rounds must show their output.
         before: called right before the clock starts.
-                now: the clock; None: time.perf_counter.
+        now: the clock; None: time.perf_counter.
 
     Raises:
         NotTimed: the process ended, timed out, or sent an unreadable message.
