@@ -25,9 +25,7 @@ from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 from common.testing.cases.steps import attention_steps
 
-PEAK = (
-    1200.0  # exceeds all other scores by more than 100 if head_dim >= 32; float64 exp() overflows
-)
+PEAK = 1200.0  # exceeds all other scores by more than 100 if head_dim >= 32; float64 exp() overflows
 MaskMaker = Callable[[torch.Generator], Tensor]
 
 

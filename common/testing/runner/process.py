@@ -287,7 +287,7 @@ class RunnerProcess(ChildProcess):
         return self._view(offset, span, dtype).as_strided(shape, strides).clone()
 
     def ask(self, library: int, function: str, argument: int = 0) -> bytes:
-        """Calls a function of a library's simulator, see runner.cpp; returns its result. CallFailed: the process ended."""
+        """Calls a function of a library's simulator, see runner.cpp; its result. CallFailed: the process ended."""
 
         def told(answer: Message) -> bytes:
             offset, size = answer.take("QQ")

@@ -146,7 +146,7 @@ void load(Request& request, Reply& reply) {
     const std::string path = request.text();
     const std::map<std::string, Operator> before = is_apart ? std::map<std::string, Operator>() : std::move(operators);
     if (!is_apart) operators.clear();
-    void* library = is_apart ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // when apart, it is already loaded
+    void* library = is_apart ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // apart: already loaded
     if (!library && !is_apart) throw std::runtime_error(dlerror());
     if (library) libraries.push_back(library);
     if (void* tell = dlsym(library, "simulator_tell_crashes"); tell && library) reinterpret_cast<void (*)()>(tell)();
