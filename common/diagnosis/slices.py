@@ -107,7 +107,7 @@ def moved_slices(out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...]) 
 
 
 def row_factors(out: Tensor, ref: Tensor) -> tuple[str, str] | None:
-    """Diagnosis from the first wrong row of out [rows, cols] whose columns fall into a few factors; None if none does."""
+    """Diagnosis from the first wrong row of out [rows, cols] whose columns fall into a few factors, if there is one."""
     for row in range(min(ref.size(0), ROWS_LOOKED_AT)):
         used = ref[row] > 1e-20  # smaller values may underflow
         factor = torch.where(used, out[row].to(ref.dtype) / ref[row], 1.0)
