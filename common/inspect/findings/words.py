@@ -85,7 +85,7 @@ def is_named(finding: Finding) -> bool:
 
 
 def index_of(finding: Finding) -> tuple[int, ...]:
-    """The index of the element where the access begins; for an out-of-bounds access, its first component is too large."""
+    """The index of the element where the access begins; its first component is out of range if the access is."""
     rest, index = (finding.byte_offset or 0) // finding.element_bytes, []
     for size in reversed(finding.shape[1:]):
         rest, position = divmod(rest, size)

@@ -12,9 +12,7 @@ from common.testing.case import Case
 from common.testing.case_choice import full_name
 from common.testing.first_operator import first_operator
 
-MOST_EVENTS = (
-    1_500_000  # memory accesses over all launches of a case: such a page opens in about a second
-)
+MOST_EVENTS = 1_500_000  # memory accesses over all launches of a case: such a page opens in about a second
 MOST_BYTES = 5_000_000  # per page
 ENOUGH, SMALL = 4, 8192  # input elements: fewer show too little; up to SMALL, a case is small
 
