@@ -47,7 +47,7 @@ class Needs:
         if not self._ref.requires_grad:
             raise RuntimeError("the reference has no derivative")
         generator = torch.Generator().manual_seed(0)
-        self._factors = 1 + torch.rand(self._ref.numel(), generator=generator, dtype=torch.float64)  # prevents cancellation
+        self._factors = 1 + torch.rand(self._ref.numel(), generator=generator, dtype=torch.float64)  # no cancellation
 
     def of(self, elements: Sequence[int]) -> dict[str, Tensor]:
         """For each input, the mask of the elements these depend on, bool [numel]; inputs with unknown dependencies are

@@ -124,7 +124,7 @@ class Trace:
         return np.array([any(one.kind == WARP_OPERATION for one in launch.entries) for launch in self.launches])
 
     def at_places(self) -> np.ndarray:
-        """For each memory access, a unique number for its element; in shared memory, each block has its own elements."""
+        """For each memory access, a unique number for its element; each block has its own shared memory elements."""
         owner = np.where(self.shared, 1 + self.blocks, 0)
         most = self.element.max(initial=0) + 1
         return (owner * len(self.memories) + self.memory) * most + self.element
