@@ -3,7 +3,7 @@
 Everything runs in a copy of the checkout, with the solution in its gaps and a separate object cache:
 
     fresh        the first passing test, nothing compiled yet
-    unchanged    the same again
+    unchanged    the same test again
     edit         after an edit of the .cu that does not change the output
     failing      after one that does, including the automatic run of the checked build
     watch        from saving such an edit to the first verdict of `course watch`

@@ -48,7 +48,7 @@ class Counting:
         self._registers = [Registers(one.sources, gpu, use_nvcc) for one in self._libraries]
 
     def launches(self, prepare: Callable[[], Callable[[], object]]) -> list[Launch]:
-        """The launches of the call that `prepare` returns. Those in `prepare` itself end at once and compute nothing."""
+        """The launches of the call that `prepare` returns. Those in `prepare` itself end at once, without computing."""
         try:
             self._begin(PROFILE, -1)
             call = prepare()

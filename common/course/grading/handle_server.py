@@ -1,7 +1,7 @@
 """Runs a student's Python without tensors: its process has only handles; this one holds the tensors.
 
-    module = start("task3", "attention")        also enters it in sys.modules
-    module.flash_attention(query, key, value)   runs in the other process; every operation is executed here
+    module = module_of(root, "task3", "attention", with_kernels=False)      starts its process if needed
+    module.flash_attention(query, key, value)   runs in that process; every operation is executed here
 
 This module decides which functions exist: an operation that is not in ALLOWED is rejected by name. So student code has
 no attention function to call, neither PyTorch's nor any other library's. It can read at most MOST_READ tensor elements

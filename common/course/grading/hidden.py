@@ -87,7 +87,7 @@ def hidden_cases(task: str, cases: Sequence[Case], seed: int) -> list[HiddenCase
 
 
 def with_peaks(query: Tensor, key: Tensor) -> None:
-    """Gives every seventh row i of query [..., rows, head_dim], from row 0 on, the score PEAK with key i, in place.
+    """Gives every seventh row i of query [..., rows, head_dim], from row 0 on, the score PEAK with key i mod S_k.
     Unless the row's maximum is subtracted, exp() overflows there, even in float64."""
     keys = key[..., torch.arange(0, query.size(-2), 7) % key.size(-2), :]
     query[..., ::7, :] = PEAK * query.size(-1) ** 0.5 * keys / (keys * keys).sum(-1, keepdim=True)

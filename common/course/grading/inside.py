@@ -72,7 +72,7 @@ def import_torch(gpu: bool) -> None:
 
 
 def assert_all_from(root: str) -> None:
-    """Raises ImportError if a module of the course was not taken from the tree."""
+    """Raises ImportError if a module of the course was not imported from the tree."""
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] == "common" or name.split(".")[0].removeprefix("task").isdigit():
             files = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]

@@ -85,7 +85,7 @@ class SandboxedWorker(Worker):
 
     @staticmethod
     def _show(words: str) -> None:
-        """What student code prints counts for nothing."""
+        """Ignores what student code prints."""
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -130,7 +130,7 @@ class SandboxedRunner(ApartProcess):
 
     @staticmethod
     def _show(words: str) -> None:
-        """What student code prints counts for nothing."""
+        """Ignores what student code prints."""
 
 
 class SandboxedKernels(InProcess):
