@@ -1,4 +1,4 @@
-"""Prints verdicts: the table of cases, the diagnosis of each failure, and the points. Used by common.testing.run.run."""
+"""Prints verdicts: the table of cases, the diagnosis of each failure, and the points."""
 
 from __future__ import annotations
 
