@@ -32,7 +32,7 @@ MEASURED, FAILED = 0, 1  # exit statuses; another is report.NEEDS_GPU
 
 
 def benchmark_main(benchmark: Benchmark, argv: Sequence[str] | None = None) -> int:
-    """The command line; exit status 0: measured. 1: a version is wrong, unfinished or does not compile. 2: no GPU."""
+    """Runs the command line; returns 0: measured, 1: a version is wrong, unfinished or does not compile, 2: no GPU."""
     parser = parser_of(benchmark)
     options = parser.parse_args(argv)
     console = wide(Console())
@@ -83,17 +83,17 @@ def measure(
     options: argparse.Namespace,
     ladder: bool = False,
 ) -> tuple[list[Record], Limits, bool]:
-    """Times all problems, and prints a table as soon as a setting is complete.
+    """Times all problems and prints each setting's table as soon as it is complete.
 
     Args:
-        console: where to.
-        problems: those of one setting together.
-        versions_of: who computes a problem.
+        console: where to print.
+        problems: grouped by setting.
+        versions_of: problem -> the versions that compute it.
         options: has `seconds` and `rounds`.
         ladder: see Benchmark.
 
     Returns:
-        (the records, what the machine can do at best, whether the GPU was lost on the way).
+        (the records, the machine's peak rates, whether the GPU was lost during the run).
     """
     kinds = tuple(dict.fromkeys(problem.limit for problem in problems if problem.limit != "copy"))
     with console.status("measuring what the machine can do ..."):
@@ -109,14 +109,14 @@ def measure(
         float32_precision("highest"),
         warnings.catch_warnings(),
     ):
-        # autograd's thread meets cuBLAS for the first time; harmless
+        # autograd's thread uses cuBLAS for the first time; harmless
         warnings.filterwarnings("ignore", message=".*no current CUDA context.*")
         bar = progress.add_task("", total=len(problems))
         for number, (problem, share) in enumerate(zip(problems, shares(problems), strict=True)):
             progress.update(bar, description=f"{problem.setting}, {problem.column}")
             try:
                 records += runner.run(problem, versions_of(problem), share)
-            except RuntimeError as error:  # the GPU is lost: what was measured before is not
+            except RuntimeError as error:  # the GPU is lost; earlier measurements are kept
                 say(console, error, "red")
                 return records, limits, True
             torch.cuda.empty_cache()
@@ -139,7 +139,7 @@ def write(
     drawn: Sequence[Conclusion],
     benchmark: Benchmark,
 ) -> bool:
-    """--json, --pictures, --output, --report; whether all that was requested could be written."""
+    """Handles --json, --pictures, --output and --report; returns whether everything could be written."""
     machine = report.machine()
     json_file = options.json or (options.output and options.output / "results.json")
     folder = options.pictures or options.output
@@ -162,7 +162,7 @@ def write(
 
 
 def block(command: str, machine: dict[str, str], records: Sequence[Record], limits: Limits) -> results.Block:
-    """Times of all problems, for Results.md: a row per problem, a column per version."""
+    """The block for Results.md: times of all problems, a row per problem and a column per version."""
     labels = list(dict.fromkeys(one.label for one in records))
     rows = []
     for problem in dict.fromkeys(one.problem for one in records):
@@ -181,7 +181,7 @@ def _say_pictures(console: Console, drawn: Sequence[Path]) -> None:
 def _draw_again(
     parser: argparse.ArgumentParser, console: Console, benchmark: Benchmark, options: argparse.Namespace
 ) -> int:
-    """--draw: the pictures of a JSON file, into its folder unless --pictures names another."""
+    """Handles --draw: plots a JSON file, into its folder unless --pictures names another."""
     try:
         records, limits, machine = files.from_json(options.draw.read_text(), benchmark.problem_of)
         folder = options.pictures or options.output or options.draw.parent
@@ -192,7 +192,7 @@ def _draw_again(
 
 
 def parser_of(benchmark: Benchmark) -> argparse.ArgumentParser:
-    """The command line of a benchmark."""
+    """The parser of a benchmark's command line."""
     parser = argparse.ArgumentParser(prog=f"python -m {benchmark.program}", description=benchmark.description)
     benchmark.add_arguments(parser)
     add = parser.add_argument
@@ -206,7 +206,7 @@ def parser_of(benchmark: Benchmark) -> argparse.ArgumentParser:
 
 
 def add_measuring_arguments(parser: argparse.ArgumentParser, rounds: int = 20) -> None:
-    """--rounds, --seconds, --json, --pictures, --output."""
+    """Adds --rounds, --seconds, --json, --pictures, --output."""
     add = parser.add_argument
     add(
         "--rounds",
@@ -222,7 +222,7 @@ def add_measuring_arguments(parser: argparse.ArgumentParser, rounds: int = 20) -
 
 
 def positive(kind: type) -> Callable[[str], float]:
-    """A number above 0 for argparse, whose message names the option, the value and what is allowed."""
+    """An argparse type for numbers above 0; its error names the option, the value and the allowed range."""
 
     def parse(text: str) -> float:
         try:

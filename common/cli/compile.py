@@ -1,4 +1,4 @@
-"""python -m taskN.compile: builds a task's operators and shows what the compilers say."""
+"""python -m taskN.compile: builds a task's operators and shows the compilers' output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from common.console.words import counted
 
 
 def compile_main(task: str, argv: Sequence[str] | None = None) -> int:
-    """`python -m taskN.compile`; exit status 0: built, 1: the sources do not compile, 2: nothing to build with.
+    """`python -m taskN.compile`; exit status 0: built, 1: the sources do not compile, 2: no compiler.
 
     130: Ctrl-C.
     """
@@ -50,7 +50,7 @@ def compile_main(task: str, argv: Sequence[str] | None = None) -> int:
 
 
 def report_build(console: Console, task: str, result: BuildResult) -> None:
-    """Prints what a build did: warnings, kernels, unfilled gaps, time."""
+    """Prints a build's result: warnings, kernels, unfilled gaps, time."""
     for warning in result.warnings:
         say(console, warning, "yellow")
     if result.kernels:

@@ -1,10 +1,11 @@
-"""What the checked build finds in failing cases, and the whole of what a report says of them.
+"""Findings of the checked build in failing cases, and the whole report on them.
 
     inside = at_failures(...)               part -> findings
     print_diagnosis(console, verdicts, inside)
 
-What is surest leads, alone: a known wrong answer that the outputs equal, with the line of an edit that mends them;
-else what the checked build found; else what flowed wrong (common/inspect/flow); else where the errors are.
+The report leads with the most certain diagnosis alone: a known wrong answer that the outputs match, with the line of an
+edit that fixes them; otherwise the checked build's findings; otherwise the data flow that went wrong
+(common/inspect/flow); otherwise where the errors are.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from common.testing.worker.here import Here
 from common.testing.worker.worker import NotLoaded, Worker
 
 MOST_LOOKED_AT = 3  # failing cases
-MOST_FINDINGS = 2  # told of them
-USUAL, LARGE = 2_000, 50_000  # elements of a passing case's inputs: enough for several tiles; more takes too long
-OF_NUMBERS = "wrong_value"  # findings that explain nothing, and so contradict nothing
-MOST_LOOPS = 8  # lines that may make a loop endless
-MOST_LINES = 4  # of them told
-DIVERGENCE = "barrier divergence"  # of threads that wait at two barriers: what they read and write is no race then
-OUTSIDE = "is outside its array"  # what the simulator says of an index into an array of a known size
+MOST_FINDINGS = 2  # reported in them
+USUAL, LARGE = 2_000, 50_000  # input elements of a passing case: enough for several tiles; larger cases take too long
+OF_NUMBERS = "wrong_value"  # a kind of finding that explains nothing and so contradicts nothing
+MOST_LOOPS = 8  # lines that may cause an endless loop
+MOST_LINES = 4  # of these that are printed
+DIVERGENCE = "barrier divergence"  # threads wait at two different barriers; their accesses are then not races
+OUTSIDE = "is outside its array"  # the simulator's message about an index into an array of known size
 _LAUNCH = re.compile(r"in kernel (?P<kernel>\w+).*\n(?:.*\n)*\s*launched at (?P<file>\S+\.cuh?):\d+")
 _AT = re.compile(r"^\s*at (\S+\.cuh?):(\d+)")
-MOST_FOLLOWED = 3  # failing cases of a part of which every access is followed
-EXPLAINED_BY_FLOW = ("uninitialized",)  # findings that say what was read, and not who should have written it
+MOST_FOLLOWED = 3  # failing cases per part in which every access is traced
+EXPLAINED_BY_FLOW = ("uninitialized",)  # kinds that say what was read but not which code should have written it
 LEADS = (
     EDIT,
     "out_of_bounds",
@@ -54,8 +55,8 @@ LEADS = (
     "async_race",
     "barrier",
     VOTE,
-)  # before what follows from them
-OF_BARRIERS = ("race", "async_race", "barrier")  # where no index can be at fault, surer than a known wrong answer
+)  # causes, reported before their consequences
+OF_BARRIERS = ("race", "async_race", "barrier")  # if no index is at fault, more certain than a known wrong answer
 
 
 def at_failures(
@@ -65,13 +66,12 @@ def at_failures(
     seed: int,
     built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[Group]]:
-    """What the checked build finds in failing cases: part -> findings. The smallest case of a part is looked at, and if
-    nothing is found in that, another one in which threads share work.
+    """Runs failing cases in the checked build: part -> findings. It runs the smallest case of a part and, if that has
+    no findings, another one in which threads share work.
 
-    Where it finds nothing that explains a wrong output, and no known mistake does, what flowed into that output is
-    looked at (common/inspect/flow). A part without findings was looked at, and nothing was found. If the build cannot
-    be made there are no parts: the verdicts stand without it. Nothing is followed of a part that is `built_of` another
-    one that fails.
+    If neither the findings nor a known mistake explain a wrong output, the data flow into that output is examined
+    (common/inspect/flow), except for a part that is `built_of` another failing one. An empty list means that the part
+    was checked and nothing was found. If the build fails, the result is empty and the verdicts stand on their own.
     """
     chosen, usual = _failing(verdicts)
     found = _inside(console, chosen, checked, seed, "  FAIL")
@@ -83,15 +83,15 @@ def at_failures(
         if part in known or failed_stages(part, {one.case.part for one in verdicts if failed(one)}, built_of or {}):
             continue
         told = _followed(console, failures, checked, seed)
-        if told and not (found[part] and told[0].kind == OF_NUMBERS):  # what is unwritten explains the number
+        if told and not (found[part] and told[0].kind == OF_NUMBERS):  # unwritten memory already explains the value
             found[part] = told + found[part]
-            break  # other parts are built of this one, or follow from the same
+            break  # other parts build on this one or share its cause
     return found
 
 
 def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | Here, seed: int) -> list[Group]:
-    """What flowed wrong in the first of these in which that can be told, see common/inspect/flow. Where no access is
-    wrong in any, the lines that a wrong number is made of."""
+    """The wrong data flow in the first of these cases where it can be determined, see common/inspect/flow. If no access
+    is wrong in any, the lines that compute a wrong value."""
     sized = {
         one.case: size
         for one in failures
@@ -103,7 +103,7 @@ def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | H
             try:
                 findings = followed(case, checked, collected, seed)
             except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-                # the report is worth more than what could be added to it
+                # a failure here must not lose the rest of the report
                 say(console, f"{full_name(case)} could not be followed: {type(error).__name__}: {error}", "dim")
                 return []
         if findings:
@@ -117,15 +117,15 @@ def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | H
 def at_passes(
     console: Console, verdicts: Sequence[Verdict], checked: Worker | Here, seed: int
 ) -> dict[str, list[Group]]:
-    """What the checked build finds where every case passes: as at_failures, in small cases of each part.
+    """Like at_failures, for when every case passes: runs small cases of each part.
 
-    A value that is read outside an array and not used, or a write that is never read, changes no output.
+    An out-of-bounds read whose value is unused, or a write that is never read, does not change the output.
     """
     return _inside(console, _small(verdicts), checked, seed)
 
 
 def print_passes(console: Console, found: Mapping[str, Sequence[Group]]) -> None:
-    """The findings of at_passes."""
+    """Prints the findings of at_passes."""
     if any(found.values()):
         console = wide(console)
         console.print()
@@ -136,7 +136,7 @@ def print_passes(console: Console, found: Mapping[str, Sequence[Group]]) -> None
 def _inside(
     console: Console, chosen: Sequence[Case], checked: Worker | Here, seed: int, verdict: str = ""
 ) -> dict[str, list[Group]]:
-    """What is found in these cases, by part. Until then their verdict is shown."""
+    """Findings in these cases by part. While it runs, the cases are shown with `verdict`."""
     if not chosen:
         return {}
     first, more = full_name(chosen[0]), f" and {counted(len(chosen) - 1, 'more case')}" if len(chosen) > 1 else ""
@@ -153,14 +153,14 @@ def _inside(
             groups = [one for one in groups if not one.is_harmless or (one.kind == VOTE and not verdict.ok)]
             if any(DIVERGENCE in line for line in verdict.said):
                 groups = [one for one in groups if one.kind not in OF_BARRIERS]
-            if groups or not verdict.ended:  # a process that is gone could not tell
+            if groups or not verdict.ended:  # a dead process could not report findings
                 found[case.part] = found.get(case.part, []) + groups
     return found
 
 
 def _small(verdicts: Sequence[Verdict]) -> list[Case]:
-    """Of each part the smallest case, in which one thread too many is outside, one in which threads share work, and
-    for each dimension the longest that is not much larger: not all threads run a loop's last iteration there."""
+    """For each part: the smallest case, where a single excess thread is out of bounds; one in which threads share work;
+    and, for each dimension, the longest that is not much larger, where some threads skip a loop's last iteration."""
     sized = {one.case: size for one in verdicts if one.ok and (size := checked_run.small_size_of(one) or LARGE) < LARGE}
     sizes = {one.case: one.sizes for one in verdicts}
     chosen = []
@@ -175,8 +175,8 @@ def _small(verdicts: Sequence[Verdict]) -> list[Case]:
 
 
 def _failing(verdicts: Sequence[Verdict]) -> tuple[list[Case], list[Case]]:
-    """Of the failing cases the smallest of each part, of three parts at most, and one of each in which threads share
-    work; none that did not end."""
+    """For up to MOST_LOOKED_AT parts: (the smallest failing cases, failing cases in which threads share work). Endless
+    ones are excluded."""
     sized: dict[Case, int] = {}
     for one in verdicts:
         size = checked_run.small_size_of(one)
@@ -190,7 +190,7 @@ def _failing(verdicts: Sequence[Verdict]) -> tuple[list[Case], list[Case]]:
 
 
 def loops_of(failures: Sequence[Verdict]) -> list[Place]:
-    """Of the first case that did not end the student's lines that decide how often the loops around its place run."""
+    """For the first endless case: the student's lines that determine how often the loops around its location run."""
     first = next((one for one in failures if one.is_endless), None)
     places = _places_of(first)
     lines = [line for place in places for line in deciding(place)]
@@ -201,23 +201,23 @@ def loops_of(failures: Sequence[Verdict]) -> list[Place]:
 
 
 def index_of(failures: Sequence[Verdict]) -> list[Place]:
-    """Of the first case that ended at an index outside of an array on the stack the student's lines that this index is
-    made of, and those that decide how often its line runs."""
+    """For the first case that ended at an out-of-range index into an array on the stack: the student's lines that
+    compute this index, and those that determine how often its line runs."""
     places = _places_of(next((one for one in failures if _is_outside(one)), None))
     lines = [Place(one.file, one.line) for place in places for one in (*origins(place), *deciding(place))]
     return [one for one in owned(dict.fromkeys(lines)) if one != places[0]][:MOST_LOOPS]
 
 
 def diverging(failures: Sequence[Verdict]) -> list[Place]:
-    """Of the first case that ended while threads of a block waited at two barriers the student's lines that decide
-    which threads come to these."""
+    """For the first case that ended with threads of a block waiting at two different barriers: the student's lines that
+    determine which threads reach them."""
     said = next((line for one in failures for line in one.said if DIVERGENCE in line), "")
     places = [Place(str(ROOT / file), int(line)) for file, line in re.findall(r"at (\S+\.cuh?):(\d+)", said)]
     return owned(dict.fromkeys(line for place in places for line in deciding(place)))[:MOST_LOOPS]
 
 
 def _places_of(one: Verdict | None) -> list[Place]:
-    """The lines that the simulator names where a call ended."""
+    """The lines that the simulator's message names for the end of a call."""
     matches = [_AT.search(line) for line in one.said] if one else []
     return [Place(str(ROOT / match[1]), int(match[2])) for match in matches if match]
 
@@ -227,7 +227,7 @@ def _is_outside(one: Verdict) -> bool:
 
 
 def lead_of(group: Group) -> int:
-    """Its place among findings: the smallest is reported first."""
+    """Sort key of a finding; the smallest is reported first."""
     return LEADS.index(group.kind) if group.kind in LEADS else len(LEADS)
 
 
@@ -239,7 +239,7 @@ def _print_most(console: Console, every: Sequence[Group]) -> None:
 
 
 def _each_once(every: Sequence[Group]) -> list[Group]:
-    """Without findings at lines that another one of the same kind is reported already: several parts run a kernel."""
+    """Removes findings at the same lines as another of the same kind, since several parts may run the same kernel."""
     told: dict[tuple, Group] = {}
     for group in every:
         first = group.first
@@ -249,7 +249,7 @@ def _each_once(every: Sequence[Group]) -> list[Group]:
 
 
 def recognized(failures: Sequence[Verdict]) -> bool:
-    """Whether the first cause of these, of one part, is a known wrong answer and certain."""
+    """Whether the first cause of these failures, all of one part, is a known wrong answer and certain."""
     causes = causes_of(of_first_step([one for one in failures if failed(one)]))
     return bool(causes) and causes[0].is_recognized
 
@@ -259,8 +259,8 @@ def told_of(
     inside: Mapping[str, Sequence[Group]],
     built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[Group]]:
-    """The findings that are reported in full: those of a part whose mistake is recognized, in itself or in a stage that
-    it is built of, only if they are surer; where an edit makes the failing cases pass, that, and races."""
+    """The findings to report in full. If the mistake of a part, or of a stage that it is built of, is recognized: only
+    findings that are more certain. If an edit makes the failing cases pass: that edit, and races."""
     parts = {one.case.part for one in verdicts if failed(one)}
     known = {part for part in parts if recognized([one for one in verdicts if one.case.part == part])}
     edits = {part: [one for one in groups if one.kind == EDIT] for part, groups in inside.items()}
@@ -275,7 +275,7 @@ def told_of(
 
 
 def _is_surer(group: Group) -> bool:
-    """Whether a barrier is missing, whatever index there may be."""
+    """Whether a barrier is missing for certain, that is, no index can be at fault."""
     return group.kind in OF_BARRIERS and not may_be_the_index(group.first)
 
 
@@ -287,15 +287,15 @@ def print_diagnosis(
     built_of: Mapping[str, Sequence[str]] | None = None,
     sound: Sequence[str] = (),
 ) -> None:
-    """What is wrong with the cases that fail.
+    """Prints the diagnosis of the failing cases.
 
     Args:
         console: where to print.
-        verdicts: of all cases.
-        inside: of at_failures; empty where nothing was looked at.
-        everything: tell every failure in full.
-        built_of: part -> the parts that test its stages one by one.
-        sound: stages that were tested alone because what is built of them fails, and pass.
+        verdicts: the verdicts of all cases.
+        inside: the result of at_failures; empty if nothing was checked.
+        everything: report every failure in full.
+        built_of: part -> the parts that test its stages separately.
+        sound: stages that were tested separately because a part built of them fails, and that pass.
     """
     console = wide(console)
     told = told_of(verdicts, inside, built_of)
@@ -310,7 +310,7 @@ def print_diagnosis(
         _print_most(console, [one for groups in leading.values() for one in groups])
     print_findings(console, [] if is_second else numbers)
     print_failures(console, verdicts, leading, everything, built_of, not numbers)
-    print_findings(console, numbers if is_second else [])  # what is known, or was concluded, tells more
+    print_findings(console, numbers if is_second else [])  # known or inferred mistakes say more
     part_of = {id(one): part for part, groups in inside.items() for one in groups}
     hidden = [one for part, groups in inside.items() for one in groups if one not in told[part] and one.kind in LEADS]
     for one in _each_once(hidden)[:MOST_FINDINGS]:
@@ -324,7 +324,7 @@ def print_diagnosis(
 
 
 def _print_loops(console: Console, failures: Sequence[Verdict]) -> None:
-    """What loops_of and index_of tell, if anything."""
+    """Prints the lines found by loops_of, index_of and diverging, if any."""
     for lines, what in (
         (loops_of(failures), "How often the loops run that did not end is decided in:"),
         (index_of(failures), "That index, and how often its line runs, is computed in:"),
@@ -342,7 +342,7 @@ def _print_nothing_found(
     verdicts: Sequence[Verdict],
     built_of: Mapping[str, Sequence[str]],
 ) -> None:
-    """The parts in whose failing cases nothing was found, in no stage of theirs either: where that is news."""
+    """Prints the parts whose failing cases have no findings, nor do their stages, if that is informative."""
     of_part = {part: [one for one in verdicts if one.case.part == part] for part in inside}
     known = {part for part, every in of_part.items() if recognized(every) or any(map(_is_outside, every))}
     wrong = {one.case.part for one in verdicts if failed(one)}

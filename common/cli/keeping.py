@@ -1,7 +1,7 @@
-"""`python -m taskN.test` keeps what it found of the student's own files for `python -m common.course`.
+"""Stores results of `python -m taskN.test` on the student's files for `python -m common.course`.
 
-keep_verdicts(...)      of the cases of whole parts
-keep_lines(...)         of what was measured
+keep_verdicts(...)      results of parts with cases
+keep_lines(...)         results of measurements
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from common.testing.case import NOT_IMPLEMENTED, SKIPPED, Case, Verdict
 from common.testing.kept import Failure, KeptPart, digests, keep
 from common.testing.points import PartPoints, points_of
 
-MOST_FAILURES = 5  # kept of a part
+MOST_FAILURES = 5  # stored per part
 
 
 def keep_verdicts(
@@ -31,7 +31,7 @@ def keep_verdicts(
     backend: str,
     options: argparse.Namespace,
 ) -> None:
-    """Keeps every part that was run as a whole, and where the run stopped at its first wrong case, what that was."""
+    """Stores the result of every part that ran completely, and of one where the run stopped at its first failure."""
     if options.variant != Variant.STUDENT or options.cases:
         return
     parts = {}
@@ -54,7 +54,7 @@ def keep_verdicts(
 def keep_lines(
     console: Console, task: str, lines: Sequence[PartPoints], backend: str, options: argparse.Namespace
 ) -> None:
-    """Keeps what was measured of the student's files, as far as it carries points."""
+    """Stores the results of measurements that are worth points."""
     if options.variant == Variant.STUDENT:
         run = _of_this_run(task, backend)
         _keep(
@@ -65,7 +65,7 @@ def keep_lines(
 
 
 def failures_of(verdicts: Sequence[Verdict]) -> tuple[Failure, ...]:
-    """The first failures of a part's verdicts: what is wrong before what is unfilled."""
+    """The first failures among a part's verdicts: wrong cases before unfilled gaps."""
     failures = [one for one in verdicts if not one.ok and one.status != SKIPPED]
     failures.sort(key=lambda one: one.status == NOT_IMPLEMENTED)
     return tuple(
@@ -92,7 +92,7 @@ def _of_this_run(task: str, backend: str) -> dict[str, object]:
 
 
 def _keep(console: Console, task: str, parts: Mapping[str, KeptPart]) -> None:
-    """The verdicts are whether or not they can be kept."""
+    """Stores the parts; a write error is only printed, since the verdicts do not depend on it."""
     try:
         if parts:
             keep(task, parts)

@@ -1,8 +1,8 @@
-"""Which kernels the checked build has found nothing in, so that it need not look at the same ones again.
+"""Remembers kernels in which the checked build found nothing, so that they need not be checked again.
 
-mark = mark_of(libraries, names, seed)      of these kernels in these cases
-if not is_known(mark): ...                  look
-remember(mark)                              where nothing was found
+mark = mark_of(libraries, names, seed)      a hash of these kernels and cases
+if not is_known(mark): ...                  run the checked build
+remember(mark)                              if it found nothing
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from common.console.files import write_whole
 from common.console.paths import build_root
 from common.simulator import rewriter
 
-MOST = 100  # marks that are kept, the latest
+MOST = 100  # the latest marks are kept
 
 
 def mark_of(libraries: Iterable[Path], names: Iterable[str], seed: int) -> str:
-    """Of the libraries' contents, of the simulator that checks them, and of the cases.
+    """A hash of the libraries, the simulator that checks them, and the cases.
 
     Args:
         libraries: the plain builds.
-        names: of the cases that were run.
-        seed: of their inputs.
+        names: names of the cases that ran.
+        seed: seed of their inputs.
     """
     simulator = [*rewriter.HERE.rglob("*.py"), *rewriter.HERE.rglob("*.cpp"), *rewriter.HERE.rglob("*.h")]
     whole = hashlib.sha256(json.dumps([seed, *names]).encode())
@@ -35,12 +35,12 @@ def mark_of(libraries: Iterable[Path], names: Iterable[str], seed: int) -> str:
 
 
 def is_known(mark: str) -> bool:
-    """Whether nothing was found."""
+    """Whether these are known to have no findings."""
     return mark in _marks()
 
 
 def remember(mark: str) -> None:
-    """Keeps it; if that cannot be, the checked build will look again."""
+    """Stores a mark; if that fails, the checked build will just run again."""
     try:
         _file().parent.mkdir(parents=True, exist_ok=True)
         write_whole(_file(), json.dumps([*_marks(), mark][-MOST:]))

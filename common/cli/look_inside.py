@@ -1,7 +1,7 @@
-"""`python -m taskN.test --check` and `--profile`: which tool looks at the kernels, and at which cases.
+"""`python -m taskN.test --check` and `--profile`: selects the tool and the cases.
 
-In the simulator its checked build does (common/inspect/checked_run.py), on a GPU NVIDIA's compute-sanitizer and Nsight
-Compute (findings/compute_sanitizer.py and profile/ncu.py there). Both ways end in the same reports.
+The simulator uses its checked build (common/inspect/checked_run.py); a GPU uses NVIDIA's compute-sanitizer and Nsight
+Compute (findings/compute_sanitizer.py and profile/ncu.py there). Both produce the same reports.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run(
     workers: Workers,
     command: str,
 ) -> int:
-    """The exit status, see common.cli.test.test_main. `command` is what was typed."""
+    """Runs the tool and returns the exit status, see common.cli.test.test_main. `command` is the command as typed."""
     gpu = gpus.chosen(options.gpu)
     say_backend(console, options.backend)
     if toolchain.choose_backend(options.backend).name == "cuda":
@@ -94,14 +94,14 @@ def _representatives(console: Console, cases: Sequence[Case], seed: int) -> list
 
 
 def _registers(console: Console, sources: Sequence[Path], gpu: GpuSpec) -> list[KernelResources]:
-    """What ptxas says of the kernels for this GPU; nothing without nvcc."""
+    """ptxas's resource usage of the kernels on this GPU; [] without nvcc."""
     kernels = [source for source in sources if source.suffix == ".cu"]
     if toolchain.find_nvcc() is None or find_gaps(kernels):
         return []
     try:
         with working(console, f"asking nvcc for the registers on {gpu.name} ..."):
             return compile_only(kernels, gpu.arch).kernels
-    except BuildError:  # the simulator's compiler took it: the profile is worth showing all the same
+    except BuildError:  # the simulator's compiler accepted it: show the profile anyway
         return []
 
 
@@ -114,7 +114,7 @@ def report_profiles(
     picture_folder: str | None,
     measured: bool = False,
 ) -> int:
-    """Prints all kernels of all cases, costliest first, and draws the pictures. 0 if every case passed."""
+    """Prints all kernels of all cases, costliest first, and draws the plots. Returns 0 if every case passed."""
     console = wide(console)
     say(console, f"\n{title}: profile")
     for case, verdict, kernels in found:
@@ -165,7 +165,7 @@ def _write_profile(
 
 
 def write_page(console: Console, file: Path, text: str) -> None:
-    """Writes a page, and says where it is and how large."""
+    """Writes a page and prints its path and size."""
     write_whole(file, text)
     say(console, f"page: {shown_path(file)}, {len(text.encode()):,} bytes")
 
@@ -176,7 +176,7 @@ def _least_time(kernel: KernelProfile, gpu: GpuSpec) -> float:
 
 
 def sources_of(task: str, options: argparse.Namespace) -> list[Path]:
-    """The .cu files that the options choose."""
+    """The .cu files selected by the options."""
     return [kernel for place in places_of(task, options.variant) for kernel in place.kernels]
 
 
@@ -189,7 +189,7 @@ def _on_gpu(
     plain: Worker | Here,
     command: str,
 ) -> int:
-    """The verdicts first, then the tool, which runs what is worth it again in processes of its own."""
+    """Tests the cases first; then the tool reruns selected ones in separate processes."""
     name = "compute-sanitizer" if options.check else "Nsight Compute"
     tool = gpu_tools.find("compute-sanitizer" if options.check else "ncu")
     with working(console, f"compiling {task} ({options.variant.words}) ..."):
@@ -234,7 +234,7 @@ def _on_gpu(
 def _sanitized(
     console: Console, tool: Path, command: Sequence[str], sources: Sequence[Path]
 ) -> list[tuple[str, list[Finding]]]:
-    """What compute-sanitizer's tools find, with a bar that tells which of them still run."""
+    """Findings of compute-sanitizer's tools, with a progress bar that shows which are still running."""
     running = list(compute_sanitizer.TOOLS)
     with _progress(console) as progress:
         bar = progress.add_task(f"compute-sanitizer: {', '.join(running)}", total=len(running))

@@ -38,7 +38,7 @@ def print_machine(console: Console) -> int:
 
 
 def table_lines(printed: Iterable[str]) -> list[str]:
-    """What the program printed -> Python for machine.py, rates as shares of the data sheet."""
+    """Converts the program's output to Python code for machine.py, with rates as fractions of the data sheet's."""
     found = dict(line.split(" ", 1) for line in printed if " " in line)
     gpu = gpus.find(found.pop("gpu"))
     values = {name: float(text) for name, text in found.items()}

@@ -1,4 +1,4 @@
-"""`python -m taskN.test --first`: the first case that is wrong and nothing else, for whoever tests on every save."""
+"""`python -m taskN.test --first`: reports only the first failed case, for testing on every save."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def only_first(
     seed: int,
     in_python: Collection[str],
 ) -> None:
-    """Tells of the first wrong case; if none is wrong, of the first gap; else that all is well.
+    """Reports the first failed case; if none failed, the first unfilled gap; otherwise that all cases pass.
 
     Args:
-        console: where to.
-        verdicts: of the cases that ran, the last being the first wrong one if there is one.
-        chosen: all cases that were to run.
-        workers: the processes that run kernels; the checked one looks at the wrong case.
-        seed: of the inputs.
-        in_python: the parts that run no kernel: there is nothing in them for the checked build to look at.
+        console: where to print.
+        verdicts: verdicts of the cases that ran; a failed case can only be the last.
+        chosen: all cases selected to run.
+        workers: the processes that run kernels; the checked one reruns the failed case.
+        seed: seed of the inputs.
+        in_python: the parts that run no kernels, which the checked build cannot check.
     """
     wrong = [one for one in verdicts if one.status in (FAIL, ERROR)]
     unfilled = [one for one in verdicts if one.status in (NOT_IMPLEMENTED, NOT_RUN)]
@@ -43,7 +43,7 @@ def only_first(
             say(console, warning, "yellow")
         looked_at = [one for one in wrong[:1] if one.case.part not in in_python]
         if failing_cases.recognized(wrong[:1]):
-            looked_at = []  # nothing is left to be looked for, and the checked build takes as long again
+            looked_at = []  # the mistake is known, and the checked build would double the time
         inside = failing_cases.at_failures(console, looked_at, workers.checked, seed) if looked_at else {}
         failing_cases.print_diagnosis(console, wrong[:1], inside)
     elif unfilled:

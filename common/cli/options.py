@@ -1,9 +1,9 @@
-"""What the command lines have in common: whose kernels, for which backend.
+"""Options shared by the command lines: which variant of the kernels, which backend.
 
 add_variant_arguments(parser)      --variant (--solution, --tuned)
-add_build_arguments(parser)        the same, --backend, --arch
-request_of("task2", options)       the BuildRequest that they say
-command_of("task2.benchmark", argv)     what was typed
+add_build_arguments(parser)        the same, plus --backend, --arch
+request_of("task2", options)       the BuildRequest for these options
+command_of("task2.benchmark", argv)     the command as typed
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from common.compiling.result import BuildError
 from common.compiling.variant import Variant
 from common.console.terminal import say
 
-EXPECTED_ERRORS = (BuildError, toolchain.ToolchainError, OSError, ValueError)  # OSError: read-only or full folders
+EXPECTED_ERRORS = (BuildError, toolchain.ToolchainError, OSError, ValueError)  # OSError: read-only folder, full disk
 INTERRUPTED = 130  # exit status after Ctrl-C
 
 
 class _VariantFlag(argparse.Action):
-    """--variant NAME, or a flag that stands for one; two of them must say the same."""
+    """--variant NAME, or a flag for one variant; given twice, they must agree."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         variant = Variant(self.const or values)
@@ -41,14 +41,14 @@ class _VariantFlag(argparse.Action):
 def add_variant_arguments(
     parser: argparse.ArgumentParser, variants: Sequence[Variant] = tuple(Variant), default: Variant | None = None
 ) -> None:
-    """--variant, with --solution and --tuned short for two of them; `options.variant` is a Variant then.
+    """Adds --variant, and --solution and --tuned as shorthands; `options.variant` will be a Variant.
 
     Args:
-        parser: gets them.
-        variants: those that the command knows.
-        default: the variant without a flag; None: the first of them.
+        parser: the parser to add them to.
+        variants: the variants that the command supports.
+        default: the default variant; None: the first one.
     """
-    if not has_solutions():  # a student's edition
+    if not has_solutions():  # student edition
         variants = [variant for variant in variants if variant != Variant.SOLUTION]
     default = default or variants[0]
     parser.set_defaults(variant=default)
@@ -78,7 +78,7 @@ def add_variant_arguments(
 def add_build_arguments(
     parser: argparse.ArgumentParser, variants: Sequence[Variant] = tuple(Variant), default: Variant | None = None
 ) -> None:
-    """add_variant_arguments, --backend and --arch."""
+    """Adds the variant arguments, --backend and --arch."""
     add_variant_arguments(parser, variants, default)
     parser.add_argument(
         "--backend",
@@ -92,29 +92,29 @@ def add_build_arguments(
 def request_of(
     task: str, options: argparse.Namespace, backend: str | None = None, checked: bool = False
 ) -> BuildRequest:
-    """What the options ask for.
+    """The build request for these options.
 
     Args:
         task: "task2".
-        options: with what add_build_arguments added.
-        backend: in place of options.backend.
-        checked: the simulator's checked build.
+        options: parsed options, including those of add_build_arguments.
+        backend: overrides options.backend.
+        checked: request the simulator's checked build.
     """
     return BuildRequest(task, options.variant, backend or options.backend, options.arch, checked)
 
 
 def command_of(program: str, argv: Sequence[str] | None) -> str:
-    """What was typed, for reports: "python -m task4.benchmark --dtype bf16".
+    """The command as typed, for reports: "python -m task4.benchmark --dtype bf16".
 
     Args:
-        program: what follows python -m.
-        argv: what main was given; None: the process's own arguments.
+        program: the text after python -m.
+        argv: main's argument; None: the process's arguments.
     """
     return shlex.join(["python", "-m", *program.split(), *(sys.argv[1:] if argv is None else argv)])
 
 
 def say_backend(console: Console, requested: str) -> None:
-    """Says which backend was chosen, and warns when a GPU is left unused."""
+    """Prints which backend was chosen, and warns if a GPU is left unused."""
     backend = toolchain.choose_backend(requested)
     if backend.problem:
         say(console, backend.problem, "yellow")

@@ -1,4 +1,4 @@
-"""`--predict`: the time that kernels would take on a GPU, of a benchmark's versions or of a program.
+"""`--predict`: predicts kernel times on a GPU, for a benchmark's versions or for a program.
 
 predict_benchmark(...)     python -m taskN.benchmark --predict
 predict_program(...)       python -m common.run --predict FILE.cu
@@ -37,11 +37,11 @@ from common.testing import results
 
 PREDICTED, FAILED = 0, 1
 DEFAULT_GPU = "H100"
-MEMORY_SHARE = 0.6  # of the machine's memory that a problem's inputs and outputs may take
+MEMORY_SHARE = 0.6  # fraction of host memory allowed for a problem's inputs and outputs
 
 
 def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
-    """--predict, --gpu, --sample."""
+    """Adds --predict, --gpu, --sample."""
     add = parser.add_argument
     add("--predict", action="store_true", help="predict the times of our kernels without a GPU (an estimate)")
     add("--gpu", metavar="NAME", help=f"with --predict: H100, A100, T4, RTX4090, ... (default {DEFAULT_GPU})")
@@ -50,7 +50,7 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_gpu(parser: argparse.ArgumentParser, options: argparse.Namespace) -> GpuSpec:
-    """What --gpu names; ends the command with a sentence where that cannot be."""
+    """The GPU that --gpu names; exits with an error message if there is none."""
     if not options.sample >= 1:
         parser.error(f"--sample is {options.sample}; it must be at least 1")
     try:
@@ -63,7 +63,7 @@ def predict_benchmark(
     console: Console, parser: argparse.ArgumentParser, benchmark: Benchmark, problems: Sequence[Problem],
     options: argparse.Namespace, command: str,
 ) -> int:  # fmt: skip
-    """The table of all problems, and with --report that of Results.md. 0: predicted, 1: a version did not run."""
+    """Prints a table of all problems, and with --report updates Results.md. 0: predicted, 1: a version did not run."""
     gpu = chosen_gpu(parser, options)
     machine = machine_of(gpu)
     arch = gpu.arch if gpu.capability == (9, 0) else None
@@ -108,7 +108,7 @@ def predict_benchmark(
 def predict_problem(
     problem: Problem, versions: dict[str, Version], counting: Counting, machine: Machine
 ) -> dict[str, tuple[list[Prediction], str]]:
-    """Name -> (the predictions of its launches, why there are none); call it inside `simulated()`."""
+    """Version name -> (predictions of its launches, why there are none); call inside `simulated()`."""
     found: dict[str, tuple[list[Prediction], str]] = {}
     with cheap_inputs():
         inputs = problem.make_inputs("cpu")
@@ -129,7 +129,7 @@ def predict_problem(
 def predicted_block(
     command: str, machine: Machine, records: Sequence[tuple[Problem, Version, float | None]]
 ) -> results.Block:
-    """For Results.md: a row per problem, a column per version, every time marked as predicted."""
+    """The block for Results.md: a row per problem, a column per version, every time marked as predicted."""
     labels = list(dict.fromkeys(version.label for _, version, _ in records))
     rows = []
     for problem in dict.fromkeys(problem for problem, _, _ in records):
@@ -143,7 +143,7 @@ def predicted_block(
 
 
 def predict_program(console: Console, program: Program, command: list[str], gpu: GpuSpec, sample: int) -> int:
-    """The program's launches; its exit status."""
+    """Prints predictions for the program's launches; returns its exit status."""
     machine = machine_of(gpu)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.json"

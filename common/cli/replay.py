@@ -1,4 +1,4 @@
-"""`python -m taskN.test --replay CASE`: a small launch as a page that plays it back, access by access."""
+"""`python -m taskN.test --replay CASE`: writes a page that replays a small launch, access by access."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def run(
     arguments: Sequence[str],
     workers: Workers,
 ) -> int:
-    """Records one case in the checked simulator and writes the page; 0 if that went well and nothing was found.
+    """Records one case in the checked simulator and writes the page; 0 if that succeeded without findings.
 
     Args:
         console: where to print.
         program: "task2.test".
-        cases: those that --replay names: one.
-        every: all of the task, among which a smaller one may be.
-        options: the test's.
-        arguments: as they were typed.
+        cases: the cases that --replay names; must be one.
+        every: all cases of the task, to suggest a smaller one.
+        options: the test's options.
+        arguments: the arguments as typed.
         workers: the checked one runs it.
 
     Raises:
-        ValueError: several cases are named so, or the case is too large; the message says what to do.
+        ValueError: several cases match, or the case is too large; the message says what to do.
     """
     from common.inspect.page.replay_page import replay_page
 
@@ -111,5 +111,5 @@ def default_file(task: str, case: Case) -> Path:
 
 
 def _shapes(inputs) -> list[str]:
-    """ "query [1, 2, 64, 32]" of each input."""
+    """Name and shape of each input: "query [1, 2, 64, 32]"."""
     return [f"{name} {list(x.shape)}" for name, x in inputs.items()]

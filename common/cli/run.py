@@ -1,6 +1,6 @@
 """python -m common.run FILE.cu [args]: the command line around build_program.
 
-Options come before FILE or right after it; the rest belongs to the program, and so does everything after `--`.
+Options come before FILE or right after it; everything else, and everything after `--`, is passed to the program.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from common.console.paths import shown_path
 from common.console.terminal import say, wide
 from common.console.words import counted
 
-NOTHING_RUN = 2  # exit status, where the program's own is not known
+NOTHING_RUN = 2  # exit status if the program did not run
 
 
 def run_main(argv: Sequence[str] | None = None) -> int:
-    """The command line; the program's exit status, 1 if --check found something, 2 if nothing was run."""
+    """Runs the command line. Exit status: the program's; 1 if --check found something; 2 if nothing ran."""
     parser = parser_of()
     options = parser.parse_args(_own_first(parser, list(sys.argv[1:] if argv is None else argv)))
     if options.html is not None and not (options.check or options.profile):
@@ -64,7 +64,7 @@ def run_main(argv: Sequence[str] | None = None) -> int:
 
 
 def _predicted(console: Console, options: argparse.Namespace) -> int:
-    """--predict: always in the simulator, a few blocks of each grid."""
+    """Handles --predict: always in the simulator, with a few blocks of each grid."""
     from common.cli.predict import DEFAULT_GPU, predict_program
     from common.measure import gpus
     from common.predict.counters import SAMPLE
@@ -105,7 +105,7 @@ def parser_of() -> argparse.ArgumentParser:
 
 
 def _own_first(parser: argparse.ArgumentParser, arguments: list[str]) -> list[str]:
-    """The arguments, with the options right after FILE moved before it."""
+    """Moves the options right after FILE in front of it."""
     takes_value = {name: action.nargs != 0 for action in parser._actions for name in action.option_strings}
     i = 0
     while i < len(arguments) and arguments[i].startswith("-"):
@@ -122,7 +122,7 @@ def _own_first(parser: argparse.ArgumentParser, arguments: list[str]) -> list[st
 
 
 def _shell_status(status: int) -> int:
-    """A process's status as a shell gives it: 128 + the signal that ended it."""
+    """A process's exit status as in a shell: 128 + n if signal n ended it."""
     return status if status >= 0 else 128 - status
 
 
@@ -149,7 +149,7 @@ def _in_simulator(console: Console, program: Program, command: list[str], option
         try:
             found = compile_only([program.sources[0]], options.gpu.arch).kernels
             kernels = [with_registers(kernel, found) for kernel in kernels]
-        except BuildError:  # the simulator's compiler took it: the profile is worth showing all the same
+        except BuildError:  # the simulator's compiler accepted it: show the profile anyway
             pass
     return _print_profiles(kernels, options, status)
 

@@ -1,6 +1,6 @@
-"""Kernels in the runner (common/testing/runner), the student's Python in a worker: KernelsApart(task, variant, served).
+"""Runs kernels in the runner (common/testing/runner), student Python in a worker: KernelsApart(task, variant, served).
 
-RunnerOperators are the operators of a runner, as Operators are those of this process.
+RunnerOperators are the operators of a runner, just as Operators are those of this process.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _TAKES = {TENSOR: Tensor, INTEGER: int, NUMBER: (int, float), TRUTH: bool}
 
 
 class RunnerOperators(Operators):
-    """Operators whose kernels run in a runner; they take and return tensors of this process, as Operators do.
+    """Operators whose kernels run in a runner; like Operators, they take and return tensors of this process.
 
     Attributes:
-        memory: the process, in whose memory inputs are best placed.
-        simulators: what Simulator is in this process, for each library.
+        memory: the runner's process; inputs are best allocated in its memory.
+        simulators: counterparts of Simulator, one per library.
 
-    Calling an operator raises CallFailed where the process ends or does not answer.
+    Calling an operator raises CallFailed if the process ends or times out.
     """
 
     def __init__(self, task: str, variant: str, libraries: list[Library], process: RunnerProcess) -> None:
@@ -63,7 +63,7 @@ def arguments_of(schema: torch.FunctionSchema, args: tuple, kwargs: Mapping[str,
     """The arguments in the schema's order, defaults included.
 
     Raises:
-        TypeError: they are not those of the schema.
+        TypeError: they do not match the schema.
     """
     given = dict(zip((one.name for one in schema.arguments), args, strict=False)) | kwargs
     names = {one.name for one in schema.arguments}
@@ -83,11 +83,11 @@ def arguments_of(schema: torch.FunctionSchema, args: tuple, kwargs: Mapping[str,
 
 
 def described(ops: Operators) -> dict:
-    """What a worker tells of operators that KernelsApart runs in a runner; empty where it cannot.
+    """A worker's description of the operators that KernelsApart is to run in a runner; {} if it cannot.
 
-    The tuned kernels, which are no student's, stay in the worker: their bindings use more of LibTorch.
+    The tuned kernels, which are not student code, stay in the worker: their bindings use more of LibTorch.
 
-    Raises: what runner_program raises.
+    Raises: whatever runner_program raises.
     """
     if ops.backend != "simulator" or ops.variant == "tuned" or not ops.libraries or not is_available():
         return {}
@@ -96,14 +96,14 @@ def described(ops: Operators) -> dict:
 
 
 class KernelsApart(Worker):
-    """A worker that builds and loads the operators and runs what is Python; in the simulator kernels run in a runner.
+    """A worker that builds and loads the operators and runs Python; in the simulator, kernels run in a runner.
 
     On a GPU everything runs in the worker: kernels use PyTorch's streams and allocator there.
 
     Args:
-        task, variant: whose operators.
-        served: what the worker can do; its `describe` says what `described` says.
-        caller: what calls the operators, see Served.
+        task, variant: which operators.
+        served: the worker's services; its `describe` includes the result of `described`.
+        caller: calls the operators, see Served.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class KernelsApart(Worker):
 
     @property
     def ops(self) -> Operators | None:
-        """Those that run in a runner; None if none do, or before they are loaded."""
+        """The operators that run in a runner; None if there are none or before they are loaded."""
         return self._kernels.ops if self._runner is not None else None
 
     def load(self) -> None:

@@ -1,9 +1,9 @@
-"""python -m taskN.test: are the kernels right, and how much is that worth?
+"""python -m taskN.test: tests a task's kernels and counts the points.
 
     TEST = TaskTest("task2", PARTS, cases)
     raise SystemExit(test_main(TEST))
 
-A test has parts, each with a flag of its own: some are made of cases (common/testing/case.py), others are measured
+A test has parts, each with its own flag. Some consist of cases (common/testing/case.py), others are measurements
 (common/testing/measurement.py).
 """
 
@@ -46,27 +46,27 @@ from common.testing.showing import show_case
 from common.testing.worker.worker import NotLoaded
 
 PASSED, FAILED, NOTHING_RUN = 0, 1, 2  # exit statuses; and INTERRUPTED
-ENDLESS = "3"  # seconds that a block may work without a barrier, see the simulator's README
-MOST_WARNINGS = 3  # of the compiler, shown with a failure
+ENDLESS = "3"  # seconds that a block may run without a barrier, see the simulator's README
+MOST_WARNINGS = 3  # compiler warnings shown with a failure
 
 
 @dataclass(frozen=True)
 class TaskTest:
-    """What `python -m taskN.test` tests.
+    """The definition of `python -m taskN.test`.
 
     Attributes:
         task: "task2".
-        parts: the parts that are made of cases, name -> help of its flag.
-        cases: cases(variant) -> all of them; their `part` is one of parts.
-        measurements: the parts that are not.
-        groups: flag -> (help, the parts that it chooses together).
-        modes: value of --mode -> the parts that it chooses; a part's own flag chooses among them.
-        stages: parts that test pieces of what other parts test whole. They run where their flag is given, by default
-            as long as there are gaps, and where a part fails that is built of them.
-        optional: part -> the functions with its gaps. Until a gap of it is filled, it runs only if its flag is given.
-        built_of: part -> the parts that test its stages one by one.
-        in_python: the parts that call no kernel: for these alone nothing is compiled.
-        program: what follows `python -m`.
+        parts: the parts that consist of cases, name -> help of its flag.
+        cases: cases(variant) -> all cases; their `part` is one of parts.
+        measurements: the parts that are measured.
+        groups: flag -> (help, the parts that it selects together).
+        modes: value of --mode -> the parts that it selects; a part's own flag narrows the selection.
+        stages: parts that test pieces of what other parts test as a whole. They run if their flag is given, by default
+            while there are gaps, and when a part built of them fails.
+        optional: part -> the functions with its gaps. Until one of these gaps is filled, it runs only by its flag.
+        built_of: part -> the parts that test its stages separately.
+        in_python: the parts that call no kernels; if only these run, nothing is compiled.
+        program: the text after `python -m`.
     """
 
     task: str
@@ -90,15 +90,15 @@ class TaskTest:
         return {name: text for one in self.measurements for name, text in one.parts.items()}
 
     def stages_of(self, parts: Iterable[str]) -> set[str]:
-        """Those of the stages that these parts are built of."""
+        """The stages that these parts are built of."""
         return {stage for part in parts for stage in self.built_of.get(part, ()) if stage in self.stages}
 
 
 def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
     """`python -m taskN.test`; returns the exit status.
 
-    0: every chosen case passed, the checked build found nothing, and nothing that was measured lost points. 1: one did
-    not, or it did. 2: nothing was run. 130: Ctrl-C.
+    0: every selected case passed, the checked build found nothing, and no measurement lost points. 1: otherwise.
+    2: nothing ran. 130: Ctrl-C.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = parser_of(test)
@@ -110,9 +110,9 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
         options.parts = options.parts or list(of_mode)
     if refused := _refused(test, options):
         parser.error(refused)
-    if options.variant != Variant.TUNED:  # which has blocks that work for long
+    if options.variant != Variant.TUNED:  # tuned kernels have blocks that run for long
         os.environ.setdefault("SIMULATOR_TIMEOUT", ENDLESS)
-    if options.list or options.under_tool:  # nothing runs, or a tool watches this very process
+    if options.list or options.under_tool:  # nothing runs, or a tool instruments this process
         options.in_process = True
     try:
         with _one_thread(), workers_of(test, options, arguments) as workers:
@@ -122,14 +122,14 @@ def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-test_main.__test__ = False  # for pytest, which would take it for a test
+test_main.__test__ = False  # keeps pytest from collecting it as a test
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """PyTorch uses one thread: inputs and references are small, and threads that share them mostly wait, at full speed.
+    """Limits PyTorch to one thread: inputs and references are small, and more threads would mostly spin.
 
-    The simulator's threads are its own.
+    Does not affect the simulator's threads.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -142,14 +142,14 @@ def _one_thread() -> Iterator[None]:
 def _main(
     console: Console, test: TaskTest, options: argparse.Namespace, arguments: Sequence[str], workers: Workers
 ) -> int:
-    """What test_main does once the options are read."""
+    """The rest of test_main, after option parsing."""
     try:
         cases = chosen_cases(console, test, options)
         if options.list:
             print_list(console, test.task, cases)
             return PASSED
         if options.check or options.profile:
-            from common.cli import look_inside  # what it takes to look is much, and seldom needed
+            from common.cli import look_inside  # slow to import and rarely needed
 
             return look_inside.run(console, test.task, cases, options, workers, command_of(test.program, arguments))
         if options.replay:
@@ -165,12 +165,12 @@ def _main(
             return run_under_tool(cases, load(request_of(test.task, options)), options.seed)
         compiling = working(console, f"compiling {test.task} ({options.variant.words}) ...")
         with compiling if workers.compiles else nullcontext():
-            with suppress(*EXPECTED_ERRORS):  # which loading says
+            with suppress(*EXPECTED_ERRORS):  # loading reports these
                 if workers.compiles and not options.in_process and is_edited(test.task, options):
-                    workers.load_checked()  # it will be needed, and a core is free
+                    workers.load_checked()  # it will be needed, and a core is idle
             workers.plain.load()
         if workers.plain.about["rebuilt"] and workers.plain.backend == "simulator" and not options.in_process:
-            workers.load_checked()  # new kernels: the checked build will look at them, whether they pass or not
+            workers.load_checked()  # new kernels: the checked build will run in any case
     except (NotLoaded, *EXPECTED_ERRORS) as error:
         say(console, error)
         say(console, f"{test.task}: nothing was run", "red")
@@ -183,7 +183,7 @@ def _main(
 
 
 def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Workers, options: argparse.Namespace) -> int:
-    """The cases, then what is measured, then the points of both."""
+    """Runs the cases, then the measurements, and prints the points of both."""
     plain = workers.plain
     judged = partial(judge, ops=plain, seed=options.seed)
     verdicts, found_inside, sound = (
@@ -225,8 +225,8 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
 
 
 def _stages_of(test: TaskTest, cases: Sequence[Case], verdicts: Sequence[Verdict], variant: Variant) -> list[Case]:
-    """The cases of the stages of failed parts, unless they were requested."""
-    if variant == Variant.TUNED:  # other kernels
+    """The cases of the failed parts' stages, unless they already ran."""
+    if variant == Variant.TUNED:  # the stages test other kernels
         return []
     wrong = {one.case.part for one in verdicts if one.status in (FAIL, ERROR)}
     wanted = test.stages_of(wrong) - {case.part for case in cases}
@@ -242,10 +242,11 @@ def _report(
     options: argparse.Namespace,
     sound: Sequence[str] = (),
 ) -> bool:
-    """The table, what the compiler warned of, what the checked build says, and what each failure is.
+    """Prints the table, compiler warnings, the checked build's findings, and the diagnosis of each failure.
 
-    The table comes at once; the checked build takes as long again. `sound` are stages that were tested alone because
-    what is built of them fails, and pass. Returns whether the checked build found something where every case passes.
+    The table is printed at once, since the checked build doubles the time. `sound` are stages that were tested
+    separately because a part built of them fails, and that pass. Returns whether the checked build found something
+    although every case passes.
     """
     report.print_table(console, title, verdicts, not options.cases, options.all)
     for warning in workers.plain.about["warnings"][:MOST_WARNINGS]:
@@ -253,7 +254,7 @@ def _report(
     inside, told, wrong = {}, {}, [one for one in verdicts if one.status in (FAIL, ERROR)]
     in_kernels = [one for one in wrong if one.case.part not in test.in_python]
     if wrong:
-        from common.cli import failing_cases, tried_edits  # what it takes to look is much, and seldom needed
+        from common.cli import failing_cases, tried_edits  # slow to import and rarely needed
 
         if in_kernels:
             inside = failing_cases.at_failures(console, in_kernels, workers.checked, options.seed, test.built_of)
@@ -275,7 +276,7 @@ def _report(
 def _found_in_passing(
     console: Console, test: TaskTest, verdicts: Sequence[Verdict], workers: Workers, seed: int
 ) -> bool:
-    """Whether the checked build finds a mistake in kernels whose outputs are right; in the simulator only."""
+    """Whether the checked build finds a mistake in kernels with correct outputs; simulator only."""
     in_kernels = [one for one in verdicts if one.ok and one.case.part not in test.in_python]
     if workers.plain.backend == "cuda" or not in_kernels:
         return False
@@ -295,7 +296,7 @@ def _found_in_passing(
 def _measured(
     console: Console, measurement: Measurement, workers: Workers, request: dict
 ) -> tuple[list[PartPoints], bool]:
-    """The lines of a measurement among the points, and whether all went well; it runs where the kernels do."""
+    """A measurement's lines in the points table, and whether all went well; runs in the process of the kernels."""
     try:
         answer = workers.plain.answer(request)
         return [PartPoints(**line) for line in answer["lines"]], answer["fine"]
@@ -306,10 +307,10 @@ def _measured(
 
 
 def chosen_cases(console: Console, test: TaskTest, options: argparse.Namespace) -> list[Case]:
-    """Those of the chosen parts that these kernels can run, by their names if --case gives any.
+    """The cases of the selected parts that these kernels can run, filtered by --case.
 
     Raises:
-        ValueError: no case is called so.
+        ValueError: no case has this name.
     """
     cases = test.cases(options.variant)
     if options.variant == Variant.TUNED:
@@ -332,7 +333,7 @@ def _student_kernels(test: TaskTest) -> list[Path]:
 
 
 def _without_optional(console: Console, test: TaskTest, cases: list[Case]) -> list[Case]:
-    """Without the optional parts that have not been started; says so."""
+    """Removes the cases of optional parts that have not been started, and prints that."""
     if not test.optional:
         return cases
     manifest = read_manifest(test.task)
@@ -348,7 +349,7 @@ def _without_optional(console: Console, test: TaskTest, cases: list[Case]) -> li
 
 
 def _chosen_measurements(test: TaskTest, options: argparse.Namespace) -> list[tuple[int, list[str]]]:
-    """The number of each measurement that runs, with those of its parts that do. None where it is about cases."""
+    """(index of a measurement to run, its selected parts) for each; [] if the options are about cases."""
     if options.cases or options.show or options.first or options.check or options.profile or options.list:
         return []
     if options.replay:
@@ -363,7 +364,7 @@ def _chosen_measurements(test: TaskTest, options: argparse.Namespace) -> list[tu
 
 
 def _refused(test: TaskTest, options: argparse.Namespace) -> str:
-    """Why the options do not go together; "" if they do."""
+    """Why the options contradict each other; "" if they do not."""
     about_cases = [name for name in ("check", "profile", "replay", "list") if getattr(options, name)]
     about_cases += ["case"] * bool(options.cases) + ["show"] * bool(options.show)
     if options.show and (options.cases or options.check or options.profile or options.list):
@@ -392,14 +393,14 @@ def _refused(test: TaskTest, options: argparse.Namespace) -> str:
 
 
 class _GroupFlag(argparse.Action):
-    """A flag that chooses several parts."""
+    """A flag that selects several parts."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
         namespace.parts = [*(namespace.parts or []), *self.const]
 
 
 def parser_of(test: TaskTest) -> argparse.ArgumentParser:
-    """The command line of a test."""
+    """The parser of a test's command line."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {test.program}", description=f"Test {test.task}'s kernels against a float64 reference."
     )

@@ -1,8 +1,8 @@
-"""Which single edit of the student's own kernels makes the failing cases pass: with_edits(...) adds it to the findings.
+"""Finds a single edit of the student's kernels that makes the failing cases pass: with_edits(...) adds it to findings.
 
-Fault localization by mutants that pass (Papadakis, Le Traon: Metallaxis, 2015): all edits are compiled into one library
-(common/diagnosis/single_edits.py) and run one after another on the smallest failing case; those whose output is right
-are run on the part's other failing cases, and on some that pass. What is then said is true because it was run.
+Mutation-based fault localization (Papadakis, Le Traon: Metallaxis, 2015): all edits are compiled into one library
+(common/diagnosis/single_edits.py) and tried one by one on the smallest failing case. Those with a correct output are
+tried on the part's other failing cases and on some passing ones. So every reported edit has been verified by a run.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ OF_AN_INDEX_OR_NUMBER = (
     "out_of_bounds", "misaligned", "uninitialized", "not_stored", "needlessly_stored", "not_read", "not_needed",
     "other_element", "stored_elsewhere", "wrong_result", "wrong_value",
 )  # fmt: skip
-MOST_EDITS = 2400  # of one library
-MOST_BUILDS = 6  # of it: what does not compile is left out, and then it is compiled again
-MOST_SECONDS, MOST_IN_ALL = 10.0, 16.0  # of the processors: for one part's edits; with further cases of those that help
-PATIENCE, LEAST_PATIENCE = 0.5, 0.02  # seconds that a kernel may work without progress
-MOST_FIRST = 2  # failing cases on which all edits are tried, one after another until few of them help
-MOST_ENDLESS = 3  # edits of one place; others there are not tried then
-MOST_HELPING = 40  # edits that are tried in further cases
-MOST_LINES = 4  # in which edits help: of more the case is too weak to tell
+MOST_EDITS = 2400  # per library
+MOST_BUILDS = 6  # of the library: edits that do not compile are removed, and it is rebuilt
+MOST_SECONDS, MOST_IN_ALL = 10.0, 16.0  # CPU seconds: to try one part's edits; including further cases
+PATIENCE, LEAST_PATIENCE = 0.5, 0.02  # seconds that a kernel may run without progress
+MOST_FIRST = 2  # failing cases on which all edits are tried, in turn, until few edits help
+MOST_ENDLESS = 3  # endless runs at one place, after which its other edits are skipped
+MOST_HELPING = 40  # edits to try on further cases
+MOST_LINES = 4  # lines with edits that help; if there are more, the cases are inconclusive
 MOST_SAID = 2
-MOST_OF_LINE = 3  # edits that are tried in passing cases of other parts
-TOLD_FIRST = (  # of edits in one line
+MOST_OF_LINE = 3  # edits to try on passing cases of other parts
+TOLD_FIRST = (  # preferred kinds among edits of one line
     "comparison", "condition", "brackets", "operator", "part", "name", "names", "constant",
 )  # fmt: skip
-MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases that an edit must leave so, of the part and of each other one
-_UNDONE = re.compile(r"^with `[\d.]+f?` in place of `.*\b[a-z_]|` always \w+$")  # an expression that is left out
+MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases tried with an edit: of the part, and of each other part
+_UNDONE = re.compile(r"^with `[\d.]+f?` in place of `.*\b[a-z_]|` always \w+$")  # an expression is removed
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
 
 
@@ -84,11 +84,11 @@ def with_edits(
     built_of: Mapping[str, Sequence[str]],
     sound: Sequence[Case] = (),
 ) -> dict[str, list[Group]]:
-    """The findings inside failing cases, part -> findings; an edit that makes a part's failing cases pass is its first,
-    and of its verdicts then only what was measured is left.
+    """Findings in failing cases, part -> findings. If an edit makes a part's failing cases pass, it becomes the first
+    finding, and its verdicts keep only measurements.
 
-    It is looked for in the `undecided` part; without `ops`, which say what the kernels are compiled of, in none. Cases
-    that pass, and the `sound` ones, of stages that were tested alone, must pass with the edit as well.
+    Edits are tried for the `undecided` part; for none without `ops`, which name the kernels' sources. Passing cases,
+    and the `sound` ones of stages tested separately, must still pass with the edit.
     """
     part = undecided(verdicts, inside, built_of) if ops is not None and is_available() else None
     if part is None:
@@ -102,7 +102,7 @@ def with_edits(
         with working(console, f"{part}: trying single edits of your code ..."):
             found, explained = _tried(failing, part, passing, inside[part], ops, seed) or (None, ())
     except (ArithmeticError, LookupError, RuntimeError, ValueError) as error:
-        # the report is worth more than what could be added to it
+        # a failure here must not lose the rest of the report
         say(console, f"{part}: edits could not be tried: {type(error).__name__}: {error}", "dim")
         found, explained = None, ()
     failures = [one for one in verdicts if one.case.part == part and failed(one)]
@@ -118,8 +118,8 @@ def with_edits(
 def undecided(
     verdicts: Sequence[Verdict], inside: Mapping[str, list[Group]], built_of: Mapping[str, Sequence[str]]
 ) -> str | None:
-    """The first part that was looked at, not built of another one that fails, whose failures no missing barrier
-    explains; one with a known mistake only where there is no other. One alone: each takes as long."""
+    """The first checked part that is not built of another failing one and whose failures are not explained by a missing
+    barrier; one with a known mistake only if there is no other. Only one, since each takes as long."""
     wrong = {one.case.part for one in verdicts if failed(one)}
     found = []
     for part, groups in inside.items():
@@ -138,7 +138,7 @@ def _tried(
     ops: Operators,
     seed: int,
 ) -> tuple[Finding, list[str]] | None:
-    """What is found, and the parts all of whose failing cases pass with it."""
+    """(the finding, the parts all of whose failing cases pass with the edit)."""
     small = {name: [one for one in every if _is_quick(one)] for name, every in failing.items()}
     mine = sorted(small[part], key=lambda one: (one.elements < TELLING, one.elements))
     if not mine:
@@ -151,7 +151,7 @@ def _tried(
     cannot = contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded)
     with cannot, locked(build_root() / "edits" / ops.task):
         if build := library and _Build.of(ops, library, operator, suspects):
-            with poisoned_memory():  # for all threads: it is the process's
+            with poisoned_memory():  # here, because it applies to all threads of the process
                 edits = _helping(build, [one.case for one in mine], passing, others, seed)
             return _said(
                 edits, mine, len(failing[part]), suspects, {name: len(every) for name, every in others.items()}
@@ -160,12 +160,12 @@ def _tried(
 
 
 def _is_quick(one: Verdict) -> bool:
-    """Whether a case is small enough to be run with edits."""
+    """Whether a case is small enough for trying edits."""
     return not one.is_endless and not one.case.python and small_size_of(one) is not None
 
 
 def _chosen(cases: Sequence[Case], part: str, seed: int) -> list[Case]:
-    """Of each part a few of the smallest and largest of the small ones, of this part more."""
+    """From each part's small cases, a few of the smallest and largest; more for this part."""
     sized = {case: size for case in cases if not case.python and (size := small_size(case, seed)) is not None}
     found = []
     for one in dict.fromkeys(case.part for case in sized):
@@ -176,7 +176,7 @@ def _chosen(cases: Sequence[Case], part: str, seed: int) -> list[Case]:
 
 
 def _suspects(groups: Iterable[Group]) -> list[Place]:
-    """The lines that the findings tell of, the likeliest first."""
+    """The lines named by the findings, most likely first."""
     found = []
     for finding in (one for group in groups for one in group.findings):
         found += [place for _, several in made_in(finding) for place in several]
@@ -189,7 +189,7 @@ def _suspects(groups: Iterable[Group]) -> list[Place]:
 
 @dataclass
 class _Build:
-    """A library, and the edits in it by number."""
+    """A library and its edits by number."""
 
     operators: tuple[str, str]
     library: Library
@@ -234,7 +234,7 @@ class _Build:
 
 
 def _rank(edit: Edit, suspects: Mapping[tuple[str, int], int]) -> tuple[int, int, int]:
-    """The smallest first: edits of lines that are suspected, and kinds of which there are few."""
+    """Sort key, smallest first: edits of suspected lines, and kinds with few edits."""
     rank, kind = suspects.get((edit.file, edit.line)), KINDS.index(edit.kind)
     tier = (0 if edit.kind != "more" else 2) if rank is not None else max(1, kind - KINDS.index("constant") + 2)
     return tier, rank or 0, kind
@@ -246,7 +246,7 @@ def _written(folder: Path, file: Path, text: str) -> Path:
 
 
 def _compiled(plan: Plan) -> None:
-    """Compiles and links it, without what is for the student: little optimization, nothing watched, no lines."""
+    """Compiles and links the library fast: little optimization, no sanitizers, no debug info."""
     jobs, linker_flags = plan.for_simulator()
     quick = re.compile(r"-O\d|-g\d|-f(?:no-)?sanitize.*|-W.*")
     mine = {one.stem for one in plan.place.kernels}
@@ -257,28 +257,28 @@ def _compiled(plan: Plan) -> None:
 
 
 def _not_compiling(log: str, at: Mapping[str, Mapping[int, int]]) -> Iterator[int]:
-    """The edits that the compiler's errors are about."""
+    """The edits that caused the compiler's errors."""
     for file, line in _ERROR.findall(log):
         if number := at.get(file, {}).get(int(line)):
             yield number
 
 
 class _Trial:
-    """A process in which edits run, one at a time; `patience`: seconds that a kernel may work without progress."""
+    """A process that runs edits, one at a time; `patience`: seconds that a kernel may run without progress."""
 
     def __init__(self, build: _Build, patience: float) -> None:
         environment = {"SIMULATOR_TIMEOUT": f"{patience:g}"}
         self.process = RunnerProcess(runner_program(), [build.library.path], environment)
         self._caller = InProcess(RunnerOperators(*build.operators, [build.library], self.process))
-        self._seconds, self.is_endless = 0.0, False  # the latter of the last call
+        self._seconds, self.is_endless = 0.0, False  # is_endless: of the last call
 
     @property
     def seconds(self) -> float:
-        """Of the processors, for all calls."""
+        """CPU seconds of all calls."""
         return self._seconds + self.process.seconds
 
     def is_right(self, edit: int, run: _Run) -> bool:
-        """Whether a call with this edit (0: none) gives the right output."""
+        """Whether a call with this edit (0: none) gives the correct output."""
         start, self.is_endless = time.thread_time(), False
         try:
             self.process.begin()
@@ -287,7 +287,7 @@ class _Trial:
         except CallFailed as failed:
             self.is_endless = failed.is_endless
             self._seconds += self.process.seconds
-            self.process.end_process()  # what it damaged must not reach the next
+            self.process.end_process()  # its damage must not affect the next call
             return False
         finally:
             self._seconds += time.thread_time() - start
@@ -298,7 +298,7 @@ class _Trial:
 
 @dataclass(frozen=True)
 class _Run:
-    """A case with one draw of its inputs, and what is right."""
+    """A case with one draw of its inputs and the expected output."""
 
     case: Case
     draw: int
@@ -316,18 +316,18 @@ def _runs(case: Case, seed: int) -> Iterator[_Run]:
 def _helping(
     build: _Build, failing: Sequence[Case], passing: Sequence[Case], others: Mapping[str, Sequence[Case]], seed: int
 ) -> dict[Edit, list[str]]:
-    """The edits with which all these cases pass, each with the other parts whose failing cases all pass as well."""
+    """The edits with which all these cases pass -> the other parts whose failing cases then all pass too."""
     with contextlib.ExitStack() as stack:
         patient = _Trial(build, PATIENCE)
         stack.callback(patient.process.close)
         some = [run for case in failing[:MOST_FIRST] for run in _runs(case, seed)]
         wrong = [run for run in some if not patient.is_right(0, run)]
-        least = max(LEAST_PATIENCE, 3 * patient.seconds / len(some))  # an edit may make a loop endless
+        least = max(LEAST_PATIENCE, 3 * patient.seconds / len(some))  # an edit may cause an endless loop
         quick = [_Trial(build, least) for _ in range(min(2, os.cpu_count() or 1))]
         for one in quick:
             stack.callback(one.process.close)
         helping: list[int] = []
-        endless: Counter[int] = Counter()  # of what is at one place
+        endless: Counter[int] = Counter()  # endless runs by place
 
         def work(trial: _Trial, left: Iterator[int], run: _Run) -> None:
             for number in left:
@@ -344,7 +344,7 @@ def _helping(
             with ThreadPoolExecutor(len(quick)) as pool:
                 list(pool.map(lambda trial, left=left, run=run: work(trial, left, run), quick))
             if len(helping) <= MOST_HELPING:
-                break  # else it depends on what memory holds, or on little
+                break  # otherwise the case depends on uninitialized memory, or is too weak
 
         runs_of = functools.cache(lambda case: list(_runs(case, seed)))
 
@@ -366,7 +366,7 @@ def _helping(
 
 
 def _order(edit: Edit) -> tuple[int, int]:
-    """Of edits in one line the smallest is reported."""
+    """Sort key for edits of one line; the smallest is reported."""
     return [*dict.fromkeys([*TOLD_FIRST, *KINDS])].index(edit.kind), len(edit.says)
 
 
@@ -377,8 +377,8 @@ def _said(
     suspects: Mapping[tuple[str, int], int],
     others: Mapping[str, int],
 ) -> tuple[Finding, list[str]] | None:
-    """What to say of edits with which these of `count` failures pass: in one or two lines, those first with which most
-    of the `others` pass, by part, too; and these parts."""
+    """Reports edits with which these failures, out of `count`, pass: (the finding, the explained parts). At most two
+    lines are named; edits with which most of the `others` (part -> cases) pass too come first."""
     lines: dict[tuple[str, int], Edit] = {}
     for one in sorted(edits, key=lambda one: (-len(edits[one]), _order(one))):
         lines.setdefault((one.file, one.line), one)

@@ -1,10 +1,10 @@
-"""What `python -m taskN.test` runs kernels in, once with the plain build and once with the checked one.
+"""The processes in which `python -m taskN.test` runs kernels: one for the plain build, one for the checked build.
 
     with workers_of(test, options, arguments) as workers:
         workers.plain.load()
 
-Neither does anything before it is asked to. In the simulator kernels run in the runner (common/cli/runner.py), without
-Python; on a GPU, and where Linux is not, in a worker, as the student's Python does everywhere.
+Neither does anything until requested. In the simulator, kernels run in the runner (common/cli/runner.py), without
+Python; on a GPU and on systems other than Linux they run in a worker. Student Python always runs in a worker.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 class Workers:
-    """The processes.
+    """The two processes.
 
     Attributes:
-        plain: as the options ask for.
-        compiles: whether the plain one has kernels to compile.
+        plain: the build requested by the options.
+        compiles: whether the plain build has kernels to compile.
     """
 
     def __init__(self, plain: Worker | Here, checked: Worker | Here, compiles: bool = True) -> None:
@@ -56,12 +56,12 @@ class Workers:
         return self._checked
 
     def load_checked(self) -> None:
-        """Builds and loads them alongside whatever else happens; once."""
+        """Starts building and loading the checked build in the background, once."""
         if self._loading is not None:
             return
 
         def load() -> None:
-            with suppress(NotLoaded):  # checked.load() raises it again where it is needed
+            with suppress(NotLoaded):  # checked.load() raises it again when needed
                 self._checked.load()
 
         self._loading = Thread(target=load)
@@ -76,7 +76,7 @@ class Workers:
 
 
 def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[str]) -> Workers:
-    """Both. To be called before this process does anything: see common.testing.worker.nursery."""
+    """Creates both. Call it before this process does anything else: see common.testing.worker.nursery."""
     apart = not options.in_process and hasattr(os, "fork")
     cases = partial(test.cases, options.variant)
     compiles = not options.parts or any(part not in test.in_python for part in options.parts)
@@ -99,7 +99,7 @@ def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[
 
 
 def is_edited(task: str, options: argparse.Namespace) -> bool:
-    """Whether a .cu file was saved since the simulator's library was built of it, so that both builds will be new."""
+    """Whether a .cu file was saved after the simulator's library was built from it, so that both builds will be new."""
     if toolchain.choose_backend(options.backend).name != "simulator":
         return False
     return any(
@@ -114,7 +114,7 @@ def _about(ops: Operators, apart: bool) -> dict:
 
 
 def _without_kernels(task: str, options: argparse.Namespace) -> Operators:
-    """For parts that call none: only whose Python it is, and which device."""
+    """Operators for parts that call none: they only carry the variant of the Python and the device."""
     return Operators(task, options.variant, toolchain.choose_backend(options.backend).name, ())
 
 
@@ -124,7 +124,7 @@ def _load_checked(task: str, options: argparse.Namespace) -> Operators:
 
 def _checked_caller(options: argparse.Namespace):
     def caller(ops: Operators):
-        from common.inspect.checked_library import CHECK, PROFILE, REPLAY, CheckedCaller  # only where it is needed
+        from common.inspect.checked_library import CHECK, PROFILE, REPLAY, CheckedCaller  # only when needed
 
         return CheckedCaller(ops, PROFILE if options.profile else REPLAY if options.replay else CHECK)
 
@@ -132,7 +132,7 @@ def _checked_caller(options: argparse.Namespace):
 
 
 def _measure(test: TaskTest, options: argparse.Namespace, arguments: Sequence[str], ops, request: Mapping) -> dict:
-    """Runs the measurement of this number; its lines among the points, and whether all went well."""
+    """Runs the requested measurement: its lines in the points table, and whether all went well."""
     run = TestRun(wide(Console()), ops, options, request["parts"], test.program, arguments)
     lines, fine = test.measurements[request["number"]].outcome(run)
     return {"lines": [asdict(line) for line in lines], "fine": fine}

@@ -1,1 +1,1 @@
-"""How output is worded and written: paths, counts, width, progress, and files that are written whole or not at all."""
+"""Output helpers: wording, paths, counts, width, progress, and atomically written files."""

@@ -1,7 +1,7 @@
-"""Pictures without a screen.
+"""Plots without a display.
 
-pyplot()              matplotlib.pyplot, which then draws into files
-save(figure, file)    writes one and forgets it
+pyplot()              matplotlib.pyplot, set up to draw into files
+save(figure, file)    writes a figure and closes it
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 130
-INK = "#7d8590"  # of text and axes, on no ground: legible on a white page and on a dark one
+INK = "#7d8590"  # color of text and axes on a transparent background: legible on white and dark pages
 INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color")
 GROUNDS = ("figure.facecolor", "axes.facecolor", "legend.facecolor")
 
 
 def pyplot() -> ModuleType:
-    """matplotlib.pyplot; its import takes half a second, so it is left to those who draw."""
+    """Imports matplotlib.pyplot; deferred, since the import takes half a second."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -32,7 +32,7 @@ def pyplot() -> ModuleType:
 
 
 def save(figure: Figure, file: Path) -> Path:
-    """Writes a figure, makes its folder if need be, and closes it. Returns the file."""
+    """Writes a figure, creating its folder if needed, and closes it. Returns the file."""
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=DPI)
     pyplot().close(figure)

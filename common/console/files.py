@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and copies of what they replace."""
+"""Atomically written files, and backups of what they replace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from common.console.paths import shown_path
 
-SHOWN: dict[Path, str] = {}  # what read_source gives for a file in place of its text
+SHOWN: dict[Path, str] = {}  # overrides: read_source returns this instead of the file's text
 
 
 def read_source(path: Path) -> str:
@@ -32,7 +32,7 @@ def read_source(path: Path) -> str:
 
 
 def free_name(file: Path) -> Path:
-    """A name next to the file for what it held: x.cu.bak, or x.cu.bak2 where that is taken (by a link, too)."""
+    """An unused backup name next to the file: x.cu.bak, or x.cu.bak2 if that exists (even as a broken link)."""
     kept, number = file.with_name(f"{file.name}.bak"), 1
     while kept.exists() or kept.is_symlink():
         number += 1
@@ -41,24 +41,24 @@ def free_name(file: Path) -> Path:
 
 
 def keep_old(file: Path) -> Path:
-    """Copies a file to a free name next to it, and returns the copy."""
+    """Copies a file to an unused name next to it and returns the copy."""
     return Path(shutil.copy2(file, free_name(file)))
 
 
 def write_whole(path: Path, text: str) -> bool:
-    """Puts a file in its place in one step, so that a half-written file is never read; a link stays a link.
+    """Writes a file atomically, so that a half-written file is never visible; symbolic links are preserved.
 
-    Its folder is made if need be. A file that says the same already is left as it is, its time of change too.
+    Its folder is created if needed. A file that already has this text is not touched, nor is its modification time.
 
     Args:
-        path: of the file, new or old; an old one's permissions are kept.
-        text: all of it, written as UTF-8, its line ends as they are.
+        path: the file, new or existing; an existing one's permissions are kept.
+        text: the whole text, written as UTF-8 with its line endings unchanged.
 
     Returns:
         Whether anything was written.
 
     Raises:
-        OSError: it cannot be written; what was there before is still there.
+        OSError: it cannot be written; the old file is unchanged.
     """
     path, new = path.resolve(), text.encode()
     if path.is_file() and path.read_bytes() == new:
@@ -75,7 +75,7 @@ def write_whole(path: Path, text: str) -> bool:
         unfinished.replace(path)
     except BaseException as error:
         unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and not error.filename:  # a full disk does not say where
+        if isinstance(error, OSError) and error.errno and not error.filename:  # the error for a full disk names no file
             error.filename = str(path)
         raise
     return True

@@ -1,7 +1,7 @@
-"""The checkout's paths, and how a path is shown.
+"""The checkout's paths, and formatting of paths.
 
 ROOT               the checkout
-build_root()       where builds and pictures go
+build_root()       the folder for builds and plots
 shown_path(file)   the path as a user would type it
 """
 
@@ -18,13 +18,13 @@ def build_root() -> Path:
     """build/ in the checkout, or $ATTENTION_BUILD_DIR.
 
     Raises:
-        ValueError: its path holds a character that ninja and the compilers take for something else.
+        ValueError: its path has a character that is special to ninja or the compilers.
     """
     named = os.environ.get("ATTENTION_BUILD_DIR") or f"{ROOT}/build"
     return _build_root(named if os.path.isabs(named) else os.path.abspath(named))
 
 
-@cache  # asked for by every path in the objects' cache
+@cache  # called for every path in the object cache
 def _build_root(named: str) -> Path:
     root = Path(named).resolve()
     if bad := [c for c in "$\n\"'`" if c in str(root)]:
@@ -35,7 +35,7 @@ def _build_root(named: str) -> Path:
 
 
 def shown_path(file: Path) -> str:
-    """The path relative to the working directory or to the checkout, where it is in one of them."""
+    """The path relative to the working directory or the checkout, if it is in one of them."""
     for base in (Path.cwd(), ROOT):
         if file.resolve().is_relative_to(base):
             return str(file.resolve().relative_to(base))

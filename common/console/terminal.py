@@ -1,7 +1,7 @@
-"""What is printed while something works, and how wide.
+"""Printing, width and progress.
 
-say(console, text)        prints text as it is
-wide(console)             room for tables where the output is no terminal
+say(console, text)        prints text verbatim
+wide(console)             makes room for tables if the output is not a terminal
 working(console, "...")   a spinner on a terminal, one line elsewhere
 """
 
@@ -18,21 +18,21 @@ from common.console.words import error_words
 
 
 def wide(console: Console) -> Console:
-    """The same console; where it is no terminal, with room for tables."""
+    """The same console, with room for tables if it is not a terminal."""
     return console if console.is_terminal else Console(file=console.file, width=max(console.width, 120))
 
 
 def say(console: Console, text: object, style: str = "", indent: int | None = None) -> None:
-    """Prints text as it is: brackets are no markup, and numbers get no colors.
+    """Prints text verbatim: no markup in brackets, no colored numbers.
 
-    On a terminal a sentence breaks between words, so that paths stay whole; what has lines of its own, such as a
-    compiler's output, keeps them. Elsewhere nothing is broken: a file can be searched.
+    On a terminal, a sentence wraps between words, so that paths stay whole; multi-line text such as a compiler's output
+    keeps its lines. Elsewhere nothing is wrapped, so that a file can be searched.
 
     Args:
-        console: where to.
-        text: what; an error's words.
-        style: of rich.
-        indent: for a paragraph of a report: blanks before each of its lines; it breaks at the width anywhere.
+        console: where to print.
+        text: the text, or an error.
+        style: a rich style.
+        indent: for a paragraph of a report: indentation of each line; it wraps at the width on any output.
     """
     text, margin = error_words(text) if isinstance(text, BaseException) else str(text), " " * (indent or 0)
     if (console.is_terminal or indent is not None) and "\n" not in text.strip():

@@ -14,7 +14,7 @@ from common.console.terminal import say
 
 HERE = Path(__file__).parent
 OF_UNIX = ("resource", "fcntl", "termios")  # modules that Windows does not have
-# Name of the command -> what the list of commands says of it. The module is common.course.NAME.
+# Command name -> its line in the list of commands. The module is common.course.NAME.
 FOR_STUDENTS: dict[str, str] = {
     "test": "test a task: every case, with points",
     "watch": "build and test on every save; shows the first wrong case",
@@ -33,7 +33,7 @@ FOR_INSTRUCTORS: dict[str, str] = {
     "release": "write the student edition to a folder",
     "autograder": "write the zip file for Gradescope",
 }
-# A student's edition has no modules for instructors.
+# The student edition does not include the instructors' modules.
 FOR_INSTRUCTORS = {name: words for name, words in FOR_INSTRUCTORS.items() if (HERE / f"{name}.py").is_file()}
 
 
@@ -42,7 +42,7 @@ def _listed(commands: dict[str, str]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; returns its exit status."""
+    """Runs the command line and returns its exit status."""
     commands = [*FOR_STUDENTS, *FOR_INSTRUCTORS]
     lines = ["for students", *_listed(FOR_STUDENTS)]
     lines += ["", "for instructors", *_listed(FOR_INSTRUCTORS)] if FOR_INSTRUCTORS else []

@@ -1,4 +1,4 @@
-"""What the students' commands have in common on their command lines."""
+"""Command-line arguments shared by the students' commands."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from common.compiling.skeletons import SkeletonError
 from common.console.terminal import say
 
 BAD_INPUT = 2  # exit status
-EXPECTED = (SkeletonError, ValueError, OSError)  # what the student's files may cause
+EXPECTED = (SkeletonError, ValueError, OSError)  # errors that a student's files can cause
 
 
 def task_name(said: str) -> str:
-    """The task that "2" or "task2" names."""
+    """Converts "2" or "task2" to "task2"."""
     return f"task{said}" if said.isdigit() else said
 
 
 def add_task(parser: argparse.ArgumentParser, **more: str) -> None:
-    """The task, by its number or its name."""
+    """Adds the task argument: a number or a name."""
     more.setdefault("help", f"one of {', '.join(tasks())}, or its number")
     parser.add_argument("task", type=task_name, choices=tasks(), metavar="taskN", **more)
 
 
 def add_task_and_flags(parser: argparse.ArgumentParser) -> None:
-    """The task; everything after it belongs to its test."""
+    """Adds the task argument; everything after it is passed to the task's test."""
     add_task(parser)
     parser.add_argument("flags", nargs=argparse.REMAINDER, metavar="...", help="flags of python -m taskN.test")
 
 
 def refused(error: Exception) -> int:
-    """Prints what was wrong with the request; the exit status."""
+    """Prints the error and returns the exit status."""
     say(Console(), error, "red")
     return BAD_INPUT

@@ -1,7 +1,8 @@
 """Run every known attack on the grader: cheats, hostile submissions, and honest ones that must not lose a point.
 
-Each is graded like any submission, on its own task. A cheat must earn nothing for the part it targets; a hostile one
-may lose only its own part, and must leave nothing behind and not harm the grader; an honest one earns everything.
+Each is graded like any submission, on its own task. A cheat must earn nothing for the part it targets. A hostile
+submission may lose only its own part; it must leave nothing behind and not harm the grader. An honest one must earn
+full points.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ FINE, FOUND, NOTHING = 0, 1, 2  # exit statuses
 
 @dataclass(frozen=True)
 class Result:
-    """What came of an attack. wrong: what did not go as it must; [] if all did. share: percent of the work allowed to
-    one thread, see at_work.py."""
+    """The outcome of an attack. wrong: violated expectations, [] if none. share: the busiest thread's work as a
+    percentage of what one thread is allowed, see at_work.py."""
 
     kind: str
     name: str
@@ -61,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: all went as they must. 1: some did not. 2: nothing ran."""
+    """0: all had the expected outcome. 1: some did not. 2: nothing ran."""
     console = Console()
     try:
         kinds = options.kind or list(FOLDERS)
@@ -99,24 +100,24 @@ def run(options: argparse.Namespace) -> int:
 
 
 def chosen_attacks(kind: str, names: Sequence[str] | None) -> list[tuple[str, Attack]]:
-    """(kind, attack) of this kind whose name holds one of these; None: all."""
+    """(kind, attack) pairs of this kind whose name contains one of `names`; None: all."""
     found = [(kind, attack) for _, attack in attacks_in(FOLDERS[kind])]
     return [one for one in found if not names or any(words.lower() in one[1].name.lower() for words in names)]
 
 
 def graded_for(attack: Attack) -> tuple[str, ...]:
-    """Its task, and those whose kernels that one's parts stand on."""
+    """The attack's task and the tasks whose kernels its parts use."""
     return {"task7": ("task4", "task6", "task7"), "task6": ("task4", "task6")}.get(attack.task, (attack.task,))
 
 
 def run_named(kind: str, name: str, shop: Workshop) -> Result:
-    """Runs one; by its name, since functions do not travel between processes."""
+    """Runs one attack, looked up by name because functions cannot be sent between processes."""
     (attack,) = [attack for _, attack in attacks_in(FOLDERS[kind]) if attack.name == name]
     return run_attack(kind, attack, shop)
 
 
 def run_attack(kind: str, attack: Attack, shop: Workshop) -> Result:
-    """Writes the submission, grades it, looks at what came of it."""
+    """Writes the submission, grades it, and checks the outcome."""
     begun = time.monotonic()
     tasks = graded_for(attack)
     shop = replace(shop, tasks=tasks, parts=None if len(tasks) > 1 else attack.parts)
@@ -148,7 +149,7 @@ def run_attack(kind: str, attack: Attack, shop: Workshop) -> Result:
 
 
 def _why(outcome: Outcome, part: str) -> str:
-    """Why this part earned nothing: the first sentence about it."""
+    """Why this part earned nothing: the first sentence of the report on it."""
     for one in (one for task in outcome.tasks for one in task.parts if one.part == part):
         bad = [case for case in one.cases if case.status != "pass"]
         for words in (one.why, *(line for case in bad for line in case.diagnosis), *(case.status for case in bad)):
@@ -158,7 +159,7 @@ def _why(outcome: Outcome, part: str) -> str:
 
 
 def print_results(console: Console, results: Sequence[Result]) -> None:
-    """The table, and a line for each kind."""
+    """Prints the table and a summary line for each kind."""
     table = Table(title="Attacks on the grader", title_justify="left")
     table.add_column("kind", no_wrap=True)
     table.add_column("submission", overflow="fold", ratio=3)

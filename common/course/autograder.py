@@ -1,8 +1,8 @@
 """Write the zip that Gradescope needs: setup.sh, run_autograder, the course with solutions and hidden cases, the salt.
 
-On Gradescope every submission is graded by `python -m common.course grade`, and what it writes as results.json is
-shown. Its containers forbid user namespaces, so the submissions run as another user there. The zip is secret: it holds
-the solutions and the salt.
+Gradescope grades every submission with `python -m common.course grade` and shows the resulting results.json. Its
+containers forbid user namespaces, so submissions run as another user there. Keep the zip secret: it contains the
+solutions and the salt.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: written. 2: not."""
+    """0: written. 2: not written."""
     console = Console()
     try:
         options.salt.mkdir(parents=True, exist_ok=True)
@@ -55,11 +55,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write_autograder(file: Path, salt: bytes, names: list[str]) -> None:
-    """Writes it.
+    """Writes the zip.
 
     Raises:
-        ValueError: this is no git checkout, or a student's edition.
-        FileExistsError: there is such a file.
+        ValueError: this is not a git checkout, or it is a student edition.
+        FileExistsError: the file already exists.
     """
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
     if done.returncode or not any(ROOT.glob("task*/cases/hidden.py")):

@@ -1,4 +1,4 @@
-"""Tests a task in a build that watches every memory access: starts `python -m taskN.test --check`.
+"""Tests a task in a build that checks every memory access: starts `python -m taskN.test --check`.
 
 course check 2 --softmax
 """
@@ -13,5 +13,5 @@ __all__ = ["add_arguments", "run"]
 
 
 def run(options: argparse.Namespace) -> NoReturn:
-    """The test takes over this process."""
+    """Replaces this process with the test."""
     test.run(options, "--check")

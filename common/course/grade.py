@@ -1,7 +1,7 @@
-"""Grade submissions: each in a sandbox, with secret inputs and hidden cases, points decided outside of it.
+"""Grade submissions: each runs in a sandbox, on secret inputs and hidden cases; points are decided outside it.
 
-A submission is a folder, a zip, a tar or a git repository. Only the files that the tasks name are taken. Run it again,
-after a deadline or an interruption, and only what changed is graded: the salt in DIR stays the same.
+A submission is a folder, a zip, a tar or a git repository. Only the files named by the tasks are read. When you run
+it again, after a deadline or an interruption, it grades only what changed: the salt in DIR stays the same.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: all were graded. 1: some could not be. 2: nothing was."""
+    """0: all graded. 1: some could not be graded. 2: none graded."""
     console = Console()
     if options.jobs < 1:
         say(console, f"--jobs is {options.jobs}; it must be at least 1", "red")
@@ -137,7 +137,7 @@ def _graded(console: Console, options: argparse.Namespace, names: tuple[str, ...
 
 
 def _why_no_gpu() -> str:
-    """Why nothing can be timed here; "" if it can."""
+    """Why nothing can be timed on this machine; "" if it can."""
     import torch
 
     from common.compiling.toolchain import choose_backend

@@ -1,7 +1,7 @@
 """Rewrite a class's files after manual changes, without grading: grades.csv, gradebook.csv, feedback pages.
 
-In DIR, where `grade` put the results: adjustments.csv takes late days, points and comments; class.json what lateness
-costs and what the assignment is called in Canvas; roster.csv is Canvas's export of the gradebook.
+DIR is where `grade` put the results. In it, adjustments.csv holds late days, points and comments; class.json holds the
+late penalty and the assignment's name in Canvas; roster.csv is Canvas's gradebook export.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: written. 1: written, and something should be looked at. 2: not written."""
+    """0: written. 1: written, with warnings. 2: not written."""
     console = Console()
     try:
         if not (options.out / "salt").is_file():

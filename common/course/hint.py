@@ -1,7 +1,7 @@
-"""The next hint for the first gap that is open or fails, or for the gap that you name.
+"""The next hint for the first gap that is unfilled or fails, or for the gap that you name.
 
-A gap has three hints. If the last test named your mistake, and your files are still the same, a hint about that mistake
-comes first. Every call gives one more; --again starts over. No hint contains the code.
+Each gap has three hints. If the last test identified your mistake and your files have not changed since, a hint about
+that mistake comes first. Each call gives one more hint; --again starts over. No hint contains the code.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ GIVEN = 0  # exit status; arguments.BAD_INPUT is the other
 
 @dataclass(frozen=True)
 class Subject:
-    """What the hints are about.
+    """The subject of the hints.
 
     Attributes:
-        gap: where to look; None where it may be any of several.
-        why: a sentence that says why this gap.
-        hints: in their order.
-        known: the mistake's name, where the test knows it.
+        gap: where to look; None if it could be any of several.
+        why: a sentence saying why this gap was chosen.
+        hints: in order.
+        known: the mistake's name, if the test identified it.
     """
 
     gap: StudentGap | None
@@ -43,14 +43,14 @@ class Subject:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The task, the gap, --again."""
+    """Adds the task, the gap and --again."""
     add_task(parser)
     parser.add_argument("gap", nargs="*", metavar="GAP", help="its number or function; see `course progress N`")
     parser.add_argument("--again", action="store_true", help="start over with the first hint")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints one hint; the exit status."""
+    """Prints one hint and returns the exit status."""
     console = Console()
     try:
         standing = standing_of(options.task)
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def subject_of(standing: Standing) -> Subject | None:
-    """A wrong case of the last run first, if that run still holds; then the first gap that is left."""
+    """A failed case of the last run, if the run is still current; otherwise the first unfilled gap."""
     for part, result in standing.failing.items():
         wrong = next(one for one in result.failures if not one.is_unfilled)
         if subject := _of_failure(standing, part, wrong):
@@ -88,10 +88,11 @@ def _of_gap(standing: Standing, gap: StudentGap) -> tuple[str, ...]:
 
 
 def _of_failure(standing: Standing, part: str, wrong: Failure) -> Subject | None:
-    """The mistake's own hint, then those of the gap where it is.
+    """The mistake's own hint, then the hints for its gap.
 
-    A mistake that is kept for no gap, in a part that runs several: what the test said, and which gaps they are. No
-    known mistake: the hints of the gap that raised the error, or of the first that no other part proves right.
+    If the mistake is not tied to a gap and the part runs several: the test's message and the list of gaps. If no
+    mistake was identified: the hints for the gap that raised the error, or for the first gap that no other part
+    proves correct.
     """
     by_name = {gap.name: gap for gap in standing.gaps}
     why = f"{part}: {wrong.case} was wrong in the last test"
@@ -119,7 +120,7 @@ def _of_failure(standing: Standing, part: str, wrong: Failure) -> Subject | None
 
 
 def _is_proved(standing: Standing, name: str) -> bool:
-    """Whether a part that runs this gap passed when it was last tested, which most edits since then leave true."""
+    """Whether a part that runs this gap passed its last test. Most edits made since then do not change that."""
     parts = [standing.parts[one] for one in standing.hints.gaps[name].parts if one in standing.parts]
     return any(0 < part.cases == part.passed for part in parts)
 
@@ -131,7 +132,7 @@ def _nothing(standing: Standing) -> str:
 
 
 def _next_stage(task: str, subject: Subject, again: bool) -> int:
-    """How many hints about this were given before, and counts this one. The last hint repeats."""
+    """The number of hints already given on this subject; also counts this one. The last hint repeats."""
     file = build_root() / "course" / "hints.json"
     key = " | ".join([task, subject.gap.name if subject.gap else "", subject.known])
     try:

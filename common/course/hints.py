@@ -1,10 +1,10 @@
-"""The hints of a task, taskN/given/hints.json: three for every gap, and one for each mistake that the test may name.
+"""A task's hints, taskN/given/hints.json: three per gap, and one for each mistake that the test can identify.
 
     {"gaps": [{"gap": "block_reduce", "parts": ["softmax"], "hints": ["...", "...", "..."]}, ...],
      "mistakes": {"last tile dropped": {"gap": "gemm_nn_kernel", "hint": "..."}, ...}}
 
-The gaps are in the order in which they are worked on, under the names that common.compiling.student_gaps gives them.
-"optional": true marks those that earn no points. A hint holds no line of the solution; tests hold the files to that.
+The gaps are in working order, under the names that common.compiling.student_gaps gives them. "optional": true marks
+gaps that earn no points. No hint contains a line of the solution; tests enforce that.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class GapHints:
 
     Attributes:
         gap: its name.
-        parts: of the test, those that run it.
+        parts: the parts of the test that run it.
         hints: STAGES of them.
-        optional: it earns no points.
+        optional: the gap earns no points.
     """
 
     gap: str
@@ -37,7 +37,7 @@ class GapHints:
 
 @dataclass(frozen=True)
 class MistakeHint:
-    """What to look at when the test knows what is wrong, and in which gap."""
+    """What to look at when the test has identified the mistake, and in which gap."""
 
     gap: str
     hint: str
@@ -45,18 +45,18 @@ class MistakeHint:
 
 @dataclass(frozen=True)
 class TaskHints:
-    """All hints of a task: of its gaps in the order of work, and by the name of a mistake."""
+    """All hints of a task: by gap, in working order, and by mistake name."""
 
     gaps: Mapping[str, GapHints]
     mistakes: Mapping[str, MistakeHint]
 
 
 def hints_of(task: str) -> TaskHints:
-    """The hints of a task.
+    """Reads the hints of a task.
 
     Raises:
-        FileNotFoundError: it has none.
-        ValueError: the file is not as it must be; the message names it.
+        FileNotFoundError: the task has no hints.
+        ValueError: the file is malformed; the message names it.
     """
     file = ROOT / task / "given" / "hints.json"
     try:

@@ -1,7 +1,7 @@
-"""For notebooks: `%load_ext common.course.notebook`.
+"""Notebook magics: `%load_ext common.course.notebook`.
 
-A cell that begins with `%%gap task1 scores_kernel 1` puts what is below that line into the gap of the student's
-file. `%page FILE` shows a page of --replay, --profile or --check below the cell. docs/colab.py makes the notebooks.
+A cell that begins with `%%gap task1 scores_kernel 1` writes the rest of the cell into that gap of the student's file.
+`%page FILE` shows a page from --replay, --profile or --check below the cell. docs/colab.py generates the notebooks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def put(task: str, name: str, code: str) -> str:
-    """Puts code into a gap of the student's file, and says where it is now.
+    """Writes code into a gap of the student's file and returns a sentence saying where it is now.
 
     Raises:
-        ValueError: no such task or gap, or the gap can no longer be found.
+        ValueError: no such task or gap, or the gap cannot be found.
         OSError: the file cannot be written.
     """
     gap = chosen_gap(gaps_of(task), name)
@@ -37,7 +37,7 @@ PAGE_HEIGHT = 900  # pixels
 
 
 def framed(file: Path) -> str:
-    """A page as HTML that holds all of it, since a notebook elsewhere cannot reach the file.
+    """The page as self-contained HTML: a notebook on another machine cannot reach the file.
 
     Raises:
         OSError: it cannot be read.
@@ -47,7 +47,7 @@ def framed(file: Path) -> str:
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """What %load_ext calls."""
+    """Called by %load_ext."""
 
     def gap(line: str, cell: str) -> None:
         task, _, name = line.strip().partition(" ")

@@ -1,4 +1,4 @@
-"""How the report's page looks: as the other pages (common/inspect/page), with bars."""
+"""The style of the report page: that of the other pages (common/inspect/page), plus bars."""
 
 from common.inspect.page.document import asset
 

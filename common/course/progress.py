@@ -19,12 +19,12 @@ from common.testing.kept import KeptPart
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The task, if one is wanted in full."""
+    """Adds the optional task argument, which shows one task in full."""
     add_task(parser, nargs="?", help="list its gaps and parts")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the table; the exit status."""
+    """Prints the table and returns the exit status."""
     console = wide(Console())
     try:
         if options.task:
@@ -45,12 +45,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def points_of(standing: Standing) -> float:
-    """What the last tests gave, stale or not."""
+    """Points of the last tests, stale or not."""
     return round(sum(part.earned or 0.0 for part in standing.parts.values()), 2)
 
 
 def state_of(standing: Standing) -> str:
-    """A few words about the last test: "passes", "not tested", "fails: softmax", "changed since the last test"."""
+    """The last test in a few words: "passes", "not tested", "fails: softmax", "changed since the last test"."""
     parts = standing.parts
     if not parts:
         return "not tested yet" if any(gap.filled for gap in standing.gaps) else "not started"
@@ -69,7 +69,7 @@ def state_of(standing: Standing) -> str:
 
 
 def next_step(standings: list[Standing]) -> str:
-    """One sentence: what to do now, and the command."""
+    """One sentence: what to do next, with the command."""
     for one in standings:
         if one.failing:
             part, result = next(iter(one.failing.items()))

@@ -1,8 +1,8 @@
 """Grade a made-up class, hostile submissions included, and check that none is lost and nothing is left behind.
 
-DIR is a new folder: DIR/submissions gets the class, DIR/grades what `grade` writes. Half of the honest submissions are
-right; the others are right and different, unfinished, or have the mistakes that the project's own tests plant. Only
-task 3 is graded, the one that the hostile submissions aim at.
+DIR is a new folder: the class is written to DIR/submissions, and the output of `grade` to DIR/grades. Half of the
+honest submissions are correct; the others are correct variants, unfinished, or contain the mistakes that the project's
+own tests plant. Only task 3 is graded, the task that the hostile submissions target.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: none was lost or harmed, nothing is left. 1: otherwise. 2: nothing ran."""
+    """0: no submission was lost or harmed, and nothing was left behind. 1: otherwise. 2: nothing ran."""
     console, folder = Console(), options.folder.resolve()
     try:
         if folder.exists() and any(folder.iterdir()):
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def lost(every: list[MadeUp], sources: dict[str, str], out: Path) -> list[str]:
-    """What is missing, or was graded otherwise than it must be: a sentence each."""
+    """Submissions that are missing or not graded as expected: a sentence each."""
     with (out / "grades.csv").open(newline="") as opened:
         rows = {row["source"]: row for row in csv.DictReader(opened)}
     wrong = []
@@ -104,14 +104,14 @@ def lost(every: list[MadeUp], sources: dict[str, str], out: Path) -> list[str]:
 
 
 class Temporary:
-    """Where temporary files go meanwhile: a folder of its own, in which nothing may be left. And mounts."""
+    """Redirects temporary files to a separate folder and reports files and mounts left behind."""
 
     def __enter__(self) -> Temporary:
         self.left: list[str] = []
         self._mounts = _mounts()
         self._before = os.environ.get("TMPDIR"), tempfile.tempdir
         self._folder = Path(tempfile.mkdtemp(prefix="rehearsal-"))
-        self._folder.chmod(0o711)  # other users run in it, but need not list it
+        self._folder.chmod(0o711)  # other users run in it but need not list it
         os.environ["TMPDIR"] = tempfile.tempdir = str(self._folder)
         return self
 
@@ -131,7 +131,7 @@ def _mounts() -> set[str]:
 
 
 class PeakMemory:
-    """The most memory that this process and all that it started had together, looked at several times a second."""
+    """Peak memory of this process and all its descendants together, sampled several times a second."""
 
     def __init__(self) -> None:
         self.bytes = 0

@@ -1,6 +1,6 @@
 """Write the student edition to a folder: no solutions, hidden cases, grading, or tests; a git history of one commit.
 
-Next to the folder, DIR.questions.md gets questions to ask students about their own code.
+Questions to ask students about their own code are written next to the folder, in DIR.questions.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: written. 2: not."""
+    """0: written. 2: not written."""
     console, folder = Console(), options.folder.resolve()
     try:
         write_release(folder, git=not options.no_git)
@@ -40,10 +40,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write_release(folder: Path, git: bool = True) -> None:
-    """Writes it.
+    """Writes the student edition.
 
     Raises:
-        ValueError: the folder holds something; this checkout is not the whole course; what was written holds a secret.
+        ValueError: the folder is not empty, this checkout is not the whole course, or the output contains a secret.
         OSError: it cannot be written.
     """
     if folder.exists() and any(folder.iterdir()):

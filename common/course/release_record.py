@@ -1,4 +1,4 @@
-""".release.json in a student's edition: the hash of every file as it was given out, by which `update` knows changes."""
+""".release.json in a student edition: the hash of every file as released; `update` uses it to detect changes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ NAME = ".release.json"
 
 
 def hash_of(data: bytes) -> str:
-    """Of a file's content."""
+    """The hash of a file's content."""
     return hashlib.sha256(data).hexdigest()
 
 
 def written(files: Mapping[str, bytes]) -> bytes:
-    """The record of these files."""
+    """The record of these files, serialized."""
     return (
         json.dumps({"files": {name: hash_of(data) for name, data in sorted(files.items())}}, indent=1) + "\n"
     ).encode()
 
 
 def read_record(folder: Path) -> dict[str, str]:
-    """File -> hash, as given out.
+    """File -> hash, as released.
 
     Raises:
-        ValueError: the folder is no student's edition.
+        ValueError: the folder is not a student edition.
     """
     file = folder / NAME
     try:

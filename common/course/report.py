@@ -1,7 +1,7 @@
 """Everything that tests and benchmarks have reported so far, on one page: python -m common.course report FOLDER ...
 
-Tests leave what they found in build/course; a benchmark leaves its numbers and pictures where `--output FOLDER` says.
-The page is one HTML file with the pictures inside; it works offline.
+Tests write their results to build/course; a benchmark writes its numbers and plots to `--output FOLDER`. The page is
+one HTML file with the images embedded; it works offline.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from common.course.page import STYLE
 from common.course.progress import points_of
 from common.course.standing import Standing, standing_of
 
-NUMBERS = "results.json"  # what a benchmark writes into its folder
+NUMBERS = "results.json"  # written by a benchmark into its folder
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A benchmark's file.
+    """A benchmark's results file.
 
     Attributes:
         folder: where it is.
-        command, date, machine: as it says them.
+        command, date, machine: as recorded in it.
         settings: setting -> rows of (size, version, median in seconds or None, work per second or None, unit, is ours).
-        pictures: next to it.
+        pictures: the image files next to it.
     """
 
     folder: Path
@@ -49,7 +49,7 @@ class Measured:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where the benchmarks wrote, and where the page goes."""
+    """Adds the benchmark folders and the page's path."""
     parser.add_argument(
         "folders", nargs="*", type=Path, metavar="FOLDER", help="as passed to --output; default: build/"
     )
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes the page; the exit status."""
+    """Writes the page and returns the exit status."""
     console = Console()
     folders, page = options.folders or [build_root()], options.page or build_root() / "course" / "report.html"
     if missing := [folder for folder in options.folders if not folder.is_dir()]:
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def benchmarks_in(folders: Sequence[Path]) -> tuple[list[Measured], list[tuple[Path, str]]]:
-    """Every results.json at or below the folders, and those that no benchmark wrote, each with the reason."""
+    """Every results.json at or below the folders, and the files that are not a benchmark's, each with the reason."""
     found, strange = [], []
     files = {file.resolve(): None for folder in folders for file in sorted(folder.rglob(NUMBERS))}
     for file in files:
@@ -99,7 +99,7 @@ def _read(file: Path) -> Measured:
 
 
 def page_of(standings: Sequence[Standing], measured: Sequence[Measured]) -> str:
-    """The page."""
+    """The page as HTML."""
     earned = sum(points_of(one) for one in standings)
     possible = sum(read_manifest(one.task).points for one in standings)
     parts = [f"<h1>{earned:g} of {possible:g} points</h1><div class=sum>{_bar(earned, possible)}</div>"]
@@ -114,14 +114,14 @@ def page_of(standings: Sequence[Standing], measured: Sequence[Measured]) -> str:
 
 
 def _bar(value: float, most: float, kind: str = "") -> str:
-    """A bar as long as the value's share; green where it is all, and `kind` is not given."""
+    """A bar whose length is value / most; green when full and no `kind` is given."""
     share = 100 * value / most if most else 0.0
     kind = kind or ("full" if value >= most else "ours")
     return f"<div class=track><div class='bar {kind}' style='width:{share:.0f}%'></div></div>"
 
 
 def _tests(standing: Standing) -> str:
-    """A task: its parts, each with a bar of its points, or of its cases where it has none."""
+    """A task's parts, each with a bar for its points, or for its cases if it has no points."""
     rows = []
     for name, part in standing.parts.items():
         wrong = [one for one in part.failures if not one.is_unfilled]
@@ -154,7 +154,7 @@ def _benchmark(one: Measured) -> str:
 
 
 def _bars(rows: Sequence[tuple]) -> str:
-    """A row for each version, its bar as long as its rate is of the best one of the same problem."""
+    """A row per version, with a bar for its rate relative to the best one on the same problem."""
     best: dict[str, float] = {}
     for size, _, _, rate, _, _ in rows:
         best[size] = max(best.get(size, 0.0), rate or 0.0)

@@ -1,4 +1,4 @@
-"""Restores a task's files, one file, or one gap to what was handed out; keeps your version next to it as .bak.
+"""Restores a task's files, one file, or one gap to the released version; keeps yours next to it as .bak.
 
 python -m common.course reset task2                    every file of the task
 python -m common.course reset task2 attention_kernel.cu
@@ -20,13 +20,13 @@ from common.course.arguments import EXPECTED, add_task, refused
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The task and what of it."""
+    """Adds the task and the file or gap to restore."""
     add_task(parser)
     parser.add_argument("gap", nargs="*", metavar="GAP", help="one file, or one gap by its number or function")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes what was requested; the exit status."""
+    """Restores what was requested and returns the exit status."""
     console, wanted = Console(), " ".join(options.gap)
     try:
         files = files_with_gaps(options.task)

@@ -1,7 +1,7 @@
-"""Where a student is in a task: its gaps, what its test last said, and what comes next. Nothing runs.
+"""A student's progress in a task: its gaps, the last test results, and the next step. Nothing runs.
 
-standing_of("task2").next_gap      the first gap in the order of work that is unfilled
-standing_of("task2").failing       the parts whose last run failed and still holds
+standing_of("task2").next_gap      the first unfilled gap in working order
+standing_of("task2").failing       the parts whose last run failed and is still current
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from common.testing.kept import KeptPart, digests, kept
 
 @dataclass(frozen=True)
 class Standing:
-    """A task as it stands.
+    """The current state of a task.
 
     Attributes:
         task: "task2".
-        gaps: all, in the order of work.
-        optional: the names of those that earn no points.
-        hints: of the task.
-        parts: what the test last said, part by part.
-        files: digests of the student's files now.
+        gaps: all, in working order.
+        optional: names of the gaps that earn no points.
+        hints: the task's hints.
+        parts: the last test result of each part.
+        files: current digests of the student's files.
     """
 
     task: str
@@ -37,27 +37,27 @@ class Standing:
 
     @property
     def needed(self) -> list[StudentGap]:
-        """The gaps without the optional ones: what is counted wherever gaps are counted."""
+        """The required gaps; these are what every gap count counts."""
         return [gap for gap in self.gaps if gap.name not in self.optional]
 
     @property
     def unfilled(self) -> list[StudentGap]:
-        """The gaps that are left, without the optional ones."""
+        """The required gaps that are still unfilled."""
         return [gap for gap in self.needed if not gap.filled]
 
     @property
     def next_gap(self) -> StudentGap | None:
-        """The first gap that is left; an optional one when no other is."""
+        """The first unfilled gap; an optional one only if no required gap is left."""
         left = self.unfilled or [gap for gap in self.gaps if not gap.filled]
         return left[0] if left else None
 
     def holds(self, part: KeptPart) -> bool:
-        """Whether what the test said is about the files as they are."""
+        """Whether the part's result is for the current files."""
         return part.still_holds(self.files)
 
     @property
     def failing(self) -> dict[str, KeptPart]:
-        """Parts with a wrong case, by a run that still holds."""
+        """Parts with a failed case in a run that is still current."""
         return {
             name: part
             for name, part in self.parts.items()
@@ -66,11 +66,11 @@ class Standing:
 
 
 def standing_of(task: str) -> Standing:
-    """Reads the student's files and what was kept.
+    """Reads the student's files and the saved test results.
 
     Raises:
-        ValueError: no such task, or a file cannot be read.
-        OSError: likewise.
+        ValueError: no such task, or a file cannot be parsed.
+        OSError: a file cannot be read.
     """
     manifest, hints = read_manifest(task), hints_of(task)
     order = list(hints.gaps)

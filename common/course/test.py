@@ -17,5 +17,5 @@ __all__ = ["add_arguments", "run"]
 
 
 def run(options: argparse.Namespace, *more: str) -> NoReturn:
-    """The test, with further flags, takes over this process."""
+    """Replaces this process with the test; `more` are additional flags."""
     os.execv(sys.executable, [sys.executable, "-m", f"{options.task}.test", *more, *options.flags])

@@ -1,7 +1,7 @@
 """Bring a newer release of the course into this checkout: your gaps and results are kept, and conflicts are reported.
 
-Files that you write are merged with what was given out (by git merge-file); all others are replaced, and where you had
-changed one, your text is kept next to it as .bak.
+Files that you edit are merged with the new release (by git merge-file). All others are replaced; if you had changed
+one, your version is kept next to it as .bak.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RESULTS = "Results.md"
 
 @dataclass
 class Updated:
-    """What an update did, names of files each."""
+    """What an update did: lists of file names."""
 
     written: list[str] = field(default_factory=list)
     merged: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0: all is new. 1: there are conflicts. 2: nothing was done."""
+    """0: updated. 1: there are conflicts. 2: nothing was done."""
     console = Console()
     try:
         done = update(ROOT, options.release.resolve())
@@ -62,14 +62,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def update(checkout: Path, release: Path) -> Updated:
-    """Does it.
+    """Updates the checkout.
 
     Args:
-        checkout: a student's edition, with gaps filled.
-        release: a newer one, as it was given out.
+        checkout: a student edition with filled gaps.
+        release: a newer, unmodified one.
 
     Raises:
-        ValueError: one of them is no release, or git is missing. OSError: a file cannot be written.
+        ValueError: one of them is not a release, or git is missing. OSError: a file cannot be written.
     """
     old, new = read_record(checkout), read_record(release)
     if checkout == release:
@@ -101,13 +101,13 @@ def update(checkout: Path, release: Path) -> Updated:
 
 
 def _students_files(release: Path) -> set[str]:
-    """The files that are merged."""
+    """The files to merge."""
     files = {f"{task}/{name}" for task in tasks() for name in read_manifest(task).files}
     return files | {RESULTS}
 
 
 def _given_out(checkout: Path, name: str) -> bytes | None:
-    """A student's file as this checkout got it; None if that is not known."""
+    """A student's file as originally released in this checkout; None if unknown."""
     folder, _, file = name.rpartition("/")
     start = checkout / folder / START / file
     kept = checkout / ".release" / name
@@ -115,7 +115,7 @@ def _given_out(checkout: Path, name: str) -> bytes | None:
 
 
 def _merge(file: Path, start: bytes, new: bytes, done: Updated, name: str) -> None:
-    """Three texts into one: as given out, as the student has it, as it is given out now."""
+    """Three-way merge: the original release, the student's version, and the new release."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         for part, data in (("yours", file.read_bytes()), ("given out", start), ("new", new)):

@@ -1,4 +1,4 @@
-"""Builds and tests a task on every save, and shows only the first wrong case. Ctrl-C ends it.
+"""Builds and tests a task on every save, and shows only the first failed case. Ctrl-C ends it.
 
 course watch 2
 course watch 2 --softmax      the rest of the command line goes to `python -m task2.test`
@@ -25,18 +25,18 @@ from common.console.terminal import say
 from common.course.arguments import BAD_INPUT, add_task_and_flags
 from common.testing.kept import digests
 
-CALM_MS = 200  # an editor may write a file in several steps
-LOOK_MS = 500  # a file saved while a test ran raises no event: it is noticed at the next look
+CALM_MS = 200  # debounce: an editor may write a file in several steps
+LOOK_MS = 500  # a save while a test runs raises no event; the next poll notices it
 INTERRUPTED = 130  # exit status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The task and the test's flags."""
+    """Adds the task and the test's flags."""
     add_task_and_flags(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Until it is interrupted; the exit status of the last test."""
+    """Runs until interrupted and returns the exit status of the last test."""
     console = Console()
     try:
         from watchfiles import watch
@@ -69,14 +69,14 @@ def follow(
     state: Callable[[], Mapping[str, str]],
     test: Callable[[], int],
 ) -> int:
-    """Tests now, and whenever a file is no longer what was tested, also when it was saved while a test ran.
+    """Tests now and whenever the files differ from those last tested, including saves made while a test ran.
 
     Args:
-        console: where to say what happens.
+        console: where to print.
         task: "task2".
-        wakes: each turn is a moment to look at the files.
+        wakes: an iterator; each step is a time to check the files.
         state: name -> digest of each file.
-        test: runs the test; its exit status.
+        test: runs the test and returns its exit status.
 
     Returns:
         The exit status of the last test.
@@ -93,9 +93,9 @@ def follow(
 
 
 def one_test(task: str, flags: Sequence[str] = ()) -> int:
-    """`python -m taskN.test --first` in a process of its own, so that what it loads is new; its exit status.
+    """Runs `python -m taskN.test --first` in a new process, so that modules load afresh; returns its exit status.
 
-    The process is forked from one that has imported torch and the test's modules, but none of the task's.
+    The process is forked from one that has imported torch and the test's modules but none of the task's.
     """
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(["common.cli.test"])

@@ -1,8 +1,8 @@
-"""What a wrong output is.
+"""Diagnosis of wrong outputs.
 
-diagnose      diagnose(out, ref, ...): the known mistakes that it equals, or where it is wrong
-locating      where: rows, columns, heads, tile edges, unwritten elements
-stages        each stage of attention: the expected values next to the actual ones
-slices        rows and columns that are never computed, hold what belongs in others, or are wrong by a factor
-mistakes/     wrong answers that students are known to give
+diagnose      diagnose(out, ref, ...): the known mistakes that an output matches, or where it is wrong
+locating      location of errors: rows, columns, heads, tile edges, unwritten elements
+stages        expected next to actual values for each stage of attention
+slices        rows and columns that are not computed, contain another's values, or are off by a factor
+mistakes/     known wrong answers of students
 """

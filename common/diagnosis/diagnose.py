@@ -1,10 +1,10 @@
-"""What a wrong output is: which known mistake it equals, or where its errors are.
+"""Diagnoses a wrong output: the known mistake that it matches, or where its errors are.
 
     diagnose(out, ref, bound, axes, mistakes, ...) -> Diagnosis
 
-A mistake is named only if the output equals the wrong answer that the mistake gives on these inputs, and if that wrong
-answer differs clearly from the right one. When several known mistakes give the same answer all of them are named. When
-none matches the diagnosis says so, and says where the errors are.
+A mistake is named only if the output equals the wrong answer that it gives on these inputs, and if that answer differs
+clearly from the correct one. If several known mistakes give the same answer, all are named. If none matches, the
+diagnosis says so and locates the errors.
 """
 
 from collections.abc import Mapping
@@ -33,26 +33,26 @@ from common.diagnosis.stages import Table
 
 ALSO = "On these inputs it also equals: "
 UNSTEADY = "changes from run to run"
-MOST_BY_CHANCE = 16  # wrong numbers among NaN that may equal an answer by chance
-MOST_TOLD = 3  # of the known mistakes that an output equals
+MOST_BY_CHANCE = 16  # wrong numbers among NaN that may match an answer by chance
+MOST_TOLD = 3  # reported known mistakes per output
 
 
 @dataclass
 class Diagnosis:
-    """What a wrong output is.
+    """The diagnosis of a wrong output.
 
     Attributes:
-        names: the known mistakes that the output equals ("scale forgotten"), or what it shows ("unwritten outputs").
-        exact: a sentence for each wrong answer that the output equals, or for what was concluded from it.
-        possible: every known mistake whose answer the output equals, with its sentence.
-        refuted: the known mistakes that would show on these inputs, and whose answers the output does not equal.
-        concluded: whether this is not certain: it was concluded, or the output that equals it is NaN in places.
-        tried: the line in which an edit makes it right, and that edit, see common/cli/tried_edits.py.
-        python: what the student's Python computed wrong first, and the lines that this is made of.
-        signs: sentences about what is seen and names no mistake.
-        where: how much is wrong, and where the first wrong element is; then what the wrong ones have in common.
-        unless_clean: what may be as well, where the checked build has not looked for it.
-        table: the stages of attention side by side, and what to say about them.
+        names: the known mistakes that the output matches ("scale forgotten"), or its symptoms ("unwritten outputs").
+        exact: a sentence for each wrong answer that the output matches, or for an inference from it.
+        possible: every known mistake whose answer the output matches, with its sentence.
+        refuted: the known mistakes that would show on these inputs but whose answers the output does not match.
+        concluded: the result is uncertain: it was inferred, or the matching output has NaN.
+        tried: the line where an edit fixes the output, and that edit, see common/cli/tried_edits.py.
+        python: the first wrong result in the student's Python, and the lines that compute it.
+        signs: sentences about symptoms that identify no mistake.
+        where: how much is wrong and the first wrong element; then what the wrong elements have in common.
+        unless_clean: other possible causes, unless the checked build has ruled them out.
+        table: the stages of attention side by side, and sentences about them.
         hints: what to look at.
     """
 
@@ -71,14 +71,14 @@ class Diagnosis:
 
     @property
     def sentences(self) -> list[str]:
-        """All of it, in the order in which it is printed."""
+        """All sentences in printing order."""
         exact = [self.exact[0], *(ALSO + one for one in self.exact[1:])] if self.exact else []
         told = [*self.tried, *self.python, *self.signs]
         told = [*told, *exact] if self.names[:1] == [UNSTEADY] else [*exact, *told]
         return [*told, *self.where, *self.unless_clean, *self.table.lines, *self.table.says, *self.hints]
 
     def tell(self, name: str, sentence: str, is_sure: bool = False) -> None:
-        """Puts what was concluded from the output in front, where no known mistake explains it."""
+        """Adds an inference from the output in front, when no known mistake explains it."""
         self.names.append(name)
         self.exact.insert(0, sentence)
         self.possible = {name: sentence}
@@ -99,23 +99,23 @@ def diagnose(
     """Explains a wrong output.
 
     Args:
-        out: what the operator gave, any shape.
-        ref: the float64 oracle's answer, the same shape and device.
+        out: the operator's output, any shape.
+        ref: the float64 oracle's answer, same shape and device.
         bound: the largest error that passes.
         axes: names of the axes of out, such as ("batch", "row", "col").
-        mistakes: the wrong answers to compare with; see common.diagnosis.mistakes.known.
+        mistakes: wrong answers to compare with; see common.diagnosis.mistakes.known.
         repeated: the output of a second call with the same inputs.
         is_softmax: the rows of ref sum to 1; look for wrong denominators.
         nan_from: see common.diagnosis.locating.locate.
-        of_keys: the rows of ref are sums over keys: where all of these are hidden, a row is 0.
+        of_keys: the rows of ref are sums over keys; a row whose keys are all masked is 0.
     """
     found = Diagnosis()
     wrong = wrong_mask(out, ref, bound)
-    if out.numel() <= MOST_ELEMENTS:  # they are compared with the output more than once
+    if out.numel() <= MOST_ELEMENTS:  # cached, since they are compared with the output more than once
         mistakes = [one.remembered() for one in mistakes]
     if not bool(wrong.any()):
         return found
-    # sums that atomics add up in any order differ by their rounding
+    # compare with a tolerance: the rounding of atomic sums depends on their order
     if repeated is not None and bool(wrong_mask(repeated, out.to(ref.dtype), bound)[~torch.isnan(out)].any()):
         found.names.append(UNSTEADY)
         found.signs.append(
@@ -134,8 +134,8 @@ def diagnose(
             if mistake.name not in found.names:
                 found.names.append(mistake.name)
             found.exact.append(mistake.says)
-        # where an output is NaN it equals many an answer: what the checked build finds is surer, but for NaN that says
-        # where it was read, among numbers that are right
+        # An output with NaN matches many answers, so the checked build's findings are more certain. The exception is
+        # NaN that identifies where it was read, among correct numbers.
         has_nan = bool((out.isnan() & ~ref.isnan()).any())
         of_numbers = int((wrong & ~out.isnan()).sum())
         is_read = bool(equal) and equal[0].reads_unused and bool(out[~wrong & ~out.isnan()].any())
@@ -145,7 +145,7 @@ def diagnose(
     elif bool((unwritten_mask(out) & wrong).any()):
         found.names.append("unwritten outputs")
     named = bool(found.names)
-    zeros_say_more = not named and not is_softmax and bool(torch.isfinite(out).any())  # there they are underflow
+    zeros_say_more = not named and not is_softmax and bool(torch.isfinite(out).any())  # softmax underflows to 0
     if zeros_say_more and (told := explain_slices(out, ref, bound, axes, of_keys)):
         found.tell(*told)
         named = True
@@ -171,16 +171,16 @@ def diagnose(
 
 
 def matching(out: Tensor, ref: Tensor, bound: float, mistakes: list[Mistake]) -> list[Mistake]:
-    """The mistakes whose answer the output equals, the nearest first, vague ones behind; each sentence once."""
+    """The mistakes whose answer the output matches, closest first, vague ones last; each sentence only once."""
     found: list[tuple[float, bool, int, Mistake]] = []
-    if not bool(out.any()):  # zeros are the answer of many mistakes where sizes are 1, and say nothing
+    if not bool(out.any()):  # if sizes are 1, many mistakes yield zeros; that says nothing
         mistakes = [mistake for mistake in mistakes if mistake.name == "all zeros"] or mistakes
-    else:  # numbers that are far too small are not 0, and say more
+    else:  # numbers far too small, but not 0, say more
         mistakes = [mistake for mistake in mistakes if mistake.name != "all zeros"]
     read_outside = bool((holds(out, UNUSED_BITS) | holds(out, GPU_BITS)).any()) if out.dtype == torch.float32 else True
     for order, mistake in enumerate(mistakes):
         if mistake.reads_unused and bool(torch.isnan(out).any()) and not read_outside:
-            continue  # the NaN in the output is not the one in the input
+            continue  # the NaN in the output is not from the input
         answer = mistake.answer()
         distance = distance_to(out, ref, bound, answer)
         if distance is not None and mistake.vague and _is_of_nan(answer, ref, bound):
@@ -191,13 +191,13 @@ def matching(out: Tensor, ref: Tensor, bound: float, mistakes: list[Mistake]) ->
 
 
 def _is_of_nan(answer: Tensor, ref: Tensor, bound: float) -> bool:
-    """Whether an answer holds NaN, and hardly any other wrong number: many an output equals it by chance."""
+    """Whether an answer has NaN and hardly any other wrong numbers, so that many outputs match it by chance."""
     wrong = (answer - ref).abs() > SEPARATION * bound
     return bool(torch.isnan(answer).any()) and int(wrong.sum()) < MOST_BY_CHANCE
 
 
 def _would_show(answer: Tensor, ref: Tensor, bound: float) -> bool:
-    """Whether an answer differs clearly from the right one, and has numbers that an output can equal."""
+    """Whether an answer differs clearly from the correct one and has finite numbers to compare."""
     finite = torch.isfinite(answer)
     if answer.shape != ref.shape or not bool(finite.any()):
         return False
@@ -207,17 +207,18 @@ def _would_show(answer: Tensor, ref: Tensor, bound: float) -> bool:
 
 
 def _tolerance(answer: Tensor, finite: Tensor, bound: float) -> float:
-    """How far an output may be from a known answer that it equals."""
+    """The tolerance for an output to match a known answer."""
     return 4 * bound + 1e-5 * (float(answer[finite].abs().max()) if bool(finite.any()) else 0.0)
 
 
 def distance_to(out: Tensor, ref: Tensor, bound: float, answer: Tensor) -> float | None:
-    """max|out - answer| in tolerances, rounded down; None unless out equals answer and answer differs clearly from ref.
+    """max|out - answer| in quarter tolerances, rounded down; None unless out matches answer and answer differs clearly
+    from ref.
 
-    The tolerance is 4 bounds plus 1e-5 of the answer's largest entry: the bound is about float32 noise for the right
-    answer, and a wrong answer may be larger. Clearly: by SEPARATION times as much as out differs from it, and as many
-    bounds. NaN and Inf in the answer must be met by NaN or Inf in the output; a NaN in place of an Inf tells them
-    apart only where the output has it as well.
+    The tolerance is 4 bounds plus 1e-5 of the answer's largest entry: the bound is about the float32 noise of the
+    correct answer, and a wrong answer may be larger. Clearly means by SEPARATION times both the bound and the distance
+    of out from answer. The output must be NaN or Inf exactly where the answer is; NaN versus Inf counts as a difference
+    from ref only if the output has NaN in the same places.
     """
     if answer.shape != out.shape:
         return None
@@ -239,7 +240,7 @@ def distance_to(out: Tensor, ref: Tensor, bound: float, answer: Tensor) -> float
 
 
 def _row_sums(out: Tensor, ref: Tensor) -> list[str]:
-    """For softmax: rows that do not sum to what they should."""
+    """For softmax: rows with a wrong sum."""
     got, expected = out.to(ref.dtype).sum(-1), ref.sum(-1)
     bad = torch.isfinite(got) & ((got - expected).abs() > 1e-3)
     if not bool(bad.any()):

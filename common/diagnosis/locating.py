@@ -1,10 +1,10 @@
-"""Where a wrong output is wrong, in words: how much of it, the first element, what the wrong elements have in common.
+"""Describes where an output is wrong: how much of it, the first element, what the wrong elements have in common.
 
     locate(out, ref, tolerance, axes)       sentences on any wrong output
     wrong_mask(out, ref, tolerance)         bool, the shape of out
 
-`out` is float32 as the operator left it, `ref` float64. A NaN tells where it comes from, if it was copied or, on a CPU,
-computed with: fresh memory, the guards around inputs and the unused parts of inputs hold NaN of different bits.
+`out` is the operator's float32 output, `ref` is float64. A NaN that was copied or, on a CPU, computed with, identifies
+its origin: fresh memory, the guards around inputs and the unused parts of inputs contain NaN with different bits.
 """
 
 from collections.abc import Mapping
@@ -12,13 +12,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-POISON_BITS = 0x7FC00000  # what torch.empty holds under torch.utils.deterministic.fill_uninitialized_memory
-GUARD_BITS = 0x7FC0BEEF  # before and behind every input
-UNUSED_BITS = 0x7FC0FADE  # in an input, where nothing may be read: behind a length, in an unused slot
-GPU_BITS = 0x7FFFFFFF  # what GPU arithmetic makes of any NaN
-SEPARATION = 10  # a wrong answer must be this many tolerances away from the right one to be named
+POISON_BITS = 0x7FC00000  # contents of torch.empty under torch.utils.deterministic.fill_uninitialized_memory
+GUARD_BITS = 0x7FC0BEEF  # before and after every input
+UNUSED_BITS = 0x7FC0FADE  # in an input, where nothing may be read: past a length, in an unused slot
+GPU_BITS = 0x7FFFFFFF  # the canonical NaN of GPU arithmetic
+SEPARATION = 10  # a wrong answer must be this many tolerances away from the correct one to be named
 EDGES = (256, 128, 64, 32)
-OR_UNWRITTEN = "Or memory was read before it was written."  # the checked build knows
+OR_UNWRITTEN = "Or memory was read before it was written."  # the checked build can tell
 
 FOREIGN = {
     GUARD_BITS: "come from outside an input, whose two ends are surrounded by a NaN of its own kind: an index or a "
@@ -34,17 +34,17 @@ def wrong_mask(out: Tensor, ref: Tensor, tolerance: float) -> Tensor:
 
 
 def unwritten_mask(out: Tensor) -> Tensor:
-    """True where a float32 output holds exactly the bits of the poison."""
+    """True where a float32 output has exactly the poison bits."""
     return torch.isnan(out) if out.dtype != torch.float32 else holds(out, POISON_BITS)
 
 
 def holds(out: Tensor, bits: int) -> Tensor:
-    """True where a float32 tensor holds exactly these bits."""
+    """True where a float32 tensor has exactly these bits."""
     return out.contiguous().view(torch.int32) == bits
 
 
 def nan_of(bits: int) -> Tensor:
-    """A float32 scalar that is the NaN of these bits."""
+    """A float32 scalar NaN with these bits."""
     return torch.tensor(bits, dtype=torch.int32).view(torch.float32)
 
 
@@ -54,19 +54,19 @@ def place(index, axes) -> str:
 
 
 def touched(wrong: Tensor, axis: int) -> Tensor:
-    """bool [size of the axis]: the indices along it at which anything is wrong."""
+    """bool [size of the axis]: the indices along it where anything is wrong."""
     others = [other for other in range(wrong.dim()) if other != axis]
     return wrong.amax(others) if others else wrong
 
 
 def indices_of(here: Tensor) -> tuple[list[int], bool]:
-    """Where a mask [size] is true, and whether without a gap."""
+    """The indices where a mask [size] is true, and whether they are contiguous."""
     places = here.nonzero().flatten().tolist()
     return places, len(places) == places[-1] - places[0] + 1
 
 
 def nameless_nan(out: Tensor, ref: Tensor) -> Tensor:
-    """True where out is NaN, ref is not, and its bits do not say where it comes from: GPU arithmetic drops them."""
+    """True where out is NaN, ref is not, and the NaN's bits do not identify its origin: GPU arithmetic drops them."""
     known = unwritten_mask(out)
     for bits in FOREIGN if out.dtype == torch.float32 else ():
         known = known | holds(out, bits)
@@ -80,10 +80,10 @@ def locate(
     axes: tuple[str, ...],
     nan_from: Mapping[int, Tensor] | None = None,
 ) -> list[str]:
-    """Says how many elements are wrong, which is the first, and which rows, columns, heads... they are confined to.
+    """Reports how many elements are wrong, which is the first, and to which rows, columns, heads... they are confined.
 
-    nan_from: bits of a NaN -> the elements that come from it whatever their own bits, see testing/judging.py; None if
-    that was not looked for.
+    nan_from: bits of a NaN -> mask of the elements that come from it, whatever their own bits, see testing/judging.py;
+    None if that was not determined.
     """
     wrong = wrong_mask(out, ref, tolerance)
     count = int(wrong.sum())
@@ -110,7 +110,7 @@ def _percent(count: int, total: int) -> str:
 
 
 def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...], nan_from: Mapping[int, Tensor] | None) -> list[str]:
-    """Unwritten elements first, then NaN and Inf that the kernel computed."""
+    """Describes unwritten elements, then NaN and Inf computed by the kernel."""
     says = []
     bad = ~torch.isfinite(out) & torch.isfinite(ref)
     unwritten = unwritten_mask(out) & bad
@@ -141,7 +141,7 @@ def _not_finite(out: Tensor, ref: Tensor, axes: tuple[str, ...], nan_from: Mappi
 
 
 def _along(name: str, wrong: Tensor) -> str:
-    """What the indices with a wrong element have in common along one axis; "" if nothing that helps."""
+    """What the indices of wrong elements along one axis have in common; "" if nothing useful."""
     size = wrong.numel()
     indices, without_gap = indices_of(wrong)
     first, last, count = indices[0], indices[-1], len(indices)
@@ -165,7 +165,7 @@ def _along(name: str, wrong: Tensor) -> str:
 
 
 def edge_of_a_tile(wrong: Tensor, axes: tuple[str, ...]) -> list[str]:
-    """What to look at where all that is wrong, and nothing else, is past the first tile, or past the last full one."""
+    """What to look at if exactly the elements past the first tile, or past the last full one, are wrong."""
     for axis, name in enumerate(axes):
         size = wrong.size(axis)
         lines = wrong.movedim(axis, 0).reshape(size, -1)

@@ -1,11 +1,11 @@
-"""Single edits of CUDA C++, all of them in one text: a number that is chosen while it runs says which one holds.
+"""Single edits of CUDA C++, all in one source text: a number set at run time selects the active edit.
 
     edits = edits_in(source, functions, lines)          `<` for `<=`, another name, a term more or less, ...
-    text, at = switched(text, {1: edits[0], ...})       the text with these in it, and which of them each line holds
+    text, at = switched(text, {1: edits[0], ...})       the text with these edits, and which edit each line contains
 
-Mutant schemata (Untch, Offutt, Harrold 1993): one compilation for all. What is edited keeps its type, and every edit is
-on a line of its own, so that a compiler's error tells which one to leave out. Which of them makes a wrong output right
-is for common/cli/tried_edits.py to find out.
+Mutant schemata (Untch, Offutt, Harrold 1993): one compilation for all edits. An edited expression keeps its type, and
+every edit is on its own line, so that a compiler error identifies the edit to leave out. common/cli/tried_edits.py
+finds out which of them fixes a wrong output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import combinations, takewhile
 
 from common.source.reader import Function, Node, Source, code_of, line_of, text_of, walk
 
-CHOSEN = "chosen_edit"  # the number
+CHOSEN = "chosen_edit"  # the variable with the number
 HEADER = f"""#pragma once
 #include <algorithm>
 #include <cstdint>
@@ -30,18 +30,18 @@ template <typename T>
 using edited_type = std::decay_t<T>;
 extern "C" __attribute__((visibility("default"), weak)) void choose_edit(int edit) {{ {CHOSEN} = edit; }}
 """
-KINDS = (  # those with few edits first
+KINDS = (  # kinds with few edits first
     "comparison", "condition", "operator", "brackets", "function", "part", "names", "arguments", "assignment",
     "statement", "order", "jump", "loop", "constant", "name", "more",
 )  # fmt: skip
-# what is edited: a value, a pointer with a subscript, what is referred to, a statement; what it is put in front of
+# what is edited: a value, the pointer of a subscript, an lvalue, a statement; or code inserted in front of one
 _VALUE, _POINTER, _REFERENCE, _STATEMENT, _BEFORE = range(5)
 _OPERATORS = {
     "<": "<= > >=", "<=": "< >= >", ">": ">= < <=", ">=": "> <= <", "==": "!= >= <=", "!=": "==",
     "+": "- *", "-": "+", "*": "/ +", "/": "* %", "%": "/", "&&": "||", "||": "&&",
     "=": "+=", "+=": "= -= *=", "*=": "/= +=", "-=": "+=", "/=": "*=",
 }  # fmt: skip
-_BOUNDS = {"<": "-", "<=": "+", ">": "+", ">=": "-"}  # what else than < and <= moves a bound by one
+_BOUNDS = {"<": "-", "<=": "+", ">": "+", ">=": "-"}  # other ways to move a bound by one
 _FUNCTIONS = (
     ("expf", "exp2f"), ("logf", "log2f"), ("fmaxf", "fminf"), ("max", "min"), ("sqrtf", "rsqrtf"), ("Max", "Sum"),
 )  # fmt: skip
@@ -51,7 +51,7 @@ _MORE = {
     "float": "({0} * {1})|({0} + {1})|({0} - {1})",
 }
 _THREADS = ("threadIdx.x", "threadIdx.y", "blockIdx.x", "blockIdx.y", "blockIdx.z", "blockDim.x", "gridDim.x")
-_KEPT = (  # types, and what must stay constant
+_KEPT = (  # types, and what must remain constant
     "template_argument_list", "type_descriptor", "static_assert_declaration", "sizeof_expression", "case_statement",
     "lambda_expression", "asm_statement", "ERROR",
 )  # fmt: skip
@@ -59,13 +59,13 @@ _CONSTANT = re.compile(r"^(?:static |inline )*constexpr\s+(\w+)\s+(\w+)\s*=", re
 _FIXED = re.compile(r"(?:static |extern )?(?:constexpr|__shared__|static|extern|using)\b")
 _WAITS = re.compile(r"__sync\w+\(|CUDA_|cp_async|wait")
 _UNSIGNED = re.compile(r"static_cast<(?:unsigned(?: int)?|uint\d+_t|size_t)>")
-_STRIDES = (("threadIdx.x % 32", "32"), ("threadIdx.x", "blockDim.x"))  # where loops of threads start, and their steps
+_STRIDES = (("threadIdx.x % 32", "32"), ("threadIdx.x", "blockDim.x"))  # start and step of loops over threads
 _LEAF = ("identifier", "qualified_identifier", "field_expression")
 
 
 @dataclass(frozen=True)
 class Change:
-    """text[start:end] becomes another; `way` says how it is switched."""
+    """Replaces text[start:end] by `new`; `way` says how it is switched."""
 
     start: int
     end: int
@@ -75,7 +75,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Edit:
-    """One edit: where it is, of which kind, its words ("with `<` in place of `<=`"), and what it changes."""
+    """One edit: its location, kind, description ("with `<` in place of `<=`"), and changes."""
 
     file: str
     line: int
@@ -85,7 +85,7 @@ class Edit:
 
 
 def edits_in(source: Source, functions: Collection[str], lines: Collection[int] | None) -> list[Edit]:
-    """The edits of these functions, in these lines only unless they are None, in the order of the text."""
+    """The edits of these functions in source order, only in these lines (None: all)."""
     found: dict[tuple[Change, ...], Edit] = {}
     for function in source.functions:
         scope = _Scope(source, function) if function.name in functions else None
@@ -100,7 +100,7 @@ def edits_in(source: Source, functions: Collection[str], lines: Collection[int] 
 
 
 class _Scope:
-    """A function, and the names that it may use."""
+    """A function and the names that are in scope in it."""
 
     def __init__(self, source: Source, function: Function) -> None:
         self.source, self.text, body = source, "\n".join(source.lines), text_of(function.body)
@@ -110,7 +110,7 @@ class _Scope:
         whole = [*re.findall(r"\bint (\w+)", head), *re.findall(r"\b[A-Z]\w*::[A-Z]\w*\b(?![(<])", body)]
         constants = [(name, kind) for kind, name in _CONSTANT.findall(self.text) if re.search(rf"\b{name}\b", body)]
         self._names = [(begin, end, *one) for one in (*constants, *((name, "int") for name in whole))]
-        self.left_of: dict[str, str] = {}  # what is assigned -> to what
+        self.left_of: dict[str, str] = {}  # assigned value -> its left-hand side
         for node in (*walk(function.node), *walk(function.body)):
             if node.type == "parameter_declaration":
                 self._names += [(begin, end, *one) for one in _declared(node)]
@@ -121,21 +121,21 @@ class _Scope:
                 self.left_of.setdefault(right, left)
 
     def at(self, node: Node) -> dict[str, str]:
-        """Name -> type, as declared, where a node is."""
+        """Name -> declared type, at a node."""
         return {name: kind for begin, end, name, kind in self._names if begin <= node.start_byte < end and kind}
 
     def code(self, node: Node) -> str:
-        """The code of a node on one line; "" if it is not what was parsed, or holds a directive or a lambda."""
+        """The code of a node on one line; "" if it differs from what was parsed or contains a directive or a lambda."""
         written = self.text[node.start_byte : node.end_byte]
         same = re.sub(r"[^\x00-\x7f]", " ", written) == text_of(node)
         return "" if not same or re.search(r"\[[&=]|^\s*#", written, re.MULTILINE) else _code(node)
 
     def is_long(self, node: Node) -> bool:
-        """Whether it is a name of a whole number of 64 bits."""
+        """Whether it is the name of a 64-bit integer."""
         return re.search(r"int64|size_t|long", self.at(node).get(text_of(node), "")) is not None
 
     def is_whole(self, node: Node) -> bool:
-        """Whether it is computed of whole numbers."""
+        """Whether it is computed from integers."""
         if node.type == "number_literal":
             return re.fullmatch(r"-?\d+u?", text_of(node)) is not None
         if node.type == "subscript_expression":
@@ -151,13 +151,13 @@ class _Scope:
 
 
 def _plain(kind: str) -> str:
-    """ "int" for every whole number, "float*" for const float* __restrict__."""
+    """ "int" for every integer type, "float*" for const float* __restrict__."""
     kind = " ".join(re.sub(r"\b(?:const|__restrict__|unsigned|long)\b", " ", kind).split()).replace(" *", "*")
     return re.sub(r"^(?:u?int(?:\d+_t)?|size_t|short|)(?=\W|$)", "int", kind).replace("double", "float")
 
 
 def _declared(node: Node) -> Iterator[tuple[str, str]]:
-    """The names that a declaration or a parameter declares, each with its type."""
+    """The names declared by a declaration or parameter, each with its type."""
     of_type = ("type", "qualifier", "type_identifier", "type_specifier")
     base = " ".join(text_of(one) for one in node.named_children if one.type.endswith(of_type))
     for one in node.children_by_field_name("declarator"):
@@ -178,7 +178,7 @@ def _code(node: Node) -> str:
 
 
 def _bracketed(code: str) -> str:
-    """In brackets, but for a name: gcc takes (name) for a reference."""
+    """Adds parentheses, except around a name: to gcc, (name) is a reference."""
     return code if re.fullmatch(r"[\w.:]+", code) else f"({code})"
 
 
@@ -191,7 +191,7 @@ def _operator(node: Node) -> str:
 
 
 def _values(node: Node) -> Iterator[Node]:
-    """What may be edited: neither types, nor constants, nor what is declared, nor what was not understood."""
+    """The nodes that may be edited: not types, constants, declared names, or code that did not parse."""
     if not node.has_error:
         yield node
     for child in node.named_children:
@@ -204,7 +204,7 @@ def _values(node: Node) -> Iterator[Node]:
 
 
 def _way(node: Node, scope: _Scope) -> int:
-    """Whether its value is used, or it itself."""
+    """How a node is used: as a value, as the pointer of a subscript, or as an lvalue."""
     outer = node.parent
     if outer.type == "subscript_expression" and outer.child_by_field_name("argument") == node:
         return _POINTER
@@ -223,7 +223,7 @@ def _way(node: Node, scope: _Scope) -> int:
 
 
 def _edits(node: Node, scope: _Scope) -> Iterator[Edit]:
-    """Those of an expression."""
+    """The edits of an expression."""
     if node.type.endswith(("_expression", "literal", "identifier")) and scope.code(node):
         if _way(node, scope) == _VALUE or node.type in (*_LEAF, "subscript_expression"):
             yield from (_edit(kind, scope, [(node, new)]) for kind, new in _others(node, scope))
@@ -231,7 +231,7 @@ def _edits(node: Node, scope: _Scope) -> Iterator[Edit]:
 
 
 def _edit(kind: str, scope: _Scope, replaced: Sequence[tuple[Node, str]]) -> Edit:
-    """The edit that makes each of these nodes another text; it is quoted with as much around it as tells which one."""
+    """The edit that replaces these nodes; it is quoted with enough context to be unambiguous in its line."""
     (first, _), (last, _) = replaced[0], replaced[-1]
     line, shown = scope.source.lines[line_of(first) - 1].split("//")[0], first
     while (
@@ -255,7 +255,7 @@ def _edit(kind: str, scope: _Scope, replaced: Sequence[tuple[Node, str]]) -> Edi
 
 
 def _others(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
-    """What an expression may become: the kind of the edit, and the text."""
+    """What an expression may become: (kind of edit, new text)."""
     code, outer = scope.code(node), node.parent
     if node.type == "binary_expression":
         yield from _of_operator(node, scope)
@@ -357,7 +357,7 @@ def _of_name(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
 
 
 def _first_iteration(node: Node, code: str) -> str:
-    """What holds in the first iteration of the loop around a node; "" if it has no counter, or the code uses it."""
+    """The condition for the first iteration of the loop around a node; "" if it has no counter or the code uses it."""
     while node.type != "for_statement" and node.parent:
         node = node.parent
     head = re.match(r"for \(\w+ (\w+) = ([^;,]+);", _code(node))
@@ -381,7 +381,7 @@ def _types_of(function: Function) -> list[str]:
 
 
 def _exchanged(node: Node, scope: _Scope) -> Iterator[tuple[str, list[tuple[Node, str]]]]:
-    """Two arguments of a call, or two names in an expression, that change places."""
+    """Swaps two arguments of a call, or two names in an expression."""
     declared = dict.fromkeys(_THREADS, "int") | scope.at(node)
     if node.type == "call_expression":
         for one, other in combinations(node.child_by_field_name("arguments").named_children, 2):
@@ -446,7 +446,7 @@ def _of_statement(node: Node, scope: _Scope) -> Iterator[Edit]:
 
 
 def _before(node: Node, scope: _Scope, code: str) -> Change:
-    """Code in front of a statement, and of the line above it if that is a #pragma for it."""
+    """Inserts code in front of a statement, and before the line above if that is its #pragma."""
     above = scope.text.rfind("\n", 0, node.start_byte)
     first = scope.text.rfind("\n", 0, above) + 1
     is_pragma = scope.text[first:above].lstrip().startswith("#")
@@ -454,14 +454,13 @@ def _before(node: Node, scope: _Scope, code: str) -> Change:
 
 
 def _assigns(node: Node, operator: str = "=") -> bool:
-    """Whether a statement assigns, by this operator if it isn't empty."""
+    """Whether a statement is an assignment with this operator; "": any."""
     inner = node.named_children[:1] if node.type == "expression_statement" else []
     return any(one.type == "assignment_expression" and operator in ("", _operator(one)) for one in inner)
 
 
 def _swapped(codes: Sequence[str], declared: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Names of whole numbers that change places in all of this code, q and k together with S_q and S_k: the pairs, and
-    the code then."""
+    """Swaps integer names throughout this code, q and k together with S_q and S_k: (the pairs, the new code)."""
     code = " ".join(codes) if len(codes) > 1 and all(codes) else ""
     names = [one for one in dict.fromkeys(re.findall(r"[A-Za-z_]\w*", code)) if _plain(declared.get(one, "")) == "int"]
     for one, other in combinations(dict.fromkeys(part for name in names for part in name.split("_")), 2):
@@ -473,7 +472,7 @@ def _swapped(codes: Sequence[str], declared: Mapping[str, str]) -> Iterator[tupl
 
 
 def _of_loop(node: Node, scope: _Scope, before: str) -> Iterator[Edit]:
-    """Those of a loop as a whole: `before` is the statement in front of it."""
+    """Edits of a loop as a whole: `before` is the statement in front of it."""
     edit, declared = partial(Edit, scope.source.file, line_of(node)), scope.at(node)
     sums = [one for one in walk(node) if one.type == "assignment_expression" and _operator(one) == "+="]
     for name in sorted({text_of(_sides(one)[0]) for one in sums} & declared.keys()) if before else ():
@@ -493,7 +492,7 @@ def _of_loop(node: Node, scope: _Scope, before: str) -> Iterator[Edit]:
 
 
 def _of_condition(node: Node, scope: _Scope) -> Iterator[Edit]:
-    """Those of an `if` without `else` as a whole: a loop in its place, or its last statement after it."""
+    """Edits of an `if` without `else` as a whole: a loop instead, or its last statement moved behind it."""
     body, place, declared = node.named_children[-1], (node.start_byte, node.end_byte), scope.at(node)
     statements = body.named_children if body.type == "compound_statement" else [body]
     codes = [scope.code(one) for one in statements if one.type != "comment"]
@@ -519,7 +518,7 @@ def _of_condition(node: Node, scope: _Scope) -> Iterator[Edit]:
 
 
 def switched(text: str, edits: Mapping[int, Edit]) -> tuple[str, dict[int, int]]:
-    """The text with these edits, and line -> number, of the lines that hold one."""
+    """The text with these edits, and line -> edit number for the lines that contain one."""
     spots: dict[tuple[int, int], list[tuple[int, Change]]] = {}
     for number, edit in edits.items():
         for change in edit.changes:

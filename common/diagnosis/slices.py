@@ -1,12 +1,12 @@
-"""What whole slices of a wrong output (its heads, rows, columns) have in common.
+"""Diagnosis from whole slices of a wrong output: heads, rows, columns.
 
-explain_slices(out, ref, bound, axes)   some are 0 and the others right: they were not computed
-moved_slices(out, ref, bound, axes)     some hold what belongs in others: an index leaves something out
+explain_slices(out, ref, bound, axes)   some are 0 and the others correct: they were not computed
+moved_slices(out, ref, bound, axes)     some contain what belongs in others: an index misses a term
 row_factors(out, ref)                   rows of a softmax are off by a factor: a wrong sum, or a missing barrier
 
-Every output of a softmax row is exp(x - max) / sum. If the whole row is off by one factor, the exponentials are right
-and the sum is not. If the columns fall into a few groups, each with a factor of its own, the threads that own them used
-different maxima or sums: what one thread read from shared memory, another had not written yet or had overwritten.
+Every output of a softmax row is exp(x - max) / sum. If the whole row is off by one factor, the exponentials are correct
+and the sum is not. If the columns fall into a few groups, each with its own factor, the threads that own them used
+different maxima or sums: a thread read shared memory that another had not written yet or had already overwritten.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from common.diagnosis.locating import SEPARATION, indices_of, touched, wrong_mas
 from common.diagnosis.mistakes.known import Words
 
 known = Words(__file__)
-MOST = 64  # slices along an axis that are compared with each other
+MOST = 64  # slices per axis, for pairwise comparison
 LEAST = 6  # elements
 WARP = 32
-SAME = 1e-3  # factors closer than this (relative) are one factor
+SAME = 1e-3  # relative tolerance for equal factors
 ROWS_LOOKED_AT = 256
-BARRIER = (  # the checked build knows whether one is missing
+BARRIER = (  # the checked build can tell whether one is missing
     "If threads share partial results: is there a __syncthreads() between writing and reading them, and "
     "another one between the last read and the next write to the same memory?"
 )
@@ -35,7 +35,7 @@ BARRIER = (  # the checked build knows whether one is missing
 def explain_slices(
     out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...], of_keys: bool = False
 ) -> tuple[str, str] | None:
-    """Whether some slices are 0 throughout and all others right: (a name, what the report says), or None.
+    """Checks whether some slices are all 0 and all others correct: (a name, what the report says), or None.
 
     Args:
         out, ref, bound, axes, of_keys: see common.diagnosis.diagnose.diagnose; no known mistake explains out.
@@ -71,7 +71,7 @@ def _first(places: Sequence[int]) -> str:
 
 
 def moved_slices(out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...]) -> tuple[str, str] | None:
-    """Whether a slice (a head, a matrix, a row) holds what belongs in another: (a name, what to tell), or None."""
+    """Checks whether a slice (head, matrix, row) contains what belongs in another: (a name, the sentence), or None."""
     out = out.to(ref.dtype)
     for axis in range(out.dim() - 1):
         size = out.size(axis)
@@ -107,9 +107,9 @@ def moved_slices(out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...]) 
 
 
 def row_factors(out: Tensor, ref: Tensor) -> tuple[str, str] | None:
-    """What the first wrong row of out [rows, cols] tells whose columns fall into few factors; None if no row does."""
+    """Diagnosis from the first wrong row of out [rows, cols] whose columns fall into a few factors, if there is one."""
     for row in range(min(ref.size(0), ROWS_LOOKED_AT)):
-        used = ref[row] > 1e-20  # smaller ones may underflow
+        used = ref[row] > 1e-20  # smaller values may underflow
         factor = torch.where(used, out[row].to(ref.dtype) / ref[row], 1.0)
         finite = torch.isfinite(factor)
         if not bool(((factor - 1).abs() > SAME).any() or (~finite).any()):
@@ -149,7 +149,7 @@ def _finite_row(row: int, factors: Tensor, used: Tensor) -> tuple[str, str] | No
 
 
 def _whole_warps(mask: Tensor, used: Tensor) -> bool:
-    """Whether, in every aligned run of 32 columns, the used columns are all inside the mask or all outside."""
+    """Whether, in every aligned group of 32 columns, the used columns are all inside the mask or all outside."""
     for start in range(0, mask.numel(), WARP):
         inside = mask[start : start + WARP][used[start : start + WARP]]
         if inside.numel() and bool(inside.any()) and not bool(inside.all()):
@@ -158,7 +158,7 @@ def _whole_warps(mask: Tensor, used: Tensor) -> bool:
 
 
 def _by_thread(masks: list[Tensor], used: Tensor) -> bool:
-    """Whether the group of a column depends only on column % T, so on the thread of T that owns it, for a usual T."""
+    """Whether a column's group depends only on column % T for a common block size T, that is, on its thread."""
     columns = torch.arange(used.numel(), device=used.device)
     for threads in (32, 64, 128, 256, 512, 1024):
         if used.numel() < 2 * threads:

@@ -1,7 +1,6 @@
-"""The stages of attention side by side: the expected values of each, and the actual ones.
+"""The stages of attention: expected and actual values side by side.
 
 show_stages({"S": ..., "P": ..., "O": ...}, out, ref, bound, axes, weights)
-without_table(sentences)    the same in a line
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from torch import Tensor
 
 from common.diagnosis.locating import place, wrong_mask
 
-SHOWN = 5  # entries of a row, as many as fit into 80 columns
-WEIGHTS_DIFFER = 1e-4  # beyond the rounding of float32 and of the 16-bit types' smallest weights
+SHOWN = 5  # entries per row that fit into 80 columns
+WEIGHTS_DIFFER = 1e-4  # exceeds the rounding of float32 and of the smallest weights in 16-bit types
 
 
 @dataclass(frozen=True)
 class Table:
-    """The numbers of the stages in lines, and sentences about them."""
+    """The stages' numbers as lines of text, and sentences about them."""
 
     lines: list[str] = field(default_factory=list)
     says: list[str] = field(default_factory=list)
@@ -33,14 +32,14 @@ def show_stages(
     axes: tuple[str, ...],
     weights: Tensor | None = None,
 ) -> Table:
-    """The right S, P and O of the first wrong row next to the actual O, where they differ.
+    """The correct S, P and O of the first wrong row next to the actual O, where they differ.
 
     Args:
-        stages: the right S and P [..., row, key] and O, as far as they are known.
-        out, ref: what came, and the right answer.
+        stages: the correct S and P [..., row, key] and O, if known.
+        out, ref: the actual and the correct output.
         bound: the largest error that passes.
         axes: the names of out's axes.
-        weights: the P that came, [..., row, key], NaN where it is not known.
+        weights: the actual P, [..., row, key], NaN where unknown.
     """
     wrong = wrong_mask(out, ref, bound)
     rows = wrong.any(-1)
@@ -58,7 +57,7 @@ def show_stages(
     for name, stage in stages.items():
         if name != "O" and stage.shape[:-1] == out.shape[:-1]:
             got = weights[row] if known and name == "P" else None
-            lines += _beside(name, "key", key, stage[row], got)[bool(lines) :]  # the keys once
+            lines += _beside(name, "key", key, stage[row], got)[bool(lines) :]  # print the keys only once
     head = f"What should come out of each stage in {place(row, axes[:-1])}, and what came:"
     lines = [head, *lines, *_beside("O", "column", col, ref[row], out[row])]
     says = []
@@ -74,7 +73,7 @@ def show_stages(
 
 
 def _beside(name: str, axis: str, first: int, right: Tensor, got: Tensor | None) -> list[str]:
-    """Lines of a small table, from an entry before `first` on."""
+    """Lines of a small table, starting one entry before `first`."""
     start = max(0, min(first - 1, right.numel() - SHOWN))
     shown = slice(start, start + SHOWN)
     more = "  ..." if right.numel() > start + SHOWN else ""

@@ -1,15 +1,15 @@
-"""Looks inside kernels: `--check`, `--profile` and `--replay`.
+"""Inspection of kernels: `--check`, `--profile` and `--replay`.
 
 checked_run     runs cases in the simulator's checked build
-worth_it        which cases are worth a tool's time on a GPU
-gpu_tools       NVIDIA's tools around `python -m taskN.test`
-source_lines    a library's machine code -> source lines
-origins         the lines that an index or a pointer is made of, and those that decide whether a line runs
-made_of         the lines that a number is made of
+worth_it        selects the cases to run under a tool on a GPU
+gpu_tools       runs `python -m taskN.test` under NVIDIA's tools
+source_lines    machine code addresses of a library -> source lines
+origins         the lines that compute an index or a pointer, and those that decide whether a line runs
+made_of         the lines that compute a value
 own_lines       which lines the student wrote
-findings/       what a checker found
-flow/           what a wrong output was made of, from every access of a failing case
-profile/        what a kernel did, counted
-replay/         what a small launch did, access by access
-page/           all of it in a browser
+findings/       findings of a checker
+flow/           the data flow into a wrong output, from a trace of a failing case
+profile/        counters of a kernel
+replay/         a small launch, access by access
+page/           all of it as HTML
 """

@@ -1,11 +1,11 @@
-"""What the simulator's checked build collects while kernels run.
+"""Reports that the simulator's checked build collects while kernels run.
 
     caller = CheckedCaller(load(BuildRequest("task2", backend="simulator", checked=True)), CHECK)
-    caller.call(case, inputs)               caller.more is what the libraries collected
+    caller.call(case, inputs)               caller.more has the libraries' reports
     Collected(caller).findings()            the same with source lines
 
-common/simulator/README.md tells what a library reports. A caller may run in a process that is gone when its reports are
-read (common/testing/worker), so these are plain data and the libraries' files are enough to read them.
+common/simulator/README.md describes the reports. A caller's process may be gone when its reports are read
+(common/testing/worker), so they are plain data, and reading them needs only the library files.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ CHECK, PROFILE, REPLAY = 1, 2, 3
 
 
 class CheckedLibrary:
-    """The collecting functions of a library: loaded in this process, or asked for where it is loaded."""
+    """The reporting functions of a library, called in this process or in the one that has loaded it."""
 
     def __init__(self, library: Path | Simulator) -> None:
         self._library = Simulator(library) if isinstance(library, Path) else library
 
     def begin(self, mode: int) -> None:
-        """Forgets everything and collects what `mode` asks for: CHECK, PROFILE or REPLAY, or nothing: 0."""
+        """Clears all data and starts collecting for `mode`: CHECK, PROFILE, REPLAY, or 0 for nothing."""
         self._library.ask("simulator_check_begin", CHECK if mode == REPLAY else mode)
         self._library.ask("simulator_replay_begin", MOST_EVENTS if mode == REPLAY else 0)
 
     def sample(self, blocks: int) -> None:
-        """From the next begin(PROFILE) on, that many blocks of a grid represent all; 0: all run; below: none."""
+        """From the next begin(PROFILE) on, run only `blocks` sample blocks of each grid; 0: all; negative: none."""
         self._library.ask("simulator_sample_begin", blocks)
 
     def report(self) -> dict:
@@ -49,13 +49,13 @@ class CheckedLibrary:
         return json.loads(self._library.ask("simulator_check_report").decode())
 
     def recording(self) -> bytes:
-        """What was recorded since begin(REPLAY), see replay/recording.py."""
+        """The recording since begin(REPLAY), see replay/recording.py."""
         return self._library.ask("simulator_replay_report")
 
 
 class CheckedCaller(InProcess):
-    """Calls operators of a checked build; `more` is {"reports": what each library collected}, and with REPLAY
-    {"recordings": what each recorded}.
+    """Calls operators of a checked build; `more` is {"reports": one per library}, or with REPLAY {"recordings": one per
+    library}.
 
     Args:
         ops: the operators.
@@ -68,7 +68,7 @@ class CheckedCaller(InProcess):
         self._collecting = [CheckedLibrary(one) for one in self.simulators]
 
     def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
-        """See Caller.call. What is collected is that of this call."""
+        """See Caller.call. Collects data for this call only."""
         self.more = {}
         mode, lives = REPLAY if around.recorded else self.mode, True
         for library in self._collecting:
@@ -92,7 +92,7 @@ def _packed(data: bytes) -> str:
 
 
 class Collected:
-    """Reads what the libraries of a caller collected, with source lines: a CheckedCaller, or a Worker around one."""
+    """Reads the reports of a caller (a CheckedCaller, or a Worker around one) and adds source lines."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -101,21 +101,21 @@ class Collected:
 
     @property
     def problem(self) -> str:
-        """Why source lines are missing; "" if they are not."""
+        """Why source lines are missing; "" if they are available."""
         return next((lines.problem for lines in self._lines if lines.problem), "")
 
     def findings(self) -> list[Finding]:
-        """What was found in the last call; nothing if its process did not live to tell."""
+        """Findings of the last call; [] if its process died before reporting."""
         both = zip(self._caller.more.get("reports", []), self._lines, strict=False)
         return [one for report, lines in both for one in read_findings(report, lines)]
 
     def kernels(self) -> list[KernelProfile]:
-        """What the kernels of the last call did."""
+        """Profiles of the kernels of the last call."""
         every = zip(self._caller.more.get("reports", []), self._lines, self._paths, strict=False)
         return [one for report, lines, path in every for one in read_kernels(report, lines, path)]
 
     def launches(self) -> tuple[list[Launch], bool]:
-        """What the kernels of the last call did, access by access, and whether all of it found room."""
+        """The last call's launches, access by access, and whether the recording is complete."""
         found: list[Launch] = []
         whole = True
         for packed, lines in zip(self._caller.more.get("recordings", []), self._lines, strict=False):

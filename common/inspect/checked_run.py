@@ -1,6 +1,6 @@
-"""Runs cases in the simulator's checked build: `--check` looks for mistakes, `--profile` counts memory traffic.
+"""Runs cases in the simulator's checked build: `--check` finds mistakes, `--profile` counts memory traffic.
 
-    check_cases(console, title, cases, caller, seed)     prints verdicts and findings; the exit status
+    check_cases(console, title, cases, caller, seed)     prints verdicts and findings; returns the exit status
     profile_cases(console, cases, caller, seed)          [(case, verdict, kernels), ...] for profile/report.py
 
 The caller is a CheckedCaller or a Worker around one.
@@ -27,19 +27,19 @@ from common.testing.case import ERROR, NOT_IMPLEMENTED, NOT_RUN, PASS, SKIPPED, 
 from common.testing.first_operator import first_operator
 from common.testing.run import run_cases
 
-MOST_ELEMENTS = 1 << 21  # of a case's inputs together
-MOST_MATRICES = 10_000  # first dimension of an input; cases beyond it exist for the limits of a grid
+MOST_ELEMENTS = 1 << 21  # total input elements of a case
+MOST_MATRICES = 10_000  # largest first dimension of an input; cases beyond it test grid limits
 
 
 def small_size(case: Case, seed: int = 0) -> int | None:
-    """How many elements the case's inputs have; None if the checked build would not run it in seconds."""
+    """The number of input elements of a case; None if the checked build would take more than seconds."""
     if case.gpu_only:
         return None
     return _if_small(*judging.size_of(judging.make_inputs(case, seed)))
 
 
 def small_size_of(verdict: Verdict) -> int | None:
-    """The same of a case that ran."""
+    """The same for a case that has run."""
     if verdict.case.gpu_only or not verdict.elements:
         return None
     return _if_small(verdict.elements, verdict.matrices)
@@ -50,12 +50,12 @@ def _if_small(elements: int, matrices: int) -> int | None:
 
 
 def is_small(case: Case, seed: int = 0) -> bool:
-    """Whether the checked build runs the case in seconds."""
+    """Whether the checked build runs the case within seconds."""
     return small_size(case, seed) is not None
 
 
 def small_cases(console: Console, cases: Sequence[Case], seed: int) -> list[Case]:
-    """The cases that are small enough; says which ones are left out and why."""
+    """The cases that are small enough; prints which ones are skipped and why."""
     small = [case for case in cases if is_small(case, seed)]
     for_gpu = sum(case.gpu_only for case in cases)
     left_out = [f"{case.part}: {case.name}" for case in cases if not case.gpu_only and case not in small]
@@ -71,11 +71,11 @@ def small_cases(console: Console, cases: Sequence[Case], seed: int) -> list[Case
 
 
 def checked(case: Case, caller: Caller, collected: Collected, seed: int) -> tuple[Verdict, list[Finding]]:
-    """One case once, with one draw of its inputs, and what was found in that call."""
+    """Runs a case once, with one draw of its inputs: (verdict, findings in that call)."""
     first: list[list[Finding]] = []
 
     class Read(Caller):
-        """The caller; reads what a call collected. A wrong output is asked for once more: the first call counts."""
+        """Wraps the caller to read its findings. A wrong output causes another call; only the first one counts."""
 
         backend, device = caller.backend, caller.device
 
@@ -99,9 +99,9 @@ def check_cases(
     seed: int,
     write: Callable[[Sequence[Verdict], Sequence[tuple[str, Sequence[Finding]]]], None] | None = None,
 ) -> int:
-    """Each case once, with one draw of its inputs; prints the table and what was found. 0 if nothing was.
+    """Runs each case once, with one draw of its inputs; prints the table and the findings. Returns 0 if there are none.
 
-    `write` gets both as well: for a page.
+    `write` also receives both, to write a page.
     """
     collected = Collected(caller)
     found: list[tuple[str, list[Finding]]] = []
@@ -127,7 +127,7 @@ def check_cases(
 
 
 def report_findings(console: Console, found: Sequence[tuple[str, Sequence[Finding]]], cases: int) -> None:
-    """The findings of all `cases` that ran, alike ones told once, or that there are none."""
+    """Prints the findings of all `cases` that ran, similar ones grouped, or that there are none."""
     groups = grouped(found)
     if not cases:
         say(console, "\nNo case ran, so nothing was looked at.")
@@ -143,7 +143,7 @@ def report_findings(console: Console, found: Sequence[tuple[str, Sequence[Findin
 
 
 def representatives(cases: Sequence[Case], seed: int) -> list[Case]:
-    """For every part and operator the case with the most input elements, among those that is_small() allows."""
+    """For each part and operator, the case with the most input elements that is_small() accepts."""
     best: dict[tuple[str, str], tuple[int, Case]] = {}
     for case in cases:
         size = small_size(case, seed)
@@ -156,7 +156,7 @@ def representatives(cases: Sequence[Case], seed: int) -> list[Case]:
 def profile_cases(
     console: Console, cases: Sequence[Case], caller: Caller, seed: int
 ) -> list[tuple[Case, Verdict, list[KernelProfile]]]:
-    """Each case once; its verdict and what its kernels did."""
+    """Runs each case once; returns its verdict and its kernels' profiles."""
     collected = Collected(caller)
     kernels: list[list[KernelProfile]] = []
 

@@ -1,8 +1,8 @@
-"""NVIDIA's tools around `python -m taskN.test`: where they are, the command that runs under them, what it prints.
+"""Runs `python -m taskN.test` under NVIDIA's tools: finds them, builds the command, splits its output.
 
-The tool watches a process of its own, `python -m taskN.test --under-tool --case ...`. That process calls each case
-once, without guards around the inputs and without filling memory (both would hide mistakes from the tool), and says
-before each case which one follows, so that the tool's words can be told apart.
+The tool instruments a child process, `python -m taskN.test --under-tool --case ...`. It calls each case once, without
+guards around the inputs and without filling memory (both would hide mistakes from the tool), and prints the case's name
+first, so that the tool's output can be attributed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def find(tool: str) -> Path:
     """The tool's executable, from PATH or a CUDA toolkit.
 
     Raises:
-        ToolchainError: it is not installed; the message says how to get it and what does without.
+        ToolchainError: it is not installed; the message says how to get it and what works without it.
     """
     if on_path := shutil.which(tool):
         return Path(on_path)
@@ -59,7 +59,7 @@ def child(task: str, options: argparse.Namespace, cases: Sequence[Case]) -> list
 
 
 def run_under_tool(cases: Sequence[Case], ops, seed: int) -> int:
-    """What the child does."""
+    """Runs the cases in the child."""
     for case in cases:
         print(f"{CASE_MARK}{full_name(case)}", flush=True)
         verdict = judging.judge(case, ops, seed, bare=True)
@@ -68,7 +68,7 @@ def run_under_tool(cases: Sequence[Case], ops, seed: int) -> int:
 
 
 def by_case(text: str) -> Iterator[tuple[str, str]]:
-    """(case, what was printed while it ran) for the output of a child under a tool; "" for what came before."""
+    """Splits a child's output under a tool: (case, its output); case "" for the output before the first case."""
     name, lines = "", []
     for line in text.splitlines():
         if line.startswith(CASE_MARK):
@@ -80,7 +80,7 @@ def by_case(text: str) -> Iterator[tuple[str, str]]:
 
 
 def output_of(command: Sequence[str | Path], **environment: str) -> str:
-    """Everything that the command prints, whatever its exit status.
+    """The command's whole output, regardless of its exit status.
 
     Raises:
         ToolchainError: it could not be started or ran for more than TIMEOUT seconds.

@@ -1,8 +1,8 @@
-"""Which lines a number is made in: made_of(place, files), from the line that stores it upwards, also into functions.
+"""The lines that compute a value, a backward slice from its store, also into functions: made_of(place, files).
 
-As origins.py, but of values and not of addresses: every line that assigns a name which the stored value is made of,
-what a function does to such a name that it is handed, what one returns, and the loops and conditions around these
-lines. The way ends at what other kernels stored.
+Like origins.py, but for values instead of addresses: all lines that assign a name that contributes to the stored value,
+changes by functions that such a name is passed to, returned values, and the loops and conditions around these lines.
+The slice ends at values stored by other kernels.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from common.source.reader import (
     walk,
 )
 
-MOST_STEPS = 400  # names that are followed
-OF_HEAD, OF_INDEX, OF_UNROLLED = 0.5, 2, 3  # how much later than their number such lines come
+MOST_STEPS = 400  # followed names
+OF_HEAD, OF_INDEX, OF_UNROLLED = 0.5, 2, 3  # added distance of such lines in the order
 
 
 def made_of(place: Place, files: Iterable[str], member: str = "") -> list[Place]:
-    """The lines in which the number is made that the line at `place` stores, those that matter most first.
+    """The lines that compute the value stored at `place`, most relevant first.
 
-    A line comes the later the more others stand between it and the store; what only indices are made of, loops that
-    are unrolled, and lines at which nothing can be told from the text come last.
+    Lines are ordered by distance from the store along the slice; lines that only affect indices, unrolled loops, and
+    lines where the source is inconclusive come last.
 
     Args:
-        place: of the store.
-        files: whose functions are entered, beside that of the place.
-        member: where a struct is stored, of which of its members; "" for all.
+        place: the store.
+        files: files whose functions are entered, in addition to the store's own.
+        member: if a struct is stored, the member to follow; "" for all.
     """
     source, around, statement = read_at(place)
     if statement is None:
@@ -61,12 +61,12 @@ def made_of(place: Place, files: Iterable[str], member: str = "") -> list[Place]
     if not stored:
         search.follow(statement, where, 1, member)
     search.run()
-    nearest = sorted(search.found, key=lambda one: (search.found[one], one[0], -one[1]))  # and the last of a loop first
+    nearest = sorted(search.found, key=lambda one: (search.found[one], one[0], -one[1]))  # ties: last line first
     return [Place(file, line) for file, line in nearest]
 
 
 def members_at(place: Place) -> list[str]:
-    """The members of the struct that the line at `place` stores into an array; none if it is another type."""
+    """The members of the struct that the line at `place` stores into an array; [] for other types."""
     source, around, _ = read_at(place)
     names = [one.name for one in around.changes if one.line == place.line] if around else []
     for declaration in (one for one in walk(around.body) if one.type == "declaration") if names else ():
@@ -78,13 +78,13 @@ def members_at(place: Place) -> list[str]:
 
 
 def function_begin(place: Place) -> int:
-    """The line in which the body of the function around a place begins; 0 if it cannot be read."""
+    """The first line of the body of the function around a place; 0 if it cannot be read."""
     around = read_at(place)[1]
     return around.line if around else 0
 
 
 def is_head(place: Place) -> bool:
-    """Whether a loop or a condition begins in a line; not of one that is entirely in it."""
+    """Whether a line starts a loop or condition that extends beyond it."""
     source = read(place.file)
     heads = [one for one in source.heads(place.line) if line_of(one) == place.line] if source else []
     bodies = [one.child_by_field_name("body") or one.child_by_field_name("consequence") for one in heads]
@@ -93,8 +93,7 @@ def is_head(place: Place) -> bool:
 
 @dataclass(frozen=True)
 class _Where:
-    """A function in which names are followed, through which calls it was come to, as far as that is known, and the line
-    of the words that are looked at."""
+    """A function in which names are followed, the known call chain to it, and the line of the current node."""
 
     source: Source
     function: Function
@@ -103,11 +102,11 @@ class _Where:
 
 
 class _Search:
-    """The lines found so far, each with how far it is from the store."""
+    """The lines found so far, with their distance from the store."""
 
     def __init__(self, sources: list[Source], calls: tuple[tuple[str, int], ...]) -> None:
         self.sources = sources
-        self.after = set(calls)  # what the calls assign in which the store is made comes after it
+        self.after = set(calls)  # assignments by the enclosing calls come after the store
         self.structs = [fields for one in sources for fields in one.structs.values()]
         self.found: dict[tuple[str, int], float] = {}
         self.seen: set[tuple] = set()
@@ -115,7 +114,7 @@ class _Search:
         self.order = itertools.count()
 
     def add(self, where: _Where, line: int, far: float) -> None:
-        """A line, and the loops and conditions around it."""
+        """Adds a line and the loops and conditions around it."""
         key = (where.source.file, line)
         if self.found.get(key, 1e9) <= far:
             return
@@ -129,7 +128,7 @@ class _Search:
                     self.follow(part, replace(where, line=at), there + 1)
 
     def follow_change(self, change: Change, where: _Where, far: float, member: str = "") -> None:
-        """What a name becomes, and what only says which element."""
+        """Follows the new value of a name, and indices that only select an element."""
         if change.right is not None:
             self.follow(change.right, where, far, member, with_indices=False)
         for index in [*indices_in(change.right), *(change.indices if change.keeps else ())]:
@@ -138,8 +137,7 @@ class _Search:
             self._push(change.name, change.member, where, far)
 
     def follow(self, node: Node, where: _Where, far: float, member: str = "", with_indices: bool = True) -> None:
-        """The names in a node, and the functions that it calls; where only a member of what they give is wanted, that
-        one of what stands there whole."""
+        """Follows the names in a node and the functions it calls; with `member`, only that member of a struct value."""
         node, member = self._of_braces(node, member)
         for call in calls_in(node):
             target = self._defined(call.name)
@@ -166,7 +164,7 @@ class _Search:
         return any(name in fields for fields in self.structs)
 
     def _of_braces(self, node: Node, member: str) -> tuple[Node, str]:
-        """Of `{a, b}`, or `State{a, b}`, what a member is given; another node as it is, with the member."""
+        """For `{a, b}` or `State{a, b}`, the initializer of a member; any other node unchanged, with the member."""
         braces = node.child_by_field_name("value") if node.type == "compound_literal_expression" else node
         given = braces.named_children if member and braces and braces.type == "initializer_list" else []
         for fields in self.structs if given else ():
@@ -175,7 +173,7 @@ class _Search:
         return node, member
 
     def run(self) -> None:
-        """Follows every name, the nearest first."""
+        """Follows all names, nearest first."""
         while self.todo and len(self.seen) < MOST_STEPS:
             far, _, name, where = heapq.heappop(self.todo)
             key = (where.source.file, where.function.name, name, where.chain[:1])
@@ -190,18 +188,18 @@ class _Search:
             if change.name != base or (member and change.member and change.member != member):
                 continue
             if (where.source.file, change.line) in self.after or (change.loop and line_of(change.loop) not in around):
-                continue  # a loop that the words looked at do not stand in has a variable of its own
+                continue  # the variable of a loop that does not contain the current node
             self.add(where, change.line, far)
             is_whole = member and not change.member
             self.follow_change(change, replace(where, line=change.line), far + 1, member if is_whole else "")
         for call in where.function.calls:
             if (where.source.file, call.line) not in self.after:
                 self._handed_over(base, member, call, where, far)
-        if where.chain:  # a parameter that is assigned, too, still begins as what is passed for it
+        if where.chain:  # a parameter, even if assigned, starts as the argument
             self._argument(base, member, where, far)
 
     def _handed_over(self, base: str, member: str, call: Call, where: _Where, far: float) -> None:
-        """What a function does to a name that it is called with, if it assigns it."""
+        """Follows the assignments of a function to an argument."""
         target = self._defined(call.name)
         if target is None or target.function is where.function:
             return
@@ -213,7 +211,7 @@ class _Search:
                 self._push(parameter.name, member, inside, far + 0.5)
 
     def _argument(self, base: str, member: str, where: _Where, far: float) -> None:
-        """What the caller passes for a parameter."""
+        """Follows the caller's argument for a parameter."""
         (file, line), *rest = where.chain
         names = [one.name for one in where.function.parameters]
         caller = next((one for one in self.sources if one.file == file), None)
@@ -229,7 +227,7 @@ class _Search:
 
 
 def _is_assigned(name: str, member: str, function: Function) -> bool:
-    """Whether a function assigns a parameter, or hands it on."""
+    """Whether a function assigns a parameter or passes it on."""
     if any(one.name == name and (not member or one.member in ("", member)) for one in function.changes):
         return True
     return any(

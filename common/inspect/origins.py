@@ -1,8 +1,8 @@
-"""Where what a line uses comes from: origins(place), the lines above it that compute its addresses.
+"""The origin of the addresses that a line uses: origins(place), the lines above it that compute them.
 
-An access goes wrong in one line, and the mistake is often in another: the index was computed there, or the pointer.
-The function tells which: the last line above that declares or assigns a name that the access uses, and so on for the
-names in that line. Names that come in as arguments end the search; `calls` goes on from there.
+An access fails in one line, but the mistake is often in another, which computed the index or the pointer. The search
+goes to the last line above that declares or assigns a name used by the access, then continues with the names in that
+line. It ends at parameters; `calls` continues from there.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from common.source.reader import (
     walk,
 )
 
-MOST = 4  # lines that are listed
+MOST = 4  # listed lines
 MOST_DECIDING = 6
 MOST_WRITERS = 2
 MOST_USES = 4
 MOST_TERNARY = 3
 MOST_CALLS = 2  # in addition to the launch
 MOST_LEAVING = 3
-SMALL = 12  # lines of a function whose result is followed
+SMALL = 12  # largest function, in lines, whose result is followed
 _LEAVING = ("return_statement", "continue_statement", "break_statement")
 
 
 def origins(place: Place, variable: str = "") -> list[Place]:
-    """The lines that compute the addresses of what the line at `place` accesses, the nearest first, at most MOST.
+    """The lines that compute the addresses accessed by the line at `place`, nearest first, at most MOST.
 
-    Empty if the file or the function cannot be read, or if the line says it all. Where one of the line's pointers is
-    made of `variable`, the others are left out.
+    Empty if the file or function cannot be read, or if the line is self-contained. If one of the line's pointers is
+    derived from `variable`, the others are left out.
     """
     source, around, here = read_at(place)
     if here is None:
@@ -60,7 +60,7 @@ def origins(place: Place, variable: str = "") -> list[Place]:
         name, below = wanted.pop(0)
         change = None if name in seen else around.set_at(name, below)
         seen.add(name)
-        is_stored = change is not None and change.is_element  # what is stored is no address
+        is_stored = change is not None and change.is_element  # the stored value is not an address
         if change is None or (is_stored and (change.line == place.line or (variable in arrays and name in arrays))):
             continue
         if change.line != place.line and change.line not in found:
@@ -76,8 +76,8 @@ def origins(place: Place, variable: str = "") -> list[Place]:
 def deciding(place: Place, caller: Place | None = None) -> list[Place]:
     """The lines that decide whether the line at `place` runs, and how often, at most MOST_DECIDING.
 
-    Loops and conditions around it, and those before it in its function that leave, the nearest first; then the lines
-    that compute their bounds; in front of the call at `caller` as well, where a bound is passed there.
+    Loops and conditions around it, and earlier ones in its function that exit, nearest first; then the lines that
+    compute their bounds, including those before the call at `caller` if a bound is passed there.
     """
     source, around, here = read_at(place)
     if here is None:
@@ -105,7 +105,7 @@ def deciding(place: Place, caller: Place | None = None) -> list[Place]:
 
 
 def _passed_for(name: str, function: Function, caller: Place) -> list[Place]:
-    """The lines that compute what is passed for a parameter in the line of a call."""
+    """The lines that compute the argument for a parameter in the line of a call."""
     _, around, here = read_at(caller)
     names = [one.name for one in function.parameters]
     if here is None or name not in names:
@@ -117,8 +117,8 @@ def _passed_for(name: str, function: Function, caller: Place) -> list[Place]:
 
 
 def loops_with_barrier(file: str, kernel: str) -> list[Place]:
-    """Where the loops of a kernel, and of the functions that it calls, begin in which threads wait for each other: one
-    that does not end holds them there. The innermost first."""
+    """The headers of loops with a barrier in a kernel and the functions it calls: one that does not end makes threads
+    wait forever. Innermost first."""
     source = read(file)
     around = source.function(kernel) if source else None
     called = [source.function(one.name) for one in around.calls] if around else []
@@ -128,8 +128,7 @@ def loops_with_barrier(file: str, kernel: str) -> list[Place]:
 
 
 def _of_ternary(here: Node, around: Function) -> list[int]:
-    """Where a value is computed by which the line reads something or not (`weight != 0 ? row[k] : 0`), and what that is
-    made of."""
+    """The lines that compute the condition under which the line reads something (`weight != 0 ? row[k] : 0`)."""
     choices = [one for one in walk(here) if one.type == "conditional_expression"]
     names = []
     for one in choices:
@@ -146,8 +145,8 @@ def _of_ternary(here: Node, around: Function) -> list[int]:
 
 
 def used_in(name: str, kernel: str, launch: Place) -> list[Place]:
-    """The last lines of a kernel that mention an argument of this name, or a pointer that is made of it, at most
-    MOST_USES, in their order; else of another function of its file."""
+    """The last lines of a kernel that mention an argument of this name or a pointer derived from it, at most MOST_USES,
+    in source order; otherwise those of another function of its file."""
     source = read(launch.file)
     for function in sorted(source.functions, key=lambda one: one.name != kernel) if source else ():
         names, found = {name}, []
@@ -165,7 +164,7 @@ def used_in(name: str, kernel: str, launch: Place) -> list[Place]:
 
 
 def _mentions(function: Function) -> list[tuple[int, set[str]]]:
-    """The lines of a function with the names in them."""
+    """The lines of a function with the names they mention."""
     found: dict[int, set[str]] = {}
     for one in walk(function.body):
         if one.type == "identifier":
@@ -174,7 +173,7 @@ def _mentions(function: Function) -> list[tuple[int, set[str]]]:
 
 
 def _read_for(call: Place, names: Iterable[str], source: Source) -> list[Place]:
-    """Where a function reads what it is handed one of these names for in the line at `call`."""
+    """Where a function reads the parameters for which these names are passed in the line at `call`."""
     for name in names:
         for function, parameter, made in _receivers(name, source):
             if made.line == call.line:
@@ -185,7 +184,7 @@ def _read_for(call: Place, names: Iterable[str], source: Source) -> list[Place]:
 
 
 def writers(place: Place, variable: str = "") -> list[Place]:
-    """The lines of the file that store into an array that the line at `place` reads, under its name there or this."""
+    """The lines of the file that store to an array read by the line at `place`, by its name there or `variable`."""
     source, around, here = read_at(place)
     if here is None:
         return []
@@ -193,20 +192,20 @@ def writers(place: Place, variable: str = "") -> list[Place]:
     names = [name for name in arrays_in(here) if name not in stored]
     names = list(dict.fromkeys([variable, *names] if re.fullmatch(r"\w+", variable) else names))
     found = [line for name in names for line in _stores(name, source.functions) if line != place.line]
-    for name in () if found else names:  # handed to a function, which knows it under another name
+    for name in () if found else names:  # passed to a function, which has another name for it
         for function, parameter, _ in _receivers(name, source):
             found += _stores(parameter, [function])
     return [Place(place.file, number) for number in dict.fromkeys(found)][:MOST_WRITERS]
 
 
 def _stores(name: str, functions: Iterable[Function]) -> list[int]:
-    """The lines of functions that assign an element of an array."""
+    """The lines of the functions that assign an element of an array."""
     every = (one for function in functions for one in function.changes)
     return [one.line for one in every if one.name == name and one.indices and not one.keeps]
 
 
 def _receivers(array: str, source: Source) -> Iterator[tuple[Function, str, Call]]:
-    """The functions of the file that are called with an array, what they call it, and the first such call."""
+    """The functions of the file that are called with an array, their parameter's name, and the first such call."""
     made = [call for function in source.functions for call in function.calls]
     for function in source.functions:
         for call in made:
@@ -217,9 +216,8 @@ def _receivers(array: str, source: Source) -> Iterator[tuple[Function, str, Call
 
 
 def calls(place: Place, launch: Place | None) -> list[Place]:
-    """The calls through which the code at `place` got its arguments, from the inside out: those on the device, the
-    launch, and those of the function of the file that launches. Each with its whole statement; empty where they cannot
-    be read."""
+    """The calls that passed the code at `place` its arguments, innermost first: those on the device, the launch, and
+    the calls of the launching function in its file. Each with its whole statement; empty if they cannot be read."""
     found = []
     on_host = [launch, *_calls_of_launcher(launch)] if launch else []
     for one in dict.fromkeys([*place.callers[:MOST_CALLS], *place.outer[:MOST_CALLS], *on_host]):
@@ -232,8 +230,8 @@ def calls(place: Place, launch: Place | None) -> list[Place]:
 
 
 def launches_of(kernel: str, file: str) -> tuple[list[Place], str] | None:
-    """Where a kernel that did not run is launched in its file, with the calls of the function around that, and what is
-    missing of the two, in words; None if it is no kernel."""
+    """The launch sites, in its file, of a kernel that did not run, with the calls of the enclosing function, and a
+    description of which of the two is missing; None if it is not a kernel."""
     source = read(file)
     if source is None or not any(one.name == kernel and one.is_kernel for one in source.functions):
         return None
@@ -247,8 +245,8 @@ def launches_of(kernel: str, file: str) -> tuple[list[Place], str] | None:
 
 
 def leaving(place: Place) -> list[Place]:
-    """The lines of the function around a place by which a thread leaves it, or a loop of it, before the others; at most
-    MOST_LEAVING, the nearest first."""
+    """The lines by which a thread may leave the function around a place, or one of its loops, before the others; at
+    most MOST_LEAVING, nearest first."""
     _, around, _ = read_at(place)
     if around is None:
         return []
@@ -259,8 +257,7 @@ def leaving(place: Place) -> list[Place]:
 
 
 def loop_waits(place: Place, within_a_warp: bool = False) -> bool:
-    """Whether the innermost loop around a line has a barrier that stands under no condition; one of the warp counts
-    where that is enough."""
+    """Whether the innermost loop around a line has an unconditional barrier; within_a_warp: a warp barrier suffices."""
     source, around, _ = read_at(place)
     heads = source.heads(place.line) if around else []
     loop = next((one for one in heads if one.type in ("for_statement", "while_statement")), None)
@@ -273,8 +270,8 @@ def loop_waits(place: Place, within_a_warp: bool = False) -> bool:
 
 
 def piece_of(place: Place, variable: str) -> str:
-    """The pointer into an array by which the line at `place` accesses it, as the outermost function calls it; "" where
-    that is the array itself, or cannot be told."""
+    """The pointer through which the line at `place` accesses an array, by its name in the outermost function; "" if
+    that is the array itself or unknown."""
     source, around, here = read_at(place)
     if here is None:
         return ""
@@ -292,7 +289,7 @@ def piece_of(place: Place, variable: str) -> str:
 
 
 def handed_to_before(array: str, launch: Place) -> list[Place]:
-    """The calls that an array was handed to before the one that ends in a launch, in the function that makes both."""
+    """The calls that received an array before the call that leads to the launch, in the function that makes both."""
     found = []
     for call in _calls_of_launcher(launch):
         _, around, here = read_at(call)
@@ -316,7 +313,7 @@ def _calls_of_launcher(launch: Place) -> list[Place]:
 
 
 def _returned(right: Node | None, source: Source) -> list[int]:
-    """Where a small function of the file that is called there computes what it returns."""
+    """The lines where a small function of the file, called in this node, computes its return value."""
     found = []
     for call in calls_in(right) if right else ():
         function = source.function(call.name)
@@ -332,20 +329,20 @@ def _returned(right: Node | None, source: Source) -> list[int]:
 
 
 def read_at(place: Place) -> tuple[Source | None, Function | None, Node | None]:
-    """The file of a place, the function around it and the statement there; None where they cannot be read."""
+    """The file of a place, the enclosing function and the statement; None for what cannot be read."""
     source = read(place.file)
     around = source.function_at(place.line) if source else None
     return source, around, source.statement_at(place.line) if around else None
 
 
 def _bases(node: Node | None) -> list[str]:
-    """The names of values in a node, those of structs without a member."""
+    """The names of values in a node; structs without their members."""
     return list(dict.fromkeys(one.partition(".")[0] for one in names_in(node)))
 
 
 def _addresses(here: Node, arrays: list[str]) -> list[str]:
-    """The names that the indices of a statement's accesses are made of, then the arrays themselves; without an array
-    those that its calls are given."""
+    """The names in the indices of a statement's accesses, then the arrays themselves; without arrays, the arguments of
+    its calls."""
     inside = [name for one in indices_in(here) for name in _bases(one)]
     made = calls_in(here) if not indices_in(here) else ()
     given = [name for call in made for one in call.arguments for name in _bases(one)]

@@ -1,4 +1,4 @@
-"""Which lines of a source a student wrote: own_lines(file), those that the file as it was given out does not have."""
+"""Finds the lines that a student wrote: own_lines(file), the lines that the released file does not have."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from common.simulator.text import blanked
 
 @functools.cache
 def own_lines(file: str) -> frozenset[int] | None:
-    """The numbers of these lines, none in what is given; None where it is not known what was given out.
+    """The numbers of these lines; empty for a provided file; None if the released version is unknown.
 
     Args:
         file: a student's file, or another version of it: a solution, or one with planted mistakes.
@@ -40,7 +40,7 @@ def own_lines(file: str) -> frozenset[int] | None:
 
 
 def owned(places: Iterable[Place]) -> list[Place]:
-    """Those of these places that the student wrote, in the same order; all in a file of which nothing was given out."""
+    """The places in lines that the student wrote, in order; all places of a file without a released version."""
     found = []
     for one in places:
         own = own_lines(one.file)

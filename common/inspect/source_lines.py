@@ -1,10 +1,10 @@
-"""Addresses in a compiled library -> lines of the student's file.
+"""Maps addresses in a compiled library to lines of the student's file.
 
-    places = SourceLines(library).places([0x1234, ...])      addresses as the runtime counts them: return addresses
+    places = SourceLines(library).places([0x1234, ...])      return addresses, as reported by the runtime
     places[0x1234].shown                                     "task2/attention_kernel.cu:71"
 
-Inlined functions are followed outwards: a place knows the function it stands in and, if that was inlined, the places it
-was called from. The names come from `addr2line`, which belongs to the same package as the linker (binutils).
+Inlining is resolved: a place knows its function and, if that was inlined, the call sites. The names come from
+`addr2line`, which is part of binutils, like the linker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from common.compiling.report import kernel_name
 from common.console.files import SHOWN
 from common.console.paths import ROOT, shown_path
 
-_LAUNCH = re.compile(r"lambda.*\bauto.*\.\.\.")  # kernel<<<...>>> becomes a call that passes on its arguments
+_LAUNCH = re.compile(r"lambda.*\bauto.*\.\.\.")  # kernel<<<...>>> becomes a call that forwards its arguments
 SIMULATOR = ROOT / "common" / "simulator"
 DEVICE_HEADERS = ROOT / "common" / "cuda"
 INSTALL = "sudo apt-get install binutils"
@@ -34,13 +34,13 @@ class Place:
     """A line of a source file.
 
     Attributes:
-        file, line: as the compiler recorded them.
+        file, line: as recorded by the compiler.
         function: its name without return type, template arguments and parameters; "" if unknown.
-        callers: where this piece of code was inlined, from the inside out, in this file.
-        outer: the same in other files: a kernel that calls a header's function.
+        callers: the call sites in this file into which this code was inlined, innermost first.
+        outer: the same in other files, such as a kernel that calls a header's function.
         instance: the outermost of these functions with its template arguments, usually the kernel; equal places may be
             in different instances.
-        statement: what is quoted in place of the line, where that is a part of it.
+        statement: the text to quote if the line is only part of a statement.
     """
 
     file: str
@@ -53,7 +53,7 @@ class Place:
 
     @property
     def at(self) -> tuple[str, int]:
-        """The file and the line alone."""
+        """Only the file and the line."""
         return self.file, self.line
 
     @property
@@ -77,7 +77,7 @@ class Place:
 
 
 def place_of(text: str) -> Place | None:
-    """ "task2/kernel.cu:71", as objects name files, as a Place; None if it is not of that form."""
+    """Parses "task2/kernel.cu:71", as object files name it; None if it has another form."""
     match = re.fullmatch(r"(.+?):(\d+)", text.strip())
     return Place(local_file(match[1]), int(match[2])) if match else None
 
@@ -106,7 +106,7 @@ def bare_name(function: str) -> str:
         if depth == 0 and char not in "<>()":
             flat += char
         elif depth == 0 and char in "<(":
-            flat += " "  # what follows is arguments
+            flat += " "  # the rest is arguments
         depth += char in "<("
     words = flat.split()
     names = [word for word in words if word not in ("const", "[clone", ".cold]", ".isra.0]", "constprop.0]")]
@@ -124,7 +124,7 @@ class SourceLines:
 
     @functools.cached_property
     def kernels(self) -> tuple[str, ...]:
-        """The .cu files that the library was made of; none without readelf, which belongs to binutils, too."""
+        """The .cu files that the library was built from; none without readelf (binutils)."""
         tool = shutil.which("readelf")
         if not tool:
             return ()
@@ -134,7 +134,7 @@ class SourceLines:
         return tuple(_original(local_file(file)) for file in files)
 
     def places(self, return_addresses: Iterable[int]) -> dict[int, Place | None]:
-        """The place of each call that returns to such an address (offsets in the library file)."""
+        """The place of the call that returns to each address (offsets in the library file)."""
         wanted = set(return_addresses)
         missing = sorted(wanted - self._known.keys())
         if missing:
@@ -153,16 +153,16 @@ class SourceLines:
 
 @functools.cache
 def _original(file: str) -> str:
-    """The file that the rewriter made this one from: for a function inlined elsewhere g++ may name the copy."""
+    """The file from which the rewriter made this one: for an inlined function g++ may name the copy."""
     start = "\n".join(_lines(file)[:2]) if file.endswith(".cu.cpp") else ""
     match = re.search(r'^#line 1 "(.+)"$', start, re.MULTILINE)
     return match[1] if match else file
 
 
 def _read_frames(text: str) -> dict[int, list[Place]]:
-    """addr2line's output: an address, then two lines per frame, function and file:line, from the inside out.
+    """Parses addr2line's output: an address, then two lines per frame, function and file:line, innermost first.
 
-    The frames' functions are their whole signatures.
+    The frames' functions are full signatures.
     """
     result: dict[int, list[Place]] = {}
     frames: list[Place] = []
@@ -182,13 +182,13 @@ def _read_frames(text: str) -> dict[int, list[Place]]:
 
 
 def students_place(frames: Sequence[Place]) -> Place | None:
-    """The innermost frame that is the student's, with those it was inlined into.
+    """The innermost student frame, with those it was inlined into.
 
-    The simulator's own code is never it, nor what the rewriter makes of a launch; that of common/cuda/ only if nothing
-    else is left.
+    Excludes the simulator's own code and the code that the rewriter generates for a launch; a frame of common/cuda/ is
+    used only if there is no other.
 
     Args:
-        frames: from the inside out; their functions are signatures.
+        frames: innermost first; their functions are signatures.
     """
     outside = [frame for frame in frames if not _lies_in(frame, SIMULATOR) and not _LAUNCH.search(frame.function)]
     own = [frame for frame in outside if not _lies_in(frame, DEVICE_HEADERS)] or outside
@@ -196,7 +196,7 @@ def students_place(frames: Sequence[Place]) -> Place | None:
         return None
     instance = kernel_name(own[-1].function)
     named = [replace(frame, function=bare_name(frame.function)) for frame in own]
-    # addr2line calls an inlined static function by the name of what it is inlined into
+    # addr2line names an inlined static function after the function it is inlined into
     named = [
         replace(frame, function="") if frame.function == outer.function else frame for frame, outer in pairwise(named)
     ] + named[-1:]
@@ -209,7 +209,7 @@ def students_place(frames: Sequence[Place]) -> Place | None:
 def instance_of(kernel: str, places: Iterable[Place | None]) -> str:
     """The kernel with its actual template arguments, "flash_kernel<64>" for "flash_kernel<D>", if the places tell.
 
-    `auto kernel = flash_kernel<64>; kernel<<<...>>>` has a variable's name, and its places are in another function.
+    For `auto kernel = flash_kernel<64>; kernel<<<...>>>` the name is a variable's, and the places' function differs.
     """
     places = [place for place in places if place and place.instance]
     exact = {place.instance for place in places if place.instance.split("<")[0] == kernel.split("<")[0]}

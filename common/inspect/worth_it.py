@@ -1,6 +1,6 @@
-"""Which cases are worth a tool's time on a GPU, where every one costs seconds.
+"""Selects the cases to run under a tool on a GPU, where each takes seconds.
 
-chosen = worth_it(cases, verdicts, reach, seed)     the failing ones, else the smallest that launch each kernel
+chosen = worth_it(cases, verdicts, reach, seed)     failing ones, or the smallest that launch each kernel
 reach = kernels_of(places)                          operator -> the names of the kernels that it may launch
 """
 
@@ -15,12 +15,12 @@ from common.inspect.profile.ncu import kernels_in
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.first_operator import first_operator
 
-MOST_FAILING = 3  # one of each part
-LEAST_ELEMENTS = 256  # of a case's inputs: in smaller ones few threads have something to do
+MOST_FAILING = 3  # one per part
+LEAST_ELEMENTS = 256  # input elements; in smaller cases few threads have work
 
 
 def kernels_of(places: Iterable[Place]) -> dict[str, frozenset[str]]:
-    """What the sources say: a kernel that is chosen while the program runs counts for all that may choose it."""
+    """The kernels each operator may launch, from the sources; one selected at run time counts for all candidates."""
     found = {}
     for place in places:
         sources = with_own_headers(place.kernels)
@@ -36,10 +36,10 @@ def worth_it(
     """The smallest failing case of each part; if none fails, for each kernel the smallest case that may launch it.
 
     Args:
-        cases: those that ran.
-        verdicts: on them, in their order.
+        cases: the cases that ran.
+        verdicts: their verdicts, in the same order.
         reach: see kernels_of.
-        seed: of the inputs.
+        seed: seed of the inputs.
     """
     sizes = {case: size for case in cases if (size := small_size(case, seed)) is not None}
     small = sorted(sizes, key=lambda case: _awkward(sizes[case]))
@@ -52,7 +52,7 @@ def worth_it(
         return list(of_part.values())[:MOST_FAILING]
     chosen: list[Case] = []
     covered: set[str] = set()
-    # an operator that launches one kernel tells more about it than one that launches three
+    # prefer an operator that launches only this kernel
     for case in sorted(small, key=lambda case: len(_reached(case, reach, seed))):
         kernels = _reached(case, reach, seed)
         if kernels - covered:
@@ -64,7 +64,7 @@ def worth_it(
 def apart(
     chosen: Iterable[Case], reach: Mapping[str, frozenset[str]], seed: int
 ) -> list[list[tuple[Case, frozenset[str]]]]:
-    """The cases in as few groups as it takes for no two of a group to launch the same kernel, each with its kernels."""
+    """The cases with their kernels, in as few groups as possible such that no two in a group launch the same kernel."""
     groups: list[list[tuple[Case, frozenset[str]]]] = []
     for case in chosen:
         kernels = _reached(case, reach, seed)
@@ -82,5 +82,5 @@ def _reached(case: Case, reach: Mapping[str, frozenset[str]], seed: int) -> froz
 
 
 def _awkward(size: int) -> tuple[bool, int]:
-    """Orders cases: the smallest first, but those in which hardly anything happens last."""
+    """Sort key for cases: smallest first, but trivially small ones last."""
     return size < LEAST_ELEMENTS, size if size >= LEAST_ELEMENTS else -size

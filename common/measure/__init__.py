@@ -1,9 +1,9 @@
-"""How fast? Times, limits, tables.
+"""Performance measurement: times, limits, tables.
 
-timing        several peers in turn, by CUDA events
-limits        what the GPU at hand can do at best
-gpus          data sheets of named GPUs; how many blocks fit on an SM
-allocations   how much memory a piece of PyTorch takes, and which line takes it
+timing        times several peers in turn with CUDA events
+limits        measured peak rates of this GPU
+gpus          data sheets of named GPUs; occupancy
+allocations   memory allocated by PyTorch code, by line
 report        tables and JSON of benchmarks
-verdict_times how long a student waits for a verdict
+verdict_times time until a student gets a verdict
 """

@@ -1,8 +1,8 @@
-"""How much memory a piece of PyTorch takes beyond its inputs, and which line takes it.
+"""Measures the memory that PyTorch code allocates beyond its inputs, and which line allocates it.
 
 with AllocationRecorder(inputs=(query, key, value)) as made:
     out = flash_attention(query, key, value)
-made.peak_bytes, made.largest                   bytes alive at once; the largest tensor, with its line
+made.peak_bytes, made.largest                   peak bytes; the largest tensor, with its line
 
 python -m task3.memory [--solution]             flash_attention compared with attention that stores S, for growing S
 """
@@ -25,7 +25,7 @@ from common.console.paths import shown_path
 
 @dataclass(frozen=True)
 class MadeTensor:
-    """A tensor with memory of its own: its shape, the bytes of that memory, who made it and in which line."""
+    """A tensor with its own storage: its shape, the storage's bytes, the operator that made it, and the line."""
 
     shape: tuple[int, ...]
     bytes: int
@@ -34,27 +34,27 @@ class MadeTensor:
 
 
 class AllocationRecorder(TorchDispatchMode):
-    """Records all memory that PyTorch's operators work with, except the inputs': what they make, and what was made
-    before and is used again. Views and results in place are no new memory.
+    """Records all memory that PyTorch's operators use, except the inputs': new tensors, and earlier ones that are
+    reused. Views and in-place results are not new memory.
 
-    The operators' inner workspaces do not count on the CPU. On a GPU `peak_bytes` is PyTorch's own
-    torch.cuda.max_memory_allocated, which counts them.
+    On the CPU, internal workspaces of operators are not counted. On a GPU, `peak_bytes` is PyTorch's
+    torch.cuda.max_memory_allocated, which includes them.
 
     Args:
-        device: whose memory.
-        line: tells which line runs, "file.py:57"; None: the stack does.
-        inputs: whose memory doesn't count, as long as nothing is written to it.
-        source: one of these.
-        partner: another, whose numbers `source` meets.
+        device: the device whose memory is recorded.
+        line: returns the current line, "file.py:57"; None: it is taken from the stack.
+        inputs: tensors whose memory is not counted unless it is written to.
+        source: one of the inputs.
+        partner: another input, whose elements are combined with those of `source`.
 
     Attributes:
         largest: the largest tensor; None if there was none.
-        peak_bytes: the most bytes that were alive at once, of all that was seen since entering.
-        peak_from_source: the same of what was computed from `source`, or written to in such a computation. Shorter
-            numbers than those of `source` count as long as these: a row in float16 is a row.
-        read: the line in which Python first read a number, and not just a bool, out of such a tensor; "" if none did.
-        met: numbers of `partner`, or computed from it alone, that operators took together with such tensors; two that
-            are viewed as one longer number are two.
+        peak_bytes: the most bytes alive at once since entering.
+        peak_from_source: the same for tensors computed from `source`, or written to in such a computation. Elements
+            narrower than those of `source` count with its element size: a row in float16 is still a row.
+        read: the line where Python first read a number, not just a bool, from such a tensor; "" if none did.
+        met: number of elements of `partner`, or computed from it alone, that operators combined with such tensors; two
+            viewed as one wider element count as two.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class AllocationRecorder(TorchDispatchMode):
         self._known = set(self._inputs)
         self._from_source = {_memory_of(source): 0} if source is not None else {}  # memory -> bytes
         self._source_bytes = source.element_size() if source is not None else 0
-        # memory -> bytes of each of its numbers
+        # memory -> bytes per element
         self._from_partner = {_memory_of(partner): partner.element_size()} if partner is not None else {}
         self.met, self.read = 0, ""
         self.largest: MadeTensor | None = None
@@ -88,7 +88,7 @@ class AllocationRecorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and the import of torch._dynamo takes seconds
+        return False  # nothing is compiled here, and importing torch._dynamo takes seconds
 
     def __enter__(self) -> AllocationRecorder:
         if self._on_gpu:
@@ -120,7 +120,7 @@ class AllocationRecorder(TorchDispatchMode):
             if _memory_of(x) not in self._known:
                 self._record(x, str(operator))
         if derived:
-            for x in partners:  # what is expanded counts once
+            for x in partners:  # expanded elements count once
                 once = math.prod(size for size, step in zip(x.shape, x.stride(), strict=True) if step)
                 self.met += round(once * self._numbers(x))
             for x in results:
@@ -131,7 +131,7 @@ class AllocationRecorder(TorchDispatchMode):
         elif partners:
             numbers = max(map(self._numbers, partners))
             views = {_memory_of(x) for x in partners} - {_memory_of(x) for x in written}
-            for x in results:  # what is converted or copied holds as many of them
+            for x in results:  # conversions and copies contain the same number of elements
                 if _memory_of(x) in views:
                     continue
                 memory, size = _memory_of(x), x.element_size() / numbers
@@ -139,7 +139,7 @@ class AllocationRecorder(TorchDispatchMode):
         return result
 
     def _numbers(self, x: Tensor) -> float:
-        """How many of the partner's numbers each of its elements holds."""
+        """How many of the partner's elements each element of x contains."""
         return x.element_size() / self._from_partner[_memory_of(x)]
 
     def _record(self, x: Tensor, operator: str) -> None:
@@ -160,14 +160,14 @@ class AllocationRecorder(TorchDispatchMode):
 
 
 def _written(operator, args: tuple, kwargs: Mapping) -> Iterator[Tensor]:
-    """What of its arguments an operator writes to."""
+    """The arguments that an operator writes to."""
     for number, about in enumerate(operator._schema.arguments):
         if about.alias_info is not None and about.alias_info.is_write:
             yield from _tensors((args[number] if number < len(args) else kwargs.get(about.name),))
 
 
 def _tensors(values: Iterable) -> Iterator[Tensor]:
-    """The tensors among an operator's arguments or results, those in lists included."""
+    """The tensors among an operator's arguments or results, including those in lists."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -184,7 +184,7 @@ def _bytes_of(x: Tensor) -> int:
 
 
 def _calling_line() -> str:
-    """ "file.py:57": the innermost line on the stack that is neither PyTorch's nor this file's."""
+    """ "file.py:57": the innermost line on the stack outside PyTorch and this file."""
     torch_folder = str(Path(torch.__file__).parent)
     frame = sys._getframe(1)
     while frame.f_back and (frame.f_code.co_filename == __file__ or frame.f_code.co_filename.startswith(torch_folder)):

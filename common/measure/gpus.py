@@ -1,6 +1,6 @@
-"""Named GPUs: what they can do at best, and how many blocks of a kernel fit on one of their SMs.
+"""Named GPUs: their peak rates, and occupancy: how many blocks of a kernel fit on an SM.
 
-    gpu = find("h200")                        case and spelling do not matter; torch's device names work too
+    gpu = find("h200")                        tolerant of case and spelling; accepts torch's device names
     chosen(None)                              the GPU of this machine, if it is known
     occupancy(gpu, threads=256, shared_bytes=32 << 10, registers=64)    -> blocks per SM and what limits them
 
@@ -8,7 +8,7 @@ Sources. Limits of an SM: CUDA C++ Programming Guide, "Technical Specifications 
 units are those of NVIDIA's cuda_occupancy.h, against which the tests compare. SMs, boost clocks, bandwidths and tensor
 core rates: NVIDIA's data sheets and architecture white papers (Volta, Turing, Ampere GA100 and GA102, Ada, Hopper,
 Blackwell); tensor core rates are dense and accumulate in float32. The float32 rate is not stored: it is
-SMs * lanes * 2 * clock. These are what the hardware can do at best; no kernel reaches them.
+SMs * lanes * 2 * clock. These are theoretical peaks; no kernel reaches them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KB = 1024
 WARP = 32
 MAX_THREADS_PER_BLOCK = 1024
 MAX_REGISTERS_PER_THREAD = 255
-REGISTERS_PER_SM = 64 * KB  # of 32 bits
+REGISTERS_PER_SM = 64 * KB  # 32-bit registers
 REGISTER_UNIT = 256  # a warp's registers are allocated in multiples of this
 SCHEDULERS = 4  # an SM's warps and registers are divided among four
 SPECIAL_PER_CLOCK = 16  # results per SM and clock of exp2, log2, rsqrt, sin, ...
@@ -32,15 +32,15 @@ SPECIAL_PER_CLOCK = 16  # results per SM and clock of exp2, log2, rsqrt, sin, ..
 
 @dataclass(frozen=True)
 class Capability:
-    """The limits of one SM, which depend on the compute capability only.
+    """The limits of one SM, which depend only on the compute capability.
 
     Attributes:
-        threads, blocks: how many can be resident on an SM.
+        threads, blocks: maximum resident per SM.
         shared_per_sm: bytes.
         shared_per_block: bytes, with cudaFuncAttributeMaxDynamicSharedMemorySize (48 KiB without).
-        shared_reserved: bytes that the driver takes from every block's share.
+        shared_reserved: bytes reserved by the driver per block.
         shared_unit: a block's shared memory is allocated in multiples of this.
-        float_lanes: float32 operations that an SM starts per clock.
+        float_lanes: float32 operations issued per SM and clock.
     """
 
     threads: int
@@ -68,14 +68,14 @@ class GpuSpec:
     """One GPU's data sheet.
 
     Attributes:
-        name: as it is usually called.
+        name: its usual name.
         capability: compute capability, (9, 0).
-        sms: how many SMs it has.
+        sms: number of SMs.
         clock: boost clock, Hz.
-        bandwidth: of its memory, bytes per second.
+        bandwidth: memory bandwidth, bytes per second.
         fp16_tensor, tf32_tensor: operations per second of the tensor cores, accumulating in float32; before Ampere tf32
             is None.
-        also: other names it is found by.
+        also: alternative names.
     """
 
     name: str
@@ -108,7 +108,7 @@ class GpuSpec:
 
     @property
     def wavefronts(self) -> float:
-        """Passes over the 32 banks of shared memory per second, all SMs together."""
+        """Passes over the 32 banks of shared memory per second, over all SMs."""
         return self.sms * self.clock
 
 
@@ -147,10 +147,10 @@ _BY_KEY = {_key(name): gpu for gpu in GPUS for name in (gpu.name, *gpu.also)}
 
 
 def find(name: str) -> GpuSpec:
-    """The GPU of that name: "h200", "rtx-4090", "NVIDIA A100-SXM4-80GB".
+    """The GPU with this name: "h200", "rtx-4090", "NVIDIA A100-SXM4-80GB".
 
     Raises:
-        ValueError: none is called so; the message lists the names.
+        ValueError: unknown name; the message lists the names.
     """
     if gpu := _BY_KEY.get(_key(name)):
         return gpu
@@ -161,12 +161,12 @@ def find(name: str) -> GpuSpec:
 
 @dataclass(frozen=True)
 class Occupancy:
-    """How many blocks of a kernel an SM holds at a time.
+    """The occupancy of an SM by a kernel.
 
     Attributes:
         blocks, warps: resident on one SM; 0 if not even one block fits.
-        fraction: warps / the most an SM can hold.
-        limiter: "threads", "blocks", "shared memory" or "registers": what allows no more of them.
+        fraction: warps / maximum resident warps.
+        limiter: the limiting resource: "threads", "blocks", "shared memory" or "registers".
     """
 
     blocks: int
@@ -176,7 +176,7 @@ class Occupancy:
 
 
 def chosen(name: str | None) -> GpuSpec:
-    """The GPU of this name; without one that of this machine if its data sheet is known, else DEFAULT's.
+    """The GPU with this name; None: this machine's if its data sheet is known, otherwise DEFAULT.
 
     Raises:
         ValueError: see find.
@@ -195,13 +195,13 @@ def _round_up(value: int, unit: int) -> int:
 
 
 def occupancy(gpu: GpuSpec, threads: int, shared_bytes: int, registers: int | None = None) -> Occupancy:
-    """The blocks that fit on one SM at a time, with the hardware's allocation units.
+    """The blocks that fit on one SM at a time, given the hardware's allocation units.
 
     Args:
         gpu: see find.
         threads: per block.
         shared_bytes: static and dynamic shared memory of a block.
-        registers: per thread, as ptxas reports them; None leaves them out.
+        registers: per thread, as reported by ptxas; None ignores them.
 
     Raises:
         ValueError: threads outside 1 .. 1024, or a negative number of bytes or registers.
@@ -222,7 +222,7 @@ def occupancy(gpu: GpuSpec, threads: int, shared_bytes: int, registers: int | No
 
     if registers:
         per_warp = _round_up(registers * WARP, REGISTER_UNIT)
-        # a launch is refused if the block's warps, rounded up to all four schedulers, ask for more than there is
+        # a launch fails if the block's warps, rounded up to all four schedulers, need too many registers
         refused = per_warp * _round_up(warps, SCHEDULERS) > REGISTERS_PER_SM or registers > MAX_REGISTERS_PER_THREAD
         resident_warps = REGISTERS_PER_SM // SCHEDULERS // per_warp * SCHEDULERS
         allowed["registers"] = 0 if refused else resident_warps // warps

@@ -1,7 +1,7 @@
-"""What the machine can do at best, measured: the rates that a kernel's own rate is compared with.
+"""Measured peak rates of the machine, with which a kernel's rate is compared.
 
-measure_limits()            copy bandwidth and matrix product rates, in one go
-float32_precision("high")   inside, PyTorch's float32 matrix products use TF32; "highest": they do not
+measure_limits()            measures copy bandwidth and matmul rates
+float32_precision("high")   inside, PyTorch's float32 matmuls use TF32; "highest": they do not
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class Limits:
     """Measured rates of one GPU.
 
     Attributes:
-        copy: bytes per second of a copy within the GPU's memory, bytes read plus bytes written.
-        matmul: floating-point operations per second of a square matrix product by PyTorch's library, by kind of
-            arithmetic: "float32" (no TF32), "tf32", "bfloat16".
+        copy: bytes per second of a copy within GPU memory, read plus written.
+        matmul: floating-point operations per second of PyTorch's matmul of square matrices, by kind of arithmetic:
+            "float32" (no TF32), "tf32", "bfloat16".
     """
 
     copy: float
     matmul: dict[str, float]
 
     def of(self, kind: str) -> float:
-        """The rate of "copy", or of a kind of matrix product."""
+        """The rate of "copy" or of a kind of matmul."""
         return self.copy if kind == "copy" else self.matmul[kind]
 
 
 @contextmanager
 def float32_precision(precision: str) -> Iterator[None]:
-    """Inside, float32 matrix products have this precision: "highest" (float32 throughout) or "high" (TF32)."""
+    """Inside, float32 matmuls have this precision: "highest" (float32 throughout) or "high" (TF32)."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
@@ -53,13 +53,13 @@ def measure_limits(
     stopwatch: Stopwatch | None = None,
     device: str = "cuda",
 ) -> Limits:
-    """Copies 2 GiB and multiplies matrices of 8192 x 8192; random data, medians.
+    """Times copies of 2 GiB and matmuls of 8192 x 8192 matrices; random data, medians.
 
     Args:
-        matmul: which matrix product rates to measure, of "float32", "tf32" and "bfloat16".
-        rounds: how many runs of each.
+        matmul: the matmul rates to measure, from "float32", "tf32" and "bfloat16".
+        rounds: number of runs of each.
         stopwatch: see common.measure.timing.
-        device: where.
+        device: the device.
 
     Raises:
         ValueError: an unknown kind of arithmetic.

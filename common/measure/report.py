@@ -1,6 +1,6 @@
-"""What every measurement says: on which machine, and how long.
+"""Common parts of measurement reports: the machine, and formatted times.
 
-machine()            the GPU and the versions that the numbers belong to
+machine()            the GPU and the software versions
 duration(seconds)    "2.85 ms"
 """
 
@@ -25,7 +25,7 @@ def duration(seconds: float) -> str:
 
 
 def machine() -> dict[str, str]:
-    """The GPU and the versions that the numbers belong to; without a GPU the CPU that the simulator runs on."""
+    """The GPU and the software versions; without a GPU, the CPU that runs the simulator."""
     if not torch.cuda.is_available():
         return {"machine": f"CPU with {os.cpu_count()} cores, the simulator", "torch": torch.__version__}
     return {
@@ -37,7 +37,7 @@ def machine() -> dict[str, str]:
 
 
 def gpu_is_there(console: Console) -> bool:
-    """Whether kernels can be built for a GPU and run; if not, says why."""
+    """Whether kernels can be built for and run on a GPU; if not, prints why."""
     backend = toolchain.choose_backend("auto")
     if backend.name == "cuda":
         return True

@@ -1,16 +1,16 @@
-"""How long calls take on a GPU, several peers side by side.
+"""Times calls on a GPU, several peers side by side.
 
     timings = measure({"ours": ops.softmax, "torch": lambda x: torch.softmax(x, -1)}, make_inputs)
     timings["ours"].seconds          the median
     middle(times)                    80% of them are between these two
 
-What makes the numbers comparable:
+To make the numbers comparable:
 
-- CUDA events around the call; what the GPU did before has nothing to do with it.
-- Before every timed call the L2 cache is filled with other data, so that inputs come from memory. This also keeps the
-  GPU busy while Python issues the call, so that the time is the GPU's and not Python's.
-- Every round makes new inputs, and all peers get the same ones; each round starts with another peer.
-- The first rounds do not count: clocks rise, libraries choose kernels, memory is allocated.
+- CUDA events surround the call, so earlier GPU work does not count.
+- Before every timed call, the L2 cache is filled with other data, so that inputs come from memory. This also keeps the
+  GPU busy while Python issues the call, so that GPU time is measured, not Python's.
+- Every round creates new inputs, the same for all peers; each round starts with a different peer.
+- The first rounds do not count: clocks ramp up, libraries select kernels, memory is allocated.
 - The median is reported, with the fastest and the slowest run next to it.
 """
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 FLUSH_BYTES = 512 * 2**20  # at least four times any GPU's L2 cache
-FLUSHES = 4  # over 0.4 ms of work, in which Python issues the call
+FLUSHES = 4  # over 0.4 ms of work, enough for Python to issue the call
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class CudaStopwatch:
 
     def seconds(self, call: Callable[[], Any]) -> float:
         start, end = self._event(enable_timing=True), self._event(enable_timing=True)
-        # Reading leaves nothing in the cache that would have to be written back during the call
+        # Reads, not writes: they leave no dirty lines to be written back during the call
         for _ in range(FLUSHES):
             self._other_data.sum()
         start.record()
         result = call()
         end.record()
         end.synchronize()
-        del result  # alive until here: freeing memory is not part of the call
+        del result  # kept alive until here: freeing memory is not part of the call
         return start.elapsed_time(end) * 1e-3
 
 
@@ -93,9 +93,9 @@ def measure(
 
     Args:
         peers: name -> function of the inputs.
-        make_inputs: called once a round; every peer is called with what it returned, as positional arguments.
-        rounds: how many runs of each peer count.
-        warm_up: rounds before those.
+        make_inputs: called once per round; every peer gets its result as positional arguments.
+        rounds: counted runs of each peer.
+        warm_up: uncounted rounds before those.
         stopwatch: default CudaStopwatch().
 
     Returns:
@@ -122,7 +122,7 @@ def measure(
 
 
 def middle(times: Sequence[float]) -> tuple[float, float]:
-    """The two times between which 80% of these are: the first and the last decile."""
+    """The first and the last decile: 80% of the times are between them."""
     if len(times) < 2:
         return times[0], times[0]
     deciles = statistics.quantiles(times, n=10, method="inclusive")

@@ -1,14 +1,14 @@
-"""How long a student waits for a verdict: what `python -m common.benchmark verdict` measures, in the simulator.
+"""Measures how long a student waits for a verdict in the simulator, for `python -m common.benchmark verdict`.
 
-Everything runs in a copy of the checkout, whose gaps are filled with the solution, with a cache of objects of its own:
+Everything runs in a copy of the checkout, with the solution in its gaps and a separate object cache:
 
     fresh        the first passing test, nothing compiled yet
-    unchanged    the same again
-    edit         after an edit of the .cu that changes no output
-    failing      after one that does, with the automatic look inside
+    unchanged    the same test again
+    edit         after an edit of the .cu that does not change the output
+    failing      after one that does, including the automatic run of the checked build
     watch        from saving such an edit to the first verdict of `course watch`
 
-Wall seconds, and the CPU seconds of all processes, which a busy machine does not change.
+Reports wall-clock seconds and the CPU seconds of all processes, which do not depend on other load.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from common.console.paths import ROOT
 
 STEPS = ("fresh", "unchanged", "edit", "failing", "watch")
 LEFT_OUT = ("build", ".git", "*.pyc", "__pycache__", ".venv", "venv", "pictures", "*.egg-info")
-TESTED = re.compile(r"\d+ of \d+ cases? pass")  # what `course watch` says last
-VERDICT = re.compile(r"  (?:FAIL|error)\b")  # and first, of a case that fails
-PATIENCE = 600  # seconds without which a verdict is given up
+TESTED = re.compile(r"\d+ of \d+ cases? pass")  # the last line of `course watch`
+VERDICT = re.compile(r"  (?:FAIL|error)\b")  # the first output for a failing case
+PATIENCE = 600  # seconds to wait for a verdict
 Seconds = tuple[float, float | None]  # wall, CPU
 
 
 class VerdictError(RuntimeError):
-    """A step did not end as it should; the message holds what it printed."""
+    """A step had an unexpected result; the message has its output."""
 
 
 def verdict_table() -> Table:
-    """The table that measure_verdicts fills, without a row."""
+    """An empty table for measure_verdicts to fill."""
     title = f"seconds to a verdict, wall (CPU), simulator, {os.cpu_count()} cores"
     table = Table(title=title, title_justify="left")
     table.add_column("task")
@@ -57,13 +57,13 @@ def verdict_table() -> Table:
 
 
 def measure_verdicts(table: Table, tasks: Sequence[str], fresh: bool, console: Console) -> None:
-    """Adds a row for each task to the table, as soon as it is measured.
+    """Adds a row per task to the table as soon as it is measured.
 
     Args:
         table: from verdict_table().
         tasks: "task1", ...
-        fresh: whether each task starts with an empty cache; otherwise with this machine's, and `fresh` is the first
-            test in a new checkout.
+        fresh: whether each task starts with an empty cache; otherwise it uses this machine's, and the column `fresh` is
+            the first test in a new checkout.
 
     Raises:
         VerdictError: a passing test fails, or a failing one passes; the table keeps the rows before it.
@@ -77,7 +77,7 @@ def measure_verdicts(table: Table, tasks: Sequence[str], fresh: bool, console: C
 def _of_task(task: str, scratch: Path, fresh: bool) -> Iterator[tuple[str, Seconds]]:
     checkout = scratch / "checkout"
     shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(*LEFT_OUT))
-    for folder in manifests.tasks():  # a task calls those before it
+    for folder in manifests.tasks():  # a task calls earlier ones
         for name in read_manifest(folder).with_gaps:
             shutil.copy(ROOT / folder / "solution" / name, checkout / folder / name)
     environment = {**os.environ, "PYTHONPATH": str(checkout), "ATTENTION_BUILD_DIR": str(checkout / "build")}
@@ -91,7 +91,7 @@ def _of_task(task: str, scratch: Path, fresh: bool) -> Iterator[tuple[str, Secon
     yield "unchanged", test(0)
     source = checkout / task / _kernel(read_manifest(task))
     right = source.read_text()
-    mark = f"edited_{time.time_ns()}"  # that no cache knows
+    mark = f"edited_{time.time_ns()}"  # not in any cache
     source.write_text(f"{right}\n__device__ int {mark};\n")
     yield "edit", test(0)
     source.write_text(_wrong(right, f"{mark}_wrong"))
@@ -110,14 +110,14 @@ def _shown(wall: float, cpu: float | None) -> str:
 
 
 def _kernel(manifest: Manifest) -> str:
-    """The last .cu file of a task: where several include a header, the one with the most of them."""
+    """The last .cu file of a task; of several that include headers, it is the one with the most."""
     return [name for name in manifest.files if name.endswith(".cu")][-1]
 
 
 def _wrong(text: str, mark: str) -> str:
-    """The source with a mistake: the first sum is taken with the wrong sign."""
+    """The source with a mistake: the sign of the first sum is flipped."""
     for found in re.finditer(r" \+= ([^;\n]+);", text):
-        if found[1].count("(") == found[1].count(")"):  # or else a loop's step
+        if found[1].count("(") == found[1].count(")"):  # otherwise it is a loop's step
             return f"{text[: found.start()]} -= {found[1]};{text[found.end() :]}__device__ int {mark};\n"
     raise VerdictError("the source has no sum to get wrong")
 
@@ -144,7 +144,7 @@ def _cpu() -> float:
 
 @contextmanager
 def _watching(task: str, folder: Path, environment: dict[str, str]) -> Iterator[Callable[[re.Pattern], None]]:
-    """Runs `course watch`; gives a function that waits until it has printed something new of that pattern."""
+    """Runs `course watch`; yields a function that waits for new output that matches a pattern."""
     command = [sys.executable, "-u", "-m", "common.course", "watch", task, "--backend", "simulator"]
     with (
         tempfile.NamedTemporaryFile("w+") as output,

@@ -1,4 +1,4 @@
-"""What is known of a launch: the profile's counters, and what its sampled blocks touched.
+"""The data on a launch: the profile's counters, and the memory accessed by its sampled blocks.
 
 read_launches(report, lines, library)     the JSON of a profile with simulator_sample_begin(N), N > 0
 """
@@ -13,17 +13,17 @@ from common.inspect.profile.model import KernelProfile, read_kernels
 from common.inspect.source_lines import SourceLines
 from common.predict.instructions import Mix, block_mixes, total_mix
 
-SAMPLE = 12  # blocks of a grid that run
+SAMPLE = 12  # simulated blocks per grid
 SECTOR = 32
 
 
 @dataclass(frozen=True)
 class Block:
-    """One block that ran.
+    """A simulated block.
 
     Attributes:
-        number: in the grid, x fastest.
-        weight: how many blocks it stands for.
+        number: index in the grid, x fastest.
+        weight: number of blocks that it represents.
         touched: array -> (first sector, last sector, sectors read, sectors written).
     """
 
@@ -34,16 +34,17 @@ class Block:
 
 @dataclass(frozen=True)
 class Sample:
-    """What runtime/sample.cpp recorded of the last launch; sums are scaled to the whole grid.
+    """The recording of the last launch by runtime/sample.cpp; sums are scaled to the whole grid.
 
     Attributes:
-        arrays: bytes of each.
-        blocks: those that ran.
-        hits: (bytes of a cache, share of the reads that it would have had), ascending.
+        arrays: bytes of each array.
+        blocks: the simulated blocks.
+        hits: (cache bytes, hit rate of reads), ascending.
         global_reads: requests of the busiest warp between two barriers, summed over barriers and blocks.
-        waits: how often that warp met another lane or a barrier with reads under way: they cannot overlap.
-        barriers: likewise.
-        not_modeled: what the model does not know; "" if nothing.
+        waits: how often that warp synchronized with other lanes or at a barrier with reads in flight, which then cannot
+            overlap; summed likewise.
+        barriers: barriers, summed likewise.
+        not_modeled: what the model does not cover; "" if nothing.
     """
 
     arrays: tuple[int, ...]
@@ -57,12 +58,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel at one launch place, one of its launches: all counters are divided by their number.
+    """The average launch of one kernel at one launch site: counters are divided by the number of launches.
 
     Attributes:
-        kernel: its profile.
+        kernel: its profile, which sums over the launches.
         mix: instructions of all threads.
-        lines: cache lines of 128 bytes that its global requests touched.
+        lines: 128-byte cache lines accessed by its global requests.
         sample: see Sample.
         registers_from: "nvcc" or "estimate".
     """
@@ -74,13 +75,13 @@ class Launch:
     registers_from: str = "estimate"
 
     def total(self, what: str, space: str, *actions: str) -> float:
-        """Sum of an attribute of the lines of one memory space, of one launch."""
+        """Sum of an attribute over the lines of one memory space, per launch."""
         lines = (one for one in self.kernel.lines if one.space == space and (not actions or one.action in actions))
         return sum(getattr(one, what) or 0 for one in lines) / self.kernel.launches
 
     @property
     def warps(self) -> int:
-        """Of a block."""
+        """Warps per block."""
         return -(-self.kernel.threads // 32)
 
 
@@ -103,6 +104,6 @@ def _sample(raw: dict) -> Sample:
 
 
 def axes_of(grid: Sequence[int], number: int) -> tuple[int, int, int]:
-    """A block's place in its grid."""
+    """A block's coordinates in its grid."""
     x, y, _ = grid
     return number % x, number // x % y, number // (x * y)

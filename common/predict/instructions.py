@@ -1,8 +1,8 @@
-"""How many instructions a GPU would issue, estimated from the simulator's x86 code: block_mixes(library).
+"""Estimates the instructions that a GPU would issue from the simulator's x86 code: block_mixes(library).
 
-The simulator's compiler makes a multiplication and an addition of what nvcc contracts to one FMA, and calls expf where
-a GPU has a handful of instructions. So one basic block's additions and multiplications count as FMAs as far as they
-pair up, and each call as about what CUDA's math library makes of it.
+The simulator's compiler emits a multiplication and an addition for what nvcc contracts to one FMA, and calls expf where
+a GPU runs a handful of instructions. So the additions and multiplications of a basic block are paired up as FMAs, and
+each call counts as about the instructions in CUDA's math library.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from pathlib import Path
 
 from common.inspect.profile.instruction_counts import block_operations
 
-INTEGER_SHARE = 0.06  # of x86's integer instructions; fitted to the GEMM ladder: nvcc unrolls loops and folds offsets
+INTEGER_SHARE = 0.06  # of x86's integer instructions, fitted to the GEMM ladder: nvcc unrolls and folds offsets
 
 
 @dataclass(frozen=True)
 class Mix:
-    """Per thread; sums.
+    """Instruction counts, summed over threads.
 
     Attributes:
         add, multiply, fused: float32 arithmetic.
-        more: further float32 instructions, of divisions and the math library.
-        special: on the special function units.
+        more: other float32 instructions, from divisions and the math library.
+        special: instructions for the special function units.
         other: comparisons, conversions, integer and address arithmetic, on the ALUs.
     """
 
@@ -43,7 +43,7 @@ class Mix:
         return self.add, self.multiply, self.fused, self.more, self.special, self.other
 
     def contracted(self) -> Mix:
-        """As FMAs where additions and multiplications pair up."""
+        """The mix with additions and multiplications paired up as FMAs."""
         both = min(self.add, self.multiply)
         return replace(self, add=self.add - both, multiply=self.multiply - both, fused=self.fused + both)
 
@@ -59,7 +59,7 @@ _SCALAR = re.compile(
 _COMPARED = re.compile(r"^v?(?:u?comis[sd]|max[sp][sd]|min[sp][sd]|cvt\w+|andn?ps|xorps|orps)$")
 _INTEGER = re.compile(r"^(?:add|sub|imul|shl|shr|sar|and|or|not|neg|inc|dec|cmp|test|div|idiv|cmov\w+)[lqwb]?$")
 _CALLED = re.compile(r"<(?:__)?(?P<name>[a-z]\w*?)(?:f?_finite)?(?:@|>)")
-# name: further float32 instructions, special functions, ALU instructions of a call
+# name: other float32 instructions, special functions, ALU instructions per call
 _MATH = {
     "expf": (6, 1, 1), "exp2f": (2, 1, 2), "logf": (10, 0, 5), "log2f": (4, 1, 3), "sinf": (10, 0, 8),
     "cosf": (10, 0, 8), "tanhf": (8, 2, 4), "powf": (20, 2, 8), "erff": (12, 1, 3), "fmaf": (1, 0, 0),
@@ -68,13 +68,13 @@ _MATH = {
 
 
 def mix_of(mnemonic: str, operands: str) -> Mix:
-    """One x86 instruction in AT&T notation."""
+    """The mix of one x86 instruction in AT&T notation."""
     if mnemonic in ("call", "callq"):
         called = _CALLED.search(operands)
         found = called and (_MATH.get(called["name"]) or _MATH.get(called["name"] + "f"))
         return Mix(more=found[0], special=found[1], other=found[2]) if found else NOTHING
     if match := _SCALAR.match(mnemonic):
-        if match["div"]:  # a reciprocal, two Newton steps, a check of the range
+        if match["div"]:  # a reciprocal, two Newton steps, a range check
             return Mix(more=8, special=1, other=1)
         if match["root"]:
             return Mix(more=6, special=1, other=2)
@@ -85,12 +85,12 @@ def mix_of(mnemonic: str, operands: str) -> Mix:
 
 
 def block_mixes(library: Path) -> dict[int, Mix]:
-    """Basic block -> what running it once issues; none without objdump, or on another processor than x86-64."""
+    """Basic block -> instructions issued per execution; empty without objdump or on a CPU other than x86-64."""
     return {block: mix.contracted() for block, mix in (block_operations(library, mix_of) or {}).items()}
 
 
 def total_mix(mixes: dict[int, Mix], blocks: Sequence[Sequence[int]]) -> Mix:
-    """What the blocks issued, given [[return address, times], ...]."""
+    """Instructions issued by the blocks, given [[return address, executions], ...]."""
     result = NOTHING
     for address, times in blocks:
         if address in mixes:

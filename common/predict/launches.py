@@ -1,8 +1,8 @@
-"""Runs calls in the simulator, a few blocks of each grid, and reads what they did.
+"""Runs calls in the simulator, with a few blocks of each grid, and reads their counters.
 
 counting = Counting(libraries, gpu)
 launches = counting.launches(lambda: lambda: ops.softmax(x))     [Launch, ...]
-with cheap_inputs(): ...                                  torch.randn gives zeros, which cost no time and no memory
+with cheap_inputs(): ...                                  torch.randn gives zeros at no cost in time or memory
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from common.measure.gpus import GpuSpec
 from common.predict.counters import SAMPLE, Launch, read_launches
 from common.predict.registers import estimated_registers
 
-PATIENCE = "600"  # seconds that a block may take: one of a large shape is long, and it is no deadlock
+PATIENCE = "600"  # seconds that a block may take: for a large shape it runs long without being deadlocked
 
 
 class Counting:
-    """Counts in these libraries, all made by the simulator's checked build.
+    """Collects counters in these libraries, all built in the simulator's checked mode.
 
     Args:
         libraries: see Operators.libraries.
-        gpu: for which nvcc tells the registers.
-        sample: blocks of a grid that run.
-        use_nvcc: False: registers are estimated even where nvcc is installed.
+        gpu: the GPU for which nvcc reports registers.
+        sample: simulated blocks per grid.
+        use_nvcc: False: estimate registers even if nvcc is installed.
     """
 
     def __init__(self, libraries: Sequence[Library], gpu: GpuSpec, sample: int = SAMPLE, use_nvcc: bool = True) -> None:
@@ -48,7 +48,7 @@ class Counting:
         self._registers = [Registers(one.sources, gpu, use_nvcc) for one in self._libraries]
 
     def launches(self, prepare: Callable[[], Callable[[], object]]) -> list[Launch]:
-        """What the kernels did of the call that `prepare` makes. Its own launches end at once: nothing is computed."""
+        """The launches of the call that `prepare` returns. Those in `prepare` itself end at once, without computing."""
         try:
             self._begin(PROFILE, -1)
             call = prepare()
@@ -72,7 +72,7 @@ class Counting:
 
 
 class Registers:
-    """The registers of the kernels in some files: from nvcc where it is, else estimated from the source."""
+    """The registers of the kernels in some files: from nvcc if available, otherwise estimated from the source."""
 
     def __init__(self, sources: Sequence[Path], gpu: GpuSpec, use_nvcc: bool = True) -> None:
         self._sources = [source for source in sources if source.suffix == ".cu"]
@@ -83,7 +83,7 @@ class Registers:
         if self._told is None:
             self._told = []
             if self._use_nvcc and toolchain.find_nvcc() and not find_gaps(self._sources):
-                with suppress(BuildError):  # the simulator's compiler took it: that is enough for an estimate
+                with suppress(BuildError):  # the simulator's compiler accepted it, which suffices for an estimate
                     self._told = compile_only(self._sources, self._gpu.arch).kernels
         return self._told
 
@@ -91,7 +91,7 @@ class Registers:
         """The launch with its registers."""
         told = self._from_nvcc()
         kernel, registers_from = with_registers(launch.kernel, told), "nvcc"
-        if not kernel.registers:  # launched by a pointer, or in a namespace: the functions that its lines are in
+        if not kernel.registers:  # launched through a pointer, or in a namespace: use the functions of its lines
             places = [place for one in kernel.lines if one.place for place in (*one.place.outer, one.place)]
             names = dict.fromkeys([kernel.kernel, *(place.function for place in places)])
             bare = [name.split("<")[0].split("::")[-1] for name in names]
@@ -106,9 +106,9 @@ class Registers:
 
 @contextmanager
 def cheap_inputs() -> Iterator[None]:
-    """Inside, torch.randn and torch.rand give zeros, in memory that is not touched: even GBs of inputs cost nothing.
+    """Inside, torch.randn and torch.rand give zeros in untouched memory, so that even GBs of inputs cost nothing.
 
-    Kernels whose work depends on the numbers are predicted for zeros. Draws of a generator stay as they are.
+    Kernels whose work depends on the data are predicted for zeros. Draws from a generator are unaffected.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -116,7 +116,7 @@ def cheap_inputs() -> Iterator[None]:
     class Zeros(TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
             kwargs = kwargs or {}
-            given = function in (torch.randn, torch.rand) and "generator" not in kwargs  # with one: a pattern, say
+            given = function in (torch.randn, torch.rand) and "generator" not in kwargs  # with one: e.g. a pattern
             return (torch.zeros if given else function)(*args, **kwargs)
 
     with Zeros():

@@ -1,22 +1,22 @@
-"""What a prediction needs of a GPU beyond its data sheet: caches, latencies, rates that are reached.
+"""Properties of GPUs beyond their data sheets, for predictions: caches, latencies, achievable rates.
 
     machine_of(find("H100"))      -> Machine
-    H100_MEASURED                 what `python -m common.benchmark machine` prints
+    H100_MEASURED                 output of `python -m common.benchmark machine`
 
 Sources, by letter:
 L  latencies of Hopper, Ada and Ampere: Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture
    through Microbenchmarking, arXiv:2402.13499, the table of latencies (H100 PCIe, A100 PCIe, RTX 4090).
 J  of Turing and Volta: Jia et al., Dissecting the NVidia Turing T4 GPU via Microbenchmarking, arXiv:1903.07486.
-P  peak L2 bandwidth in table 3 of PMC10448217 (V100 3.13, A100 7.22, H100 8.99 TB/s), times 0.69: what Jia et al.
-   measured on a V100 (2.155 TB/s) is that share of its peak.
+P  peak L2 bandwidth in table 3 of PMC10448217 (V100 3.13, A100 7.22, H100 8.99 TB/s), times 0.69, the fraction
+   of the peak that Jia et al. measured on a V100 (2.155 TB/s).
 R  measured in this repository: copies reach 3.03 of 3.35 TB/s on an H100 and 4.25 of 4.80 on an H200
    (common/kernels/softmax/README.md).
 E  an estimate: no measurement, scaled from the nearest GPU above.
 
 M  measured in this repository on one H100 80GB, by `python -m common.benchmark machine`; L1 and tensor cores as in L.
 
-Sizes of caches are those of NVIDIA's white papers. The other figures (barrier, launch, block, arithmetic, the
-clock under load) are the H100's on every GPU until the micro-benchmarks ran on it.
+Cache sizes are from NVIDIA's white papers. The other figures (barrier, launch, block, arithmetic, the clock under
+load) are the H100's for every GPU on which the microbenchmarks have not run.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class Machine:
 
     Attributes:
         gpu: its data sheet.
-        clock: under load, Hz.
-        l1_bytes: first-level cache and shared memory of an SM together.
-        l2_bytes: of the second-level cache.
-        l2_bandwidth: bytes per second that all SMs together read from it.
-        dram_share, tensor_share: of the data sheet's bandwidth and dense mma rate, what is reached at best.
+        clock: clock under load, Hz.
+        l1_bytes: L1 cache and shared memory of an SM together.
+        l2_bytes: size of the L2 cache.
+        l2_bandwidth: L2 read bandwidth of all SMs together, bytes per second.
+        dram_share, tensor_share: achievable fractions of the data sheet's bandwidth and dense mma rate.
         l1, l2, dram: load latencies in cycles.
         arithmetic: latency of a dependent FMA in cycles.
         barrier: cycles of a __syncthreads().
-        launch: seconds of an empty kernel, between two events.
-        block: cycles from a block's end to the next one's start in its place.
-        block_rate: blocks per second that the whole GPU starts.
+        launch: seconds for an empty kernel, between two events.
+        block: cycles from the end of a block to the start of the next one in its place.
+        block_rate: blocks that the whole GPU starts per second.
         sources: letters of this file's list, for latencies, L2, DRAM.
     """
 
@@ -67,7 +67,7 @@ class Machine:
 
     @property
     def origin(self) -> str:
-        """Where the latencies and rates come from."""
+        """The sources of the latencies and rates."""
         estimated = "estimated" if "E" in self.sources else "published by others"
         return f"{'measured by this project' if self.sources == 'M' else estimated} (common/predict/machine.py)."
 
@@ -77,12 +77,12 @@ class Machine:
 
     @property
     def tensor(self) -> float:
-        """Operations per second that mma instructions of 16-bit inputs reach."""
+        """Achievable operations per second of mma instructions with 16-bit inputs."""
         return self.gpu.fp16_tensor * self.tensor_share
 
 
-# Of one capability: L1 + shared memory, L2 bytes per byte/s are per GPU; latencies. mma.sync reaches about 62% of the
-# dense rate on Hopper, whose tensor cores want wgmma (L), and nearly all of it elsewhere.
+# By capability (L2 sizes and bandwidths are per GPU): L1 + shared memory, latencies. mma.sync reaches about 62% of the
+# dense rate on Hopper, whose tensor cores need wgmma (L), and nearly all of it elsewhere.
 _LATENCIES = {
     (7, 0): (128 * KB, 28, 193, 400, 0.85, "J"),
     (7, 5): (96 * KB, 32, 188, 296, 0.85, "J"),
@@ -92,7 +92,7 @@ _LATENCIES = {
     (9, 0): (256 * KB, 40.7, 263.0, 478.8, 0.62, "L"),
     (12, 0): (128 * KB, 43.4, 273.0, 541.5, 0.9, "E"),
 }
-# name: L2 bytes, its bandwidth, clock under load over the boost clock, share of DRAM's bandwidth, sources of both
+# name: L2 bytes, L2 bandwidth, clock under load / boost clock, fraction of DRAM bandwidth, sources of both
 _GPUS = {
     "H100 SXM": (50 * MB, 6.2e12, 0.886, 0.905, "PR"),
     "H200": (50 * MB, 6.2e12, 0.886, 0.885, "PR"),
@@ -111,7 +111,7 @@ H100_MEASURED = {
 
 
 def machine_of(gpu: GpuSpec) -> Machine:
-    """The GPU as the model sees it; what no source has is scaled from the H100 by SMs and clock."""
+    """The model of a GPU; values without a source are scaled from the H100 by SMs and clock."""
     l1_bytes, l1, l2, dram, tensor_share, latencies = _LATENCIES[gpu.capability]
     h100 = 6.2e12 / (132 * 1.98e9)
     l2_bytes, l2_bandwidth, clock, dram_share, sources = _GPUS.get(

@@ -1,4 +1,4 @@
-// microbenchmarks.cu - the figures of machine.py that no data sheet has, measured: "name value" a line.
+// microbenchmarks.cu - measures the figures of machine.py that no data sheet has; prints one "name value" per line.
 //
 // Latencies by pointer chasing (Mei and Chu, Dissecting GPU memory hierarchy through microbenchmarking, 2017): one thread, each
 // load's address is the value before. Rates by enough blocks to fill the GPU. `python -m common.benchmark machine` runs it.
@@ -16,7 +16,7 @@ constexpr int STEPS = 2048, ROUNDS = 9;
 constexpr size_t FILLER = size_t{1} << 29;
 static void* filler;
 
-// WARM: walks once before; the ring must be the walk
+// WARM: walks the ring once beforehand; the walk must cover the whole ring
 template <bool WARM>
 __global__ void chase(const unsigned* next, unsigned steps, long long* cycles, unsigned* end) {
     unsigned at = 0;
@@ -41,12 +41,12 @@ __global__ void barriers(long long* cycles) {
     if (!threadIdx.x) *cycles = clock64() - start;
 }
 __global__ void empty() {}
-__global__ void empty_alone() { extern __shared__ float room[]; }  // as much shared memory as an SM has
+__global__ void empty_alone() { extern __shared__ float room[]; }  // takes all of an SM's shared memory
 __global__ void copy(const float4* x, float4* y) {
     const size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x;
     y[i] = x[i];
 }
-__global__ void read_again(const float4* x, unsigned n, int times, float* end) {  // what fits into L2
+__global__ void read_again(const float4* x, unsigned n, int times, float* end) {  // data that fits into L2
     float sum = 0;
     for (int t = 0; t < times; ++t)
         for (unsigned i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
@@ -60,7 +60,7 @@ __device__ unsigned long long nanoseconds() {
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
     return time;
 }
-__global__ void busy(float a, int steps, long long* cycles, float* end) {  // all lanes: the clock under load
+__global__ void busy(float a, int steps, long long* cycles, float* end) {  // all lanes: measures the clock under load
     float x[8];
     for (int k = 0; k < 8; ++k) x[k] = a + k;
     const unsigned long long begun = nanoseconds();
@@ -79,7 +79,7 @@ static double seconds(Launch launch) {
     CHECK(cudaEventCreate(&start)); CHECK(cudaEventCreate(&end));
     std::vector<float> times;
     for (int round = 0; round < ROUNDS; ++round) {
-        CHECK(cudaMemsetAsync(filler, round, FILLER));  // the GPU is busy while the launch is issued
+        CHECK(cudaMemsetAsync(filler, round, FILLER));  // keeps the GPU busy while the launch is issued
         CHECK(cudaEventRecord(start));
         launch();
         CHECK(cudaEventRecord(end));
@@ -104,7 +104,7 @@ int main() {
     float4 *x, *y;
     CHECK(cudaMalloc(&x, large)); CHECK(cudaMalloc(&y, large));
     CHECK(cudaMemset(x, 0, large));
-    const auto ring = [&](size_t count, size_t stride) {  // words; each points `stride` further on
+    const auto ring = [&](size_t count, size_t stride) {  // in words; each points `stride` words ahead
         std::vector<unsigned> next(count);
         for (size_t i = 0; i < count; ++i) next[i] = unsigned((i + stride) % count);
         CHECK(cudaMemcpy(x, next.data(), 4 * count, cudaMemcpyHostToDevice));
@@ -113,15 +113,15 @@ int main() {
     const int blocks = 8 * device.multiProcessorCount;
     const auto load = [&] { busy<<<blocks / 2, 512>>>(0.5f, 100000, cycles, sink); };
     const auto per_step = [&](const char* name, auto launch) {
-        for (int i = 0; i < 20; ++i) load();  // the clocks rise
+        for (int i = 0; i < 20; ++i) load();  // lets the clocks ramp up
         launch();
         CHECK(cudaDeviceSynchronize());
         printf("%s %.2f\n", name, double(*cycles) / STEPS);
     };
     ring(size_t{STEPS} * 64, 64);
     per_step("l2", [&] { chase<true><<<1, 1>>>(words, STEPS, cycles, end); });
-    ring(size_t{1} << 24, 32 * 33);  // over 64 MB, in steps that no page table's cache misses
-    CHECK(cudaMemset(y, 0, large));  // L2 holds something else
+    ring(size_t{1} << 24, 32 * 33);  // over 64 MB, with a stride that does not miss the TLB
+    CHECK(cudaMemset(y, 0, large));  // evicts the data from L2
     per_step("dram", [&] { chase<false><<<1, 1>>>(words, STEPS, cycles, end); });
     per_step("arithmetic", [&] { chain_fma<<<1, 1>>>(0.5f, cycles, sink); });
     per_step("barrier", [&] { barriers<<<1, 256>>>(cycles); });
@@ -134,7 +134,7 @@ int main() {
     const unsigned grid = waves * unsigned(device.multiProcessorCount);
     printf("block %.4g\n", (seconds([&] { empty_alone<<<grid, 256, room>>>(); }) - launch) / waves);
     printf("dram_bandwidth %.4g\n", 2.0 * large / seconds([&] { copy<<<unsigned(large / 16 / 256), 256>>>(x, y); }));
-    const size_t small = size_t(device.l2CacheSize) / 4;  // within one of two partitions
+    const size_t small = size_t(device.l2CacheSize) / 4;  // fits into one of two partitions
     const int times = 50;
     printf("l2_bandwidth %.4g\n", double(small) * times / seconds([&] { read_again<<<blocks, 256>>>(x, unsigned(small / 16), times, sink); }));
     load();

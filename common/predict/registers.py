@@ -1,7 +1,7 @@
-"""Registers per thread without nvcc, from a kernel's local arrays: estimated_registers(text, "gemm_kernel").
+"""Estimates registers per thread without nvcc, from a kernel's local arrays: estimated_registers(text, "gemm_kernel").
 
-As task 4's plan estimates them for its tiles: what the source keeps in arrays lives at the same time, and everything
-else takes about as much in every kernel.
+The estimate is that of task 4's plan for its tiles: local arrays are live at the same time, and everything else takes
+about the same in every kernel.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 
-BASE = 30  # addresses, indices, what is under way
+BASE = 30  # addresses, indices, temporaries
 UNIT = 8  # the hardware allocates registers in multiples of this
 MOST = 255
-UNKNOWN = 8  # an extent that is not
+UNKNOWN = 8  # assumed for an unknown extent
 _WORDS = {"double": 2, "float4": 4, "float2": 2, "int4": 4, "half": 0.5, "__half": 0.5, "__nv_bfloat16": 0.5}
 _ARRAY = re.compile(
     r"^[ \t]*(?!.*__shared__)(?:const )?"
@@ -23,10 +23,10 @@ _CONSTANT = re.compile(r"constexpr (?:int|unsigned|size_t) (\w+) = ([^;,]+)")
 
 
 def estimated_registers(text: str, kernel: str) -> int:
-    """A multiple of 8, 32 at least.
+    """Registers per thread: a multiple of 8, at least 32.
 
     Args:
-        text: of the file that the kernel is in.
+        text: text of the kernel's file.
         kernel: its name, with or without template arguments.
     """
     name = re.escape(kernel.split("<")[0].split("::")[-1])
@@ -38,13 +38,13 @@ def estimated_registers(text: str, kernel: str) -> int:
     words = 0.0
     for kind, extents in _ARRAY.findall(body):
         size = math.prod(_value(each, constants) for each in re.findall(r"\[([^\]]+)\]", extents))
-        if size <= MOST:  # a larger one is in memory
+        if size <= MOST:  # a larger array is in local memory
             words += _WORDS.get(kind, 1) * size
     return min(MOST, -(-int(BASE + words) // UNIT) * UNIT)
 
 
 def _value(expression: str, constants: dict[str, int]) -> int:
-    """Of an expression of numbers, known names and + - * / ( )."""
+    """Evaluates an expression of numbers, known names and + - * / ( )."""
     known = re.sub(r"[A-Za-z_]\w*", lambda name: str(constants.get(name[0], "?")), expression)
     try:
         return int(eval(known.replace("/", "//"))) if re.fullmatch(r"[\d+\-*/() ]+", known) else UNKNOWN

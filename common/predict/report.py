@@ -1,4 +1,4 @@
-"""Prints predictions: a line per launch, and what the numbers are worth: print_predictions(...)"""
+"""Prints predictions, a line per launch, and their basis: print_predictions(...)"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CAVEATS = [
 
 
 def bound_words(one: Prediction) -> str:
-    """ "DRAM, next L2 (71%)"; the share is the next bound's of the longest."""
+    """ "DRAM, next L2 (71%)": the bound, and the next one relative to it."""
     if one.not_modeled:
         return one.not_modeled
     share = min(1.0, one.bounds[1].seconds / one.bound.seconds)
@@ -48,7 +48,7 @@ def predictions_table(called: Sequence[tuple[str, str, Sequence[Prediction]]]) -
 
 
 def total_seconds(launches: Sequence[Prediction]) -> float | None:
-    """Of one call, all its launches; None if one of them is not modeled."""
+    """The total time of a call's launches; None if one of them is not modeled."""
     times = [one.seconds for one in launches]
     if not times or any(time is None for time in times):
         return None
@@ -58,7 +58,7 @@ def total_seconds(launches: Sequence[Prediction]) -> float | None:
 def print_predictions(
     console: Console, called: Sequence[tuple[str, str, Sequence[Prediction]]], machine: Machine
 ) -> None:
-    """The table, and below it what it rests on."""
+    """Prints the table and, below it, the basis of the predictions."""
     console.print(predictions_table(called))
     for line in [*CAVEATS, f"L2 bandwidth, latencies and clock of {machine.gpu.name}: {machine.origin}"]:
         console.print(line, style="dim", markup=False, highlight=False)

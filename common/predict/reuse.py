@@ -1,11 +1,11 @@
-"""Which bytes reach L2 and DRAM: an L1 by stack distance, an L2 by the order in which blocks run.
+"""Models L2 and DRAM traffic: the L1 by stack distance, the L2 by the order in which blocks run.
 
-l1_hit_share(sample, bytes)                     of the sectors read
+l1_hit_share(sample, bytes)                     hit rate of the sectors read
 dram_traffic(launch, resident, l2_bytes)        -> bytes read and written
 
-Blocks run in waves of as many as are resident, in the order of their numbers. Within a wave blocks go in step, so what
-several of them read is read once; between waves an LRU cache keeps whole tiles. A tile is what a block touches of an
-array; blocks that differ only along an axis of the grid on which the array's tile does not depend share it. The sampled
+Resident blocks run in waves, in order of block index. Within a wave, blocks progress in step, so data read by several
+of them is read once; between waves, an LRU cache keeps whole tiles. A tile is the part of an array that a block
+accesses; blocks that differ only along a grid axis on which the array's tile does not depend share it. The sampled
 blocks show which axes those are.
 """
 
@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 from common.predict.counters import SECTOR, Launch, Sample, axes_of
 
-BURST = 64  # bytes that DRAM moves at least
-L2_SHARE = 0.75  # of its size: it has two partitions on large GPUs, and other data
-MOST_SIMULATED = 40_000  # blocks; of a larger grid the first ones, and the rest is like them
+BURST = 64  # minimum bytes per DRAM access
+L2_SHARE = 0.75  # usable fraction: it has two partitions on large GPUs, and other data
+MOST_SIMULATED = 40_000  # blocks; for a larger grid, the first ones are extrapolated
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of one launch that DRAM moves."""
+    """DRAM traffic of one launch in bytes."""
 
     read: float
     written: float
@@ -36,7 +36,7 @@ class Traffic:
 
 
 def l1_hit_share(sample: Sample, available: float) -> float:
-    """The share of the sectors read that a block's part of the L1 has; linear between the sizes that were counted."""
+    """The hit rate of sectors read in a block's part of the L1; interpolated linearly between the recorded sizes."""
     before, share = 0, 0.0
     for size, hits in sample.hits:
         if available <= size:
@@ -46,7 +46,7 @@ def l1_hit_share(sample: Sample, available: float) -> float:
 
 
 def axes_that_matter(sample: Sample, grid: tuple[int, int, int], array: int) -> tuple[bool, bool, bool]:
-    """Along which axes of the grid the tile of this array changes."""
+    """The axes of the grid along which the tile of this array changes."""
     tiles = {axes_of(grid, block.number): block.touched.get(array) for block in sample.blocks}
     matter = [False, False, False]
     for axis in range(3):
@@ -58,7 +58,7 @@ def axes_that_matter(sample: Sample, grid: tuple[int, int, int], array: int) -> 
 
 
 def _tiles(sample: Sample, grid: tuple[int, int, int], array: int) -> tuple[tuple[bool, ...], int, float, float]:
-    """(axes that matter, number of tiles, sectors read by all of them, written), of what blocks touch of an array."""
+    """(axes that matter, number of tiles, total sectors read, written) of the tiles of an array."""
     axes = axes_that_matter(sample, grid, array)
     tiles = math.prod(extent for extent, matters in zip(grid, axes, strict=True) if matters)
     each = tiles / sum(block.weight for block in sample.blocks)
@@ -67,18 +67,18 @@ def _tiles(sample: Sample, grid: tuple[int, int, int], array: int) -> tuple[tupl
 
 
 def written_bytes(launch: Launch) -> float:
-    """Different ones, in whole sectors; neighbors overlap where all tiles together are larger than the array."""
+    """Distinct bytes written, in whole sectors; tiles overlap if together they are larger than the array."""
     sample, grid = launch.sample, launch.kernel.grid
     return sum(SECTOR * min(_tiles(sample, grid, n)[3], size / SECTOR + 1) for n, size in enumerate(sample.arrays))
 
 
 def dram_traffic(launch: Launch, resident: int, l2_bytes: float, l2_reads: float) -> Traffic:
-    """The bytes that a launch moves, with an L2 that holds nothing of its data at first (as the benchmarks time it).
+    """The bytes that a launch moves, starting with a cold L2 (as in the benchmarks).
 
     Args:
         resident: blocks on the whole GPU at a time.
-        l2_bytes: of the second-level cache.
-        l2_reads: bytes that all blocks read past their L1.
+        l2_bytes: size of the L2 cache.
+        l2_reads: bytes that all blocks read beyond their L1.
     """
     kernel, sample, capacity = launch.kernel, launch.sample, L2_SHARE * l2_bytes
     tile, different, one_pass, all_read, all_written = {}, 0.0, 0.0, 0.0, 0.0
@@ -87,16 +87,16 @@ def dram_traffic(launch: Launch, resident: int, l2_bytes: float, l2_reads: float
         if read:
             tile[array] = axes, SECTOR * min(read, size / SECTOR + 1) / tiles
             different += tile[array][1] * kernel.blocks
-        # blocks that fill gaps which others left a pass over the array ago: L2 may have lost the lines
+        # blocks that fill gaps left by an earlier pass over the array: L2 may have evicted the lines
         ranges = [one.touched[array][:2] for one in sample.blocks if array in one.touched]
         if tiles == kernel.blocks and SECTOR * max(read, written) > 2 * size and ranges != sorted(ranges):
             span = sum(last - first + 1 for first, last in ranges) / len(ranges)
             one_pass += size / SECTOR / span * max(read, written) / tiles * BURST
             all_read, all_written = all_read + read * BURST, all_written + written * BURST
     lost = one_pass > capacity
-    passes = l2_reads / different if different else 1.0  # how often a block reads what it reads
+    passes = l2_reads / different if different else 1.0  # how often a block reads its data
     read = _read(kernel.grid, tile, resident, capacity, passes)
-    written = written_bytes(launch) - capacity / 2  # a write stays in L2 until its place is needed
+    written = written_bytes(launch) - capacity / 2  # a write stays in L2 until evicted
     return Traffic(max(read, lost * all_read), max(0.0, written, lost * all_written))
 
 
@@ -105,8 +105,8 @@ def _read(grid: tuple[int, int, int], tile: dict, resident: int, capacity: float
     shared = {
         array: one for array, one in tile.items() if not all(m or n == 1 for m, n in zip(one[0], grid, strict=True))
     }
-    own = sum(bytes_ for array, (_, bytes_) in tile.items() if array not in shared)  # each block's alone
-    if passes > 1 and resident * own > capacity:  # read again when L2 has lost a part of it
+    own = sum(bytes_ for array, (_, bytes_) in tile.items() if array not in shared)  # private to each block
+    if passes > 1 and resident * own > capacity:  # reread after L2 has evicted part of it
         own *= 1 + (passes - 1) * (1 - capacity / (resident * own))
     simulated = min(count, max(MOST_SIMULATED, resident))
     kept: OrderedDict[tuple, float] = OrderedDict()
@@ -123,7 +123,7 @@ def _read(grid: tuple[int, int, int], tile: dict, resident: int, capacity: float
                 read += bytes_
                 kept[key] = bytes_
                 held += bytes_
-        held += own * len(blocks)  # it passes through, and takes what is oldest with it
+        held += own * len(blocks)  # streams through and evicts the oldest
         while held > capacity and kept:
             held -= kept.popitem(last=False)[1]
         held = min(held, capacity)

@@ -1,1 +1,1 @@
-"""Attention, softmax and layers in plain PyTorch: the oracle; and how far from it an output may be."""
+"""Attention, softmax and layers in plain PyTorch: the oracle, and error bounds for comparison with it."""

@@ -1,8 +1,8 @@
-"""How far from float64 an output may be.
+"""Error bounds relative to float64.
 
-running_sum_floor(terms, size)     the floor of a bound for an output that is a long float32 sum
-lost_terms(terms)                  the floor that terms add which are too small for a running sum
-exponent_floor(size)               the same for a softmax of numbers around `size`
+running_sum_floor(terms, size)     the floor of the bound for an output that is a long float32 sum
+lost_terms(terms)                  the additional floor for terms too small to be added to a running sum
+exponent_floor(size)               the additional floor for a softmax of numbers around `size`
 max_error_of(out, ref)             max|out - ref|
 """
 
@@ -13,24 +13,24 @@ from torch import Tensor
 
 
 def running_sum_floor(terms: int, size: float) -> float:
-    """A floor for an output that is a float32 sum of `terms` numbers, added one after another.
+    """A floor for an output that is a float32 sum of `terms` numbers, added sequentially.
 
-    Every addition rounds by up to 2^-24 of the sum so far, so the result is off by about 2^-24 sqrt(terms) size
+    Every addition rounds by up to 2^-24 of the partial sum, so the result is off by about 2^-24 sqrt(terms) size
     (N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd edition, chapter 4), and by a few times that
-    where small terms meet a large sum. Libraries that add in pieces do better; a kernel need not.
+    if small terms are added to a large sum. Libraries with blocked summation do better; a kernel need not.
 
     Args:
-        terms: how many numbers are added.
-        size: how large the sum becomes.
+        terms: number of terms.
+        size: magnitude of the sum.
     """
     return 4 * 2.0**-24 * math.sqrt(terms) * size
 
 
 def lost_terms(terms: Tensor) -> float:
-    """The share of a sum that is in terms which are too small for it, the largest of all rows.
+    """The fraction of a sum contained in terms too small to be added to it; the maximum over rows.
 
-    A term below 2^-24 of a float32 sum vanishes when it is added to it. These roundings all go one way, so they add up
-    as their number and not as its root: a running sum that meets its large terms early lacks up to that share.
+    A term below 2^-24 of a float32 sum vanishes when added to it. These rounding errors all have the same sign, so they
+    grow with their number, not its square root: a running sum with its large terms first lacks up to that fraction.
 
     Args:
         terms: [rows, cols], positive, float64.
@@ -40,13 +40,14 @@ def lost_terms(terms: Tensor) -> float:
 
 
 def exponent_floor(size: float) -> float:
-    """A floor for a softmax whose exponents are rounded one time more than those of exp(x - max).
+    """A floor for a softmax whose exponents have one more rounding than those of exp(x - max).
 
-    exp2(x log2(e) - max log2(e)) is such: one operation on a GPU, where nvcc contracts it to a multiply-add, but two
-    with two roundings in the simulator. The product is off by up to 2^-24 of itself, and so is a weight, of `size`.
+    For example exp2(x log2(e) - max log2(e)): on a GPU, nvcc contracts the exponent to one multiply-add; in the
+    simulator it is two operations with two roundings. The product is off by up to 2^-24 of itself, so a weight has a
+    relative error of up to 2^-24 `size`.
 
     Args:
-        size: how large the numbers are.
+        size: magnitude of the numbers.
     """
     return 2.0**-24 * size
 

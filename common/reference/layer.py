@@ -22,10 +22,10 @@ class AttentionLayer(nn.Module):
         hidden_dim: width of the input and the output; a multiple of num_heads.
         num_heads: number of heads; head_dim = hidden_dim / num_heads.
         causal: position i attends to positions j <= i only.
-        device: of the weights.
+        device: device of the weights.
 
     Raises:
-        ValueError: hidden_dim or num_heads below 1, or hidden_dim no multiple of num_heads.
+        ValueError: hidden_dim or num_heads below 1, or hidden_dim not a multiple of num_heads.
     """
 
     def __init__(self, hidden_dim: int, num_heads: int, causal: bool, device: torch.device | str | None = None) -> None:
@@ -38,7 +38,7 @@ class AttentionLayer(nn.Module):
         self.num_heads = num_heads
         self.head_dim = hidden_dim // num_heads
         self.causal = causal
-        # one product in place of three: the first hidden_dim rows of the weight make the queries, the next
+        # one matmul instead of three: the first hidden_dim rows of the weight make the queries, the next
         # the keys, the last the values
         self.qkv_projection = nn.Linear(hidden_dim, 3 * hidden_dim, device=device)
         self.out_projection = nn.Linear(hidden_dim, hidden_dim, device=device)
@@ -48,13 +48,13 @@ class AttentionLayer(nn.Module):
         """A layer with a copy of the module's weights.
 
         Args:
-            module: its batch_first does not matter here: forward() takes [batch, seq_len, hidden_dim] always.
-                Its dropout is left out, as the module itself does after eval().
-            causal: see the class; torch gives the mask to forward() instead.
-            options: what else the class takes: device, or the operators that it runs on.
+            module: its batch_first is ignored: forward() always takes [batch, seq_len, hidden_dim]. Its dropout is also
+                ignored, as in the module itself after eval().
+            causal: see the class; in torch the mask is an argument of forward() instead.
+            options: other arguments of the class: device, or the operators that it uses.
 
         Raises:
-            ValueError: module has kdim, vdim, bias_k/bias_v or add_zero_attn, which an AttentionLayer lacks.
+            ValueError: module has kdim, vdim, bias_k/bias_v or add_zero_attn, which AttentionLayer does not support.
         """
         if module.in_proj_weight is None:
             raise ValueError(
@@ -103,8 +103,8 @@ class AttentionLayer(nn.Module):
         return qkv.permute(2, 0, 3, 1, 4)
 
     def merge_heads(self, heads: Tensor) -> Tensor:
-        """[batch, num_heads, seq_len, head_dim] -> [batch, seq_len, hidden_dim]: the heads of a position side by side.
+        """[batch, num_heads, seq_len, head_dim] -> [batch, seq_len, hidden_dim]: concatenates each position's heads.
 
-        transpose() only swaps strides; it is reshape() that moves the numbers in memory.
+        transpose() only swaps strides; reshape() moves the data.
         """
         return heads.transpose(1, 2).reshape(heads.size(0), heads.size(2), self.hidden_dim)

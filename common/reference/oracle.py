@@ -1,4 +1,4 @@
-"""The mathematics of the course in plain PyTorch, in whatever precision the inputs have: the oracle of the checks.
+"""The course's mathematics in plain PyTorch, in the precision of the inputs: the oracle for the checks.
 
     softmax(x)                        [..., cols] -> [..., cols], over the last axis
     gemm_nt(a, b), gemm_nn(a, b)      A @ B^T and A @ B, batched
@@ -6,11 +6,11 @@
     stages(query, key, value, ...)    S, P and O of "Attention Is All You Need" (Vaswani et al. 2017), equation 1
     attention(query, key, value, ...) O alone
 
-One definition is the course's own: a row whose every score is masked (-inf) has the softmax 0, not NaN.
+One convention is the course's own: a fully masked row (all scores -inf) has softmax 0, not NaN.
 
-Causal: query i sees the keys j <= i + diagonal. The mask is aligned to a corner of S [S_q, S_k]: to the top left,
-diagonal = 0 (PyTorch's is_causal), or with lower_right to the bottom right, diagonal = S_k - S_q (FlashAttention,
-torch.nn.attention.bias.causal_lower_right). For S_q = S_k both are the same.
+Causal: query i attends to keys j <= i + diagonal. The mask is aligned to a corner of S [S_q, S_k]: the top left,
+diagonal = 0 (PyTorch's is_causal), or with lower_right the bottom right, diagonal = S_k - S_q (FlashAttention,
+torch.nn.attention.bias.causal_lower_right). For S_q = S_k they coincide.
 """
 
 import math
@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 def softmax(x: Tensor) -> Tensor:
-    """exp(x - max) / sum over the last axis; a row of nothing but -inf gives zeros."""
+    """exp(x - max) / sum over the last axis; a row of -inf gives zeros."""
     largest = x.amax(-1, keepdim=True)
     e = torch.exp(x - torch.where(largest == -math.inf, 0.0, largest))
     total = e.sum(-1, keepdim=True)
@@ -38,18 +38,18 @@ def gemm_nn(a: Tensor, b: Tensor) -> Tensor:
 
 
 def causal_mask(seq_q: int, seq_k: int, device=None, lower_right: bool = False) -> Tensor:
-    """[seq_q, seq_k], True where query i may see key j: j <= i, or with lower_right j <= i + seq_k - seq_q."""
+    """[seq_q, seq_k], True where query i attends to key j: j <= i, or with lower_right j <= i + seq_k - seq_q."""
     return torch.ones(seq_q, seq_k, dtype=torch.bool, device=device).tril(seq_k - seq_q if lower_right else 0)
 
 
 def masked(s: Tensor, causal: bool = False, mask: Tensor | None = None, lower_right: bool = False) -> Tensor:
-    """s [..., S_q, S_k] as the softmax gets it.
+    """Masks s [..., S_q, S_k] for the softmax.
 
     Args:
         s: scaled scores.
         causal: -inf where key j comes after query i (j > i + diagonal).
-        mask: broadcasts to s. bool: -inf where it is False; float: added.
-        lower_right: which diagonal, see above.
+        mask: broadcasts to s. bool: -inf where False; float: added.
+        lower_right: selects the diagonal, see the module docstring.
     """
     if mask is not None:
         s = s.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else s + mask
@@ -57,7 +57,7 @@ def masked(s: Tensor, causal: bool = False, mask: Tensor | None = None, lower_ri
 
 
 def scale_or_default(scale: float | None, head_dim: int) -> float:
-    """What the scores are multiplied by: 1 / sqrt(head_dim) unless given."""
+    """The factor of the scores: 1 / sqrt(head_dim) unless given."""
     return head_dim**-0.5 if scale is None else scale
 
 

@@ -1,11 +1,11 @@
-"""Calls a case's operator, in poisoned and guarded memory.
+"""Calls a case's operator in poisoned and guarded memory.
 
     caller = InProcess(ops)
-    called = caller.call(case, inputs)      the output, and what the call did that it should not
+    called = caller.call(case, inputs)      the output, and illegal side effects of the call
 
-So that nothing passes by luck: outputs and workspaces are filled with NaN before the call, by PyTorch's allocator;
-inputs are between guards of NaN: a read past an input shows as NaN, a write past it is reported; inputs must be
-unchanged after the call, unless the case names them in `in_place`. Around says how, and what else can be had.
+So that nothing passes by luck, PyTorch's allocator fills outputs and workspaces with NaN before the call. Inputs sit
+between guard bands of NaN: an out-of-bounds read yields NaN, an out-of-bounds write is reported. Inputs must be
+unchanged after the call unless the case names them in `in_place`. Around has the options.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from common.testing.python_side import python_side
 from common.testing.stack import readable
 from common.testing.watching import Watched
 
-MOST_WORDS = 4000  # characters of an error that are kept
+MOST_WORDS = 4000  # characters kept of an error message
 GUARD = 4096  # elements of NaN before and after every input
-OUTSIDE = -7.0  # in place of such a NaN, where it is to be told from another one
+OUTSIDE = -7.0  # replaces the guards' NaN, to distinguish them from other NaN
 REFUSED = re.compile(r"kernel launch: (?:invalid (?:configuration )?argument|too many resources requested for launch)$")
 CAN_BE_REFUSED = (
     "a GPU rejects a grid of 0 blocks, a block of 0 or over 1024 threads, over 65,535 blocks along y or z, "
     "and no more shared memory than it has"
 )
-NO_PROGRESS = "no progress for a long time"  # of the simulator, see runtime/report.cpp
-NAN_BYTE, LARGE_BYTE = 0xFF, 0x7F  # floats of such bytes are NaN and 3.4e38
+NO_PROGRESS = "no progress for a long time"  # the simulator's message, see runtime/report.cpp
+NAN_BYTE, LARGE_BYTE = 0xFF, 0x7F  # as floats, these bytes are NaN and 3.4e38
 
 
 @dataclass(frozen=True)
 class Around:
-    """What a call finds in memory that holds nothing for it.
+    """The contents of unused memory around a call, and what is recorded.
 
     Attributes:
-        bare: no guards around the inputs and nothing filled, for tools that watch the memory themselves.
-        finite: the guards, and with `unused` the parts of inputs that must not be read, hold OUTSIDE and not NaN: what
-            is NaN then did not come from there.
+        bare: no guards around the inputs and no filling, for tools that check memory themselves.
+        finite: the guards, and with `unused` also the parts of inputs that must not be read, contain OUTSIDE instead of
+            NaN: NaN in the output then comes from elsewhere.
         unused: see finite.
-        large: fresh shared memory holds large numbers and not NaN, which fmaxf and fminf swallow, and the threads of a
-            block run from the last to the first (simulator).
-        recorded: every access is recorded, by a checked build.
-        watched: what the functions of the case's Python were given and gave is kept, see watching.py.
+        large: fresh shared memory contains large numbers instead of NaN, which fmaxf and fminf drop, and the threads of
+            a block run from last to first (simulator).
+        recorded: a checked build records every access.
+        watched: arguments and results of the case's Python functions are recorded, see watching.py.
     """
 
     bare: bool = False
@@ -72,13 +72,13 @@ BARE = Around(bare=True)
 
 @dataclass(frozen=True)
 class Called:
-    """What a call gave.
+    """The result of a call.
 
     Attributes:
-        out: the tensor that the operator returned; None if it returned none.
-        returned: the type of what it returned: "Tensor".
+        out: the returned tensor; None if the operator did not return one.
+        returned: the name of the returned type: "Tensor".
         device: of the tensor, "cpu"; `out` itself is on the caller's device.
-        problems: what the call did to its inputs that it should not, a sentence each.
+        problems: illegal side effects on the inputs, a sentence each.
     """
 
     out: Tensor | None
@@ -88,14 +88,14 @@ class Called:
 
 
 class CallFailed(Exception):
-    """The call gave no output.
+    """The call produced no output.
 
     Attributes:
         status: NOT_IMPLEMENTED, or ERROR.
-        words: why, a line each.
-        file_line: "file.cu:57" where they name one.
+        words: why, line by line.
+        file_line: "file.cu:57" if they name one.
         ended: the process that ran the operator is gone.
-        is_endless: it did not end in time, or did not get on.
+        is_endless: it timed out or made no progress.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class CallFailed(Exception):
 
     @classmethod
     def because(cls, error: BaseException) -> CallFailed:
-        """What a raised error means: a gap, or what the simulator, CUDA, the binding or Python complains of."""
+        """Interprets an exception: an unfilled gap, or an error from the simulator, CUDA, the binding or Python."""
         said = error_words(error)
         if len(said) > MOST_WORDS:
             said = f"{said[:MOST_WORDS]}\n... and {len(said) - MOST_WORDS:,} more characters"
@@ -121,7 +121,7 @@ class CallFailed(Exception):
         status = NOT_IMPLEMENTED if isinstance(error, NotImplementedError) else ERROR
         place = re.search(r"[\w./-]+\.(?:cuh?|py|cpp|h):\d+", words)
         file_line = place[0] if place else None
-        if status == NOT_IMPLEMENTED and not place:  # a gap in Python: `raise NotImplementedError` on its own
+        if status == NOT_IMPLEMENTED and not place:  # a gap in Python: a bare `raise NotImplementedError`
             frame = traceback.extract_tb(error.__traceback__)[-1]
             file_line = f"{shown_path(Path(frame.filename))}:{frame.lineno}"
             words = f"{frame.name} is not implemented yet: {file_line}"
@@ -137,9 +137,9 @@ class Caller:
 
     Attributes:
         backend: "cuda" or "simulator".
-        device: where the operators want their tensors.
+        device: where the operators expect their tensors.
         libraries: the files that the operators were loaded from.
-        more: what else is known of the last call, as JSON: what the checked build collected.
+        more: additional data on the last call, as JSON: the records of a checked build.
     """
 
     backend: str
@@ -151,20 +151,20 @@ class Caller:
         """Calls the case's operator once.
 
         Args:
-            case: whose call.
+            case: the case to call.
             inputs: by name, on any device; they are copied.
-            around: what unused memory holds.
+            around: contents of unused memory.
 
         Raises:
-            CallFailed: it gave no output.
+            CallFailed: it produced no output.
         """
         raise NotImplementedError
 
 
 class InProcess(Caller):
-    """Calls operators from this process: anything with the operators as attributes and `.device`.
+    """Calls operators from this process: any object that has the operators as attributes, and `.device`.
 
-    Operators that run in a runner (common/testing/runner) have `.memory`, in which their inputs are, and `.simulators`.
+    Operators in a runner (common/testing/runner) also have `.memory`, which holds their inputs, and `.simulators`.
     """
 
     def __init__(self, ops) -> None:
@@ -191,7 +191,7 @@ class InProcess(Caller):
                 out = case.call(self.ops, **{name: x.tensor for name, x in guarded.items()})
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()
-        except CallFailed:  # of a process that runs the kernels for this one
+        except CallFailed:  # from the process that runs the kernels
             raise
         except (Exception, SystemExit) as error:
             self.more = {"python": watched.calls} if isinstance(watched, Watched) else self.more
@@ -204,12 +204,12 @@ class InProcess(Caller):
         problems += [
             f"Memory before or after the input {name} was written to: an index is out of bounds." for name in overrun
         ]
-        if type(out) is not Tensor:  # another class may compute its contents when they are read
+        if type(out) is not Tensor:  # a subclass could compute its contents lazily, when read
             return Called(None, type(out).__name__, "", problems)
         return Called(out.clone() if case.in_place else out, "Tensor", str(out.device), problems)
 
     def _with_refusal(self, failed: CallFailed) -> CallFailed:
-        """With what the launch was that the GPU refused, which the error code does not tell."""
+        """Adds the parameters of the launch that the GPU rejected, which the error code does not include."""
         if failed.words and REFUSED.search(failed.words[0]):
             said = [simulator.ask("simulator_refused").decode() for simulator in self.simulators]
             failed.words[0] += ": " + (next(filter(None, said), "") or CAN_BE_REFUSED)
@@ -217,15 +217,15 @@ class InProcess(Caller):
 
 
 def caller_of(ops) -> Caller:
-    """The operators' caller: itself if they are one."""
+    """The operators' caller; `ops` itself if it is a Caller."""
     return ops if isinstance(ops, Caller) else InProcess(ops)
 
 
 class Simulator:
-    """The functions of a library that the simulator made, loaded in this process; see common/simulator/README.md.
+    """The functions of a library built for the simulator, loaded in this process; see common/simulator/README.md.
 
     Raises:
-        OSError, AttributeError: it made another one.
+        OSError, AttributeError: it is not such a library.
     """
 
     TEXTS = ("simulator_refused", "simulator_check_report")
@@ -237,7 +237,7 @@ class Simulator:
 
     @classmethod
     def of(cls, libraries: list[Path]) -> list[Simulator]:
-        """One for each that the simulator made."""
+        """One for each library built for the simulator."""
         found = []
         for library in libraries:
             with contextlib.suppress(OSError, AttributeError):
@@ -245,7 +245,7 @@ class Simulator:
         return found
 
     def ask(self, name: str, argument: int = 0) -> bytes:
-        """Calls a function of at most one integer; what it tells."""
+        """Calls a function of at most one integer and returns its result."""
         function = getattr(self._functions, name)
         if name in self.TEXTS:
             return function()
@@ -257,7 +257,7 @@ class Simulator:
 
 
 def gpu_is_lost() -> bool:
-    """Whether an earlier CUDA error sticks to this process: after an illegal access every later call fails as well."""
+    """Whether this process has a sticky CUDA error: after an illegal access, every later call fails as well."""
     try:
         torch.cuda.synchronize()
     except RuntimeError:
@@ -266,9 +266,9 @@ def gpu_is_lost() -> bool:
 
 
 class Guarded:
-    """A copy of an input that is between two guards, and whether it or they were written to.
+    """A copy of an input between two guards; tells whether any of the three was written to.
 
-    `empty(size, dtype=, device=)` makes the memory for all three.
+    `empty(size, dtype=, device=)` allocates the memory for all three.
     """
 
     def __init__(
@@ -292,11 +292,11 @@ class Guarded:
         self._before = self._buffer.clone()
 
     def changed(self) -> bool:
-        """Whether the input itself was written to."""
+        """Whether the input was written to."""
         return not self._same(1)
 
     def overrun(self) -> bool:
-        """Whether something before or after the input was written to."""
+        """Whether memory before or after the input was written to."""
         return not (self._same(0) and self._same(2))
 
     def _same(self, part: int) -> bool:
@@ -310,12 +310,12 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 @contextmanager
 def poisoned_memory() -> Iterator[None]:
-    """Inside, every tensor that PyTorch allocates is filled with NaN (the largest value, for integers)."""
+    """Inside, PyTorch fills every tensor that it allocates with NaN (integers: with the largest value)."""
     mode, fill = torch.get_deterministic_debug_mode(), torch.utils.deterministic.fill_uninitialized_memory
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*deterministic.*")
-            # as use_deterministic_algorithms(True, warn_only=True), without its import of torch._inductor: seconds
+            # like use_deterministic_algorithms(True, warn_only=True), but without importing torch._inductor (seconds)
             torch.set_deterministic_debug_mode("warn")
             torch.utils.deterministic.fill_uninitialized_memory = True
             yield

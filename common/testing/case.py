@@ -1,4 +1,4 @@
-"""Case, what a test tries, and Verdict, what became of it."""
+"""Case, a test case, and Verdict, its result."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ERROR, NOT_RUN, SKIPPED = "error", "not run", "skipped"
 
 @dataclass(frozen=True)
 class Scores:
-    """The attention within a call whose output is something else, such as the parts of split decoding.
+    """The attention inside a call that returns something else, such as the partial results of split decoding.
 
     Attributes:
         of: of(**inputs) -> its masked scores [batch, heads, S_q, S_k].
-        keys, values: the names of the inputs that hold its keys and values.
+        keys, values: names of the inputs with its keys and values.
     """
 
     of: Callable[..., Tensor]
@@ -36,10 +36,10 @@ class Call:
 
     Attributes:
         function: its name.
-        number: which of its calls it is, from 1 on.
-        arguments: what it was given, by name: float64 tensors, numbers, {name: part} of a tuple; else None.
-        inputs: of the case, in float64.
-        returned: what it returned, as the arguments.
+        number: index of the call, counting from 1.
+        arguments: by name: float64 tensors, numbers, {name: part} for a tuple; None for anything else.
+        inputs: the case's inputs, in float64.
+        returned: the result, in the same form as the arguments.
     """
 
     function: str
@@ -51,13 +51,13 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Python:
-    """What functions of a student's Python file must return for what they are given.
+    """Correct results of functions in a student's Python file, as functions of their arguments.
 
     Attributes:
         module: the name of the file, without .py.
-        right: for each function right(call) -> {"returned": the tensor or number, or {name: tensor} of a tuple, and by
-            any name what else is right on the way}; None where it is not known.
-        but_for: kernels that they call and that the test of these does not look at: mentioned with what goes wrong.
+        right: for each function right(call) -> {"returned": the tensor or number, or {name: tensor} for a tuple; under
+            other names, correct intermediate values}; None if unknown.
+        but_for: kernels that they call and that this test does not check; mentioned with a failure.
     """
 
     module: str
@@ -67,33 +67,33 @@ class Python:
 
 @dataclass(frozen=True)
 class Case:
-    """One test case. The functions take the inputs by name, as `inputs` made them.
+    """One test case. The functions take the inputs by name, as made by `inputs`.
 
     Attributes:
         name: unique within the task; it also seeds the inputs.
-        part: "softmax", "gemm", ...: what the command line chooses by.
+        part: "softmax", "gemm", ...: the unit selected on the command line.
         inputs: makes {"x": tensor, ...} on the CPU, float32 or integers, from a generator.
         call: call(ops, **inputs) -> the output; the inputs are on ops.device.
         reference: the same mathematics in plain PyTorch, in the precision of its inputs.
-        floor: the stated floor of the bound.
+        floor: the documented floor of the error bound.
         axes: the names of the output's axes, such as ("batch", "row", "col").
-        points: what passing earns.
+        points: points for passing.
         required: the part earns no points unless this case passes.
         mistakes: mistakes(**inputs) -> known wrong answers; see common.diagnosis.mistakes.known.
-        stages: stages(**inputs) -> the right S, P, O, to show next to a wrong output.
-        steps: steps(**inputs) -> what --show prints between inputs and output; the stages if there is none.
-        values: the input, [batch, heads, S_k, head_dim], whose rows each row of the output is a sum of; "" if none is.
-            With it the weights of a wrong output can be read off (probing.py).
-        keys: the input, of the same shape but for head_dim, that holds their keys; "" if none does.
-        scores: of a call whose output is no attention, and that computes one on its way.
-        python: what the student's Python functions that it runs must return; None: it runs none, only kernels.
-        step: 1 where the output is made of what other cases of the part, of step 0, look at.
-        is_softmax: the output's rows are a softmax; wrong denominators are looked for.
-        hint: what to look at when the output is wrong and no known mistake explains it.
-        nan_hint: the same, where the output holds NaN.
+        stages: stages(**inputs) -> the correct S, P, O, shown next to a wrong output.
+        steps: steps(**inputs) -> what --show prints between inputs and output; None: the stages.
+        values: name of the input [batch, heads, S_k, head_dim] of whose rows each output row is a weighted sum; "" if
+            none. It lets probing.py read off the weights of a wrong output.
+        keys: name of the input with the matching keys, same shape except for head_dim; "" if none.
+        scores: for a call that computes an attention on its way to a different output.
+        python: correct results of the student's Python functions that it runs; None: it runs only kernels.
+        step: 1 if the output builds on what other cases of the part, of step 0, check.
+        is_softmax: the output's rows are a softmax; wrong denominators are diagnosed.
+        hint: what to look at when the output is wrong and no known mistake matches.
+        nan_hint: the same when the output contains NaN.
         in_place: names of inputs that the operator writes to.
-        draws: how many different inputs it runs with.
-        gpu_only: too large for the simulator; skipped there, so it cannot carry points.
+        draws: number of random inputs it runs with.
+        gpu_only: too large for the simulator; skipped there, so it cannot be worth points.
     """
 
     name: str
@@ -129,23 +129,23 @@ class Case:
 
 @dataclass
 class Verdict:
-    """What became of one case.
+    """The result of one case.
 
     Attributes:
         status: PASS, FAIL, NOT_IMPLEMENTED, ERROR (it raised), NOT_RUN (the GPU is lost) or SKIPPED (needs a GPU).
-        max_error, bound: of the worst draw; max_error is NaN if the output holds NaN or Inf that it should not.
-        shapes: of the inputs, "2x3x40x16, 2x3x47x16"; equal shapes are listed once.
-        elements: of all inputs together.
+        max_error, bound: of the worst draw; max_error is NaN if the output has unexpected NaN or Inf.
+        shapes: shapes of the inputs, "2x3x40x16, 2x3x47x16"; equal shapes are listed once.
+        elements: total number of input elements.
         matrices: the largest first dimension of an input.
-        sizes: the dimensions of all inputs, one after the other.
-        said: what the call itself reports: an error, a wrong shape, memory that was written to.
-        found: what its output is, where that is wrong.
-        file_line: "file.cu:57" where the message names one.
-        findings: what --check found in this case: races, bad accesses, ...
-        in_python: a call in the student's Python is known to be wrong; python_lines: (file, number) of what its
-            number is made of.
-        ended: the process that ran it is gone: it crashed, or did not end in time.
-        is_endless: it did not end in time, or did not get on.
+        sizes: the dimensions of all inputs, concatenated.
+        said: problems with the call itself: an error, a wrong shape, illegal writes.
+        found: diagnosis of a wrong output.
+        file_line: "file.cu:57" if the message names one.
+        findings: findings of --check in this case: races, bad accesses, ...
+        in_python: whether a call in the student's Python is known to be wrong; python_lines: (file, line number) of the
+            lines that compute its result.
+        ended: the process that ran it is gone: it crashed or timed out.
+        is_endless: it timed out or made no progress.
     """
 
     case: Case
@@ -167,12 +167,12 @@ class Verdict:
 
     @property
     def diagnosis(self) -> list[str]:
-        """What the report says, a sentence or a line of a small table each."""
+        """The report's text: each item is a sentence or a line of a small table."""
         return [*self.said, *self.found.sentences]
 
     @property
     def mistakes(self) -> list[str]:
-        """Names of the known mistakes that the output equals, or of what it shows."""
+        """Names of the known mistakes that the output matches, or of the symptoms it shows."""
         return self.found.names
 
     @property

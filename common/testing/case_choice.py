@@ -1,4 +1,4 @@
-"""Which of a task's test cases run: `--case NAME` and `--list`."""
+"""Selects test cases: `--case NAME` and `--list`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from common.testing.first_operator import first_operator
 
 
 def choose(cases: Sequence[Case], wanted: Sequence[str] | None) -> list[Case]:
-    """The cases of these names; all of them if none is wanted.
+    """The cases with these names; all if `wanted` is empty.
 
-    A name is a case's own or "part: name", whatever its capitals; failing that, any part of it.
+    A name is the case's name or "part: name", case-insensitive; failing that, any substring of it.
 
     Raises:
-        ValueError: no case is called so; the message names the nearest, or all.
+        ValueError: no case matches; the message lists the nearest names, or all.
     """
     if not wanted:
         return list(cases)
@@ -55,14 +55,14 @@ def _others(name: str, cases: Sequence[Case]) -> str:
 
 
 class _ShapesOnly(TorchFunctionMode):
-    """With the device "meta" around it: tensors without memory, random ones too, which have no generator there."""
+    """For use with device "meta": tensors without data, including random ones, since "meta" has no generators."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         return func(*args, **{name: value for name, value in (kwargs or {}).items() if name != "generator"})
 
 
 def shapes_of(case: Case) -> str:
-    """The shapes of a case's inputs, "2x3x40x16, 2x3x47x16"; "" if they depend on the numbers."""
+    """The shapes of a case's inputs, "2x3x40x16, 2x3x47x16"; "" if they depend on the data."""
     try:
         with torch.device("meta"), _ShapesOnly():
             inputs = case.inputs(torch.Generator())
@@ -72,7 +72,7 @@ def shapes_of(case: Case) -> str:
 
 
 def print_list(console: Console, task: str, cases: Sequence[Case]) -> None:
-    """A table of the cases: part, name, points, shapes."""
+    """Prints a table of the cases: part, name, points, shapes."""
     table = Table(title=f"{task}: {len(cases)} cases", title_justify="left")
     for column in ("part", "case", "shapes"):
         table.add_column(column)

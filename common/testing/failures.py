@@ -1,4 +1,4 @@
-"""What failures are: those of one cause together, the cause that explains most of them first.
+"""Groups failures by cause and prints them, the cause that explains the most first.
 
 print_failures(console, verdicts)
 """
@@ -23,11 +23,11 @@ from common.testing.only_these import only_these
 
 MOST_WHOLE = 2  # parts whose first cause is reported in full
 MOST_BRIEF = 3  # causes within a part that get one line each, after the one that is reported in full
-MOST_NAMES = 6  # of cases that share a cause
-OF_ZEROS = ("all zeros", "no key counts")  # what a small output shows of a mistake of which a larger one tells more
-LARGER = 2  # outputs that contradict what is known of a smaller one
-UNEXPLAINED = 3  # outputs that a conclusion from a single one leaves open: it holds there by chance
-TELLING = 100  # elements of a case's inputs: in smaller ones a wrong answer is easily another one's as well
+MOST_NAMES = 6  # listed cases per cause
+OF_ZEROS = ("all zeros", "no key counts")  # symptoms in small outputs; larger outputs of the same mistake tell more
+LARGER = 2  # larger outputs that refute a match of a single smaller one
+UNEXPLAINED = 3  # unexplained outputs that make a conclusion from a single output count as chance
+TELLING = 100  # input elements in a case; in smaller cases, different mistakes easily give the same answer
 
 
 def failed(one: Verdict) -> bool:
@@ -37,11 +37,11 @@ def failed(one: Verdict) -> bool:
 
 @dataclass(frozen=True)
 class Cause:
-    """Failures that belong together.
+    """Failures with the same cause.
 
     Attributes:
-        verdicts: of them, the one to tell first.
-        says: the sentence of the known mistake that all of them equal; "" if there is none.
+        verdicts: their verdicts; the first is the one to report.
+        says: the sentence of the known mistake that all of them match; "" if none.
     """
 
     verdicts: list[Verdict]
@@ -49,23 +49,23 @@ class Cause:
 
     @property
     def is_telling(self) -> bool:
-        """Whether it is a known mistake, and hardly by chance."""
+        """Whether it is a known mistake that is unlikely to match by chance."""
         return bool(self.says) and (len(self.verdicts) > 1 or self.verdicts[0].elements >= TELLING)
 
     @property
     def is_recognized(self) -> bool:
-        """Whether it is certain: it leads, and nothing has to be looked for."""
+        """Whether it is certain: it is then reported first, and no search hints are needed."""
         found = self.verdicts[0].found
         unsure = found.concluded or not {*OF_ZEROS, UNSTEADY}.isdisjoint(found.names)
         return self.is_telling and not unsure
 
     def sentences(self, is_clean: bool = False, with_table: bool = True, with_hints: bool = True) -> list[str]:
-        """What to tell of the first.
+        """The report on the first verdict.
 
         Args:
-            is_clean: the checked build has looked at it, and found nothing.
-            with_table: with the numbers of the stages.
-            with_hints: with what to look at.
+            is_clean: the checked build ran it and found nothing.
+            with_table: include the stages' numbers.
+            with_hints: include what to look at.
         """
         first = self.verdicts[0]
         found = first.found
@@ -78,10 +78,10 @@ class Cause:
 
 
 def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
-    """Failures of one part by cause: what is known before what is not, then that of most cases first.
+    """Groups the failures of one part by cause: known causes first, then by number of cases, descending.
 
-    A wrong output may equal several known wrong answers, above all where sizes are small or equal: the one that equals
-    the most outputs is taken, then the one that equals the most of the rest.
+    A wrong output may match several known wrong answers, especially if sizes are small or equal. The assignment is
+    greedy: first the answer that matches the most outputs, then the one that matches the most of the rest.
     """
     causes, rest = [], [one for one in failures if one.found.possible]
     while rest:
@@ -109,9 +109,12 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
 
 
 def _is_chance(name: str, alike: Sequence[Verdict], failures: Sequence[Verdict]) -> bool:
-    """Whether outputs equal a known wrong answer by chance: fewer than those in which it would show and that do not,
-    or all of them by their NaN alone; or one, while larger ones do not, or are too large for it to be known, or while
-    it was only concluded, and explains no other."""
+    """Whether outputs match a known wrong answer by chance.
+
+    They do if more outputs refute it than match it; if some refute it and all matches were only concluded; or if it
+    matches a single output while LARGER larger ones refute it or are too large to check, or it was only concluded
+    there and leaves UNEXPLAINED others unexplained.
+    """
     failed = [one for one in failures if one.status == FAIL]
     refuting = [one for one in failed if name in one.found.refuted]
     if len(refuting) > len(alike) or (refuting and all(one.found.concluded for one in alike)):
@@ -131,19 +134,19 @@ def _kind(one: Verdict) -> tuple:
         return one.status, one.mistakes[0]
     if one.ended:
         return one.status, "ended"
-    if one.status == ERROR and one.file_line:  # the sizes in the message are the case's
+    if one.status == ERROR and one.file_line:  # ignore numbers in the message: sizes differ from case to case
         return one.status, one.file_line, *(re.sub(r"\d+", "0", line) for line in one.said)
     return (one.status, one.in_python) if one.status == FAIL and one.found.where else (one.status, *one.said)
 
 
 def of_first_step(failures: Sequence[Verdict]) -> list[Verdict]:
-    """Without those whose output is made of what others of them look at, see Case.step."""
+    """Leaves out failures whose output builds on what other failures check, see Case.step."""
     first = min((one.case.step for one in failures), default=0)
     return [one for one in failures if one.case.step == first]
 
 
 def failed_stages(part: str, parts: Collection[str], built_of: Mapping[str, Sequence[str]]) -> list[str]:
-    """Those of a part's stages that are among the failed parts."""
+    """The stages of a part that are among the failed parts."""
     return [stage for stage in built_of.get(part, ()) if stage in parts]
 
 
@@ -155,17 +158,19 @@ def print_failures(
     built_of: Mapping[str, Sequence[str]] | None = None,
     with_table: bool = True,
 ) -> None:
-    """Of each part the cause that most cases share in full, of the others a line; with a finding, a line of each.
+    """Prints, for each part, the most common cause in full and one line for each other; if --check found something, one
+    line each.
 
     Args:
         console: where to print.
-        verdicts: all of them.
-        inside: part -> what the checked build found in it, which is printed already: of these parts what is certain.
-            Where it found nothing, nothing is said of memory that no thread wrote, and no barrier asked for.
-        everything: tell every failure in full.
-        built_of: part -> the parts that test its stages one by one: where one of these fails, the part follows from it.
-        with_table: show the numbers of each stage, of the first part, and what to look at; not where the report says
-            what a number is computed in, which tells where they go wrong.
+        verdicts: all verdicts.
+        inside: part -> what the checked build found in it (already printed); for these parts only what is certain is
+            reported. If it found nothing, unwritten memory and missing barriers are not suggested.
+        everything: report every failure in full.
+        built_of: part -> the parts that test its stages separately; if one of these fails, the part's failure follows
+            from it.
+        with_table: show the numbers of each stage for the first part, and hints; not needed if the report already
+            shows where a number goes wrong.
     """
     console = wide(console)
     inside = inside or {}
@@ -179,7 +184,7 @@ def print_failures(
         return
     follow: dict[tuple[str, ...], list[str]] = {}
     whole, with_hints = MOST_WHOLE, with_table
-    named: set[str] = set()  # what is recognized is told first and once, and then no other known mistake is
+    named: set[str] = set()  # recognized mistakes are reported first and once; after that no other known mistake is
     certain = [part for part, every in parts.items() if causes_of(of_first_step(every))[0].is_recognized]
     for part, every in sorted(parts.items(), key=lambda one: one[0] not in certain):
         failures = of_first_step(every)
@@ -200,7 +205,7 @@ def print_failures(
             named |= {*cause.verdicts[0].found.possible} if is_recognized else set()
             if cause.verdicts[0].found.table.lines and not with_table and not cause.is_recognized:
                 say(console, "--all shows the numbers of each stage.", indent=2)
-            with_table, whole = False, whole - 1  # a screen holds no more than one table
+            with_table, whole = False, whole - 1  # one table per screen
         most = 1 if named or inside.get(part) else MOST_BRIEF
         for cause in causes[:most]:
             _print_brief(console, cause, bool(inside.get(part)), bool(named))
@@ -227,7 +232,7 @@ def _print_whole(console: Console, cause: Cause, sentences: Sequence[str]) -> No
 
 
 def _print_brief(console: Console, cause: Cause, with_finding: bool, is_explained: bool) -> None:
-    """A line of a failure; next to a finding of the checked build, or what is recognized, only what is measured."""
+    """Prints one line per failure; next to a checked build's finding or a recognized mistake, measurements only."""
     first = cause.verdicts[0]
     lines = cause.sentences()[:1]
     if first.found.where and (with_finding or is_explained or not cause.says):

@@ -1,4 +1,4 @@
-"""Which operator a test case calls: first_operator(case) -> "softmax"."""
+"""Finds the operator that a test case calls: first_operator(case) -> "softmax"."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from common.testing.case import Case
 
 
 class _Called(Exception):
-    """Raised in place of running an operator; holds its name."""
+    """Raised instead of running an operator; carries its name."""
 
 
 class _Probe:
-    """Stands in for operators: tells which one is called first."""
+    """A stand-in for operators that reports which one is called first."""
 
     device = torch.device("cpu")
     backend = "simulator"
@@ -31,6 +31,6 @@ def first_operator(case: Case, seed: int = 0) -> str:
         case.call(_Probe(), **judging.make_inputs(case, seed))
     except _Called as called:
         return str(called)
-    except Exception:  # whatever a case does with a stand-in, it is not worth failing for
+    except Exception:  # a case may fail in any way on a stand-in; that does not matter
         return ""
     return ""

@@ -4,14 +4,14 @@ An output passes if
 
     max|out - ref64| <= 2 * max|ref32 - ref64| + floor
 
-where ref64 and ref32 are the case's plain PyTorch reference in float64 and float32: at most twice the error that
-PyTorch makes in the same precision (the rule of FlashAttention's own tests), plus a floor that the case states. NaN and
-Inf never pass where ref64 is finite. The call happens in poisoned and guarded memory (calling.py), and every case runs
-again with fresh inputs of the same shapes and other bytes in fresh shared memory, on a GPU several times with the same
-inputs: nothing passes by luck.
+where ref64 and ref32 are the case's plain PyTorch reference in float64 and float32: at most twice PyTorch's error in
+the same precision (the rule of FlashAttention's own tests), plus a floor defined by the case. NaN and Inf never pass
+where ref64 is finite. So that nothing passes by luck, calls run in poisoned and guarded memory (calling.py), and every
+case runs again with new inputs of the same shapes and a different fill of fresh shared memory; on a GPU it also repeats
+the same inputs several times.
 
-Points: each case carries some. A part's points are earned case by case, but none of them until all of the part's
-`required` cases pass, so that a kernel that is right for a 1 x 1 matrix only earns nothing.
+Points are earned case by case, but a part earns nothing until all of its `required` cases pass, so that a kernel that
+is correct only for a 1 x 1 matrix earns nothing.
 """
 
 import contextlib
@@ -40,13 +40,13 @@ from common.testing.python_values import told as python_told
 known = Words(__file__)
 
 NOT_WRITTEN = "Does the grid cover the whole output, and does every thread store what it computed?"
-FEW_LINES = 4  # of the student's Python that are shown with a known mistake
-GPU_REPEATS = 3  # a race does not show on every run
+FEW_LINES = 4  # of student Python shown next to a known mistake
+GPU_REPEATS = 3  # a race does not show up in every run
 
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """float32 matrix products without TF32, whatever the process has set."""
+    """Disables TF32 in float32 matmuls, overriding the process's setting."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
     try:
@@ -62,7 +62,7 @@ def make_inputs(case: Case, seed: int, draw: int = 0) -> dict[str, Tensor]:
 
 
 def size_of(inputs: dict[str, Tensor]) -> tuple[int, int]:
-    """(elements of all inputs together, the largest first dimension)."""
+    """(total number of input elements, the largest first dimension)."""
     return sum(x.numel() for x in inputs.values()), max((x.size(0) for x in inputs.values() if x.dim() > 1), default=0)
 
 
@@ -83,14 +83,14 @@ def _as(inputs: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
-    """Runs one case: every draw of its inputs, up to the first that fails.
+    """Runs one case: all draws of its inputs, up to the first failure.
 
     Args:
         case: the case.
-        ops: a Caller, or anything with the operators as attributes and `.device`; see
+        ops: a Caller, or any object with the operators as attributes and `.device`; see
             common.compiling.operators.Operators.
-        seed: of the inputs.
-        bare: for tools that watch the memory themselves: once, with no guards around the inputs and nothing filled.
+        seed: seed of the inputs.
+        bare: for tools that check memory themselves: a single run, no guards around the inputs, no filling.
     """
     caller = caller_of(ops)
     if case.gpu_only and caller.device.type != "cuda":
@@ -138,7 +138,7 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
 
 
 def _wrong_form(called: Called, ref: Tensor, device: torch.device) -> str:
-    """What is wrong with an output that cannot even be compared; "" if nothing."""
+    """Why an output cannot be compared at all; "" if it can."""
     out = called.out
     if out is None:
         return f"The operator returned {called.returned}; it must return a tensor."
@@ -154,9 +154,10 @@ def _wrong_form(called: Called, ref: Tensor, device: torch.device) -> str:
 def _nan_from(
     caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tensor, ref: Tensor, around: Around
 ) -> dict[int, Tensor] | None:
-    """Where a NaN comes from whose bits do not tell: the call again with finite numbers in one place after another.
+    """Finds the origin of NaN whose bits do not identify it: repeats the call with finite numbers, place by place.
 
-    Bits of the NaN that usually is there -> the elements that are NaN no longer. None if nothing is to be found out.
+    Returns:
+        Bits of the NaN normally in that place -> mask of the elements that are no longer NaN. None if inconclusive.
     """
     nameless = nameless_nan(out, ref)
     if not bool(nameless.any()):
@@ -176,7 +177,7 @@ def _nan_from(
 def _python_told(
     verdict: Verdict, caller: Caller, inputs: dict[str, Tensor], around: Around, most: int = MOST_LINES
 ) -> list[str]:
-    """What the student's Python computes wrong first, with its lines, unless these are more than `most`."""
+    """The first wrong call in the student's Python, with its lines unless there are more than `most`."""
     with contextlib.suppress(CallFailed):
         caller.call(verdict.case, inputs, replace(around, watched=True))
     on_cpu = {name: x.cpu() for name, x in _as(inputs, torch.float64).items()}
@@ -209,7 +210,7 @@ def _explain(
     found = diagnose(
         out, ref, verdict.bound, case.axes, mistakes, repeated, case.is_softmax, nan_from, bool(case.values)
     )
-    numbers = wrong_mask(out, ref, verdict.bound) & torch.isfinite(out)  # what is NaN alone, many a layout makes NaN
+    numbers = wrong_mask(out, ref, verdict.bound) & torch.isfinite(out)  # NaN alone would match many layouts
     layouts = layout_mistakes(doubles, case.reference) if not found.names and bool(numbers.any()) else []
     if equal := matching(out, ref, verdict.bound, layouts):
         found.names, found.exact = [equal[0].name], [equal[0].says]
@@ -225,13 +226,13 @@ def _explain(
             if not told and "S" in stages:
                 told = explain_scores(weights, stages["S"])
             if told := zeros or told:
-                found.names = [name for name in found.names if name != "slices moved"]  # the weights tell more
+                found.names = [name for name in found.names if name != "slices moved"]  # the weights say more
                 found.tell(*told, is_sure=bool(zeros))
         foreign = any(bool(one.any()) for one in (nan_from or {}).values())
         if not found.names and not foreign and (told := nan_told(caller, case, inputs, out, ref, around)):
             found.signs.append(told)
         found.table = show_stages(stages, out, ref, verdict.bound, case.axes, weights)
-    few = FEW_LINES if found.exact else MOST_LINES  # next to what is known
+    few = FEW_LINES if found.exact else MOST_LINES  # fewer lines next to a known mistake
     if case.python:
         found.python = _python_told(verdict, caller, inputs, around, few)
     elif "unwritten outputs" in found.names:

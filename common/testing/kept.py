@@ -1,9 +1,9 @@
-"""What the last runs of a test said, kept in build/course/taskN.json, so that others need not run it again.
+"""The results of a test's last runs, stored in build/course/taskN.json for other commands.
 
-    keep("task2", {"gemm": ...})   after a run: its parts replace what was kept of them
+    keep("task2", {"gemm": ...})   after a run: replaces the stored results of its parts
     kept("task2")                  -> {part: KeptPart}
 
-A part holds for the files it was tested with: `digests` of the student's files tell whether it still does.
+A result is valid for the files that were tested: compare `digests` of the student's files to see if it still is.
 Standard library only.
 """
 
@@ -21,14 +21,15 @@ from common.console.paths import build_root
 
 @dataclass(frozen=True)
 class Failure:
-    """One failing case: what it is called, and what the test knows of it.
+    """One failing case: its name and diagnosis.
 
     Attributes:
-        is_unfilled: nothing is wrong except that a gap is unfilled.
-        mistakes: the names of known mistakes that the output equals.
+        is_unfilled: it fails only because a gap is unfilled.
+        mistakes: names of the known mistakes that the output matches.
         says: the test's sentences.
-        names_mistake: whether the first of them is about the mistake, not about where and how much is wrong.
-        file_line: "task2/attention_kernel.cu:57" of an error.
+        names_mistake: whether the first sentence names the mistake, as opposed to where and by how much the output is
+            wrong.
+        file_line: "task2/attention_kernel.cu:57" for an error.
     """
 
     case: str
@@ -42,15 +43,15 @@ class Failure:
 
 @dataclass(frozen=True)
 class KeptPart:
-    """What the last run of one part said.
+    """The result of the last run of one part.
 
     Attributes:
-        earned, possible: points; earned is None where the run ended at the first failing case.
-        why: why not more.
-        passed, cases: how many, without those that this backend leaves out.
-        failures: the first of them.
+        earned, possible: points; earned is None if the run stopped at the first failing case.
+        why: why points are missing.
+        passed, cases: counts, excluding cases that this backend skips.
+        failures: the first failures.
         backend: "simulator" or "cuda".
-        date: of the run, "2026-05-04 13:37".
+        date: date of the run, "2026-05-04 13:37".
         files: name -> digest of each of the student's files.
     """
 
@@ -66,16 +67,16 @@ class KeptPart:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is nothing more to earn, and nothing fails."""
+        """Whether all points are earned and nothing fails."""
         return self.earned is not None and self.earned >= self.possible and not self.failures
 
     def still_holds(self, files: Mapping[str, str]) -> bool:
-        """Whether the student's files are those that were tested."""
+        """Whether the student's files are the ones that were tested."""
         return dict(self.files) == dict(files)
 
 
 def digests(files: Sequence[Path]) -> dict[str, str]:
-    """Name -> digest of the content; "" for a file that is not there."""
+    """Name -> digest of the content; "" for a missing file."""
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "" for file in files}
 
 
@@ -84,7 +85,7 @@ def _file(task: str) -> Path:
 
 
 def kept(task: str) -> dict[str, KeptPart]:
-    """What is known of a task, part by part; nothing if the file is missing or is none of ours."""
+    """The stored results of a task by part; {} if the file is missing or not in this format."""
     try:
         content = json.loads(_file(task).read_text(encoding="utf-8"))["parts"]
         return {name: _part(one) for name, one in content.items()}
@@ -102,7 +103,7 @@ def _tuples(one: dict, *names: str) -> dict:
 
 
 def keep(task: str, parts: Mapping[str, KeptPart]) -> None:
-    """Replaces what was kept of these parts.
+    """Replaces the stored results of these parts.
 
     Raises:
         OSError: the file cannot be written.

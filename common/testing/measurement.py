@@ -1,4 +1,4 @@
-"""Parts of a test that are not made of cases: a kernel's speed, a model's texts.
+"""Parts of a test that do not consist of cases: a kernel's speed, a model's text.
 
 Measurement({"speed": "only measure the speed (on a GPU)"}, run, points={"speed": 2}, needs_gpu=True)
 """
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TestRun:
-    """What a measurement is given.
+    """The arguments of a measurement.
 
     Attributes:
         console: where to print.
         ops: the task's operators, of the variant and backend that were requested.
         options: the whole command line.
-        parts: which of the measurement's parts to run, in their order.
-        program, arguments: what was typed: "task4.test", ("--speed", "--report").
+        parts: the measurement's parts to run, in order.
+        program, arguments: the command as typed: "task4.test", ("--speed", "--report").
     """
 
-    __test__ = False  # for pytest, which takes it for a test
+    __test__ = False  # keeps pytest from collecting it as a test
 
     console: Console
     ops: Operators
@@ -43,19 +43,19 @@ class TestRun:
 
     @property
     def command(self) -> str:
-        """What was typed, as Results.md names it: "python -m task4.test --speed --report"."""
+        """The command as typed, for Results.md: "python -m task4.test --speed --report"."""
         return shlex.join(["python", "-m", self.program, *self.arguments])
 
 
 @dataclass(frozen=True)
 class Earned:
-    """What one part gave.
+    """The result of one part.
 
     Attributes:
         part: its name.
-        points: earned.
-        problems: why something could not be measured, or is wrong; a sentence each.
-        why: a few words about them, after the points.
+        points: points earned.
+        problems: what could not be measured or is wrong; a sentence each.
+        why: a brief summary of the problems, printed after the points.
     """
 
     part: str
@@ -69,14 +69,14 @@ class Measurement:
     """Parts of a test that one function measures.
 
     Attributes:
-        parts: name -> help of its flag; the flag chooses the part.
-        run: run(test_run) prints what it measured and returns what each of test_run.parts earned.
-        points: part -> what it can earn; without points a part has no line among them.
-        needs_gpu: not run in the simulator.
-        without_gpu: what to say there.
-        by_default: runs when no part is named. One that does not is run only where its flag is given.
-        reports: --report writes what it measured into Results.md.
-        arguments: options of its own, name -> arguments of argparse's add_argument; each has the default None.
+        parts: name -> help text of its flag; the flag selects the part.
+        run: run(test_run) prints its measurements and returns an Earned for each of test_run.parts.
+        points: part -> points possible; a part without points has no line in the points table.
+        needs_gpu: does not run in the simulator.
+        without_gpu: message printed there instead.
+        by_default: runs when no part is named; otherwise only if its flag is given.
+        reports: --report writes its measurements into Results.md.
+        arguments: additional options, name -> arguments for argparse's add_argument; each defaults to None.
     """
 
     parts: Mapping[str, str]
@@ -89,7 +89,7 @@ class Measurement:
     arguments: Mapping[str, dict] = field(default_factory=dict)
 
     def outcome(self, test_run: TestRun) -> tuple[list[PartPoints], bool]:
-        """Runs it where it can run: (its lines among the points, whether all went well and no points were lost)."""
+        """Runs it if possible: (its lines of the points table, whether all went well and no points were lost)."""
         if self.needs_gpu and test_run.ops.backend != "cuda":
             if self.without_gpu:
                 say(test_run.console, self.without_gpu)

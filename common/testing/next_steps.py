@@ -1,4 +1,4 @@
-"""What to do next, in a line or two below a report: print_next(...)."""
+"""Suggests what to do next, in a line or two below a report: print_next(...)."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def print_next(
     inside: Mapping[str, Collection],
     chosen: bool,
 ) -> None:
-    """Names the flags that would help now.
+    """Prints the flags to try next.
 
     Args:
         console: where to print.
-        program: what follows `python -m`, with the variant's flag.
-        verdicts: of all cases.
+        program: the text after `python -m`, including the variant's flag.
+        verdicts: the verdicts of all cases.
         wrong: those with a wrong output or an error in a kernel.
-        inside: the parts that the checked build has looked at by itself, with what it found.
-        chosen: whether the cases were chosen by name.
+        inside: parts that were automatically run in the checked build -> its findings.
+        chosen: whether the cases were selected by name.
     """
     if wrong:
         first = next((one for one in wrong if one.case.part in inside), wrong[0])
         one = shlex.quote(full_name(first.case))
         steps = [] if chosen else [f"python -m {program} --case {one} runs one case"]
         ends = not first.is_endless
-        if ends:  # else there is no output to be shown
+        if ends:  # otherwise there is no output to show
             steps.append(
                 f"--show {one} prints its numbers" if steps else f"python -m {program} --show {one} prints numbers"
             )

@@ -1,6 +1,6 @@
-"""What the cases of a part that fail have in common, where those that pass do not: only_these(failures, verdicts).
+"""What a part's failing cases have in common that its passing cases lack: only_these(failures, verdicts).
 
-A case is named after what is awkward about it, so its name tells.
+It goes by the cases' names, which say what is special about each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from common.diagnosis.mistakes.known import Words
 from common.testing.case import FAIL, Verdict
 
 known = Words(__file__)
-LEAST = 2  # cases that pass
+LEAST = 2  # passing cases
 ABOUT = {
     "only large scores": re.compile(r"beyond 88|large offsets|far below|10,000|rise and fall"),
     "only empty rows": re.compile(r"masked|empty|see nothing|no key"),
@@ -22,12 +22,12 @@ ABOUT = {
 
 
 def only_these(failures: Sequence[Verdict], verdicts: Sequence[Verdict]) -> tuple[str, str] | None:
-    """(a name, what to tell of a part), or None, also where an output equals a known wrong answer, or where a call in
-    the student's Python is known to be wrong: these tell more.
+    """(a name, what to report about the part), or None. None also if an output matches a known wrong answer or a call
+    in the student's Python is known to be wrong: these say more.
 
     Args:
-        failures: those of the part.
-        verdicts: of all parts.
+        failures: the part's failures.
+        verdicts: the verdicts of all parts.
     """
     if not failures or any(one.status != FAIL or one.found.possible or one.in_python for one in failures):
         return None

@@ -1,4 +1,4 @@
-"""What a run of a test earns: the points of each part, and their sum."""
+"""The points of a test run: per part, and their sum."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from common.testing.case import Verdict
 
 
 def points_of(verdicts: Sequence[Verdict]) -> tuple[float, float]:
-    """(earned, possible) for the verdicts of one part: nothing is earned until every required case passes."""
+    """(earned, possible) for the verdicts of one part; it earns nothing until every required case passes."""
     possible = sum(one.case.points for one in verdicts)
     if not all(one.ok for one in verdicts if one.case.required):
         return 0.0, possible
     return sum(one.case.points for one in verdicts if one.ok), possible
 
 
-MOST_NAMES = 3  # of cases that a part waits for
+MOST_NAMES = 3  # listed required cases per part
 
 
 @dataclass(frozen=True)
 class PartPoints:
-    """What one part earned, and why not more."""
+    """The points of one part, and why points are missing."""
 
     part: str
     earned: float
@@ -33,7 +33,7 @@ class PartPoints:
 
 
 def print_points(console: Console, verdicts: Sequence[Verdict], others: Sequence[PartPoints] = ()) -> None:
-    """The points of each part that carries any and their sum: those of the verdicts, then the others'."""
+    """Prints the points of each part that has any, and their sum: first the verdicts' parts, then the others."""
     lines = []
     for part in dict.fromkeys(one.case.part for one in verdicts):
         of_part = [one for one in verdicts if one.case.part == part]

@@ -1,13 +1,13 @@
-"""What a fused attention kernel keeps to itself, found out by further calls with other inputs.
+"""Recovers internal values of a fused attention kernel by additional calls with other inputs.
 
 weights_of(caller, case, inputs, out, around)       the weights P, read off outputs for other V
-nan_told(caller, case, inputs, out, ref, around)    where NaN come from
-again(caller, case, inputs, out, around)            such a call
+nan_told(caller, case, inputs, out, ref, around)    the origin of NaN
+again(caller, case, inputs, out, around)            one such call
 
-The output is linear in V: out[row] = sum over keys of P[row, key] * V[key]. With a V whose rows are 1 in one column
-each and 0 elsewhere the columns of the output are the weights of as many keys. Outputs that are NaN throughout hold no
-numbers to compare with wrong answers: the same call with Q = 0, where every score that counts is 0, tells whether the
-size of the scores has to do with it.
+The output is linear in V: out[row] = sum over keys of P[row, key] * V[key]. If each row of V is one-hot, with the 1 in
+a different column, the columns of the output are the weights of those keys. An output that is all NaN cannot be
+compared with wrong answers; the same call with Q = 0, where every unmasked score is 0, shows whether the magnitude of
+the scores matters.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from common.testing.case import Case
 says = Sentences(__file__)
 OF_LARGE_SCORES, OF_ANY_SCORES = says("of large scores"), says("of any scores")
 MOST_CALLS = 12
-MOST_ELEMENTS = 1 << 18  # of the inputs: more is not worth the time
-SAME = 1e-3  # of the largest entry: how well the weights must explain the output
+MOST_ELEMENTS = 1 << 18  # input elements; more is not worth the time
+SAME = 1e-3  # tolerance for reproducing the output from the weights, relative to the row's largest entry
 
 
 def weights_of(caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tensor, around: Around) -> Tensor | None:
@@ -32,14 +32,14 @@ def weights_of(caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tenso
 
     Args:
         caller: calls the operator.
-        case: whose `values` names the input V [..., S_k, head_dim].
+        case: its `values` names the input V [..., S_k, head_dim].
         inputs: on any device.
-        out: what the operator made of them, [..., S_q, head_dim].
-        around: as for `out`.
+        out: the operator's output for them, [..., S_q, head_dim].
+        around: as in the call that returned `out`.
 
     Returns:
-        [..., S_q, S_k]; NaN in the rows where these weights do not give `out`: the reading says nothing there. None if
-        that is every row, or if it took too many calls.
+        [..., S_q, S_k]; NaN in rows where these weights do not reproduce `out`, so the reading is meaningless. None if
+        no row is reproduced, or if it would take too many calls.
     """
     value = inputs.get(case.values)
     if value is None or sum(x.numel() for x in inputs.values()) > MOST_ELEMENTS:
@@ -65,10 +65,10 @@ def weights_of(caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tenso
 
 
 def again(caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tensor, around: Around) -> Tensor | None:
-    """The output of a further call; None if there is none, or one of another form than `out`, the first call's."""
+    """The output of another call; None if there is none or its shape or type differs from `out`, the first call's."""
     try:
         found = caller.call(case, inputs, around).out
-    except CallFailed:  # the first call gave an output: that is what matters
+    except CallFailed:  # what matters is that the first call produced an output
         return None
     return found if found is not None and (found.shape, found.dtype) == (out.shape, out.dtype) else None
 
@@ -76,18 +76,18 @@ def again(caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tensor, ar
 def nan_told(
     caller: Caller, case: Case, inputs: dict[str, Tensor], out: Tensor, ref: Tensor, around: Around
 ) -> str | None:
-    """A sentence for the student, or None if this tells nothing. It names no cause: the case's hints are next to it.
+    """A sentence for the student, or None if inconclusive. It names no cause: the case's hints are printed next to it.
 
     Args:
         caller: calls the operator.
-        case: whose.
-        inputs: with "query", and all finite.
-        out, ref: what came, and what should.
-        around: as for `out`.
+        case: the case.
+        inputs: all finite, including "query".
+        out, ref: the actual and the expected output.
+        around: as in the call that returned `out`.
     """
     query = inputs.get("query")
     nan = torch.isnan(out) & torch.isfinite(ref)
-    if bool((nan & ~nameless_nan(out, ref)).any()):  # their bits tell
+    if bool((nan & ~nameless_nan(out, ref)).any()):  # their bits identify the origin
         return None
     finite = all(bool(torch.isfinite(x).all()) for x in inputs.values())
     if query is None or not finite or not bool(nan.any()):

@@ -1,7 +1,7 @@
-"""Which lines of a Python function a value is made in: made_of(source, first_line, line).
+"""Finds the lines of a Python function that compute a value (a backward slice): made_of(source, first_line, line).
 
-By the text: the statements above that assign a name which the value is made of, or call a method of it, and so on
-upwards, with the loops and conditions around them.
+It works on the source text: from the value's names, it goes up to the statements that assign them or call their
+methods, and so on, including the enclosing loops and conditions.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import textwrap
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-MOST = 10  # lines that are reported
-MOST_WIDE = 200  # characters of one
-MOST_TEXT = 40_000  # characters of a function
+MOST = 10  # reported lines
+MOST_WIDE = 200  # characters per line
+MOST_TEXT = 40_000  # characters in a function
 
 
 @dataclass(frozen=True)
 class _Statement:
-    """A simple statement, or the head of a loop or a condition.
+    """A simple statement, or the header of a loop or condition.
 
     Attributes:
-        line: its first, in the text of the function.
-        last: its last.
-        sets, uses: the names that it may change, and those that it reads.
-        around: the heads that it is in, by their numbers, each with 0 for its body and 1 for its else.
-        is_loop, is_return: what it is.
+        line: its first line, relative to the function's source.
+        last: its last line.
+        sets, uses: the names that it may modify, and those that it reads.
+        around: the enclosing headers, as (index, 0 for the body or 1 for the else branch).
+        is_loop, is_return: its kind.
     """
 
     line: int
@@ -40,13 +40,14 @@ class _Statement:
 def made_of(
     source: str, first_line: int, line: int | None = None, known: Collection[str] = (), most: int = MOST
 ) -> list[tuple[int, str]]:
-    """The number and the text of the lines, in their order, at most `most`: the nearest.
+    """(number, text) of the lines in source order; at most `most`, the nearest ones.
 
     Args:
-        source: the text of the function.
-        first_line: the number of its first line in the file.
-        line: a line of the file: what is asked for is what it uses, and whether it runs; what is returned if None.
-        known: names whose values are right: what these are made of is left out.
+        source: the source text of the function.
+        first_line: its first line number in the file.
+        line: a line number in the file; the slice covers the values it uses and the conditions for it to run. None: the
+            return value.
+        known: names with correct values; the lines that compute these are left out.
     """
     function = _function(source)
     if function is None:
@@ -85,7 +86,7 @@ def made_of(
 
 
 def names_at(source: str, first_line: int, line: int) -> list[str]:
-    """The names that a line of a function reads, in their order in the alphabet; source and first_line as above."""
+    """The names that a line of a function reads, sorted; source and first_line as in made_of."""
     function = _function(source)
     every = list(_statements(function.body, ())) if function else []
     here = _at(every, line - first_line + 1)
@@ -101,10 +102,10 @@ def _function(source: str) -> ast.FunctionDef | None:
 
 
 def _setting(every: list[_Statement], name: str, below: int) -> list[int]:
-    """The statements that may have set a name that is used in statement `below`, the nearest first.
+    """The statements that may have set a name used in statement `below`, nearest first.
 
-    Those above up to one that runs whenever that one does and gives a new value; in a loop those after it as well, and
-    of an object that outlives the call, self, all.
+    These are the statements above it, up to one that always runs before it and assigns a new value; in a loop also
+    those after it; and for `self`, which outlives the call, all.
     """
     around = every[below].around
     loops = {one for one in around if every[one[0]].is_loop}
@@ -123,13 +124,13 @@ def _setting(every: list[_Statement], name: str, below: int) -> list[int]:
 
 
 def _at(every: list[_Statement], line: int) -> int:
-    """The number of the statement that a line of the function belongs to: the innermost."""
+    """The index of the innermost statement that contains a line of the function."""
     holding = [number for number, one in enumerate(every) if one.line <= line <= one.last]
     return min(holding, key=lambda number: every[number].last - every[number].line, default=len(every))
 
 
 def _statements(body: list[ast.stmt], around: tuple[tuple[int, int], ...], begin: int = 0) -> Iterator[_Statement]:
-    """Those of a body, in the order of the text; they are numbered from `begin` on."""
+    """The statements of a body in source order, numbered from `begin`."""
     number = begin
     for node in body:
         is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -155,7 +156,7 @@ def _flat(nodes: list) -> list[ast.AST]:
 
 
 def _names(nodes: list) -> tuple[frozenset[str], frozenset[str]]:
-    """(the names that are set, those that are read)."""
+    """(the names that are set, the names that are read)."""
     sets, uses = set(), set()
     for one in _flat(nodes):
         if isinstance(one, ast.Name):
@@ -180,7 +181,7 @@ def _names(nodes: list) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _base(node: ast.AST) -> set[str]:
-    """{"x"} of x.y[z]; empty where it is no name."""
+    """{"x"} for x.y[z]; empty if the base is not a name."""
     while isinstance(node, ast.Subscript | ast.Attribute):
         node = node.value
     return {node.id} if isinstance(node, ast.Name) else set()

@@ -1,8 +1,8 @@
-"""A task's attention.py, or another of its Python files, as the tests see it.
+"""Access to a task's attention.py, or another of its Python files, for the tests.
 
-python_module(task, variant)    the student's module or the solution's
-python_side(ops)                the same, whichever the operators belong to
-naming_the_line(module)         errors inside name their line in it
+python_module(task, variant)    the student's or the solution's module
+python_side(ops)                the module that goes with these operators
+naming_the_line(module)         makes errors name their line in the module
 """
 
 import importlib
@@ -18,19 +18,19 @@ from torch import Tensor
 from common.console.paths import shown_path
 from common.testing.python_lines import made_of, names_at
 
-MOST_LINES = 6  # that an error's line works with
+MOST_LINES = 6  # lines shown that compute what the error's line uses
 
 
 def python_module(task: str, variant: str, name: str = "attention") -> ModuleType:
-    """The module taskN.attention, or another, for "student", or that of the solution."""
+    """The module taskN.`name` for variant "student", otherwise the solution's."""
     whose = "" if variant == "student" else "solution."
     return importlib.import_module(f"{task}.{whose}{name}")
 
 
 def python_side(ops, name: str = "attention") -> ModuleType:
-    """The module that belongs to the operators: the student's for the student's, else the solution's.
+    """The module that goes with the operators: the student's for student operators, otherwise the solution's.
 
-    Never in the process that tests: a case that wants it says so, see Case.python, and runs in a worker.
+    Never call it in the test's own process: a case that needs it sets Case.python and runs in a worker.
     """
     if hasattr(ops, "memory"):
         raise RuntimeError(f"{ops.task}.{name}: the case that runs it does not say so: it has no `python`")
@@ -39,10 +39,10 @@ def python_side(ops, name: str = "attention") -> ModuleType:
 
 @contextmanager
 def naming_the_line(module: ModuleType) -> Iterator[None]:
-    """An error inside that comes from the module's source names its file and line."""
+    """Inside, errors raised from the module's source name their file and line."""
     try:
         yield
-    except NotImplementedError:  # a gap: the checks say where it is
+    except NotImplementedError:  # a gap: the checks report where it is
         raise
     except Exception as error:
         file = Path(module.__file__)
@@ -58,8 +58,8 @@ def naming_the_line(module: ModuleType) -> Iterator[None]:
 
 
 def _worked_with(frames: list[tuple[FrameType, int]]) -> list[str]:
-    """What the line of the error works with, and the lines that this comes from: of the innermost function that has
-    any, those that are called last first."""
+    """The values used in the line of the error and the lines that compute them, for the innermost function that has
+    any; innermost frames first."""
     told = []
     for frame, line in reversed(frames):
         try:
@@ -77,7 +77,7 @@ def _worked_with(frames: list[tuple[FrameType, int]]) -> list[str]:
 
 
 def _said(value: object) -> str:
-    """A tensor's shape, a number; "" of anything else."""
+    """Describes a tensor by its shape, a number by its value; "" for anything else."""
     if isinstance(value, Tensor):
         return str(list(value.shape))
     return str(value) if isinstance(value, bool | int | float) else ""

@@ -1,10 +1,9 @@
-"""What goes wrong first in a student's Python: told(case, recorded, inputs) -> sentences.
+"""Finds the first wrong call in a student's Python: told(case, recorded, inputs) -> WrongCall.
 
-A function with a gap is described in the handout, so that what it must return follows from what it is given, and so do
-numbers on its way that have a name there. A case that knows these (Case.python) is called again, with what each
-function was given and gave recorded (watching.py). The first function to return that returned something else is where
-it went wrong: all that it called was right. Told are the lines that the wrong number is made of, but for those that
-make a number which is right.
+The handout specifies each function with a gap, so its arguments determine its result and the intermediate values that
+the handout names. A case that knows these (Case.python) is called again while the arguments and results of each
+function are recorded (watching.py). The first function to return a wrong result contains the mistake, since everything
+it called was correct. Reported are the lines that compute the wrong value, minus those that compute correct values.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from common.testing.case import Call, Case
 from common.testing.python_lines import made_of
 from common.testing.watching import read
 
-CLOSE = 1e-3  # of the largest number, or of 1: how far a number in float32 may be away
+CLOSE = 1e-3  # float32 tolerance, relative to the largest value or to 1
 RETURNED = "returned"
-NEAREST = 4  # lines that are shown; of the others the numbers
+NEAREST = 4  # lines shown in full; for the others, only the line numbers
 MADE_IN = "The wrong value is computed in:"
 
 
@@ -30,9 +29,9 @@ class WrongCall:
     """The first call that returned something wrong.
 
     Attributes:
-        says: which, and how wrong.
-        lines: the numbers and the texts of the lines that this is made of.
-        nearest: the numbers of those that are nearest to what is returned.
+        says: which call, and how its result is wrong.
+        lines: (number, text) of the lines that compute the result.
+        nearest: the numbers of those nearest to the return.
     """
 
     says: str
@@ -41,28 +40,28 @@ class WrongCall:
 
     @property
     def shown(self) -> list[str]:
-        """The nearest lines, and the numbers of the others."""
+        """The nearest lines, and the line numbers of the others."""
         more = ", ".join(str(number) for number, _ in self.lines if number not in self.nearest)
         near = [f"{number:>5}  {text}" for number, text in self.lines if number in self.nearest]
         return [*near, f"  and in lines {more}"] if more else near
 
 
 def told(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Tensor]) -> WrongCall | None:
-    """The first wrong call, None if every one is right, or nothing is known.
+    """The first wrong call; None if all are correct or nothing is known about them.
 
     Args:
-        case: with `python`.
-        recorded: what Watched.calls held.
-        inputs: of the case, in float64, on the CPU.
+        case: a case with `python`.
+        recorded: the contents of Watched.calls.
+        inputs: the case's inputs, float64, on the CPU.
     """
     try:
         return first_wrong(case, recorded, inputs)
     except (ArithmeticError, AttributeError, KeyError, IndexError, RuntimeError, TypeError, ValueError):
-        return None  # of sizes that go with nothing, nothing is known
+        return None  # inconsistent sizes: no correct result exists
 
 
 def first_wrong(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Tensor]) -> WrongCall | None:
-    """The same; it raises what comes of calls that nothing is known of."""
+    """The same, but exceptions for calls with unknown results propagate."""
     for one in recorded:
         call = Call(
             str(one["function"]),
@@ -87,7 +86,7 @@ def first_wrong(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Te
 
 
 def _by_name(came: object, right: object) -> dict[str, object]:
-    """What was returned, part by part; "" where there is one."""
+    """The parts of the result by name; a single part has the name ""."""
     if isinstance(right, Mapping):
         return came if isinstance(came, Mapping) and list(came) == list(right) else dict.fromkeys(right)
     return {"": came}
@@ -98,13 +97,13 @@ def _part(right: object, name: str) -> object:
 
 
 def _same(came: object, right: Tensor) -> bool:
-    """Whether a number or a tensor is the right one, up to rounding; NaN is never right."""
+    """Whether a number or tensor is correct up to rounding; NaN never is."""
     off = _off(came, right)
     return off is not None and not bool(off.any())
 
 
 def _off(came: object, right: Tensor) -> Tensor | None:
-    """Where the two differ; None where they are not of one shape."""
+    """Mask of the elements that differ; None if the shapes differ."""
     if not isinstance(came, Tensor | int | float):
         return None
     came, right = _number(came), _number(right)
@@ -120,14 +119,14 @@ def _number(value: Tensor | float) -> Tensor:
 
 
 def _known(right: Mapping[str, object]) -> dict[str, object]:
-    """What is right by name, the parts of what must be returned as well."""
+    """All correct values by name, including the parts of the result."""
     parts = right[RETURNED] if isinstance(right[RETURNED], Mapping) else {}
     return {**parts, **{name: one for name, one in right.items() if name != RETURNED}}
 
 
 def _right_ones(values: Mapping[str, object], right: Mapping[str, object], came: Mapping[str, object]) -> list[str]:
-    """The names of the parts that came which are right, and of those values: the one of that name, or, under a name of
-    the student's own, one that no other value has the name of."""
+    """Names of correct values: parts of the result, and local values that match the correct value of the same name or,
+    under a name of the student's own, a correct value whose name no other local has."""
     known = _known(right)
     found = [name for name in came if name and _same(came[name], known[name])]
     for name, value in values.items():
@@ -137,7 +136,7 @@ def _right_ones(values: Mapping[str, object], right: Mapping[str, object], came:
 
 
 def _exchanged(values: Mapping[str, object], right: Mapping[str, object]) -> str:
-    """ "`value` holds what `key` should." of the first that does; "" if none does."""
+    """ "`value` holds what `key` should." for the first such pair; "" if there is none."""
     known = _known(right)
     for name, value in values.items():
         for other in known if name in known and not _same(value, known[name]) else ():

@@ -1,4 +1,4 @@
-"""Prints verdicts: the table of cases, what each failure is, and the points. Used by common.testing.run.run."""
+"""Prints verdicts: the table of cases, the diagnosis of each failure, and the points."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from common.testing.failures import failed, print_failures
 from common.testing.points import print_points
 
 COLORS = {"pass": "green", "FAIL": "red", "error": "red", "not implemented": "yellow"}
-ROOMY = 100  # columns of a terminal, from which on the table shows everything
-MOST_ROWS = 12  # of a table with failures
+ROOMY = 100  # terminal width from which the table shows all columns
+MOST_ROWS = 12  # in a table with failures
 
 
 def print_report(console: Console, title: str, verdicts: Sequence[Verdict], points: bool = True) -> None:
-    """Everything that is printed after cases have run; no points for a run that earns none."""
+    """Prints the whole report after cases have run; without points for a run that earns none."""
     print_table(console, title, verdicts, points)
     print_failures(console, verdicts)
     if points:
@@ -32,7 +32,7 @@ def print_report(console: Console, title: str, verdicts: Sequence[Verdict], poin
 def print_table(
     console: Console, title: str, verdicts: Sequence[Verdict], with_points: bool = True, everything: bool = False
 ) -> None:
-    """A row per case. Where some fail, the many that pass are one row for each part, unless everything is wanted."""
+    """Prints a row per case. If some fail, passing cases are condensed to a row per part, unless `everything`."""
     console = wide(console)
     failures = [one for one in verdicts if failed(one)]
     if everything or not failures or len(verdicts) <= MOST_ROWS:
@@ -45,7 +45,7 @@ def print_table(
 
 
 def _table(title: str, verdicts: Sequence[Verdict], with_points: bool, width: int) -> Table:
-    """A row per case. In a narrow terminal without shapes and bounds, so that no verdict is cut off."""
+    """A row per case; in a narrow terminal without shapes and bounds, so that verdicts are not truncated."""
     table = Table(title=title, title_justify="left", box=HEAVY_HEAD if width >= ROOMY else SIMPLE)
     columns = {
         "part": lambda one: one.case.part,

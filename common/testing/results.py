@@ -1,10 +1,10 @@
-"""Writes what a command measured into Results.md, between two markers. The rest of the file stays as it is.
+"""Writes a command's measurements into Results.md, between two markers. The rest of the file is unchanged.
 
     <!-- BEGIN task4 speedups -->            report(console, "task4 speedups", Block(...))
-    ... what an earlier run wrote ...
+    ... output of an earlier run ...
     <!-- END task4 speedups -->
 
-A block says which command measured, when, on what; then comes its table.
+A block states the command, date and machine, followed by its table.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ RESULTS = ROOT / "Results.md"
 
 
 class ResultsError(ValueError):
-    """Results.md is not as it must be; nothing was written."""
+    """Results.md is malformed; nothing was written."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """What one run measured.
+    """The measurements of one run.
 
     Attributes:
-        command: as it was typed, "python -m task4.test --report".
+        command: as typed, "python -m task4.test --report".
         machine: {"gpu": "NVIDIA H200", "torch": "2.11.0", ...}, see common.measure.report.machine.
-        columns: of the table.
-        rows: a cell for each column.
+        columns: the table's columns.
+        rows: the table's rows, one cell per column.
         notes: sentences below the table.
-        date: of the run; today unless given.
+        date: date of the run; default: today.
         how: "Measured", or "Predicted" without a GPU.
     """
 
@@ -82,10 +82,10 @@ def markers(name: str) -> tuple[str, str]:
 
 
 def replaced(text: str, name: str, lines: Sequence[str]) -> str:
-    """The text with these lines between the markers of `name`, and with the line ends that it has.
+    """The text with these lines between the markers of `name`; line endings are preserved.
 
     Raises:
-        ResultsError: a marker is missing or there twice, they are in the wrong order, or another block begins or ends
+        ResultsError: a marker is missing or duplicated, they are in the wrong order, or another block begins or ends
             between them.
     """
     found = text.splitlines(keepends=True)
@@ -117,26 +117,26 @@ def replaced(text: str, name: str, lines: Sequence[str]) -> str:
 
 
 def write_block(path: Path, name: str, block: Block) -> Path | None:
-    """Replaces what is between the markers of `name`.
+    """Replaces the text between the markers of `name`.
 
-    The new file takes the old one's place in one step, so that a half-written file is never seen. If the block was not
-    empty, the old file is kept next to it.
+    The file is replaced atomically, so that a half-written file is never visible. If the block was not empty, a backup
+    of the old file is kept next to it.
 
     Args:
-        path: of Results.md.
-        name: of the block, "task4 speedups".
+        path: path of Results.md.
+        name: name of the block, "task4 speedups".
         block: what to write.
 
     Returns:
-        Where the old file was kept, Results.md.bak, or .bak2 next to that; None if there was nothing to lose.
+        The backup's path, Results.md.bak or .bak2; None if there was nothing to lose.
 
     Raises:
-        ResultsError: the file is missing, is not UTF-8, or its markers are not right; see `replaced`.
+        ResultsError: the file is missing, is not UTF-8, or its markers are wrong; see `replaced`.
         OSError: it cannot be written.
     """
-    path = path.resolve()  # a link stays a link
+    path = path.resolve()  # write through a symbolic link
     build_root().mkdir(parents=True, exist_ok=True)
-    with FileLock(build_root() / "results.lock"):  # several at once: each keeps what the others wrote
+    with FileLock(build_root() / "results.lock"):  # concurrent runs keep each other's blocks
         return _write_block(path, name, block)
 
 
@@ -162,11 +162,11 @@ def _write_block(path: Path, name: str, block: Block) -> Path | None:
 
 
 def report(console: Console, name: str, block: Block) -> None:
-    """Writes a block into the project's Results.md and says so.
+    """Writes a block into the project's Results.md and prints that it did.
 
     Args:
-        console: where to say it.
-        name, block: see write_block, whose errors this raises.
+        console: where to print.
+        name, block: see write_block, whose errors it raises.
     """
     kept = write_block(RESULTS, name, block)
     before = f"; the previous text is in {kept.name}" if kept else ""
@@ -174,7 +174,7 @@ def report(console: Console, name: str, block: Block) -> None:
 
 
 def try_report(console: Console, name: str, block: Block) -> list[str]:
-    """The same, but what went wrong is returned, in sentences; none if nothing did."""
+    """Like report, but returns errors as sentences; [] if there were none."""
     try:
         report(console, name, block)
     except (ResultsError, OSError) as error:

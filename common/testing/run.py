@@ -14,7 +14,7 @@ from common.testing.case import ERROR, FAIL, NOT_RUN, Case, Verdict
 def _stopped_by(
     verdict: Verdict, caller: Caller, parts: Sequence[str], built_of: Mapping[str, Sequence[str]]
 ) -> dict[str, str]:
-    """The parts that cannot go on after this verdict, each with the reason."""
+    """The parts that cannot continue after this verdict, each with the reason."""
     if verdict.status != ERROR:
         return {}
     if isinstance(caller, InProcess) and caller.device.type == "cuda" and gpu_is_lost():
@@ -32,7 +32,7 @@ def _stopped_by(
 
 
 def chosen_parts(cases: Sequence[Case], parts: Sequence[str] | None) -> list[Case]:
-    """The cases of these parts, all if none is named. ValueError if there are none."""
+    """The cases of these parts; all if none is named. ValueError if there are none."""
     chosen = [case for case in cases if not parts or case.part in parts]
     if not chosen:
         raise ValueError(
@@ -49,16 +49,17 @@ def run_cases(
     first_only: bool = False,
     built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Verdict]:
-    """The verdict on each case, with a progress bar; what cannot go on (a lost GPU, an endless kernel) is not run.
+    """Runs the cases with a progress bar and returns their verdicts. Cases that cannot run (the GPU is lost, a kernel
+    of the part never ends) are skipped.
 
-    With first_only the run ends at the first case that is wrong; a gap that is not filled is not wrong yet. A part that
-    is `built_of` one with an endless kernel is not run either.
+    With first_only the run ends at the first failed case; an unfilled gap does not count as failed. A part that is
+    `built_of` one with an endless kernel is skipped too.
     """
     caller = caller_of(ops)
     verdicts: list[Verdict] = []
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("testing", total=len(cases))
-        stopped: dict[str, str] = {}  # part -> why the rest of it is not run
+        stopped: dict[str, str] = {}  # part -> why its remaining cases are skipped
         for case in cases:
             progress.update(bar, description=f"{case.part}: {case.name}")
             if why := stopped.get(case.part):

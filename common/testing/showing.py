@@ -1,4 +1,4 @@
-"""`--show CASE`: a case in numbers, to compare with a calculation by hand: show_case(console, case, caller, seed)."""
+"""`--show CASE`: a case in numbers, for comparison with a calculation by hand: show_case(console, case, ...)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from common.testing.case_choice import full_name
 from common.testing.judging import make_inputs, oracle, size_of
 
 MOST_ROWS = 8
-CELL, LABEL = 10, 6  # characters of a number and of a row's label
-BY_HAND = 2048  # numbers in the inputs, beyond which calculating a case by hand is hopeless
+CELL, LABEL = 10, 6  # widths of a number and of a row label
+BY_HAND = 2048  # input elements; beyond this, calculating a case by hand is hopeless
 
 
 def show_case(console: Console, case: Case, caller: Caller, seed: int, others: Sequence[Case]) -> bool:
-    """Prints inputs, the right steps in between, the right output and what came; whether that is right.
+    """Prints the inputs, the correct intermediate steps, the correct output and the actual one; returns whether it is
+    correct.
 
     Args:
         console: where to print.
-        case: which.
+        case: the case.
         caller: calls its operator.
-        seed: of the inputs.
-        others: the cases of the task, among which there may be a smaller one.
+        seed: seed of the inputs.
+        others: the task's cases, to suggest a smaller one.
     """
     inputs = make_inputs(case, seed)
     console.print()
@@ -75,14 +76,14 @@ def show_case(console: Console, case: Case, caller: Caller, seed: int, others: S
 
 
 def _same_matrix(matrix: tuple[int, ...], x: Tensor, ref: Tensor) -> tuple[int, ...]:
-    """Which matrix of x goes into that matrix of the output: the same batch entry and head where x has as many."""
+    """The index of x's matrix for that matrix of the output: the same batch entry and head, if x has as many."""
     if x.dim() != ref.dim():
         return ()
     return tuple(at if x.size(dim) == ref.size(dim) else 0 for dim, at in enumerate(matrix))
 
 
 def _smallest(case: Case, others: Sequence[Case], seed: int) -> Case:
-    """The smallest case of the same part with more than one number in its output."""
+    """The smallest case of the same part with more than one output element."""
     alike = [one for one in others if one.part == case.part and not one.gpu_only]
 
     def size(one: Case) -> int:
@@ -92,7 +93,7 @@ def _smallest(case: Case, others: Sequence[Case], seed: int) -> Case:
 
 
 def _show(console: Console, name: str, x: Tensor, matrix: tuple[int, ...] = (), wrong: Tensor | None = None) -> None:
-    """One matrix of a tensor, its first corner; that in which something is wrong where `matrix` says which."""
+    """Prints the upper left corner of one matrix of a tensor: the one that `matrix` selects."""
     shape = "x".join(map(str, x.shape)) or "one number"
     if x.dim() < 2:
         x, wrong = x.reshape(1, -1), None if wrong is None else wrong.reshape(1, -1)

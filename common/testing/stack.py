@@ -1,4 +1,4 @@
-"""The call stack in a message of the simulator, readable: readable(lines)."""
+"""Makes the call stack in the simulator's messages readable: readable(lines)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OF_THE_SIMULATOR = re.compile(r"lambda|simulator::|simulator_switch|::_FUN\b|^_
 
 
 def readable(lines: Iterable[str]) -> list[str]:
-    """Without the frames that are the simulator's or a library's; of a function its name, without types."""
+    """Removes frames of the simulator and of libraries, and reduces signatures to function names."""
     kept = []
     for line in lines:
         frame = _FRAME.match(line)

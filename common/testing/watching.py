@@ -1,10 +1,10 @@
-"""What the functions of a student's Python file were given and gave: where they run.
+"""Records arguments and results of the functions in a student's Python file, in the process where they run.
 
     watched = Watched(python_side(ops, "ring"), {"merge"})
     with watched: case.call(...)
-    watched.calls                       as JSON, see python_values.py, which reads them
+    watched.calls                       as JSON; read by python_values.py
 
-Tensors are copied when a function begins, since it may change them.
+Tensors are copied when a function starts, since it may modify them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from types import FrameType, ModuleType
 import torch
 from torch import Tensor
 
-MOST_CALLS = 200  # that are kept, of all functions together
-MOST_ELEMENTS = 1 << 19  # of all tensors that are kept together
+MOST_CALLS = 200  # recorded calls, over all functions
+MOST_ELEMENTS = 1 << 19  # elements of all recorded tensors
 
 
 class Watched:
-    """Records the calls of some functions of a module while it is entered.
+    """Context manager that records the calls of some functions of a module.
 
     Args:
-        module: whose file they are in.
+        module: the module whose file defines them.
         functions: their names.
 
     Attributes:
-        calls: those that returned, the first to return first, as many as there is room for.
+        calls: the calls that returned, in order of return, up to the limits above.
     """
 
     def __init__(self, module: ModuleType, functions: Collection[str]) -> None:
@@ -66,7 +66,7 @@ class Watched:
             self._open[frame] = {name: self._kept(one) for name, one in arguments.items()}, number
         elif frame in self._open:
             arguments, number = self._open.pop(frame)
-            if not dis.opname[code.co_code[frame.f_lasti]].startswith("RETURN"):  # an error goes through it
+            if not dis.opname[code.co_code[frame.f_lasti]].startswith("RETURN"):  # an exception propagates through it
                 return
             own = {name: self._kept(one) for name, one in frame.f_locals.items() if name not in arguments}
             found = {
@@ -82,7 +82,7 @@ class Watched:
             self.calls += [] if self._is_full else [found]
 
     def _kept(self, value: object) -> object:
-        """A value as JSON: {"shape", "numbers"} of a tensor, {"parts", "names"} of a tuple, else what it is."""
+        """A value as JSON: {"shape", "numbers"} for a tensor, {"parts", "names"} for a tuple, otherwise the value."""
         if isinstance(value, bool | int | float | str) or value is None:
             return value
         if isinstance(value, Tensor):
@@ -106,10 +106,11 @@ def _source_of(code) -> str:
 
 
 def read(kept: object) -> object:
-    """What Watched kept: numbers, float64 tensors, {name or place: part} of a tuple; None for what it did not keep.
+    """Decodes a value recorded by Watched: numbers, float64 tensors, {name or index: part} for a tuple; None for
+    anything not recorded.
 
     Raises:
-        ValueError: it is nothing that Watched keeps.
+        ValueError: it is not a value recorded by Watched.
     """
     if not isinstance(kept, dict):
         return kept

@@ -1,22 +1,22 @@
-"""Grading: processes apart, so that nothing a submission does touches the verdict. ../README.md has the threat model.
+"""Grading in separate processes, so that a submission cannot affect its verdict. ../README.md has the threat model.
 
-submissions  what is in a folder, an archive or a repository: the files that task.json names, and no others
-clean_tree   the course without solutions, hidden cases and oracle, for the process in which student code runs
-sandbox      such a process: bubblewrap, another user, or (said loudly) neither; what it may use, and who watches it
-cgroup       limits that the kernel itself holds, where it can be asked
+submissions  reads a folder, an archive or a repository: the files that task.json names, and no others
+clean_tree   the course without solutions, hidden cases and oracle, for the process that runs student code
+sandbox      that process: bubblewrap, another user, or (with a loud warning) neither; its limits and its watcher
+cgroup       limits enforced by the kernel, where control groups are available
 boxes        all sandboxes of a submission: for building, for kernels, for Python
 build, elf   in a sandbox: kernels -> a library, with nvcc as the judge of what a kernel is
 inside       in a sandbox: forks a worker for each part that goes through Python
-handle_server  in a sandbox: the functions that a student's Python may call, and the tensors that it has handles of
+handle_server  in a sandbox: the functions that a student's Python may call, and the tensors behind its handles
 torch_handles  torch as that Python sees it
-worker       the grader's end of a worker, and of a runner
+worker       the grader's end of a worker or a runner
 workshop     what all submissions of a class share
-hidden       cases that are in no handout: other shapes, other numbers
+hidden       cases with other shapes and numbers than the published ones
 one          grades one submission
-salt         the secret that inputs and hidden cases are made from
+salt         the secret from which inputs and hidden cases are derived
 timed, speed speed points, on a GPU
 made_up      a class of made-up submissions, for a rehearsal
-outcome      what grading gave, as plain data
-results      the files that it becomes: result.json, Gradescope's results.json, a page
-gathered     a class: table, histogram, what fails most, grades.csv
+outcome      the result of grading, as plain data
+results      the files written from it: result.json, Gradescope's results.json, a page
+gathered     class statistics: table, histogram, most failed cases, grades.csv
 """

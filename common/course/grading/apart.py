@@ -1,4 +1,4 @@
-"""Parses what others wrote in a process of its own, which has limits: call_apart("module:function", arguments)."""
+"""Parses untrusted input in a separate process with resource limits: call_apart("module:function", arguments)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-MEMORY, FILE = 2 << 30, 1 << 29  # bytes of address space, and of a file that it writes
+MEMORY, FILE = 2 << 30, 1 << 29  # bytes: address space, and the largest file it may write
 CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from common.course.grading.apart import main; main()"
 
 
 class Refused(ValueError):
-    """The function raised a ValueError, or went beyond a limit; the message says which."""
+    """The function raised a ValueError or exceeded a limit; the message says which."""
 
 
 def call_apart(function: str, arguments: Sequence[object], folder: Path | None = None, seconds: int = 300) -> object:
-    """What the function returns.
+    """Calls the function in a separate process and returns its result.
 
     Args:
         function: "common.course.grading.submissions:parsed".
-        arguments: plain data, as what it returns.
-        folder: for its temporary files; None: the usual one.
-        seconds: of wall clock, and of CPU.
+        arguments: plain data, like the result.
+        folder: for its temporary files; None: the default one.
+        seconds: limit on wall-clock time and on CPU time.
 
     Raises:
-        Refused: see there. ImportError: a module is missing.
+        Refused: see its docstring. ImportError: a module is missing.
     """
     command = [sys.executable, "-I", "-c", CODE, json.dumps([os.path.abspath(one) for one in sys.path])]
     process = subprocess.Popen(
@@ -47,7 +47,7 @@ def call_apart(function: str, arguments: Sequence[object], folder: Path | None =
     except subprocess.TimeoutExpired:
         raise Refused(f"it took more than {seconds} seconds") from None
     finally:
-        with suppress(ProcessLookupError):  # what it started, too
+        with suppress(ProcessLookupError):  # and its descendants
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     try:
@@ -65,10 +65,10 @@ def call_apart(function: str, arguments: Sequence[object], folder: Path | None =
 
 
 def main() -> None:
-    """The process itself: reads the request, answers on stdout."""
+    """The child process: reads the request and answers on stdout."""
     function, arguments, seconds = json.load(sys.stdin)
     answers = os.dup(1)
-    os.dup2(2, 1)  # nothing else is printed there
+    os.dup2(2, 1)  # keep stdout for the answer alone
     for what, most in {resource.RLIMIT_AS: MEMORY, resource.RLIMIT_FSIZE: FILE, resource.RLIMIT_CPU: seconds}.items():
         resource.setrlimit(what, (most, most + 1))
     module, name = function.split(":")

@@ -1,7 +1,7 @@
 """An attack on the grader, and an honest submission for comparison: Attack.
 
-tests/cheats/attacks.py, tests/hostile/attacks.py and tests/variants/attacks.py hold lists of them, ATTACKS. All but the
-honest ones aim at task 3, which has a part in PyTorch and two kernels: "algorithm", "softmax", "merge".
+tests/cheats/attacks.py, tests/hostile/attacks.py and tests/variants/attacks.py each define a list ATTACKS. All but
+the honest ones target task 3, which has a part in PyTorch and two kernels: "algorithm", "softmax", "merge".
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ LAUNCH = "    online_softmax_kernel<<<static_cast<unsigned>(rows), THREADS, 0, s
 
 @dataclass(frozen=True)
 class Attack:
-    """A submission and what must come of it.
+    """A submission and its expected outcome.
 
     Attributes:
         name: a few words.
-        write: write(folder) writes the submission; it may return another path, of an archive.
+        write: write(folder) writes the submission; it may return another path, that of an archive.
         nothing_for: parts that must earn nothing.
         all_for: parts that must earn everything.
-        task: whose parts those are.
-        kinds: of sandboxes in which the outcome is promised; () for all. What shuts off the network, for example, is
-            bubblewrap alone.
+        task: the task these parts belong to.
+        kinds: the kinds of sandbox in which the outcome is guaranteed; () for all. For example, only bubblewrap blocks
+            network access.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Attack:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Those that are graded."""
+        """The parts that are graded."""
         return tuple(dict.fromkeys((*self.nothing_for, *self.all_for)))
 
 
 def solution(task: str = TASK) -> dict[str, str]:
-    """A right submission's files."""
+    """The files of a correct submission."""
     manifest, found = read_manifest(task), {}
     for name in manifest.files:
         filled = manifest.folder / "solution" / name
@@ -61,7 +61,7 @@ def solution(task: str = TASK) -> dict[str, str]:
 
 
 def writes(files: Mapping[str, str | bytes]) -> Callable[[Path], None]:
-    """Writes these files."""
+    """A function that writes these files to a folder."""
 
     def write(folder: Path) -> None:
         for name, text in files.items():
@@ -73,7 +73,7 @@ def writes(files: Mapping[str, str | bytes]) -> Callable[[Path], None]:
 
 
 def with_launcher(body: str, before: str = "") -> dict[str, str]:
-    """The solution with another body of the launcher online_softmax, and declarations in front of it."""
+    """The solution with the body of the launcher online_softmax replaced, and declarations in front of it."""
     files = solution()
     head, tail = files[KERNELS].split(LAUNCHER)
     rest = tail[tail.index("\n}\n") + 3 :]
@@ -90,20 +90,20 @@ def with_kernel(old: str, new: str) -> dict[str, str]:
 
 
 def with_python(text: str) -> dict[str, str]:
-    """The solution with this in front of flash_attention's end: `text` is what the module runs last."""
+    """The solution with `text` appended, so that the module runs it last."""
     files = solution()
     files[PYTHON] += "\n\n" + text
     return files
 
 
 def attacks_in(*folders: str) -> list[tuple[str, Attack]]:
-    """(folder, attack) of these folders of tests/.
+    """(folder, attack) pairs from these folders of tests/.
 
     Raises:
-        FileNotFoundError: this checkout has no such tests (a student's edition).
+        FileNotFoundError: this checkout has no such tests (a student edition).
     """
     found = []
-    if (helpers := str(ROOT / "tests" / "helpers")) not in sys.path:  # as pytest has it
+    if (helpers := str(ROOT / "tests" / "helpers")) not in sys.path:  # as under pytest
         sys.path.append(helpers)
     for folder in folders:
         file = ROOT / "tests" / folder / "attacks.py"

@@ -1,9 +1,9 @@
-"""Boxes: the sandboxes of one submission. What runs in one sees nothing of another.
+"""Boxes: the sandboxes of one submission, isolated from each other.
 
-build       the compilers, nothing of the student's               kernels(task): once for each task
-kernels     the runner: host code and device code, no Python      caller(...): for all public cases of a part, and
-                                                                  for each hidden case a new one
-Python      a nursery with a worker for each part                 caller(...): one for public cases, one for hidden ones
+build       the compilers; student code never runs here           kernels(task): one per task
+kernels     the runner: host code and device code, no Python      in_runner(...): one for all public cases of a part,
+                                                                  and a new one for each hidden case
+Python      a nursery with a worker for each part                 in_python(...): one for public cases, one for hidden
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from common.testing.worker.messages import send
 from common.testing.worker.nursery import Nursery
 from common.testing.worker.worker import NotLoaded
 
-MOST_BOXES = 40  # sandboxes for one submission that its watcher has ended
-MOST_BYTES = 1 << 26  # of a library
+MOST_BOXES = 40  # sandboxes that the watcher may kill for one submission
+MOST_BYTES = 1 << 26  # size limit of a library
 
 
 class Boxes:
-    """See above.
+    """The sandboxes of one submission; see the module docstring.
 
     Args:
-        files: "task2/attention_kernel.cu" -> text, those that are missing as they were given out.
-        workshop: of the class.
+        files: "task2/attention_kernel.cu" -> text; missing files have their released text.
+        workshop: the class's workshop.
 
     Attributes:
-        peak_bytes, cpu_seconds: that their processes took.
+        peak_bytes, cpu_seconds: used by the sandboxes' processes.
         marks: see Sandbox.mark.
     """
 
@@ -56,21 +56,21 @@ class Boxes:
         self._folder.mkdir(mode=0o755)
         self._tree = with_submission(workshop.base, self._folder / "course", files, copy=workshop.kind == "trusted")
         self._libraries = shutil.copytree(workshop.runner.parent, self._folder / "kernels")
-        (self._libraries / workshop.runner.name).chmod(0o111)  # what can't be read has memory that none can open
+        (self._libraries / workshop.runner.name).chmod(0o111)  # unreadable, so that no process can open its memory
         self._clock = FairClock()
         self._open: dict[str, Sandbox] = {}
-        self._built: dict[str, tuple[str, str]] = {}  # task -> (why it cannot be built or "", the log)
+        self._built: dict[str, tuple[str, str]] = {}  # task -> (why it cannot be built, or ""; the log)
         self._ended = 0
         self.peak_bytes, self.cpu_seconds = 0, 0.0
         self.marks: list[str] = []
 
-    # ---- what is graded
+    # ---- building and calling
 
     def kernels(self, task: str) -> str:
-        """Builds a task's kernels, once; the compilers' log.
+        """Builds a task's kernels, once; returns the compilers' log.
 
         Raises:
-            NotLoaded: they cannot be built, or hold what cannot be graded.
+            NotLoaded: they cannot be built, or contain something that cannot be graded.
         """
         if task not in self._built:
             self._built[task] = self._build(task)
@@ -80,7 +80,7 @@ class Boxes:
         return log
 
     def in_runner(self, task: str) -> SandboxedKernels:
-        """What calls its kernels, in a sandbox of its own once it is used. NotLoaded: see kernels."""
+        """A caller for the task's kernels, in its own sandbox from first use. NotLoaded: see kernels."""
         self.kernels(task)
         about = json.loads((self._libraries / f"{task}.json").read_text())
         built = Built.of(self._libraries / f"{task}.so", about, self._tree / task / "given" / "binding.cpp")
@@ -92,7 +92,7 @@ class Boxes:
         return SandboxedKernels(task, Library(about["name"], built.library, tuple(sources)), runner)
 
     def in_python(self, task: str, compiled: bool, hidden: bool) -> SandboxedWorker:
-        """What calls what goes through Python. NotLoaded: see kernels, and no sandbox can be had."""
+        """A caller for parts that go through Python. NotLoaded: see kernels; also if no sandbox is available."""
         if compiled:
             for one in sorted({*self._workshop.tasks, *tasks_below(task)}):
                 with contextlib.suppress(NotLoaded):
@@ -102,13 +102,13 @@ class Boxes:
         if name in self._open and not self._open[name].alive():
             self._leave(name)
         if name not in self._open:
-            # a model is loaded once for all cases; hidden ones have none
+            # a model is loaded once for all public cases; hidden cases have no model
             self._open[name] = self._start(() if hidden else self._workshop.tasks, runtime=self._libraries)
         box = self._open[name]
         return SandboxedWorker(box, Nursery(None, elsewhere=box.socket.dup()), task, compiled)
 
     def _asked(self, request: str) -> tuple[dict, bytes]:
-        """What build.serve says to it."""
+        """Sends a request to build.serve and returns its answer."""
         if "build" not in self._open:
             self._open["build"] = self._start((), serve="build.serve")
             self._open["build"].socket.setblocking(True)  # for Connection
@@ -126,7 +126,7 @@ class Boxes:
             return ""
 
     def _build(self, task: str) -> tuple[str, str]:
-        """(why it cannot be built or "", the log)."""
+        """(why it cannot be built, or ""; the log)."""
         try:
             about, library = self._asked(task)
         except (OSError, EOFError, ValueError) as error:
@@ -156,7 +156,7 @@ class Boxes:
         return box
 
     def closed(self, box: Sandbox) -> None:
-        """Adds up what a sandbox took that is closed now."""
+        """Adds the resources used by a sandbox that has been closed."""
         self._ended += bool(box.ended_because)
         self.peak_bytes = max(self.peak_bytes, box.peak_bytes)
         self.cpu_seconds += box.cpu_seconds
@@ -169,7 +169,7 @@ class Boxes:
     def timed(self, task: str, whose: str) -> Iterator[Connection]:
         """The connection to a process that serves timed rounds, in a sandbox that may use the GPU."""
         shop = self._workshop
-        limits = replace(shop.limits, memory=3 * shop.limits.memory)  # what CUDA maps is counted as well
+        limits = replace(shop.limits, memory=3 * shop.limits.memory)  # CUDA's mappings count as well
         tree = self._tree if whose == "ours" else shop.base
         with (
             Sandbox(tree, shop.runtime, shop.kind, [task], limits, gpu=True, closed=self.closed) as box,
@@ -182,11 +182,11 @@ class Boxes:
                 yield connection
 
     def leave(self) -> None:
-        """Ends all that run."""
+        """Ends all running sandboxes."""
         for name in list(self._open):
             self._leave(name)
 
     def close(self) -> None:
-        """Ends all, and takes the files away."""
+        """Ends all sandboxes and deletes their files."""
         self.leave()
         shutil.rmtree(self._folder, ignore_errors=True)

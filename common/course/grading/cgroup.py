@@ -1,11 +1,11 @@
-"""A control group for a sandbox: the kernel itself then holds the number of its threads and its memory.
+"""A control group for a sandbox: the kernel then enforces limits on its threads and memory.
 
-    group = ControlGroup.made("grading-1", threads=1024, memory=4 << 30)    None where this user may make none
+    group = ControlGroup.made("grading-1", threads=1024, memory=4 << 30)    None if this user cannot create one
     group.enter(process)
     group.close()
 
-Version 2 of control groups, or the controllers pids and memory of version 1. It matters most to root, on whom prlimit's
-number of processes is not enforced.
+Uses cgroup v2, or the controllers pids and memory of v1. It matters most under root, for which prlimit's process limit
+is not enforced.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ V1 = {"pids": {"pids.max": "threads"}, "memory": {"memory.limit_in_bytes": "memo
 
 
 class ControlGroup:
-    """One group; a folder for each hierarchy it has a part in."""
+    """A control group; it has a folder in each hierarchy that it uses."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = list(folders)
 
     @classmethod
     def made(cls, name: str, threads: int, memory: int, root: Path = ROOT) -> ControlGroup | None:
-        """A new group; None where none can be made that limits the threads.
+        """A new group; None if no group that limits the threads can be created.
 
         Args:
-            name: of a folder.
-            threads: at a time.
-            memory: bytes, files in memory included.
+            name: folder name.
+            threads: maximum at a time.
+            memory: bytes, including files in memory.
             root: where the hierarchies are mounted.
         """
         limits = {"threads": str(threads), "memory": str(memory)}
@@ -55,13 +55,13 @@ class ControlGroup:
         return group
 
     def enter(self, process: int) -> None:
-        """Puts a process in; what it starts from then on is in it as well."""
+        """Adds a process; the processes it starts from then on belong to the group too."""
         for folder in self._folders:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the process has ended
                 (folder / "cgroup.procs").write_text(str(process))
 
     def close(self) -> None:
-        """Takes the group away, once its processes are gone."""
+        """Removes the group once its processes are gone."""
         for folder in self._folders:
             for _ in range(50):
                 try:
@@ -69,7 +69,7 @@ class ControlGroup:
                     break
                 except FileNotFoundError:
                     break
-                except OSError:  # the last process is still on its way out
+                except OSError:  # the last process is still exiting
                     time.sleep(0.05)
 
 

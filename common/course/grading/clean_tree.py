@@ -1,10 +1,10 @@
-"""The course as the process sees it in which student code runs: no solutions, no hidden cases, no oracle.
+"""The course as seen by the process that runs student code: no solutions, no hidden cases, no oracle.
 
-    base = make_base(folder)                    once for a class
-    tree = with_submission(base, folder, files) once for each submission
+    base = make_base(folder)                    once per class
+    tree = with_submission(base, folder, files) once per submission
 
-What is left out: solution/ and hidden.py of every task, the files that students write, tests, grading, and all C++ but
-the simulator's, the bindings', and what the files given out include. attention() and stages() of the oracle raise.
+Left out: solution/ and hidden.py of every task, the files that students write, tests, grading, and all C++ except the
+simulator, the bindings, and what the released files include. attention() and stages() of the oracle raise.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def _absent(*_, **__):
 
 stages = attention = _absent
 """
-# The simulator is a stand-in for a GPU: code that asks for it gets the branch that it gives a GPU. What tells the two
-# apart in another way is refused, see build.py.
+# The simulator stands in for a GPU: code that tests for it takes the branch it would take on a GPU. Other ways to tell
+# the two apart are rejected, see build.py.
 ASKS_FOR_SIMULATOR, ASKS_IN_VAIN = re.compile(r"\bCUDA_SIMULATOR\b"), "CUDA_SIMULATOR_of_the_grader"
 
 
 def make_base(folder: Path) -> Path:
-    """Writes the tree that all submissions share."""
+    """Writes the tree shared by all submissions."""
     skip = _but_included(shutil.ignore_patterns(*NOT_COPIED))
     _copy(ROOT / "common", folder / "common", ignore=_but_grading(skip))
     for task in tasks():
@@ -54,7 +54,7 @@ def make_base(folder: Path) -> Path:
 
 
 def _copy(source: Path, target: Path, function: Callable = shutil.copy2, ignore: Callable | None = None) -> None:
-    """As shutil.copytree, which raises a list of all errors; this raises the first one as it was."""
+    """Like shutil.copytree, but raises the first error unchanged instead of a list of all errors."""
     errors: list[OSError] = []
 
     def copied(*names: str) -> None:
@@ -71,7 +71,7 @@ def _copy(source: Path, target: Path, function: Callable = shutil.copy2, ignore:
 
 
 def _but_included(skip):
-    """What is left out, and C++ with which nothing given out is compiled: no kernel of the course is to be had."""
+    """Ignores what is left out, and C++ that no released file includes, so that no course kernel is available."""
     places = [place for task in tasks() for place in places_of(task, Variant.SOLUTION)]
     sources = [source for place in places for source in (*place.kernels, place.binding)]
     known = {one for source in sources for one in local_sources(source, [ROOT])}
@@ -84,7 +84,7 @@ def _but_included(skip):
 
 
 def _but_grading(skip):
-    """What of common is left out."""
+    """Ignores the parts of common that are left out."""
     kept_of_course = {"__init__.py", "grading"}
     kept_of_grading = {
         "__init__.py",
@@ -110,13 +110,13 @@ def _but_grading(skip):
 
 
 def with_submission(base: Path, folder: Path, files: Mapping[str, str], copy: bool = False) -> Path:
-    """The base with a submission's files.
+    """Writes a copy of the base with a submission's files added.
 
     Args:
-        base: what make_base wrote.
-        folder: a new one on the same disk.
+        base: the tree written by make_base.
+        folder: a new folder on the same disk.
         files: "task2/attention_kernel.cu" -> text.
-        copy: the base's files are copied, not linked: where student code could write to them.
+        copy: copy the base's files instead of linking them: needed if student code could write to them.
     """
     _copy(base, folder, shutil.copy2 if copy else os.link)
     for name, text in files.items():

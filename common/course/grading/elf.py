@@ -1,4 +1,4 @@
-"""What an object file or a library holds: sections and symbols, as far as grading looks at them."""
+"""Reads object files and libraries: the sections and symbols that grading needs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import struct
 from dataclasses import dataclass
 
 INIT_ARRAY, FINI_ARRAY, PREINIT_ARRAY, SYMTAB, DYNSYM = 14, 15, 16, 2, 11
-ALLOCATED = 2  # a flag of sections: part of the program
-OBJECT, FUNCTION, IFUNC = 1, 2, 10  # types of symbols; the loader calls an IFUNC
-LOCAL = 0  # a binding
+ALLOCATED = 2  # section flag SHF_ALLOC: loaded with the program
+OBJECT, FUNCTION, IFUNC = 1, 2, 10  # symbol types; the loader calls an IFUNC
+LOCAL = 0  # symbol binding
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section's name, type and flags, where it will be, and what is in it; `info` depends on the type."""
+    """A section: name, type, flags, address and contents; the meaning of `info` depends on the type."""
 
     name: str
     type: int
@@ -25,7 +25,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A symbol; section 0: it is defined elsewhere."""
+    """A symbol; section 0 means it is defined elsewhere."""
 
     name: str
     type: int
@@ -36,10 +36,10 @@ class Symbol:
 
 
 class Elf:
-    """A file for x86-64, in 64 bits.
+    """A 64-bit ELF file for x86-64.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -69,7 +69,7 @@ class Elf:
         return self._data[start : self._data.index(b"\0", start)].decode()
 
     def defined(self) -> set[str]:
-        """Names that other objects see."""
+        """Names visible to other objects."""
         return {one.name for one in self.symbols if one.section and one.binding != LOCAL}
 
     def undefined(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""feedback.html: a page that can be handed out as it is. It shows what Gradescope's form shows, so nothing hidden."""
+"""feedback.html: a page for the student. It shows what Gradescope shows, so nothing hidden."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def feedback(outcome: Outcome, by_hand: Adjustment, settings: Settings) -> str:
-    """The page.
+    """The page as HTML.
 
     Args:
-        outcome: of the student's submission.
+        outcome: of grading the student's submission.
         by_hand: late days, points and comments.
-        settings: of the class.
+        settings: the class's settings.
     """
     told, total = gradescope(outcome), by_hand.total(outcome.earned, settings)
     title = escape(f"{outcome.name}: {total:g}" + f" of {outcome.possible:g}" * bool(outcome.tasks) + " points")

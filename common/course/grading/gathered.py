@@ -1,4 +1,4 @@
-"""A class: the table, the histogram, what it fails most."""
+"""Class statistics: the table, the histogram, the most failed cases."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from common.console.words import counted
 from common.course.grading.outcome import Outcome
 from common.testing.case import NOT_RUN, PASS
 
-BINS, WIDEST = 10, 40  # of the histogram; characters of its longest bar
-MOST_CASES = 10  # that are listed
+BINS, WIDEST = 10, 40  # histogram: number of bins, and characters in the longest bar
+MOST_CASES = 10  # listed cases
 
 
 def print_class(console: Console, outcomes: Sequence[Outcome], tasks: Sequence[str]) -> None:
-    """All of it."""
+    """Prints all statistics."""
     console = wide(console)
     table = Table(title=counted(len(outcomes), "submission"), title_justify="left")
     table.add_column("submission", overflow="fold")
@@ -52,7 +52,7 @@ def print_class(console: Console, outcomes: Sequence[Outcome], tasks: Sequence[s
 
 
 def costs(outcomes: Sequence[Outcome]) -> list[str]:
-    """What grading them took; [] if nothing was graded."""
+    """The resources that grading used; [] if nothing was graded."""
     seconds = [one.cpu_seconds for one in outcomes if one.tasks]
     if not seconds:
         return []
@@ -64,7 +64,7 @@ def costs(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def histogram(points: Sequence[float], most: float) -> list[str]:
-    """Lines with a bar each."""
+    """One line with a bar per bin."""
     if not points or most <= 0:
         return []
     bins = Counter(min(BINS - 1, int(BINS * one / most)) for one in points)
@@ -78,7 +78,7 @@ def histogram(points: Sequence[float], most: float) -> list[str]:
 
 
 def failed_most(outcomes: Sequence[Outcome]) -> list[tuple[tuple[str, str, str], int]]:
-    """((task, part, case), how many submissions do not pass it), the most frequent first."""
+    """((task, part, case), number of submissions that fail it), most frequent first."""
     found = Counter(
         (task.task, part.part, case.title)
         for one in outcomes

@@ -1,12 +1,12 @@
-"""The files of a class: what an instructor writes into them survives every regrade.
+"""The files of a class; an instructor's edits survive every regrade.
 
-    write_class(out, tasks)     all files from the results in `out`; sentences that the instructor should read
+    write_class(out, tasks)     writes all files from the results in `out`; returns warnings for the instructor
 
-adjustments.csv  submission, late_days, points, comment: by hand; a row is made for each submission
-class.json       the settings: the assignment's name in Canvas, late days that are free, percent for each further one
-roster.csv       Canvas's export of the gradebook, or a CSV with the columns submission, Student, ID: if there is one
+adjustments.csv  submission, late_days, points, comment: edited by hand; every submission gets a row
+class.json       the settings: the assignment's name in Canvas, free late days, percent lost per further day
+roster.csv       optional: Canvas's gradebook export, or a CSV with the columns submission, Student, ID
 grades.csv       a row for each submission
-gradebook.csv    for Canvas's import, where there is a roster
+gradebook.csv    for import into Canvas, if there is a roster
 NAME/feedback.html  for the student, see feedback.py
 """
 
@@ -28,12 +28,12 @@ from common.course.grading.results import read_outcome
 
 BY_HAND = ["submission", "late_days", "points", "comment"]
 CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
-FILE_OF_CANVAS = re.compile(r"[^_]+_(LATE_)?(\d+)_\d+_")  # what Canvas calls the files that it gives out
+FILE_OF_CANVAS = re.compile(r"[^_]+_(LATE_)?(\d+)_\d+_")  # Canvas's names for downloaded files
 
 
 @dataclass(frozen=True)
 class Settings:
-    """class.json. late_penalty: percent of the graded points for each day that is begun after the free ones."""
+    """class.json. late_penalty: percent of the graded points lost per started day beyond the free ones."""
 
     assignment: str = "Attention assignment"
     free_late_days: float = 0
@@ -42,24 +42,24 @@ class Settings:
 
 @dataclass
 class Adjustment:
-    """What the rows of a submission say together."""
+    """The combined rows of a submission."""
 
     late_days: float = 0.0
     points: float = 0.0
     comments: list[str] = field(default_factory=list)
 
     def late_share(self, settings: Settings) -> float:
-        """Of the graded points, what lateness costs: 0 to 1."""
+        """The fraction of the graded points lost to lateness: 0 to 1."""
         days = max(0, math.ceil(self.late_days - settings.free_late_days))
         return min(1.0, days * settings.late_penalty / 100)
 
     def total(self, earned: float, settings: Settings) -> float:
-        """What counts in the end."""
+        """The final points."""
         return round(max(0.0, earned * (1 - self.late_share(settings)) + self.points), 4)
 
 
 def read_settings(out: Path) -> Settings:
-    """Raises ValueError for a class.json that is not as it must be."""
+    """Reads class.json; raises ValueError if it is malformed."""
     file = out / "class.json"
     if not file.exists():
         write_whole(file, json.dumps(asdict(Settings()), indent=1) + "\n")
@@ -73,7 +73,7 @@ def read_settings(out: Path) -> Settings:
 
 
 def read_adjustments(out: Path) -> dict[str, Adjustment]:
-    """Submission -> what was written by hand; {} before there is a file.
+    """Submission -> the manual adjustment; {} if there is no file yet.
 
     Raises:
         ValueError: a row cannot be read; the message names the line.
@@ -97,7 +97,7 @@ def read_adjustments(out: Path) -> dict[str, Adjustment]:
 
 
 def _rows(file: Path, *needed: str) -> list[dict[str, str]]:
-    """Of a CSV file as spreadsheets write it, with commas or semicolons; [] if there is none."""
+    """The rows of a CSV file written by a spreadsheet, with commas or semicolons; [] if there is no file."""
     if not file.is_file():
         return []
     try:
@@ -112,14 +112,14 @@ def _rows(file: Path, *needed: str) -> list[dict[str, str]]:
 
 
 def write_class(out: Path, tasks: Sequence[str] = ()) -> list[str]:
-    """Writes the files of all results in a folder, whichever run graded them.
+    """Writes the class's files from all results in a folder, from whichever run; returns warnings.
 
     Args:
-        out: of `grade`.
-        tasks: that have a column, beside those that were graded.
+        out: the output folder of `grade`.
+        tasks: tasks that get a column in addition to those graded.
 
     Raises:
-        ValueError: a file of the instructor's is not as it must be. OSError: something cannot be written.
+        ValueError: one of the instructor's files is malformed. OSError: a file cannot be written.
     """
     settings, by_hand = read_settings(out), read_adjustments(out)
     every = [one for folder in sorted(out.iterdir()) if folder.is_dir() and (one := read_outcome(folder))]
@@ -143,7 +143,7 @@ def write_class(out: Path, tasks: Sequence[str] = ()) -> list[str]:
 
 
 def _add_rows(file: Path, names: Iterable[str]) -> None:
-    """Rows to be filled in; what is there stays as it is, to the byte."""
+    """Adds rows to fill in; existing content is preserved byte for byte."""
     text = file.read_bytes().decode("utf-8") if file.exists() else ",".join(BY_HAND) + "\n"
     head = text.partition("\n")[0]
     delimiter = max(",;", key=head.count)
@@ -174,10 +174,10 @@ def write_grades(
 def write_gradebook(
     file: Path, roster: Sequence[Mapping[str, str]], totals: Mapping[str, float], possible: float, assignment: str
 ) -> list[str]:
-    """What Canvas imports; sentences on what has no place in it.
+    """Writes the file that Canvas imports; returns warnings about what does not fit into it.
 
-    A student without a submission has an empty cell, which changes nothing in Canvas, and so has one whose submission
-    can't be identified.
+    A student without a submission, or with one that cannot be identified, gets an empty cell, which changes nothing in
+    Canvas.
     """
     known = [name for name in roster[0] if re.fullmatch(rf"{re.escape(assignment)} \(\d+\)", name)]
     rows = [[*CANVAS, known[0] if known else assignment], ["    Points Possible", "", "", "", "", possible]]
@@ -203,12 +203,12 @@ def _is_of(name: str, student: Mapping[str, str]) -> bool:
 
 
 def write_csv(file: Path, rows: Iterable[Sequence[object]]) -> None:
-    """Writes a CSV file that a spreadsheet takes for data and nothing else."""
+    """Writes a CSV file that a spreadsheet treats as data only."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([[_plain(value) for value in row] for row in rows])
     write_whole(file, text.getvalue())
 
 
 def _plain(value: object) -> object:
-    """A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    """Prefixes an apostrophe to text that a spreadsheet would treat as a formula."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t") else value

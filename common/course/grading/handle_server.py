@@ -1,12 +1,12 @@
-"""A student's Python without a tensor: its process has handles, this one holds what they stand for.
+"""Runs a student's Python without tensors: its process has only handles; this one holds the tensors.
 
-    module = start("task3", "attention")        sys.modules has it then
-    module.flash_attention(query, key, value)   runs there; every operation comes back here
+    module = module_of(root, "task3", "attention", with_kernels=False)      starts its process if needed
+    module.flash_attention(query, key, value)   runs in that process; every operation is executed here
 
-Here is decided which functions there are: an operation that is not in ALLOWED is refused by its name. So there is no
-attention of PyTorch's or of any library to call, whatever student code does. Of the numbers in tensors it can read
-MOST_READ in a call. What an answer tells without being asked counts, too: each operation is carried out a second time
-on tensors without numbers (device "meta"), and shapes and errors that are others then depend on numbers.
+This module decides which functions exist: an operation that is not in ALLOWED is rejected by name. So student code has
+no attention function to call, neither PyTorch's nor any other library's. It can read at most MOST_READ tensor elements
+per call. Implicit leaks count too: each operation runs a second time on tensors without data (device "meta"); if the
+shapes or errors differ, they depend on the data.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ NUMBERS = """
 WITH_KERNELS = frozenset(f"{VIEWS} {MADE} {SIMPLE}".split())
 ALLOWED = WITH_KERNELS | frozenset(NUMBERS.split())
 IN_PLACE = frozenset(f"{SIMPLE} {NUMBERS} tril triu".split())
-MOST_BYTES = 1 << 22  # of a request
-MOST_READ = 500  # numbers in a call
+MOST_BYTES = 1 << 22  # size limit of a request
+MOST_READ = 500  # elements per call
 TOO_MANY = f"graded code may read {MOST_READ} numbers out of tensors in a call"
 NUMBERS_OF = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__")
 SPACES = {"torch": torch, "functional": F, "Tensor": Tensor}
-ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}  # no threads of NumPy's
+ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}  # no NumPy threads
 CODE = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from common.course.grading.torch_handles import main; main(*sys.argv[1:])"
@@ -69,7 +69,7 @@ CODE = (
 
 
 class Far(nn.Module):
-    """Something in the other process: a function, a class, a layer with its weights."""
+    """A proxy for something in the other process: a function, a class, or a layer with its weights."""
 
     def __init__(self, server: Server, number: int, weights: Sequence[Tensor] = ()) -> None:
         super().__init__()
@@ -86,11 +86,11 @@ class Far(nn.Module):
         return self._server.ask({"of": self._far}, given, named)
 
 
-Far.__name__ = "object"  # as PyTorch's errors call it
+Far.__name__ = "object"  # the name that PyTorch's errors print
 
 
 class Hollow(dict):
-    """Of tensors some like them without numbers."""
+    """Maps each handle to a data-free ("meta") counterpart of its tensor."""
 
     def __init__(self, tensors: Mapping[int, Tensor]) -> None:
         super().__init__()
@@ -103,12 +103,12 @@ class Hollow(dict):
 
 
 class Server:
-    """The other process, and the tensors that it has handles of.
+    """The other process and the tensors behind its handles.
 
     Args:
         root: the tree.
-        task, name: of which it imports taskN/<name>.py.
-        allowed: the functions that there are.
+        task, name: it imports taskN/<name>.py.
+        allowed: the functions it may call.
 
     Raises:
         CallFailed: the file cannot be imported.
@@ -131,12 +131,12 @@ class Server:
         self._answered()
 
     def ask(self, request: dict, given: tuple = (), named: dict | None = None) -> object:
-        """An attribute, or with `named` what a call returns. CallFailed: it raised, or the process ended."""
-        if not self._asked:  # code that an operation calls doesn't begin anew
+        """Gets an attribute, or with `named` makes a call. CallFailed: it raised, or the process ended."""
+        if not self._asked:  # not for reentrant calls, from code that an operation calls
             self._read = 0
         if named is not None:
             request |= {"given": self._encoded(given), "named": {name: self._encoded(x) for name, x in named.items()}}
-        with suppress(OSError):  # it has ended: said below
+        with suppress(OSError):  # it has ended: reported below
             self._connection.send_bytes(json.dumps(request).encode())
         self._asked += 1
         try:
@@ -149,7 +149,7 @@ class Server:
         self._process.kill()
 
     def is_alive(self) -> bool:
-        """Whether it can be asked."""
+        """Whether it can serve requests."""
         return not self._connection.closed and self._process.poll() is None
 
     def _answered(self) -> object:
@@ -185,21 +185,21 @@ class Server:
         self.line = int(told["line"])
         value = self._outcome(space, name, told, self._tensors)
         if not space.startswith("operators ") and name not in NUMBERS_OF:
-            with torch._C._DisableTorchDispatch():  # whoever records allocations
+            with torch._C._DisableTorchDispatch():  # disables modes that record allocations
                 hollow = self._outcome(space, name, told, hollows := Hollow(self._tensors))
             shown = json.dumps(self._answer(value, kept=False))
             if hollows and shown != json.dumps(self._answer(hollow, kept=False)):
                 self._read += len(re.findall(r"\d+", shown)) or value is not None
-                if re.search(r"\d{7}", shown):  # what a mask leaves over tells less
+                if re.search(r"\d{7}", shown):  # a size left by a mask reveals less
                     _show_read(self._tensors[one] for one in hollows)
                 value = ValueError(TOO_MANY) if self._read > MOST_READ else value
         return self._answer(value)
 
     def _outcome(self, space: str, name: str, told: dict, tensors: Mapping[int, Tensor]) -> object:
-        """What a function returns or raises."""
+        """The result of a function, or the error it raised."""
         given = [self._decoded(one, tensors) for one in told["given"]]
         named = {str(key): self._decoded(one, tensors) for key, one in told["named"].items()}
-        if isinstance(tensors, Hollow) and not tensors:  # there is nothing to tell
+        if isinstance(tensors, Hollow) and not tensors:  # nothing to leak
             return None
         try:
             return self._function(space, name)(*given, **named)
@@ -214,7 +214,7 @@ class Server:
     def _function(self, space: str, name: str):
         if space.startswith("operators "):
             operators = self._operators[int(space.split()[1])]
-            operators.library_of(name)  # raises where it is no operator
+            operators.library_of(name)  # raises if it is not an operator
             return getattr(operators, name)
         if name in PROPERTIES:
             return lambda x: getattr(x, name)
@@ -226,12 +226,12 @@ class Server:
         raise RuntimeError(f"{space}.{name} can't be used in graded code")
 
     def _is_operator(self, space: str, name: str) -> bool:
-        """Whether it is one that Python writes as a sign, such as + or []."""
+        """Whether it is a Python operator such as + or []."""
         number = "matmul" in name or "pow" in name
         return space == "Tensor" and name in DUNDERS and (not number or self._allowed is ALLOWED)
 
     def _number(self, name: str, x: Tensor) -> object:
-        if not isinstance(x, Tensor):  # the other process would say how many numbers it has
+        if not isinstance(x, Tensor):  # otherwise the other process would choose its element count
             raise TypeError(f"{name} is for a tensor")
         self._read += x.numel()
         if self._read > MOST_READ:
@@ -285,14 +285,14 @@ class Server:
 
 
 def _show_read(tensors: Iterable[Tensor]) -> None:
-    """Reads a number of each by an operator, which whoever records memory sees."""
+    """Reads an element of each with an operator, so that memory-recording modes see it."""
     for x in tensors:
         if x.numel():
             x[(0,) * x.dim()].item()
 
 
 def _parts(module: nn.Module) -> dict[str, object]:
-    """Its parameters and modules by their names."""
+    """The module's parameters and submodules by name."""
     return {**module._parameters, **module._modules}
 
 
@@ -300,11 +300,11 @@ _started: dict[tuple[str, str], ModuleType] = {}
 
 
 def module_of(root: str, task: str, name: str, with_kernels: bool) -> ModuleType:
-    """What calls taskN/<name>.py in its process, which is started if there is none. CallFailed: see Server.
+    """A proxy for taskN/<name>.py in its process, which is started if needed. CallFailed: see Server.
 
     Args:
         root: the tree.
-        with_kernels: the part computes in kernels, and its Python may not.
+        with_kernels: the part computes in kernels; its Python may not compute.
     """
     module = _started.get((task, name))
     if not module or not module.server.is_alive():

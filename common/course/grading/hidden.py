@@ -1,10 +1,10 @@
-"""Cases that are in no handout: a public case's call, with inputs of other shapes and numbers.
+"""Unpublished cases: a public case's call, with inputs of other shapes and values.
 
     like(cases, "softmax: 7 x 31", "rows and columns of other sizes", inputs, floor=...)
 
-A task's are made by hidden(random, cases) in taskN/cases/hidden.py, from the class's salt. The process in which the
-student's code runs knows the public case alone: it is asked for that case's call, and gets these inputs. A part earns
-nothing unless its hidden cases pass, so they are larger ones of the ordinary kind, no further corners.
+A task's hidden cases are made by hidden(random, cases) in taskN/cases/hidden.py, from the class's salt. The process
+that runs student code knows only the public case: it receives that case's call with these inputs. A part earns nothing
+unless its hidden cases pass, so they are larger ordinary cases, not additional corner cases.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Inputs = Callable[[torch.Generator], dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class HiddenCase:
-    """A case and what it is called in reports; `case` has the name of the public one.
+    """A case and its title in reports; `case` carries the public case's name.
 
     Attributes:
         case: draws=1, required, without points.
         title: "hidden: 3 x 211 x 97".
-        closed: it runs once more with inputs that only kernels can see.
+        closed: it runs a second time with inputs that only kernels can see.
     """
 
     case: Case
@@ -42,7 +42,7 @@ class HiddenCase:
 
 
 def tasks_below(task: str) -> set[str]:
-    """The tasks whose kernels parts of this one run; none in a student's checkout."""
+    """The tasks whose kernels this task's parts use; none in a student's checkout."""
     if importlib.util.find_spec(f"{task}.cases.hidden") is None:
         return set()
     rests_on = getattr(importlib.import_module(f"{task}.cases.hidden"), "RESTS_ON", {})
@@ -58,27 +58,27 @@ def like(
     closed: bool = True,
     **changes,
 ) -> HiddenCase:
-    """A hidden case like a public one.
+    """A hidden case derived from a public one.
 
     Args:
-        cases: the task's public ones by their full names.
-        name: "part: name" of the public one.
-        title: which sizes; without what it is like.
-        inputs: makes the inputs; None: as the public case does, with other numbers.
-        floor: of the bound at this size; None: the public case's.
+        cases: the task's public cases by full name.
+        name: "part: name" of the public case.
+        title: the sizes, without the "hidden" prefix.
+        inputs: makes the inputs; None: the public case's inputs with other values.
+        floor: floor of the bound at this size; None: the public case's.
         closed: see HiddenCase.
         changes: other fields of the case, such as its reference.
     """
     public = cases[name]
     kept = {"inputs": inputs or public.inputs, "floor": public.floor if floor is None else floor}
-    if inputs is not None:  # what is known of mistakes and stages may hold for the public sizes only
+    if inputs is not None:  # known mistakes and stages may be valid for the public sizes only
         kept |= {"mistakes": None, "stages": None}
     case = replace(public, points=0.0, required=True, draws=1, hint="", nan_hint="", **{**kept, **changes})
     return HiddenCase(case, f"hidden: {title}", closed)
 
 
 def hidden_cases(task: str, cases: Sequence[Case], seed: int) -> list[HiddenCase]:
-    """A task's hidden cases; [] where it has none (a student's checkout)."""
+    """A task's hidden cases; [] if it has none (in a student's checkout)."""
     if importlib.util.find_spec(f"{task}.cases.hidden") is None:
         return []
     return importlib.import_module(f"{task}.cases.hidden").hidden(
@@ -87,14 +87,14 @@ def hidden_cases(task: str, cases: Sequence[Case], seed: int) -> list[HiddenCase
 
 
 def with_peaks(query: Tensor, key: Tensor) -> None:
-    """Gives every seventh row of query [..., rows, head_dim], from the first on, the score PEAK with the key of its
-    number, in place: without the row's maximum exp() overflows there, in float64, too."""
+    """Gives every seventh row i of query [..., rows, head_dim], from row 0 on, the score PEAK with key i mod S_k.
+    Unless the row's maximum is subtracted, exp() overflows there, even in float64."""
     keys = key[..., torch.arange(0, query.size(-2), 7) % key.size(-2), :]
     query[..., ::7, :] = PEAK * query.size(-1) ** 0.5 * keys / (keys * keys).sum(-1, keepdim=True)
 
 
 def attention_inputs(batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, peaks: bool = True) -> Inputs:
-    """As common.testing.cases.attention_cases makes them, with the default sharpness; peaks: see with_peaks."""
+    """Inputs as in common.testing.cases.attention_cases, with the default sharpness; peaks: see with_peaks."""
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
         def normal(seq: int) -> Tensor:
@@ -114,7 +114,7 @@ def attention_floor(seq_k: int) -> float:
 
 
 def softmax_inputs(rows: int, cols: int) -> Inputs:
-    """As common.testing.cases.softmax makes them, but for a number in every seventh row whose exp() overflows."""
+    """Inputs as in common.testing.cases.softmax, except that every seventh row has an element whose exp() overflows."""
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
         x = 4 * torch.randn(rows, cols, generator=generator)

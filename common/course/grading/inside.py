@@ -1,7 +1,7 @@
-"""What runs in the sandbox: a nursery whose workers run what goes through Python.
+"""The code that runs in the sandbox: a nursery whose workers run the parts that go through Python.
 
-Nothing here knows a seed, a reference or a verdict. A worker is told a task first,
-{"do": "begin", "task": "task2", "compiled": true}, and is then asked for calls as any other (common/testing/worker).
+It knows no seeds, references or verdicts. A worker first receives its task,
+{"do": "begin", "task": "task2", "compiled": true}, and then serves calls like any other (common/testing/worker).
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE = 36, 4
 
 
 def main(root: str, file: str, cpu: str, file_bytes: str, threads: str, gpu: str, *tasks: str) -> None:
-    """Serves until the grader closes its end.
+    """Serves until the grader closes its end of the socket.
 
     Args:
-        root: the tree; nothing of common or a task may come from elsewhere.
-        file: the number of the socket to the grader.
-        cpu, file_bytes: limits of each process, see sandbox.Limits. threads: of all together.
-        gpu: "1" if the workers use one.
-        tasks: those that will be asked for.
+        root: the tree; modules of common and of the tasks must all come from it.
+        file: the file descriptor of the socket to the grader.
+        cpu, file_bytes: limits per process, see sandbox.Limits. threads: limit for all processes together.
+        gpu: "1" if the workers use a GPU.
+        tasks: the tasks that will be requested.
     """
     hard = {resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0, resource.RLIMIT_NOFILE: 1024}
     if os.getuid():
         hard[resource.RLIMIT_NPROC] = int(threads)
     settle(hard)
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # whoever loses its parents stays below this process
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)  # no worker can write to the memory that all others are forked from
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphaned descendants are reparented to this process
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)  # no worker can write to the memory from which the others are forked
 
     import_torch(gpu == "1")
     if gpu != "1":
         from common.compiling import load
 
-        load.load = lambda request: _kernels(request.task)  # first of all: what a task imports takes it by its name
+        load.load = lambda request: _kernels(request.task)  # patch first: a task's modules import it by name
     from common.testing.worker.nursery import serve
 
     for task in tasks:
         getattr(importlib.import_module(f"{task}.cases"), "warm_up", lambda: None)()
     assert_all_from(root)
     serve(socket.socket(fileno=int(file)), partial(_work, root, int(cpu)))
-    os._exit(0)  # nothing here is worth a tidy end, and the grader waits for it
+    os._exit(0)  # skip cleanup: nothing here needs it, and the grader is waiting
 
 
 def settle(limits: Mapping[int, int]) -> None:
-    """Limits this process."""
+    """Applies the limits to this process."""
     for what, most in limits.items():
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(what, (most, most))
 
 
 def import_torch(gpu: bool) -> None:
-    """What all workers need, once. Less where they use a GPU: cpp_extension looks for one when it is imported, and a
-    process that is forked after that can no longer use it."""
+    """Imports once what all workers need. With a GPU, cpp_extension is left out: importing it initializes CUDA, and a
+    process forked after that cannot use the GPU."""
     import torch
 
     torch.set_num_threads(1)
@@ -72,7 +72,7 @@ def import_torch(gpu: bool) -> None:
 
 
 def assert_all_from(root: str) -> None:
-    """Raises ImportError if a module of the course was not taken from the tree."""
+    """Raises ImportError if a module of the course was not imported from the tree."""
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] == "common" or name.split(".")[0].removeprefix("task").isdigit():
             files = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
@@ -93,8 +93,8 @@ def _work(root: str, cpu: int, connection: Connection) -> None:
 
 
 def served(root: str, task: str, compiled: bool):
-    """What a worker of this task can do; where nothing is compiled, with no operators. The student's Python has a
-    process of its own, without tensors."""
+    """What a worker of this task serves; it has no operators if nothing is compiled. The student's Python runs in
+    another process, without tensors."""
     from common.compiling.operators import Operators
     from common.course.grading.handle_server import module_of
     from common.testing import python_side
@@ -108,8 +108,8 @@ def served(root: str, task: str, compiled: bool):
 
 @functools.cache
 def _kernels(task: str):
-    """The operators of a library that is built: its kernels run in a process without Python, which sees no tensors but
-    those of a call."""
+    """The operators of a built library: its kernels run in a process without Python, which sees only the tensors of the
+    current call."""
     from common.cli.runner import RunnerOperators
     from common.compiling.operators import Library
     from common.compiling.places import places_of
@@ -125,7 +125,7 @@ def _kernels(task: str):
                 raise RuntimeError(COPIED_BACK)
             return made
 
-    folder = Path(os.environ["GRADING_KERNELS"])  # what is built later appears there, too
+    folder = Path(os.environ["GRADING_KERNELS"])  # libraries built later appear there too
     (place,) = places_of(task, Variant.STUDENT)
     if not (folder / f"{task}.json").exists():
         raise RuntimeError(f"{task}'s kernels, which this runs, cannot be built.")
@@ -133,12 +133,12 @@ def _kernels(task: str):
     built = Built.of(folder / f"{task}.so", about, place.binding)
     library = Library(about["name"], built.library, (*place.kernels, place.binding))
     ops = RunnerOperators(task, "student", [library], Kernels(folder / "runner", built))
-    del ops.memory  # inputs are this process's, as all that the student's Python makes
+    del ops.memory  # inputs and all tensors made by student Python are in this process's memory
     return ops
 
 
 def _timed(task: str, whose: str, connection: Connection) -> None:
-    """Serves rounds that are timed, on a GPU; whose: "ours" or "peers"."""
+    """Serves timed rounds on a GPU; whose: "ours" or "peers"."""
     import torch
 
     from common.compiling.load import load
@@ -153,6 +153,6 @@ def _timed(task: str, whose: str, connection: Connection) -> None:
 
 
 def cases_of(task: str) -> list:
-    """A task's cases, and those that only grading runs."""
+    """A task's cases, including those that only grading runs."""
     module = importlib.import_module(f"{task}.cases")
     return [*module.cases(), *getattr(module, "graded", list)()]

@@ -1,9 +1,9 @@
-"""Which submissions are like each other, or like the solution: compare(console, out, names), by copydetect.
+"""Finds submissions that resemble each other or the solution, with copydetect: compare(console, out, names).
 
-The texts are compared in a process with limits of its own (apart.py).
+The comparison runs in a separate process with resource limits (apart.py).
 
-copydetect compares tokens by winnowing (Schleimer, Wilkerson, Aiken 2003), as MOSS does. Much alike is a reason to look
-and to ask, and no more: the gaps of the early tasks are a few lines that can hardly be written in two ways.
+copydetect compares tokens by winnowing (Schleimer, Wilkerson, Aiken 2003), as MOSS does. High similarity is a reason
+to look and ask, nothing more: the gaps of the early tasks are a few lines that can hardly be written in two ways.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from common.console.terminal import say
 from common.course.grading.apart import Refused, call_apart
 from common.course.grading.gradebook import write_csv
 
-SHARE = 0.6  # of one's own code, that the other has as well
-TOKENS, WINDOW = 12, 8  # a run that counts; one of so many runs is kept
-MOST_PAIRS = 20  # that are said
+SHARE = 0.6  # fraction of one's own code that the other contains
+TOKENS, WINDOW = 12, 8  # tokens per k-gram; winnowing keeps one k-gram per window
+MOST_PAIRS = 20  # printed pairs
 SECONDS = 3600
 THE_SOLUTION = "the solution"
 
 
 def alike(folder: str, names: Sequence[str]) -> list[tuple[float, str, str, str]]:
-    """(share of the first's own code, the first, the second, the file), the most alike first; copydetect must be there.
+    """(fraction of the first's own code, the first, the second, the file), most similar first. Requires copydetect.
 
-    Pairs with the solution come before all others. What the skeleton holds counts for neither.
+    Pairs with the solution come before all others. Code from the skeleton is ignored.
     """
     import copydetect
     import numpy as np
@@ -46,7 +46,7 @@ def alike(folder: str, names: Sequence[str]) -> list[tuple[float, str, str, str]
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             language = ".py" if solution.suffix == ".py" else ".cpp"
-            skeleton = copydetect.CodeFingerprint(language, TOKENS, 1, fp=io.StringIO(given))  # every run of tokens
+            skeleton = copydetect.CodeFingerprint(language, TOKENS, 1, fp=io.StringIO(given))  # every k-gram
             boilerplate = np.array(sorted(skeleton.hashes))
             for name, path in {**texts, THE_SOLUTION: solution}.items():
                 prints[name] = copydetect.CodeFingerprint(
@@ -68,7 +68,7 @@ def alike(folder: str, names: Sequence[str]) -> list[tuple[float, str, str, str]
 
 
 def compare(console: Console, out: Path, names: Sequence[str]) -> None:
-    """Writes all pairs into likeness.csv and prints the first."""
+    """Writes all pairs to likeness.csv and prints the top ones."""
     try:
         pairs = call_apart(f"{__name__}:alike", [str(out), list(names)], seconds=SECONDS)
     except ImportError:

@@ -1,8 +1,8 @@
-"""A class of made-up submissions: right ones, unfinished ones, ones with mistakes, hostile ones.
+"""A made-up class: correct, unfinished, wrong and hostile submissions.
 
     for one in made_up(100, hostile=30): one.write(folder / one.name)
 
-All are about one task, the one that the hostile ones of tests/hostile/ aim at. Needs tests/, so the whole course.
+All are for the task that the submissions in tests/hostile/ target. Needs tests/, so it requires the full course.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from common.console.paths import ROOT
 from common.course.grading.attacking import KERNELS, PYTHON, TASK, attacks_in, solution, writes
 
 HOSTILE, RIGHT, VARIANT, UNFINISHED, MISTAKEN = "hostile", "right", "right but different", "unfinished", "mistaken"
-FULL = (RIGHT, VARIANT)  # these earn all points
+FULL = (RIGHT, VARIANT)  # these earn full points
 Kind = tuple[str, str, Callable[[Path], "Path | None"]]  # kind, words, write
 
 
 @dataclass(frozen=True)
 class MadeUp:
-    """A submission. write(folder) writes it and may return another path, of an archive; kind: one of those above."""
+    """A submission. write(folder) writes it and may return an archive's path instead; kind: one of the kinds above."""
 
     name: str
     kind: str
@@ -34,10 +34,10 @@ class MadeUp:
 
 
 def made_up(number: int, hostile: int) -> list[MadeUp]:
-    """So many submissions, so many of them hostile: every kind of these once before one comes again.
+    """`number` submissions, `hostile` of them hostile; each hostile kind is used once before any repeats.
 
     Raises:
-        ValueError: there are to be more hostile ones than submissions. FileNotFoundError: tests/ is not here.
+        ValueError: hostile > number. FileNotFoundError: tests/ is missing.
     """
     if not 0 <= hostile <= number or not number:
         raise ValueError(f"of {number} submissions {hostile} cannot be hostile")
@@ -45,9 +45,9 @@ def made_up(number: int, hostile: int) -> list[MadeUp]:
     step = max(1.0, len(attacks) / max(1, hostile))
     picked = [attacks[int(i * step) % len(attacks)] for i in range(hostile)]
     found = [_named(i, HOSTILE, attack.name, attack.write) for i, attack in enumerate(picked)]
-    kinds = itertools.zip_longest(_different(), _unfinished(), _mistaken())  # a small class has some of each
+    kinds = itertools.zip_longest(_different(), _unfinished(), _mistaken())  # so that a small class has some of each
     others = itertools.cycle([one for three in kinds for one in three if one])
-    for i in range(hostile, number):  # half of a class has it right
+    for i in range(hostile, number):  # half of the class is correct
         kind, words, write = (RIGHT, "the solution", writes(solution())) if i % 2 else next(others)
         found.append(_named(i, kind, words, functools.partial(_signed, write, str(i))))
     return found
@@ -58,7 +58,7 @@ def _named(number: int, kind: str, words: str, write: Callable[[Path], Path | No
 
 
 def _signed(write: Callable[[Path], Path | None], words: str, folder: Path) -> None:
-    """Writes it with words at every file's end, so that no two are the same."""
+    """Writes the submission with `words` appended to every file, so that no two are identical."""
     write(folder)
     for name in (KERNELS, PYTHON):
         with (folder / name).open("a", encoding="utf-8") as file:
@@ -72,7 +72,7 @@ def _different() -> Iterator[Kind]:
 
 
 def _unfinished() -> Iterator[Kind]:
-    """Nothing, the first gap, the first two, ..."""
+    """Submissions with no gap filled, the first gap, the first two, ..."""
     parts = {name: parse(text, name) for name, text in solution().items()}
     gaps = [(name, i) for name in sorted(parts) for i, part in enumerate(parts[name]) if part.is_gap]
     for filled in range(len(gaps)):
@@ -96,7 +96,7 @@ def _planted():
 
 
 def _mistaken() -> Iterator[Kind]:
-    """The mistakes that the project's own tests plant."""
+    """Submissions with the mistakes that the project's own tests plant."""
     from planted import text_with
 
     right, here = solution(), ROOT / TASK / "solution"

@@ -1,9 +1,8 @@
 """Grades one submission: grade(submission, workshop) -> Outcome.
 
-For each part a process of its own in the sandbox; inputs go in, bytes come out, and what they are worth is decided
-here. A part earns its cases' points if all of its required cases pass (the hidden ones are required), and if its
-kernels did the work: host code never sees device memory, and what runs on the device is counted there
-(common/testing/runner/apart.py).
+Each part runs in its own sandboxed process: inputs go in, bytes come out, and this process judges them. A part earns
+its cases' points if all of its required cases pass (hidden ones are required) and its kernels did the work: host code
+never sees device memory, and work on the device is counted there (common/testing/runner/apart.py).
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ from common.testing.points import points_of
 from common.testing.runner.apart import COPIED_BACK, COUNTS
 from common.testing.worker.worker import NotLoaded
 
-FEWEST_THREADS = 32  # of a part's largest launch: less is no parallel program
-PART_SECONDS = 400  # of a FairClock
-STALLED = 25  # of one; after an error that took longer the part's other cases are not tried
+FEWEST_THREADS = 32  # in a part's largest launch: fewer is not a parallel program
+PART_SECONDS = 400  # by FairClock
+STALLED = 25  # seconds by FairClock; after an error that took longer, the part's remaining cases are skipped
 GRADER_FAILED = "The grader failed at this case; please tell your instructor."
-MOST_LINES, MOST_CHARACTERS = 12, 600  # of a diagnosis that is kept
-_TREE = re.compile(r"/[\w./-]*/tree-\d+-\d+/course/")  # what a sandbox calls the course
+MOST_LINES, MOST_CHARACTERS = 12, 600  # kept from a diagnosis: lines, and characters per line
+_TREE = re.compile(r"/[\w./-]*/tree-\d+-\d+/course/")  # the path of the course inside a sandbox
 
 
 def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
-    """Grades it. Whatever the submission does, the outcome is complete; errors are the grader's own."""
-    torch.set_num_threads(1)  # several submissions share the cores, and threads that wait would count as work
+    """Grades a submission. Whatever it does, the outcome is complete; exceptions are errors of the grader itself."""
+    torch.set_num_threads(1)  # several submissions share the cores, and spinning threads would count as work
     begun, cpu = time.monotonic(), _cpu()
     outcome = Outcome(submission.name, source, sandbox=workshop.kind, key=workshop.key(submission))
     refused = [f"{name}: {why}" for name, why in submission.problems.items() if why != MISSING]
@@ -57,12 +56,12 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
         refused.append("It has none of the files that the tasks name.")
     outcome.flags, outcome.notes = [*refused, *submission.notes], list(submission.notes)
     boxes = Boxes({**_skeletons(), **submission.files}, workshop)
-    shown: dict[str, bool] = {}  # "task6 update": whether its kernels were found to do the work
+    shown: dict[str, bool] = {}  # "task6 update" -> whether its kernels were found to do the work
     try:
         tried = [_task(task, submission, workshop, boxes, shown) for task in workshop.tasks]
         for one in tried:
             next(one)
-        boxes.leave()  # nothing that a student gets to read runs after a hidden case: it could read the clock
+        boxes.leave()  # nothing whose output students see runs after a hidden case: it could read the clock
         outcome.tasks += [next(one) for one in tried]
         for task in outcome.tasks:
             for part in task.parts:
@@ -88,13 +87,13 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
 
 
 def _cpu() -> float:
-    """Seconds of CPU of this process; those of the sandbox its watcher counts."""
+    """CPU seconds of this process; the watcher counts those of the sandbox."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def _speed(task: TaskOutcome, workshop: Workshop, boxes: Boxes) -> list[str]:
-    """Adds the part that is timed; what a human should look at."""
+    """Adds the timed part; returns flags for a human."""
     part, most = next((name.split(" ", 1)[1], points) for name, (points, _) in _not_graded(task.task).items())
     points_for = importlib.import_module(f"{task.task}.cases.speed").points_for
     try:
@@ -113,7 +112,7 @@ def _speed(task: TaskOutcome, workshop: Workshop, boxes: Boxes) -> list[str]:
 
 @functools.cache
 def _skeletons() -> dict[str, str]:
-    """What stands for a missing file: the one with gaps."""
+    """The file with gaps, used in place of a missing file."""
     found = {}
     for manifest in map(read_manifest, tasks()):
         for name in manifest.files:
@@ -126,7 +125,7 @@ def _skeletons() -> dict[str, str]:
 
 
 def _not_graded(task: str) -> dict[str, tuple[float, str]]:
-    """The parts that are measured and not compared."""
+    """The parts that are measured rather than compared."""
     test = importlib.import_module(f"{task}.test").TEST
     graded = {case.part for case in getattr(importlib.import_module(f"{task}.cases"), "graded", list)()}
     return {
@@ -138,7 +137,7 @@ def _not_graded(task: str) -> dict[str, tuple[float, str]]:
 
 
 def left_behind(marks: Sequence[str]) -> list[str]:
-    """Processes that began in one of these sandboxes and still run: their numbers. There must be none."""
+    """PIDs of processes started in one of these sandboxes that are still running. There must be none."""
     found = []
     for place in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -155,7 +154,7 @@ def left_behind(marks: Sequence[str]) -> list[str]:
 def _task(
     task: str, submission: Submission, workshop: Workshop, boxes: Boxes, shown: dict[str, bool]
 ) -> Iterator[TaskOutcome | None]:
-    """None when its public cases have run, then its outcome."""
+    """Yields None once the public cases have run, then the task's outcome."""
     manifest = read_manifest(task)
     module = importlib.import_module(f"{task}.cases")
     public = module.cases()
@@ -169,7 +168,7 @@ def _task(
     python = getattr(secrets, "IN_PYTORCH", ())
 
     def tried(part: str) -> Iterator[PartOutcome | None]:
-        """The same of a part; its outcome alone where nothing of it runs."""
+        """The same for a part; only its outcome if nothing of it runs."""
         cases = [case for case in every if case.part == part]
         of_part = [one for one in hidden if one.case.part == part]
         shown[f"{task} {part}"] = False
@@ -194,7 +193,7 @@ def _task(
     begun = [next(one) for one in runs]
     yield None
     for one, half in zip(runs, begun, strict=True):
-        with contextlib.closing(one):  # and its sandboxes
+        with contextlib.closing(one):  # also closes its sandboxes
             outcome.parts.append(next(one, half))
     yield outcome
 
@@ -205,7 +204,7 @@ def _problems(manifest: Manifest, submission: Submission) -> dict[str, str]:
 
 
 def _not_begun(manifest: Manifest, submission: Submission, python: bool) -> str:
-    """Why there is nothing to run of a part, in Python or in kernels: its files are as they were given out. Or ""."""
+    """Why a part has nothing to run, in Python or in kernels: its files are still as released. "" if it has."""
     names = [f"{manifest.task}/{name}" for name in manifest.with_gaps if name.endswith(".py") == python]
     given = _skeletons()
     if any(submission.files.get(name, given[name]).split() != given[name].split() for name in names):
@@ -222,11 +221,11 @@ def _nothing(part: str, cases: Sequence[Case], why: str) -> PartOutcome:
 
 
 class _Callers:
-    """What calls the cases of a part: kernels alone in the runner, the rest in a worker. A hidden case shares no
+    """The callers for a part's cases: the runner for pure kernel parts, a worker for the rest. A hidden case shares no
     process and no file with a public one.
 
     Args:
-        kind: "kernels"; "python": a part without kernels; "model": one whose calls go through given Python.
+        kind: "kernels"; "python": a part without kernels; "model": a part whose calls go through provided Python.
     """
 
     def __init__(self, boxes: Boxes, task: str, kind: str) -> None:
@@ -234,7 +233,7 @@ class _Callers:
         self._open: dict[tuple[bool, bool], SandboxedWorker | SandboxedKernels] = {}
 
     def of(self, case: Case, hidden: bool) -> SandboxedWorker | SandboxedKernels:
-        """Who calls this case. NotLoaded: no sandbox can be had."""
+        """The caller for this case. NotLoaded: no sandbox is available."""
         in_python = self._kind != "kernels" or case.python is not None
         key = in_python, hidden
         if hidden and not in_python and key in self._open:
@@ -261,12 +260,12 @@ def _part(
     shown: dict[str, bool],
     rests_on: Sequence[str],
 ) -> Iterator[PartOutcome | None]:
-    """None after its public cases; its outcome. In cases that are closed what the kernels do is counted."""
+    """Yields None after the public cases, then the outcome. In `closed` cases, the kernels' work is counted."""
     clock, before = FairClock(), 0.0
     verdicts, outcomes, stopped, why = [], [], "", ""
     kernel: dict[str, int] = {}
     for one in (*cases, None, *hidden):
-        if one is None:  # what comes may rest on hidden cases of other tasks, also where it has none itself
+        if one is None:  # what follows may depend on other tasks' hidden cases, even if this part has none
             callers.close()
             before = clock.seconds()
             yield None
@@ -282,7 +281,7 @@ def _part(
             verdict = Verdict(case, NOT_RUN, said=[stopped])
         else:
             caller = callers.of(case, is_hidden)
-            # outputs that hold no NaN beforehand: a kernel that waits for NaN gives itself away
+            # outputs are not pre-filled with NaN: this exposes a kernel that checks for NaN
             verdict = _judged(case, caller, seed_of(workshop.salt, f"{task} {title}"), bare=counts)
             stopped = _stopped_by(verdict, before + clock.seconds() - begun)
             if counts and verdict.ok:
@@ -301,12 +300,12 @@ def _part(
     yield PartOutcome(part, 0.0 if why else round(earned, 6), round(possible, 6), why, kernel, outcomes)
 
 
-MOST_ALLOCATED = 1 << 16  # bytes, where the handout forbids a workspace
+MOST_ALLOCATED = 1 << 16  # bytes, if the handout forbids a workspace
 
 
 def _no_kernel(task: str, counts: Mapping[str, int]) -> str:
-    """Why a part earns nothing although its outputs are right, by what the device's process counted; "" if kernels did
-    the work."""
+    """Why a part earns nothing despite correct outputs, from the device process's counters; "" if kernels did the
+    work."""
     if not counts["launches"]:
         return "No kernel was launched."
     if counts["threads"] < FEWEST_THREADS:
@@ -319,7 +318,7 @@ def _no_kernel(task: str, counts: Mapping[str, int]) -> str:
 
 
 def _judged(case: Case, worker: Caller, seed: int, bare: bool = False) -> Verdict:
-    """As judge(); an answer that the grader cannot deal with costs its case, not the submission."""
+    """Like judge(), but an answer that the grader cannot handle fails the case, not the submission."""
     try:
         return judge(case, worker, seed, bare)
     except Exception as error:
@@ -331,7 +330,7 @@ def _failed_here(case: CaseOutcome) -> bool:
 
 
 def _stopped_by(verdict: Verdict, seconds: float) -> str:
-    """Why the rest of the part is not run: every further case might take as long as this one, which took `seconds`."""
+    """Why the rest of the part is skipped: each further case might take as long as this one, which took `seconds`."""
     if verdict.status == ERROR and (verdict.is_endless or seconds > STALLED):
         return "An earlier case of this part did not end, or took too long."
     return ""
@@ -346,7 +345,7 @@ def _case_outcome(verdict: Verdict, title: str, hidden: bool) -> CaseOutcome:
 
 
 def _cut(lines: Sequence[str]) -> list[str]:
-    """As much of it as is kept; without characters that are none for a page, and without the paths of a sandbox."""
-    # cut first: the search takes the square of a line's length
+    """Truncates a diagnosis; removes characters that a page cannot show and paths inside the sandbox."""
+    # truncate first: the search is quadratic in the line's length
     lines = [_TREE.sub("", line[: 2 * MOST_CHARACTERS])[:MOST_CHARACTERS] for line in lines[:MOST_LINES]]
     return ["".join(c if c.isprintable() or c == "\n" else "?" for c in line) for line in lines]

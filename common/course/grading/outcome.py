@@ -1,4 +1,4 @@
-"""What grading gave: an Outcome, as plain data that becomes JSON and comes back."""
+"""The result of grading: an Outcome, plain data that round-trips through JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ VERSION = 1  # of result.json
 
 @dataclass
 class CaseOutcome:
-    """One case. `points` is what it is worth, whether earned or not; a hidden case is worth none but is required."""
+    """One case. `points` is its worth, earned or not; a hidden case is worth 0 but is required."""
 
     title: str
     status: str
@@ -27,10 +27,10 @@ class PartOutcome:
 
     Attributes:
         part, earned, possible: its name and points.
-        why: why points are missing beyond what the cases say; "" if nothing more is to be said.
-        kernel: what was counted in the run with hidden inputs: launches, threads of the largest, bytes
-            read_back, the work of all threads, and its largest share of what is allowed (at_work.py); {} if none.
-        cases: see there.
+        why: why points are missing, beyond what the cases say; "" if there is nothing to add.
+        kernel: counters of the run with hidden inputs: launches, threads of the largest launch, bytes read_back, the
+            work of all threads, and the largest share of the allowed work (at_work.py); {} if none.
+        cases: see CaseOutcome.
     """
 
     part: str
@@ -43,7 +43,7 @@ class PartOutcome:
 
 @dataclass
 class TaskOutcome:
-    """One task. problem: why nothing of it ran; log: what the compilers said; files: file -> why it was not taken."""
+    """One task. problem: why nothing of it ran; log: the compilers' output; files: file -> why it was not accepted."""
 
     task: str
     parts: list[PartOutcome] = field(default_factory=list)
@@ -65,16 +65,16 @@ class Outcome:
     """A graded submission.
 
     Attributes:
-        name, source: of the submission.
-        tasks: see there.
+        name, source: the submission's.
+        tasks: see TaskOutcome.
         problem: why nothing was graded; "" if it was.
-        not_graded: "task4 speed" -> (points, why) of what could not be graded on this machine.
-        notes: what the student should know of what was taken.
-        flags: what a human should look at; no verdict.
+        not_graded: "task4 speed" -> (points, why) for parts that could not be graded on this machine.
+        notes: remarks for the student on which files were accepted.
+        flags: points for a human to check; not a verdict.
         sandbox: the kind, see sandbox.KINDS.
-        key: of what was graded with what: the files, the salt, the course.
-        left_behind: processes of the submission that are still there; always [].
-        cpu_seconds, wall_seconds, peak_bytes: of the grading; the memory is that of the submission's processes.
+        key: identifies the inputs to grading: the files, the salt, the course.
+        left_behind: processes of the submission that are still running; always [].
+        cpu_seconds, wall_seconds, peak_bytes: used by grading; the memory is that of the submission's processes.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Outcome:
 
     @classmethod
     def from_json(cls, data: dict) -> Outcome:
-        """Raises KeyError, TypeError or ValueError for anything but what as_json gives."""
+        """The inverse of as_json; raises KeyError, TypeError or ValueError for anything else."""
         if data["version"] != VERSION:
             raise ValueError(f"result.json has version {data['version']}; this is {VERSION}")
         tasks = []

@@ -1,11 +1,11 @@
-"""The files that an outcome becomes, in a folder of the submission's own.
+"""The files written from an outcome, in the submission's folder.
 
 result.json    everything, as plain data (outcome.py)
 feedback.html  for the student, see feedback.py; written with the class's files
 results.json   Gradescope's: https://gradescope-autograders.readthedocs.io/en/latest/specs/
 report.html    a page for the instructor
-build.log      what the compilers said
-files/         the files that were graded
+build.log      the compilers' output
+files/         the graded files
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ RACES = (
     "A case that fails here and passes in your own test? Run that test with --check. Here a thread is held up before a "
     "store now and then, as it may be on a GPU, so that a missing barrier or atomic shows."
 )
-MOST_OUTPUT = 20_000  # characters of one test's output
+MOST_OUTPUT = 20_000  # characters in one test's output
 FAILED = "The grader failed"
-WHOLE_LOG = re.compile(r"\n\(the compiler's whole output: .*\)$")  # names a file that was in the sandbox
+WHOLE_LOG = re.compile(r"\n\(the compiler's whole output: .*\)$")  # names a file inside the sandbox
 
 
 def write_outcome(folder: Path, outcome: Outcome, submission: Submission | None) -> None:
-    """Writes all of them; result.json last, since its presence says that the submission is done."""
+    """Writes all of them; result.json last, since its presence marks the submission as done."""
     if submission is not None:
-        shutil.rmtree(folder / "files", ignore_errors=True)  # of an earlier submission
+        shutil.rmtree(folder / "files", ignore_errors=True)  # left from an earlier submission
         for name, text in submission.files.items():
             write_whole(folder / "files" / name, text)
     logs = [f"--- {task.task}\n{task.log}" for task in outcome.tasks if task.log]
@@ -49,7 +49,7 @@ def write_outcome(folder: Path, outcome: Outcome, submission: Submission | None)
 
 
 def read_outcome(folder: Path) -> Outcome | None:
-    """What was written there; None if nothing was, or what is there cannot be read."""
+    """Reads the outcome from a folder; None if there is none or it cannot be read."""
     try:
         return Outcome.from_json(json.loads((folder / "result.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
@@ -57,8 +57,8 @@ def read_outcome(folder: Path) -> Outcome | None:
 
 
 def gradescope(outcome: Outcome) -> dict:
-    """results.json: a test for each part. It leaves out the sizes of hidden cases, what a human should look at, and
-    the time that grading took: code that waits could reveal hidden cases through it."""
+    """results.json: a test for each part. It omits the sizes of hidden cases, the flags for a human, and the grading
+    time: through it, code that sleeps could leak hidden cases."""
     tests = []
     for task in outcome.tasks:
         for part, why in _whys(task):
@@ -73,7 +73,7 @@ def gradescope(outcome: Outcome) -> dict:
                     "visibility": SHOWN,
                 }
             )
-    failed = outcome.problem.startswith(FAILED)  # what follows is the grader's own
+    failed = outcome.problem.startswith(FAILED)  # the rest is internal to the grader
     said = [f"{FAILED}; this is not your fault. Please tell your instructor." if failed else outcome.problem]
     said = [*filter(None, said), *outcome.notes]
     problems: dict[str, list[str]] = {}
@@ -96,7 +96,7 @@ def gradescope(outcome: Outcome) -> dict:
 
 
 def _whys(task: TaskOutcome) -> list[tuple[PartOutcome, str]]:
-    """Each part with why it lacks points; what several have in common is said at the first."""
+    """Each part with why it lost points; a reason shared by several is given at the first."""
     found, at = [], {}
     for part in task.parts:
         first = at.setdefault(part.why, part.part)
@@ -110,7 +110,7 @@ def _has_run(part: PartOutcome) -> bool:
 
 
 def _diagnoses(cases: Sequence[CaseOutcome]) -> list[tuple[CaseOutcome, list[str]]]:
-    """Each case with what is said of it; what several have in common is said at the first, with their number."""
+    """Each case with its diagnosis; one shared by several is given at the first, with their count."""
     number = Counter(tuple(case.diagnosis) for case in cases if case.status != "pass" and case.diagnosis)
     found = []
     for case in cases:
@@ -121,7 +121,7 @@ def _diagnoses(cases: Sequence[CaseOutcome]) -> list[tuple[CaseOutcome, list[str
 
 
 def _told(part: PartOutcome, why: str) -> str:
-    """What a student reads about a part."""
+    """The text about a part that the student sees."""
     lines = [why] if why else []
     if not _has_run(part):
         return why
@@ -152,7 +152,7 @@ pre { background: #f5f5f5; padding: .7rem; overflow-x: auto; white-space: pre-wr
 
 
 def page(outcome: Outcome) -> str:
-    """report.html: all that is known, for the instructor alone."""
+    """report.html: everything known, for the instructor only."""
     body = [f"<h1>{escape(outcome.name)}: {outcome.earned:g} of {outcome.possible:g}</h1>"]
     body.append(
         f"<p>{escape(outcome.source)}. Sandbox: {escape(outcome.sandbox or 'none')}. "

@@ -1,9 +1,9 @@
-"""Grades many submissions: some at a time here, or through Slurm.
+"""Grades many submissions, several at a time on this machine or through Slurm.
 
     with workshop(folder, ...) as shop:
         for outcome in grade_all(sources, out, shop, jobs=2): ...
 
-Each is graded by a process of its own, so that what goes wrong with one costs that one.
+Each is graded in its own process, so that a failure affects only that submission.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from common.course.grading.submissions import NoSubmission, name_of, read_submis
 from common.course.grading.workshop import Workshop, course_hash
 
 PR_SET_PDEATHSIG = 1
-PREFIX, JUST_MADE = "grading-", 60  # of workshops' folders; seconds in which one counts as in use
-# Names under --out that are no submission's.
+PREFIX, JUST_MADE = "grading-", 60  # prefix of workshop folders; seconds for which a new one counts as in use
+# Names under --out that do not belong to a submission.
 TAKEN = ("salt", "grades.csv", "adjustments.csv", "gradebook.csv", "likeness.csv", "roster.csv", "class.json", "slurm")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -56,11 +56,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 def workshop(
     kind: str, salt: bytes, tasks: Sequence[str], limits: Limits, parent: Path | None = None, speed: bool = False
 ) -> Iterator[Workshop]:
-    """Makes what all submissions share, and takes it away again.
+    """Context manager that creates what all submissions share and removes it at the end.
 
     Args:
         kind, salt, tasks, limits, speed: see Workshop.
-        parent: where; for Slurm a disk that all nodes see.
+        parent: the folder to create it in; for Slurm, on a disk visible to all nodes.
     """
     if why := why_no_kernels():
         raise ValueError(f"kernels cannot be graded here: {why}")
@@ -78,7 +78,7 @@ def workshop(
         base = make_base(folder / "base")
         runtime.mkdir()
         os.environ.update(places)
-        for task in tasks:  # what no submission has to compile again; nothing of a solution
+        for task in tasks:  # compile once for all submissions; nothing from a solution
             for plan in plans_of(BuildRequest(task, "student", "simulator", counted=True)):
                 compile_objects(plan.shared_jobs())
         runner = runner_program()
@@ -113,7 +113,7 @@ def why_no_kernels() -> str:
 
 
 def _clean(parent: Path) -> None:
-    """Takes the workshops away that killed graders left: those of this user whose lock is free."""
+    """Removes workshops left by killed graders: those of this user whose lock is free."""
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, Timeout):
             about = folder.lstat()
@@ -124,13 +124,13 @@ def _clean(parent: Path) -> None:
 
 
 def _end_tidily(*_) -> None:
-    """For SIGTERM: what is at work is finished, the rest is not begun, and nothing is left behind."""
+    """SIGTERM handler: running work finishes, no more is started, and nothing is left behind."""
     raise SystemExit(128 + signal.SIGTERM)
 
 
 def names_of(sources: Sequence[str], out: Path | None = None) -> dict[str, str]:
-    """source -> its folder under --out: its name, and where that is taken, a few digits of its path as well. One that
-    was graded there by its name alone keeps it when others of that name come: what instructors wrote is under it."""
+    """source -> its folder under --out: its name, plus a few hash digits of its path if the name is taken. A submission
+    already graded under its plain name keeps it when others share the name, since instructors' edits refer to it."""
     names = [name_of(source) for source in sources]
     number = Counter(names)
     found: dict[str, str] = {}
@@ -140,23 +140,23 @@ def names_of(sources: Sequence[str], out: Path | None = None) -> dict[str, str]:
         graded = read_outcome(out / name) if out and name.lower() not in TAKEN else None
         free = free or bool(graded and graded.source == shown(source))
         found[source] = name if free else f"{name}-{digits[:6]}"
-        if not free and found[source] in number:  # another submission has that name
+        if not free and found[source] in number:  # another submission has this name
             found[source] = f"{name}-{digits}"
     return found
 
 
 def shown(source: str) -> str:
-    """As results have it."""
+    """The source as shown in results."""
     return os.fsencode(source).decode(errors="replace")
 
 
 def end_with_parent() -> None:
-    """This process is killed when the one that started it ends, and its sandbox with it."""
+    """Has this process killed when its parent ends, and its sandbox with it."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, bool]:
-    """Grades one submission unless it is graded already: (its outcome as JSON, whether anything was to be done)."""
+    """Grades one submission unless it is already graded: (its outcome as JSON, whether it was graded now)."""
     folder, submission = Path(out) / name, None
     try:
         submission = read_submission(source, shop.tasks, shop.folder)
@@ -171,7 +171,7 @@ def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, b
     except NoSubmission as error:
         outcome = Outcome(name, shown(source), problem=os.fsencode(str(error)).decode(errors="replace"))
     except Exception as error:
-        if getattr(error, "errno", 0) in FULL:  # it hits all that come after it as well
+        if getattr(error, "errno", 0) in FULL:  # it affects all later submissions as well
             raise
         outcome = Outcome(name, shown(source), problem=f"{FAILED}: {traceback.format_exc(limit=-3)}")
     try:
@@ -184,7 +184,7 @@ def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, b
 
 
 def grade_all(sources: Sequence[str], out: Path, shop: Workshop, jobs: int = 1) -> Iterator[tuple[Outcome, bool]]:
-    """All of them, `jobs` at a time, in the order in which they are done: (outcome, whether it was graded just now)."""
+    """Grades all, `jobs` at a time, in order of completion: (outcome, whether it was graded now)."""
     names = names_of(sources, out)
     waiting, tried = list(sources), dict.fromkeys(sources, 0)
     while waiting:
@@ -197,7 +197,7 @@ def grade_all(sources: Sequence[str], out: Path, shop: Workshop, jobs: int = 1) 
                     data, new = future.result()
                     done.add(futures[future])
                     yield Outcome.from_json(data), new
-            except BrokenProcessPool:  # a grading process was killed; whoever was at work is tried again, alone
+            except BrokenProcessPool:  # a grading process was killed; submissions in progress are retried one at a time
                 jobs = 1
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -216,11 +216,11 @@ def grade_all(sources: Sequence[str], out: Path, shop: Workshop, jobs: int = 1) 
 def grade_on_slurm(
     sources: Sequence[str], out: Path, shop: Workshop, jobs: int, cluster: str = "slurm", **parameters
 ) -> Iterator[tuple[Outcome, bool]]:
-    """The same through submitit: a job array, `jobs` at a time.
+    """Like grade_all, through submitit: a job array, `jobs` at a time.
 
     Args:
-        cluster: "slurm"; "local" runs the jobs here.
-        parameters: of submitit's executor, such as slurm_partition.
+        cluster: "slurm"; "local" runs the jobs on this machine.
+        parameters: parameters of submitit's executor, such as slurm_partition.
 
     Raises:
         ValueError: submitit or Slurm is not installed.

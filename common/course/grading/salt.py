@@ -1,7 +1,7 @@
-"""The secret of a class: inputs and hidden cases are made from it, so that recorded answers are worth nothing.
+"""A class's secret: inputs and hidden cases are derived from it, so that recorded answers are worthless.
 
-salt = salt_in(folder)          made once, kept in a file that its owner alone reads
-seed_of(salt, "task2: 7 x 31")  a number that tells nothing of the salt
+salt = salt_in(folder)          created once, kept in a file that only its owner can read
+seed_of(salt, "task2: 7 x 31")  a number that reveals nothing about the salt
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def salt_in(folder: Path) -> bytes:
-    """The salt kept in a folder, a new one where there is none."""
+    """The salt kept in a folder; a new one is created if there is none."""
     file = folder / "salt"
     if not file.exists():
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -27,10 +27,10 @@ def salt_in(folder: Path) -> bytes:
 
 
 def seed_of(salt: bytes, what: str) -> int:
-    """A seed of 63 bits for each purpose."""
+    """A 63-bit seed for each purpose."""
     return int.from_bytes(hmac.new(salt, what.encode(), hashlib.sha256).digest()[:8], "big") >> 1
 
 
 def mark_of(salt: bytes) -> str:
-    """A short mark that two runs with the same salt share."""
+    """A short fingerprint of the salt."""
     return hmac.new(salt, b"mark", hashlib.sha256).hexdigest()[:12]

@@ -1,21 +1,19 @@
-"""The process in which a submission's code runs: what it may see and use, and who watches it.
+"""The process that runs a submission's code: what it can access, its limits, and its watcher.
 
     with Sandbox(tree, runtime, kind=choose_kind()) as box:
         Nursery(None, elsewhere=box.socket)     # see inside.py
-        box.ended_because                       # "" while all is well
+        box.ended_because                       # "" unless the watcher killed it
 
 Three kinds:
 
-bubblewrap  namespaces of its own: no network, no other process, and of the files only those that are bound: the
-            interpreter, the compilers, the tree (all read-only); build/ and /tmp in memory, with a size. Needs user
-            namespaces.
-user        another user's processes, where the grader is root and namespaces are forbidden (a container): closed
-            permissions are what protects files. The network is not shut off.
-trusted     neither; the code can read and write what the grader can. To be asked for by name.
+bubblewrap  separate namespaces: no network, no other processes, and only bind-mounted files: the interpreter, the
+            compilers, the tree (all read-only); build/ and /tmp in memory, with a size limit. Needs user namespaces.
+user        processes of another user, for a grader that is root where namespaces are forbidden (a container). Files are
+            protected by permissions alone; the network is not blocked.
+trusted     neither; the code can read and write whatever the grader can. Must be requested by name.
 
-In all of them limits on CPU seconds, file sizes, open files and processes (prlimit), a control group where one can be
-made (cgroup.py), and a thread here that watches the memory and the number of all its processes together, and the wall
-clock.
+All kinds have limits on CPU seconds, file sizes, open files and processes (prlimit), a control group where one can be
+created (cgroup.py), and a watcher thread in the grader that checks total memory, process count and wall-clock time.
 """
 
 from __future__ import annotations
@@ -44,30 +42,31 @@ from common.course.grading.cgroup import ControlGroup
 from common.testing.worker.process_stat import stat_of
 
 KINDS = ("bubblewrap", "user", "trusted")
-# Users that sandboxes run as: each one of its own, for what a user runs ends with its sandbox
+# User IDs for sandboxes. No two share one: closing a sandbox kills all processes of its user.
 FIRST_USER, USERS, AT_A_TIME = 61_000, 2_000, 8
 _number = itertools.count()
 MOST_PATIENCE = 8.0
 LOOK_EVERY = 0.1  # seconds
-THREADS = 16  # for each process that is allowed
-# The tree and the build folder in bubblewrap: words of no source, or objects that were made elsewhere are made anew
+THREADS = 16  # per allowed process
+# Paths of the tree and the build folder in bubblewrap: no source may contain these words, or prebuilt objects would be
+# rebuilt
 COURSE, BUILD = "/the-course", "/the-build"
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a submission may use.
+    """Resource limits of a submission.
 
     Attributes:
-        memory: bytes, of all its processes together.
-        build: bytes that its builds may take; temporary: of /tmp.
-        processes: at a time; and THREADS times as many threads.
-        seconds: of wall clock, for all of it, however many sandboxes it takes.
-        cpu: seconds of CPU for one process.
-        file: bytes of a file that it writes.
-        call, load: seconds of wall clock for one call, and for building and loading a task.
+        memory: bytes, all its processes together.
+        build: bytes for its builds; temporary: bytes in /tmp.
+        processes: maximum at a time; THREADS times as many threads.
+        seconds: wall-clock seconds in total, over all its sandboxes.
+        cpu: CPU seconds per process.
+        file: bytes in a file that it writes.
+        call, load: wall-clock seconds for one call, and for building and loading a task.
 
-    Where the machine has more to do than cores, all of these seconds of wall clock are patience() times as many.
+    All wall-clock limits are multiplied by patience() when the machine is overloaded.
     """
 
     memory: int = 4 << 30
@@ -82,14 +81,14 @@ class Limits:
 
 
 def patience() -> float:
-    """How many times as long a program takes here because others want the cores, too: 1 to MOST_PATIENCE."""
+    """The slowdown of a program due to other load on the cores: 1 to MOST_PATIENCE."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(max(1.0, os.getloadavg()[0] / cores), MOST_PATIENCE)
 
 
 class FairClock:
-    """Seconds of wall clock since it was made, each divided by the patience() of its time: a load that ends in between
-    takes nothing of what it earned. It is to be read now and then."""
+    """Wall-clock seconds since creation, each divided by the patience() at that time, so that an allowance earned under
+    load is kept when the load ends. Must be read regularly."""
 
     def __init__(self) -> None:
         self._read, self._seconds = time.monotonic(), 0.0
@@ -102,11 +101,11 @@ class FairClock:
 
 
 class NoSandbox(RuntimeError):
-    """None of the kinds works here; the message says why, and what can be done."""
+    """No kind of sandbox works on this machine; the message says why and what to do."""
 
 
 def why_no_bubblewrap(user: int | None = None) -> str:
-    """Why bubblewrap cannot be used, by this user or that one; "" if it can."""
+    """Why bubblewrap cannot be used, by the current user or by `user`; "" if it can."""
     if not shutil.which("bwrap"):
         return "bwrap is not installed (Debian, Ubuntu: apt-get install bubblewrap)"
     command = [
@@ -131,11 +130,11 @@ def why_no_bubblewrap(user: int | None = None) -> str:
 
 
 def choose_kind(trusted: bool = False, wanted: str | None = None) -> str:
-    """The strongest kind that works here.
+    """The strongest kind that works on this machine.
 
     Args:
-        trusted: "trusted" is allowed where nothing else works.
-        wanted: insist on this one.
+        trusted: allow "trusted" if nothing else works.
+        wanted: require this kind.
 
     Raises:
         NoSandbox: none works.
@@ -168,19 +167,19 @@ def why_no_user() -> str:
 
 @functools.cache
 def may_be_another_user() -> bool:
-    """Whether root can start bubblewrap as another user. It should: the number of root's own processes has no limit,
-    whatever prlimit says, not even in a namespace.
+    """Whether root can start bubblewrap as another user. It should: prlimit's process limit does not apply to root, not
+    even in a namespace.
     """
     return os.geteuid() == 0 and not why_no_user() and not why_no_bubblewrap(FIRST_USER)
 
 
 def closed_to_others(path: Path) -> Path | None:
-    """The folder on the way to it that other users may not enter."""
+    """The innermost folder of the path that other users cannot enter; None if there is none."""
     return next((one for one in (path.resolve(), *path.resolve().parents) if not one.stat().st_mode & 0o001), None)
 
 
 def why_readable(folder: Path) -> str:
-    """Why code in bubblewrap could read this folder; "" if it could not."""
+    """Why code in bubblewrap could read this folder; "" if it cannot."""
     inside = next(
         (one for one in ("/usr", *_interpreter()) if folder.resolve().is_relative_to(Path(one).resolve())), ""
     )
@@ -188,7 +187,7 @@ def why_readable(folder: Path) -> str:
 
 
 def _links() -> list[str]:
-    """/bin, /lib, ... as they are here: links into /usr, or folders of their own."""
+    """bwrap arguments for /bin, /lib, ...: symbolic links into /usr or real folders, as on the host."""
     found = []
     for name in ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"):
         path = Path(name)
@@ -200,7 +199,7 @@ def _links() -> list[str]:
 
 
 def _interpreter() -> list[str]:
-    """The folders that Python and its packages lie in."""
+    """The folders that contain Python and its packages."""
     paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
     paths |= {str(Path(sys.executable).parent), str(Path(os.path.realpath(sys.executable)).parent.parent)}
     import torch
@@ -212,13 +211,13 @@ def _interpreter() -> list[str]:
 
 @dataclass(frozen=True)
 class Program:
-    """A program in place of the nursery: all it sees is itself, its folder and a library.
+    """A program that runs in place of the nursery; it sees only its own folder and a library.
 
     Attributes:
-        path: of the program; its folder is bound.
+        path: the program; its folder is bind-mounted.
         library: its first argument.
-        files: numbers of open files, which follow; then Limits.cpu.
-        printed: the file that its stderr goes to.
+        files: open file descriptors, the next arguments; Limits.cpu is the last.
+        printed: file descriptor for its stderr.
     """
 
     path: Path
@@ -232,23 +231,23 @@ class Sandbox:
 
     Args:
         tree: the course with the submission's files, see clean_tree.py; on disk.
-        tasks: those that will be asked for.
-        runtime: object files of the simulator, which every build links: copied into the build folder where something
-            is built.
+        tasks: the tasks that will be requested.
+        runtime: the simulator's object files, which every build links; copied into the build folder if something is
+            built there.
         kind: one of KINDS.
-        limits: see there.
-        gpu: it may use NVIDIA GPUs.
-        serve: the function that runs in it, of common.course.grading.
-        program: runs in place of that.
-        closed: is called at the end of close().
+        limits: see Limits.
+        gpu: whether it may use NVIDIA GPUs.
+        serve: the function to run in it, a "module.function" of common.course.grading.
+        program: runs instead of `serve`.
+        closed: called at the end of close().
 
     Attributes:
-        socket: to the nursery.
-        process: the number of the process that all others come from.
-        ended_because: why the watcher ended it; "" if it did not.
-        peak_bytes: the most memory that its processes had together.
-        cpu_seconds: that they and their children used, but for the last tenth of a second.
-        mark: all its processes begin with it in their environment: GRADING_BOX.
+        socket: connection to the nursery.
+        process: PID of the first process, the ancestor of all others.
+        ended_because: why the watcher killed it; "" if it did not.
+        peak_bytes: peak memory of its processes together.
+        cpu_seconds: used by them and their children, up to the last 0.1 s.
+        mark: identifies its processes; the value of GRADING_BOX in their initial environment.
     """
 
     def __init__(
@@ -286,7 +285,7 @@ class Sandbox:
                 stdout=subprocess.DEVNULL,
                 stderr=program.printed if program else self._said,
                 env=self._environment(tree, runtime, program),
-                cwd="/" if kind == "bubblewrap" else tree,  # words about errors name files below it
+                cwd="/" if kind == "bubblewrap" else tree,  # error messages name files relative to it
                 start_new_session=True,
                 **({"user": self._user, "group": self._user, "extra_groups": []} if self._user else {}),
             )
@@ -302,8 +301,8 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
-        """Ends all its processes, and takes its files away."""
-        self.socket.close()  # a nursery that is well ends by itself, and so do all others with it
+        """Ends all its processes and deletes its files."""
+        self.socket.close()  # a healthy nursery then exits, and its workers with it
         if not self.ended_because:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(10)
@@ -318,25 +317,25 @@ class Sandbox:
         self._closed(self)
 
     def status(self) -> int:
-        """Of its first process after close(): as os.waitpid gives it."""
+        """The wait status, as from os.waitpid, of its first process; valid after close()."""
         code = self._process.returncode or 0
-        number = -code if code < 0 else code - 128 if code > 128 else 0  # bubblewrap's way to tell of a signal
+        number = -code if code < 0 else code - 128 if code > 128 else 0  # bubblewrap reports a signal as 128 + n
         return number or code << 8
 
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether it is running."""
         return self._process.poll() is None and not self.ended_because
 
     @property
     def said(self) -> str:
-        """The end of what the nursery printed on stderr: why it did not start."""
+        """The end of the nursery's stderr: why it did not start."""
         end = os.fstat(self._said.fileno()).st_size
         return os.pread(self._said.fileno(), 2000, max(0, end - 2000)).decode(errors="replace")
 
-    # ---- how it starts
+    # ---- starting
 
     def _environment(self, tree: Path, runtime: Path, program: Program | None) -> dict[str, str]:
-        if program:  # its libraries are beside it; it cannot tell where that is without /proc
+        if program:  # its libraries are next to it; without /proc it cannot find its own folder
             beside = "/runner" if self.kind == "bubblewrap" else str(program.path.parent)
             return {"GRADING_BOX": self.mark, "LANG": "C.UTF-8", "LD_LIBRARY_PATH": beside}
         build = BUILD if self.kind == "bubblewrap" else str(self._own / "build")
@@ -390,7 +389,7 @@ class Sandbox:
         numbers = [str(int(one)) for one in (number, limits.cpu, limits.file, THREADS * limits.processes, self._gpu)]
         inner = [sys.executable, "-I", "-c", code, where, *numbers, *tasks]
         if self.kind != "bubblewrap":
-            self._own = Path(tempfile.mkdtemp(prefix="box-", dir=tree.parent))  # it goes with the workshop
+            self._own = Path(tempfile.mkdtemp(prefix="box-", dir=tree.parent))  # deleted with the workshop
             for name in ("build", "tmp"):
                 (self._own / name).mkdir()
             if serve == "build.serve":
@@ -406,7 +405,7 @@ class Sandbox:
         return [
             *self._namespaces(),
             *("--size", str(limits.temporary), "--tmpfs", "/tmp", "--dev", "/dev"),
-            # through /proc a source could find out which compiler reads it, and Python what else runs on the machine
+            # full /proc would tell a source which compiler reads it, and Python what else runs on the machine
             *(("--proc", "/proc") if self._gpu else ("--ro-bind", "/proc/cpuinfo", "/proc/cpuinfo")),  # for PyTorch
             *("--size", str(limits.temporary), "--tmpfs", "/dev/shm"),
             *bound,
@@ -418,9 +417,9 @@ class Sandbox:
         ]
 
     def _grouped(self) -> ControlGroup | None:
-        """All its processes in a control group: none of them has run anything of a submission's yet."""
+        """Moves all its processes into a control group before any of them runs a submission's code."""
         limits = self.limits
-        memory = limits.memory + limits.memory // 2 + limits.build + 2 * limits.temporary  # the watcher comes first
+        memory = limits.memory + limits.memory // 2 + limits.build + 2 * limits.temporary  # the watcher acts first
         group = ControlGroup.made(f"grading-{self.mark}", THREADS * limits.processes, memory)
         inside: set[int] = set()
         while group and (new := set(self._processes()) - inside):
@@ -429,7 +428,7 @@ class Sandbox:
             inside |= new
         return group
 
-    # ---- who watches
+    # ---- watching
 
     def _watch(self) -> None:
         clock, limits = FairClock(), self.limits
@@ -453,7 +452,7 @@ class Sandbox:
         self._kill()
 
     def _processes(self) -> list[int]:
-        """All its processes: descendants; of another user also those whose parents are gone."""
+        """PIDs of all its processes: descendants and, for kind "user", orphans of its user."""
         found = _below(self._process.pid)
         if self.kind == "user":
             found += [one for one in _of_user(self._user) if one not in found]
@@ -473,7 +472,7 @@ class Sandbox:
 
 
 def memory_below(process: int) -> int:
-    """Bytes that a process and its descendants have to themselves."""
+    """Bytes of memory used by a process and its descendants, file-backed pages excluded."""
     return sum(map(_own_bytes, _below(process)))
 
 
@@ -505,7 +504,7 @@ def _of_user(user: int) -> list[int]:
 
 
 def _cpu_seconds(process: int) -> float:
-    """Of a process and of its children that have ended."""
+    """CPU seconds of a process and of its children that have ended."""
     try:
         return sum(map(int, stat_of(process)[11:15])) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError):
@@ -520,7 +519,7 @@ def _threads(process: int) -> int:
 
 
 def _own_bytes(process: int) -> int:
-    """Memory that is no file's, shared memory included: the libraries of all workers are the same pages."""
+    """Memory not backed by files, shared memory included: all workers share the pages of their libraries."""
     with contextlib.suppress(OSError):
         status = Path(f"/proc/{process}/status").read_bytes()
         return 1024 * sum(map(int, re.findall(rb"^Rss(?:Anon|Shmem):\s*(\d+) kB", status, re.MULTILINE)))
@@ -528,7 +527,7 @@ def _own_bytes(process: int) -> int:
 
 
 def _memfd_bytes(processes: Sequence[int]) -> int:
-    """Of files in memory (memfd_create) that are open: nothing else counts what is mapped nowhere."""
+    """Bytes in open in-memory files (memfd_create): unless mapped, they are counted nowhere else."""
     found = {}
     for process in processes:
         with contextlib.suppress(OSError):

@@ -1,13 +1,13 @@
-"""Speed points, on a GPU: speed_part(...) -> PartOutcome.
+"""Speed points, on a GPU: part_of(part, time_all(...), ...) -> PartOutcome.
 
-Nothing that the student's process says about time is believed. The grader's clock runs from "go" until the sum of the
-output is there (timed.py); what the messages themselves take is measured with a call that does nothing, and taken off.
+The grader does not trust any time reported by the student's process. Its own clock runs from "go" until the sum of the
+output arrives (timed.py); the messages' own time is measured with a call that does nothing, and subtracted.
 
-- The peer runs in a sandbox of its own, before the student's process begins and after it has ended; the shorter time
-  counts, so that no submission gains by slowing it down.
-- Inputs and weights are new in every round. Some rounds, chosen at random once their time is taken, must show their
-  output: it is compared with the float64 reference, and with the sum that was told before.
-- Before "go" the grader fills the L2 cache with data of its own.
+- The peer runs in a separate sandbox, before the student's process starts and again after it has ended; the shorter
+  time counts, so that no submission gains by slowing the peer down.
+- Inputs and weights are new in every round. Some rounds, chosen at random and revealed only after they are timed, must
+  show their output: it is compared with the float64 reference and with the sum reported earlier.
+- Before "go" the grader fills the L2 cache with its own data.
 - A speedup beyond IMPLAUSIBLE is flagged for a human.
 """
 
@@ -33,25 +33,25 @@ from common.testing.judging import make_inputs, oracle
 from common.testing.worker.messages import receive, send
 
 ROUNDS, WARM_UP, SHOWN = 20, 3, 5
-IMPLAUSIBLE = 2.5  # times as fast as the peer: more than the fastest kernels known gain here
-ROUND_SECONDS = 60  # for any answer but the first, before which the code is compiled
+IMPLAUSIBLE = 2.5  # speedup over the peer: more than the fastest known kernels reach here
+ROUND_SECONDS = 60  # for every answer except the first, which includes compilation
 LOAD_SECONDS = 600
-SUM_DIFFERS = 1e-5  # of the sum of the absolute values
+SUM_DIFFERS = 1e-5  # relative to the sum of absolute values
 MOST_BYTES = 1 << 28
 DEVICE = "cuda"
 
 
 class NotTimed(RuntimeError):
-    """No time was taken; the message says why."""
+    """Timing failed; the message says why."""
 
 
 @dataclass
 class Times:
-    """Of one configuration.
+    """The timed rounds of one configuration.
 
     Attributes:
-        seconds: of every round that counts, by the grader's clock.
-        shown: (round, the output, the sum that was told for it).
+        seconds: of every counted round, by the grader's clock.
+        shown: (round, the output, the sum reported for it).
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -76,15 +76,15 @@ def take_times(
 
     Args:
         connection: to a process that runs serve_rounds.
-        configuration: what it is asked for.
-        inputs: round -> inputs, new ones each.
-        rounds: how many count, after warm_up others.
-        shown: how many of those must show their output.
+        configuration: the configuration to run.
+        inputs: round -> inputs, new ones for each round.
+        rounds: number of counted rounds, after warm_up uncounted ones.
+        shown: how many of the counted rounds must show their output.
         before: called right before the clock starts.
         now: the clock; None: time.perf_counter.
 
     Raises:
-        NotTimed: the process ended, was silent, or said what cannot be read.
+        NotTimed: the process ended, timed out, or sent an unreadable message.
     """
     now = now or time.perf_counter
     times, looked_at = Times(), set(random.SystemRandom().sample(range(rounds), shown))
@@ -121,7 +121,7 @@ def _answer(connection: Connection, word: str, seconds: float) -> tuple[dict, di
 
 
 def wrong_outputs(times: Times, case: Case, inputs: Callable[[int], Mapping[str, Tensor]], device: str) -> list[str]:
-    """What is wrong with the outputs that were shown; a sentence each."""
+    """Errors in the shown outputs; a sentence each."""
     found = []
     for number, out, told in times.shown:
         ref, bound = oracle(case, {name: x.to(device) for name, x in inputs(number).items()})
@@ -138,12 +138,12 @@ def wrong_outputs(times: Times, case: Case, inputs: Callable[[int], Mapping[str,
 
 @dataclass(frozen=True)
 class Timed:
-    """One configuration, all told.
+    """The result for one configuration.
 
     Attributes:
         name: "4, 1024, 1024, 16".
         ours, peers: median seconds.
-        wrong: see wrong_outputs, or why there is no time.
+        wrong: see wrong_outputs; or why there is no time.
     """
 
     name: str
@@ -157,7 +157,7 @@ class Timed:
 
 
 def net(times: Times, idle: float) -> float:
-    """The median without what the messages take, seconds both; at least a microsecond."""
+    """The median minus the message overhead `idle`, in seconds; at least a microsecond."""
     return max(times.median - idle, 1e-6)
 
 
@@ -187,7 +187,7 @@ def implausible(task: str, timed: Sequence[Timed]) -> list[str]:
 
 
 def has_speed(task: str) -> bool:
-    """Whether a part of the task is graded by its speed."""
+    """Whether a part of the task is graded on speed."""
     return importlib.util.find_spec(f"{task}.cases.speed") is not None
 
 
@@ -196,8 +196,8 @@ def time_all(task: str, seed: Callable[[str], int], ours: Callable[[], Any], pee
 
     Args:
         task: "task4"; its cases.speed has CONFIGURATIONS and case_of.
-        seed: what -> the seed of inputs.
-        ours, peers: each starts a process anew: a context manager that gives the connection to it.
+        seed: name of the inputs -> their seed.
+        ours, peers: each starts a new process and returns a context manager that yields the connection to it.
     """
     speed = importlib.import_module(f"{task}.cases.speed")
     fill = _fill_l2()
@@ -206,7 +206,7 @@ def time_all(task: str, seed: Callable[[str], int], ours: Callable[[], Any], pee
     again = _configurations(speed, peers, seed, fill)
     if broken := first.why or again.why:
         raise NotTimed(f"the peer was not timed: {broken}")
-    idle, found = min(first.idle, again.idle), []  # the student's process could be slow at doing nothing
+    idle, found = min(first.idle, again.idle), []  # not the student's, which could be slow at doing nothing
     for number, configuration in enumerate(speed.CONFIGURATIONS):
         if number >= len(student.times):
             found.append(Timed(configuration.name, wrong=[student.why]))
@@ -224,8 +224,8 @@ def _inputs(case: Case, seed: Callable[[str], int]) -> Callable[[int], Mapping[s
 
 @dataclass
 class _Process:
-    """What one process gave: times of the configurations up to the one at which it failed, why it did; idle: of
-    nothing, median seconds."""
+    """Results of one process: times of the configurations up to the one that failed, and why it failed; idle: median
+    seconds of a call that does nothing."""
 
     times: list[Times] = field(default_factory=list)
     idle: float = 0.0
@@ -247,7 +247,7 @@ def _configurations(speed, process, seed, fill) -> _Process:
 
 
 def _fill_l2() -> Callable[[], None]:
-    """Reads more than any L2 cache holds, in this process, and waits for it."""
+    """Returns a function that reads more data than any L2 cache holds, in this process, and waits until it is done."""
     other = torch.zeros(1 << 27, device="cuda")
 
     def fill() -> None:

@@ -1,8 +1,8 @@
-"""What a student handed in: read_submission(path) -> the files that the manifests name, and nothing else.
+"""Reads a submission: read_submission(path) -> the files that the manifests name, and nothing else.
 
-A submission is a folder, a .zip, a .tar (also compressed) or a git repository: a .bundle, a bare repository, or an
-address to clone from. The tasks' folders may be anywhere in it, all in the same place. A file without its task's folder
-counts where only one task has a file of that name. It is read in a process with limits of its own (apart.py).
+A submission is a folder, a .zip, a .tar (also compressed) or a git repository: a .bundle, a bare repository, or a URL
+to clone from. The tasks' folders may be anywhere in it, as long as they are all in one place. A file outside its task's
+folder counts if only one task has a file of that name. A process with resource limits reads submissions (apart.py).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pathlib import Path, PurePosixPath
 from common.compiling.manifest import read_manifest, tasks
 from common.course.grading.apart import Refused, call_apart
 
-MOST_BYTES = 1 << 20  # of a file
-MOST_ENTRIES = 50_000  # of a submission
-MOST_UNPACKED = 1 << 29  # bytes that are read of a compressed tar
-MOST_KEPT = 1 << 25  # bytes of all files that are named as those of the tasks
-MOST_NAME, MOST_NOTE = 100, 400  # characters of a submission's name, of a note
+MOST_BYTES = 1 << 20  # per file
+MOST_ENTRIES = 50_000  # per submission
+MOST_UNPACKED = 1 << 29  # bytes read from a compressed tar
+MOST_KEPT = 1 << 25  # bytes of all files named like the tasks' files
+MOST_NAME, MOST_NOTE = 100, 400  # characters in a submission's name, in a note
 GIT_SECONDS = 120
 MISSING = "The file is missing."
 LINK = "This is a link; a submission holds the file itself."
@@ -39,13 +39,13 @@ BROKEN = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFE
 
 @dataclass(frozen=True)
 class Submission:
-    """What is graded.
+    """A submission's files.
 
     Attributes:
-        name: of the folder or the archive.
+        name: the name of the folder or archive.
         files: "task2/attention_kernel.cu" -> its text.
-        problems: the same -> why a file is not taken, a sentence.
-        notes: what the student should know of what was taken, a sentence each.
+        problems: file -> why it is not accepted, a sentence.
+        notes: remarks for the student on which files were accepted, a sentence each.
     """
 
     name: str
@@ -55,16 +55,16 @@ class Submission:
 
 
 class NoSubmission(ValueError):
-    """It cannot be read; the message says why."""
+    """The submission cannot be read; the message says why."""
 
 
 def wanted() -> list[str]:
-    """ "task1/attention.py", ...: every file that students write."""
+    """Every file that students write: "task1/attention.py", ..."""
     return [f"{task}/{name}" for task in tasks() for name in read_manifest(task).files]
 
 
 def name_of(source: str) -> str:
-    """What a submission is called: the last part of its path, without what an archive's name ends with."""
+    """A submission's name: the last component of its path, without an archive's suffix."""
     name = PurePosixPath(source.rstrip("/")).name
     for ending in (".tar.gz", ".tar.xz", ".tar.bz2", ".tgz", ".tar", ".zip", ".bundle", ".git"):
         name = name.removesuffix(ending)
@@ -73,15 +73,15 @@ def name_of(source: str) -> str:
 
 
 def read_submission(source: str, graded: Sequence[str] | None = None, folder: Path | None = None) -> Submission:
-    """Reads it.
+    """Reads a submission.
 
     Args:
-        source: path or address.
-        graded: the tasks that count when a file is there without its task's folder; None: all.
+        source: path or URL.
+        graded: the tasks considered for a file outside its task's folder; None: all.
         folder: for temporary files.
 
     Raises:
-        NoSubmission: there is none, it is too large, or takes too long.
+        NoSubmission: there is none, it is too large, or reading it takes too long.
     """
     try:
         return Submission(**call_apart(f"{__name__}:parsed_as_json", [source, graded], folder))
@@ -90,12 +90,12 @@ def read_submission(source: str, graded: Sequence[str] | None = None, folder: Pa
 
 
 def parsed_as_json(source: str, graded: Sequence[str] | None) -> dict:
-    """As parsed()."""
+    """parsed() as JSON."""
     return asdict(parsed(source, graded))
 
 
 def parsed(source: str, graded: Sequence[str] | None = None) -> Submission:
-    """As read_submission, but in this process."""
+    """Like read_submission, but in this process."""
     try:
         return _read(source, graded or tasks())
     except BROKEN as error:
@@ -114,13 +114,13 @@ def _read(source: str, graded: Sequence[str]) -> Submission:
             raise NoSubmission(f"its files of the names that the tasks ask for have more than {MOST_KEPT:,} bytes")
         if entries.get(entry.path, entry).data != entry.data:
             twice.add(entry.path)
-        entries[entry.path] = entry  # the last one counts, as where an archive is unpacked
+        entries[entry.path] = entry  # the last one wins, as when unpacking an archive
     return _chosen(name_of(source), entries, graded, twice)
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """path: within the submission. data: of a regular file, as far as it was read; "why not" for another."""
+    """path: within the submission. data: a regular file's bytes, as far as they were read; otherwise, why not (str)."""
 
     path: str
     data: bytes | str
@@ -168,7 +168,7 @@ def _chosen(name: str, entries: dict[str, _Entry], graded: Sequence[str], twice:
 
 
 def _plain(path: str) -> str:
-    """The file's name in small letters and without what a copy's has: "attention.py" of "Attention (1).py"."""
+    """The file's name in lower case, without the suffix of a copy: "attention.py" for "Attention (1).py"."""
     name = PurePosixPath(path).name.lower()[-MOST_NAME:]
     return re.sub(r"[\W_]*(copy)?[\W_]*\d{0,3}[\W_]*(?=\.\w+$)", "", name)
 
@@ -179,7 +179,7 @@ def _may_belong(path: str, task: str) -> bool:
 
 
 def _text(data: bytes | str) -> tuple[str, str]:
-    """(the text, why there is none)."""
+    """Decodes a file: (the text, why there is none)."""
     if isinstance(data, str):
         return "", data
     if len(data) > MOST_BYTES:
@@ -230,7 +230,7 @@ def _in_folder(folder: Path) -> Iterator[_Entry]:
 
 
 def _read_regular(folder: Path, path: Path) -> bytes | str:
-    """Its first bytes; why not, for a link, a pipe, a device, or a file that lies elsewhere."""
+    """A file's first bytes; for a link, a pipe, a device, or a file outside the folder: why it is not read."""
     if not path.resolve().is_relative_to(folder.resolve()) or path.is_symlink():
         return LINK
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -246,7 +246,7 @@ def _read_regular(folder: Path, path: Path) -> bytes | str:
 def _in_zip(path: Path) -> Iterator[_Entry]:
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
-            name = info.filename.replace("\\", "/").removeprefix("./")  # as some programs for Windows write it
+            name = info.filename.replace("\\", "/").removeprefix("./")  # backslashes: some Windows programs write them
             kind = info.external_attr >> 16
             if name.endswith("/"):
                 continue
@@ -280,7 +280,7 @@ def _in_tar(path: Path) -> Iterator[_Entry]:
 
 
 def _in_bare(folder: Path) -> Iterator[_Entry]:
-    """A bare repository; not one whose objects are elsewhere."""
+    """Reads a bare repository; rejects one with objects outside the folder."""
     elsewhere = [one for one in ("objects/info/alternates", "commondir") if (folder / one).exists()]
     elsewhere += [path.name for path in folder.rglob("*") if path.is_symlink()]
     if elsewhere:
@@ -289,8 +289,8 @@ def _in_bare(folder: Path) -> Iterator[_Entry]:
 
 
 def _cloned(address: str) -> Iterator[_Entry]:
-    """What HEAD holds, or the only branch of a bundle without it, read out of a clone of our own: nothing of the
-    repository's configuration counts."""
+    """The files of HEAD, or of the only branch of a bundle without HEAD. They are read from a fresh clone, so that the
+    repository's configuration has no effect."""
     with tempfile.TemporaryDirectory() as folder:
         branches = ["--no-single-branch"] if address.endswith(".bundle") else []
         _git(["clone", "--quiet", "--bare", "--depth=1", "--no-local", *branches, "--", address, f"{folder}/clone"])
@@ -323,7 +323,7 @@ def _head(clone: str) -> str:
 
 
 def is_address(source: str) -> bool:
-    """Whether it is one of a repository, and no path."""
+    """Whether the source is a repository's URL rather than a path."""
     return "://" in source or source.startswith("git@")
 
 

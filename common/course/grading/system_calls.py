@@ -1,7 +1,7 @@
-"""The system calls of a student's Python: it computes, imports what it may read, and answers its worker.
+"""System calls allowed to student Python, which only computes, imports readable files, and answers its worker.
 
-Code in another sandbox can notice none of them: no locks, leases, notices, queues, keys, sockets, or processes, no
-futexes that processes share, no file that is written to.
+None of them is observable from another sandbox: no locks, leases, notifications, queues, keys, sockets or processes, no
+process-shared futexes, no writing to files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ctypes
 import os
 import struct
 
-# Linux's numbers on x86-64
+# Linux syscall numbers on x86-64
 ALLOWED = """
     read 0 write 1 close 3 stat 4 fstat 5 lstat 6 lseek 8 mmap 9 mprotect 10 munmap 11 brk 12 rt_sigaction 13
     rt_sigprocmask 14 rt_sigreturn 15 pread64 17 readv 19 access 21 sched_yield 24 mremap 25 madvise 28 nanosleep 35
@@ -19,15 +19,16 @@ ALLOWED = """
     clock_getres 229 clock_nanosleep 230 exit_group 231 newfstatat 262 readlinkat 267 getrandom 318 statx 332
 """
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-# open, openat, fcntl (F_GETFD, F_SETFD, F_GETFL), futex (FUTEX_PRIVATE_FLAG): an argument, its bits, what they must be
+# (syscall, argument index, mask, allowed values): open, openat, fcntl (F_GETFD, F_SETFD, F_GETFL), futex
+# (FUTEX_PRIVATE_FLAG)
 LIMITED = ((2, 1, WRITES, (0,)), (257, 2, WRITES, (0,)), (72, 1, 0xFFFFFFFF, (1, 2, 3)), (202, 1, 128, (128,)))
-LOAD, AND, IS, AT_LEAST, RETURN = 0x20, 0x54, 0x15, 0x35, 0x06  # of Linux's packet filters
+LOAD, AND, IS, AT_LEAST, RETURN = 0x20, 0x54, 0x15, 0x35, 0x06  # classic BPF opcodes
 X86_64, X32, ALLOW, KILL, REFUSE = 0xC000003E, 0x40000000, 0x7FFF0000, 0x80000000, 0x00050001  # REFUSE: EPERM
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, FILTER = 22, 38, 2
 
 
 def limit() -> None:
-    """From now on this process, which has one thread, makes no others. OSError: Linux refuses."""
+    """Restricts this single-threaded process to these system calls from now on. OSError: Linux refuses."""
     code = [(LOAD, 0, 0, 4), (IS, 1, 0, X86_64), (RETURN, 0, 0, KILL)]
     code += [(LOAD, 0, 0, 0), (AT_LEAST, 0, 1, X32), (RETURN, 0, 0, KILL)]
     for number in map(int, ALLOWED.split()[1::2]):

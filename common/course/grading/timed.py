@@ -1,11 +1,11 @@
-"""What a process does whose calls are timed: serve_rounds(make, connection). It has no clock: the grader keeps time.
+"""The process whose calls are timed: serve_rounds(make, connection). It has no clock: the grader keeps time.
 
     {"do": "round", "configuration": 0} and the inputs      -> {"ready": true}
     {"do": "go"}                                            -> {"done": true, "sum": 3.25}
-    {"do": "show"} or {"do": "next"}                        -> the output, if it is asked for
+    {"do": "show"} or {"do": "next"}                        -> the output, after "show"
 
-Every round is the same up to its last message: whether its output will be compared is not known before it is there.
-The sum of the output is taken before "done" is said, so that work cannot be put off until somebody looks.
+All rounds are identical up to the last message: the process learns whether an output will be compared only after
+computing it. The output's sum is computed before "done" is sent, so work cannot be deferred until the output is read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from common.testing.calling import CallFailed
 from common.testing.worker.messages import receive, send
 
 Prepare = Callable[[int, Mapping[str, Tensor]], Callable[[], Tensor]]
-NOTHING = "nothing"  # in place of a configuration: a call that does nothing
+NOTHING = "nothing"  # stands for a configuration whose call does nothing
 
 
 def serve_rounds(make: Callable[[], Prepare], connection: Connection, device: torch.device) -> None:
-    """Serves until the other side closes, or something fails: then {"problem": why} is the answer.
+    """Serves until the other side closes the connection or something fails, which it answers with {"problem": why}.
 
     Args:
-        make: loads what is to be timed and gives prepare(configuration, inputs on the device) -> the call.
+        make: loads the code to be timed and returns prepare(configuration, inputs on the device) -> the call.
         connection: to the grader.
         device: where the inputs go.
     """

@@ -1,8 +1,8 @@
-"""torch for a student's Python in grading: a tensor is a handle, and every operation on it a request.
+"""torch as student Python sees it in grading: a tensor is a handle, and every operation on it is a request.
 
-The process in which this runs has no tensor: the worker that started it holds them, decides which functions there are,
-and calls them (handle_server.py). What is here only looks like torch, so nothing depends on what student code does to
-it. Requests and answers are JSON; an operation is answered with {"value": ...} or {"raised": type, "words": ...}.
+This process has no tensors: the worker that started it holds them, decides which functions exist, and calls them
+(handle_server.py). This module only looks like torch, so student code can do anything to it without consequences.
+Requests and answers are JSON; an operation is answered with {"value": ...} or {"raised": type, "words": ...}.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16"
 ALSO = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
 
 connection: Connection
-released: list[int] = []  # handles that nothing holds any more
-objects: dict[int, object] = {}  # what the worker knows by a number
+released: list[int] = []  # handles that are no longer referenced
+objects: dict[int, object] = {}  # objects that the worker refers to by number
 
 
 class dtype:
-    """A dtype; there is one of each."""
+    """A dtype; a singleton for each name."""
 
     def __init__(self, name: str) -> None:
         self.name, self.is_floating_point = name, "float" in name
@@ -135,7 +135,7 @@ dtypes = {name: dtype(name) for name in DTYPES}
 
 
 def encoded(value: object) -> object:
-    """Its encoding in a request."""
+    """Encodes a value for a request."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, numbers.Integral):
@@ -161,7 +161,7 @@ def encoded(value: object) -> object:
 
 
 def decoded(value: object) -> object:
-    """The other way."""
+    """The inverse of encoded."""
     if isinstance(value, list):
         return tuple(map(decoded, value))
     if not isinstance(value, dict):
@@ -169,7 +169,7 @@ def decoded(value: object) -> object:
     ((kind, one),) = value.items()
     if kind == "tensor":
         return Tensor(*one)
-    if kind == "named":  # the values and indices of a maximum
+    if kind == "named":  # a named tuple, such as max's values and indices
         return namedtuple("Result", one)(*map(decoded, one.values()))
     if kind == "module":
         return SimpleNamespace(**{name: decoded(inner) for name, inner in one.items()})
@@ -193,7 +193,7 @@ class Operators:
 
 
 def ask(space: str, name: str, *given: object, **named: object) -> object:
-    """Has the worker call a function; what it returns, or raises."""
+    """Has the worker call a function; returns its result or raises its error."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -211,15 +211,15 @@ def ask(space: str, name: str, *given: object, **named: object) -> object:
 
 
 class Modes(contextlib.ContextDecorator, contextlib.nullcontext):
-    """torch.no_grad and its like: there are no gradients."""
+    """torch.no_grad and the like; no-ops, since there are no gradients."""
 
 
-# They change no number here.
+# Settings that have no effect on results here; they are no-ops.
 SETTINGS = "manual_seed set_printoptions set_num_threads set_float32_matmul_precision use_deterministic_algorithms"
 
 
 class Module:
-    """nn.Module, as far as a layer that computes needs it."""
+    """nn.Module, reduced to what inference needs."""
 
     training = False
 
@@ -248,7 +248,7 @@ class Linear(Module):
 
 
 def weights_of(value: object) -> list[Tensor]:
-    """Those of a layer's linear layers, in the order in which it has them."""
+    """The weights of a layer's linear layers, in attribute order."""
     if isinstance(value, Linear):
         return [one for one in (value.weight, value.bias) if one is not None]
     inner = vars(value).values() if isinstance(value, Module) else ()
@@ -266,7 +266,7 @@ class Softmax(Module):
 
 
 class Functions(ModuleType):
-    """A module whose functions are the worker's."""
+    """A module whose functions run in the worker."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
@@ -275,7 +275,7 @@ class Functions(ModuleType):
 
 
 def modules(version: str) -> dict[str, ModuleType]:
-    """What `import torch` and its like find."""
+    """The modules that `import torch` and the like find."""
     made = {name: Functions(name) for name in ("torch", "torch.nn.functional")} | {"torch.nn": ModuleType("torch.nn")}
     functional, nn, whole = made["torch.nn.functional"], made["torch.nn"], made["torch"]
     functional.space, whole.space, whole.__path__, nn.__path__ = "functional", "torch", [], []
@@ -293,13 +293,13 @@ def modules(version: str) -> dict[str, ModuleType]:
     return made
 
 
-# ---- what the worker asks for
+# ---- serving the worker
 
 
 def main(root: str, task: str, name: str, file: str, version: str) -> None:
-    """Imports taskN/<name>.py, then calls what the worker names, until it is gone."""
+    """Imports taskN/<name>.py, then serves the worker's calls until it disconnects."""
     global connection, torch
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # with the worker
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the worker
     connection = Connection(int(file))
     sys.modules.update(made := modules(version))
     torch = made["torch"]

@@ -1,4 +1,4 @@
-"""The grader's end of what runs in a sandbox: a worker for what goes through Python, a runner for kernels."""
+"""The grader's end of sandboxed processes: a worker for parts that go through Python, a runner for kernels."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from common.testing.worker.messages import send
 from common.testing.worker.nursery import Nursery
 from common.testing.worker.worker import NotLoaded, Worker
 
-MOST_BYTES = 1 << 28  # of an answer: the largest output of a case has 16 MB
+MOST_BYTES = 1 << 28  # size limit of an answer; the largest output of a case has 16 MB
 
 
 class SandboxedWorker(Worker):
-    """Calls one task's operators there.
+    """Calls one task's operators in a sandboxed worker.
 
     Args:
-        box: a sandbox that runs.
-        nursery: the one in it.
+        box: a running sandbox.
+        nursery: the nursery in it.
         task: "task2".
-        compiled: whether it calls kernels; False: for a part in Python alone.
+        compiled: whether it calls kernels; False for a pure Python part.
     """
 
     most_bytes = MOST_BYTES
@@ -45,12 +45,12 @@ class SandboxedWorker(Worker):
 
     @property
     def load_seconds(self) -> float:
-        """Of wall clock, as things are now."""
+        """Wall-clock limit for loading, under the current load."""
         return round(self._box.limits.load * patience())
 
     @property
     def call_seconds(self) -> dict[str, float]:
-        """The same of one call, by backend."""
+        """The same for one call, by backend."""
         return {"simulator": round(self._box.limits.call * patience())}
 
     def load(self) -> None:
@@ -66,7 +66,7 @@ class SandboxedWorker(Worker):
             raise NotLoaded("The process that loaded the code sent an answer that can't be read.", "ended")
 
     def close(self) -> None:
-        """Ends the process; the nursery stays."""
+        """Ends the worker; the nursery keeps running."""
         self.end_process()
         self._printed.close()
 
@@ -85,7 +85,7 @@ class SandboxedWorker(Worker):
 
     @staticmethod
     def _show(words: str) -> None:
-        """What student code prints counts for nothing."""
+        """Ignores what student code prints."""
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -93,7 +93,7 @@ class SandboxedWorker(Worker):
 
 
 class SandboxedRunner(ApartProcess):
-    """A runner in a sandbox; `start` makes a Sandbox of what it is given, `lines`: see ApartProcess."""
+    """A runner in a sandbox. `start` makes a Sandbox from its keyword arguments; for `lines` see ApartProcess."""
 
     def __init__(
         self, program: Path, built: Built, start: Callable[..., Sandbox], lines: Callable[[Sequence[str]], str]
@@ -104,7 +104,7 @@ class SandboxedRunner(ApartProcess):
 
     @property
     def call_seconds(self) -> float:
-        """Of wall clock, as things are now."""
+        """Wall-clock limit for one call, under the current load."""
         return round((self._box.limits.call if self._box else 60) * patience())
 
     def _spawn(self, files: Sequence[int]) -> int:
@@ -123,20 +123,22 @@ class SandboxedRunner(ApartProcess):
         words = super()._ending(when)
         if box and box.ended_because:
             return [box.ended_because]
-        return words if when == WHILE_IT_RAN else [*words, self._last_words()]  # nothing of the student's has run then
+        return words if when == WHILE_IT_RAN else [*words, self._last_words()]  # no student code has run yet
 
     def _last_words(self) -> str:
         return os.pread(self._printed.fileno(), 2000, 0).decode(errors="replace")
 
     @staticmethod
     def _show(words: str) -> None:
-        """What student code prints counts for nothing."""
+        """Ignores what student code prints."""
 
 
 class SandboxedKernels(InProcess):
-    """Calls a task's operators there, from this process: nothing of the student's but kernels and launchers takes part.
+    """Calls a task's operators in a sandboxed runner, from this process: the only student code that runs is kernels and
+    launchers.
 
-    `more` are the counts of the last call, what is allowed in it, see at_work.allowed, and what all calls read back.
+    `more` holds the counters of the last call, the work allowed in it (at_work.allowed), and the bytes that all calls
+    read back.
     """
 
     def __init__(self, task: str, library: Library, runner: SandboxedRunner) -> None:

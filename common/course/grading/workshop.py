@@ -1,4 +1,4 @@
-"""Workshop: what all submissions of a class share; course_hash(): what decides grades beside submission and salt."""
+"""Workshop: what all submissions of a class share. course_hash(): hash of everything else that affects grades."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Workshop:
     """What all submissions of a class share.
 
     Attributes:
-        folder: a temporary one that other users may enter; base and runtime lie in it.
+        folder: a temporary folder that other users can enter; contains base and runtime.
         base: the clean tree, see clean_tree.py.
         runtime: the simulator's compiled runtime.
         runner: the program that runs kernels, see common/testing/runner.
-        kind: of sandbox.
+        kind: the kind of sandbox.
         salt: the class's secret.
-        course: a hash of all that decides a grade beside the submission.
-        tasks: those that are graded.
-        parts: of their parts, only these; None: all.
+        course: a hash of everything that affects a grade apart from the submission and the salt.
+        tasks: the graded tasks.
+        parts: grade only these of their parts; None: all.
         limits: see sandbox.Limits.
-        speed: speed points are given, too; needs a GPU.
+        speed: whether to grade speed too; needs a GPU.
     """
 
     folder: Path
@@ -44,7 +44,7 @@ class Workshop:
     speed: bool = False
 
     def key(self, submission: Submission) -> str:
-        """Two gradings with the same key give the same points."""
+        """A key for caching: two gradings with the same key give the same points."""
         digest = hashlib.sha256(f"{mark_of(self.salt)} {self.course} {self.tasks}{' speed' * self.speed}".encode())
         for name, text in sorted(submission.files.items()):
             digest.update(f"{name} {len(text)} ".encode() + text.encode())
@@ -52,7 +52,7 @@ class Workshop:
 
 
 def course_hash(base: Path) -> str:
-    """Of the clean tree and the hidden cases: what decides grades beside submission and salt."""
+    """Hash of the clean tree and the hidden cases: everything that affects grades apart from submission and salt."""
     digest = hashlib.sha256()
     for file in sorted(path for path in base.rglob("*") if path.is_file()):
         digest.update(str(file.relative_to(base)).encode() + file.read_bytes())

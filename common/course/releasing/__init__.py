@@ -1,5 +1,5 @@
-"""The student's edition of the course, and how a newer one comes into a checkout that is filled.
+"""The student edition of the course.
 
-contents     which files it has, with which texts
-words        a document as a student reads it
+contents     its files and their contents
+words        adapts documents to it
 """

@@ -1,4 +1,4 @@
-"""Which files the student's edition has: release_files() -> {name: content}."""
+"""The files of the student edition: release_files() -> {name: content}."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ TEMPLATES = ROOT / "common" / "course" / "templates"
 
 
 def release_files() -> dict[str, bytes]:
-    """Name -> content, .release.json included.
+    """Name -> content, including .release.json.
 
     Raises:
-        ValueError: this is no checkout of the whole course: no git, or no solutions.
+        ValueError: this is not a checkout of the whole course: no git, or no solutions.
     """
     if not all((ROOT / task / "solution").is_dir() for task in tasks()):
         raise ValueError(f"{ROOT} has no solutions: only the whole course can make a student edition")
@@ -53,7 +53,7 @@ def release_files() -> dict[str, bytes]:
 
 
 def _without_ours(pyproject: str) -> str:
-    """Without the extras and settings of the project's own tests and of grading."""
+    """pyproject.toml without the extras and settings of the project's own tests and of grading."""
     sections = re.split(r"\n(?=\[)", pyproject)
     kept = [one for one in sections if not re.match(r"\[+tool\.(pytest|importlinter|ruff)", one)]
     text = "\n".join(kept)
@@ -61,7 +61,7 @@ def _without_ours(pyproject: str) -> str:
 
 
 def left_behind(folder: Path) -> list[str]:
-    """What must not be in a student's edition and is: a sentence each."""
+    """Files that must not be in a student edition but are: a sentence each."""
     found = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and ".git" not in path.parts):
         name = str(path.relative_to(folder))

@@ -1,7 +1,7 @@
-"""A document as the student's edition has it: without mention of what it does not hold.
+"""Adapts a document to the student edition: removes mentions of what the edition does not contain.
 
-for_students(text) leaves out what speaks of solutions, of the project's own tests and of instructors: sentences of a
-paragraph, rows of a table, lines of a listing. So a new sentence in a handout needs no word here.
+for_students(text) removes text about solutions, the project's own tests and instructors: sentences of a paragraph, rows
+of a table, lines of a listing. So new sentences in a handout need no change here.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import textwrap
 
-# What a student's edition does not have. `common.skeleton` has a successor there.
+# What the student edition does not have. `common.skeleton` has a replacement there.
 ABSENT = re.compile(
     r"--solution|`solution`|(?<![\w/])solution/|taskN/solution/|\bpytest\b|(?<![\w/])tests/|variant solution|"
     r"common/README|course/README|common\.course (?:grade|attack|rehearse|release|autograder)|"
     r"common\.nvcc_check|from the solutions"
 )
-INSTEAD = {  # what the whole course says -> what the student's edition says
+INSTEAD = {  # text of the whole course -> text of the student edition
     "common.skeleton": "common.course reset",
     "; its README is the map": "",
     "compiles the reference kernels": "compiles the fast kernels",
@@ -29,7 +29,7 @@ WIDTH = 120
 
 
 def for_students(text: str) -> str:
-    """The text without all that."""
+    """The text for the student edition."""
     text = re.sub(r"^((?:pip|python) .*task7\.inference) --solution", r"\1 --tuned", text, flags=re.MULTILINE)
     for said, instead in INSTEAD.items():
         text = text.replace(said, instead)
@@ -51,7 +51,7 @@ def _is_listing(block: str) -> bool:
 
 
 def _without(block: str) -> str | None:
-    """A block without what is absent; None if nothing is left."""
+    """A block without mentions of what is absent; None if nothing is left."""
     lines = block.splitlines()
     if _is_listing(block) or any(line.startswith(("|", "<!--")) for line in lines):
         left = [line for line in lines if not ABSENT.search(line)]
@@ -64,7 +64,7 @@ def _without(block: str) -> str | None:
 
 
 def _prose(paragraph: str) -> str | None:
-    """A paragraph or an item of a list without the sentences that speak of what is absent, wrapped again."""
+    """A paragraph or list item without the sentences that mention what is absent, rewrapped."""
     if not ABSENT.search(paragraph):
         return paragraph
     start = re.match(r"\s*(?:[-*] |\d+\. )?", paragraph)[0]
@@ -83,7 +83,7 @@ def _prose(paragraph: str) -> str | None:
 
 
 def _without_last_sentence(paragraph: str) -> str | None:
-    """What is left of a paragraph whose last sentence introduced a listing that is gone."""
+    """A paragraph without its last sentence, which introduced a removed listing; None if nothing is left."""
     whole = " ".join(paragraph.split())
     sentences = _SENTENCE.split(whole)[:-1]
     return textwrap.fill(" ".join(sentences), WIDTH, break_long_words=False) if sentences else None

@@ -1,13 +1,13 @@
-"""Wrong answers that students are known to give; words.json has the sentence of each.
+"""Known wrong answers of students; words.json has the sentence for each.
 
-known       Mistake and Words; wrong answers of any output, and axes of an array exchanged
-formulas    one line of a computation, or an index, that is wrong
-gemm        of matrix products
-softmax     of softmax and online softmax
-merge       of merged partial results
-scores      of scores alone
-attention   of attention: those of the scores followed to the output, and more
-tile_loop   of attention tile by tile
-inferring   which elements a product was made of
-weights     which weights the output was made with, and which scores these were made of
+known       Mistake and Words; wrong answers of any operator, and swapped axes of an array
+formulas    one wrong line of a computation, or a wrong index
+gemm        matrix multiplication
+softmax     softmax and online softmax
+merge       merging partial results
+scores      attention scores
+attention   attention: wrong scores propagated to the output, and more
+tile_loop   attention with a loop over tiles
+inferring   infers which elements a matmul used
+weights     infers which weights an output was computed with, and from which scores
 """

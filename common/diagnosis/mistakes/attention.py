@@ -1,10 +1,10 @@
-"""Wrong answers that students' attention is known to give.
+"""Known wrong answers of students' attention.
 
     attention_mistakes(query, key, value, causal, scale, mask, lower_right)     the whole operator
     output_mistakes(weights, value), output_indices(weights, value)             O = P V alone
 
-Wrong scores (scores.py) followed to the output, the axis of the softmax, the last tile left out, operands swapped,
-queries without a key, the online softmax without its rescale, and where P or V is read.
+Wrong scores (scores.py) propagated to the output, the wrong softmax axis, the last tile skipped, operands swapped,
+queries without a key, the online softmax without its rescale, and wrong indices into P or V.
 """
 
 import math
@@ -40,7 +40,7 @@ def attention_mistakes(
     options = {"causal": causal, "scale": scale, "mask": mask, "lower_right": lower_right}
     s = right.scores(query, key, **options)
     largest = s.amax(-1, keepdim=True)
-    empty = largest == -math.inf  # queries that may see no key: in this course they get zeros
+    empty = largest == -math.inf  # fully masked queries: in this course their output is zero
     found = []
     if bool(empty.any()):
         mean = value.mean(-2, keepdim=True)
@@ -56,7 +56,7 @@ def attention_mistakes(
     ]
     for one in score_mistakes(query, key, **options):
         found.append(one.then(lambda s: right.softmax(s) @ value))
-        if one.name == "mask off by one":  # the first query is left without a key: zeros, or NaN without a guard
+        if one.name == "mask off by one":  # the first query has no key left: zeros, or NaN without a guard
             found.append(one.then(lambda s: torch.softmax(s, -1) @ value))
     if causal:
         future = ~right.causal_mask(*s.shape[-2:], s.device, lower_right)
@@ -86,7 +86,7 @@ def output_mistakes(weights: Tensor, value: Tensor) -> list[Mistake]:
 
 
 def output_indices(weights: Tensor, value: Tensor) -> list[Mistake]:
-    """Wrong outputs, P or V read at a wrong index; weights [batch, heads, S_q, S_k], value [..., S_k, head_dim]."""
+    """Wrong outputs from P or V read at a wrong index; weights [batch, heads, S_q, S_k], value [..., S_k, head_dim]."""
     out = weights[..., 0].numel() * value.size(-1)
     if weights.dim() != 4 or value.dim() != 4 or max(weights.numel(), value.numel(), out) > MOST_ELEMENTS:
         return []

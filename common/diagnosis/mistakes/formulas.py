@@ -1,11 +1,10 @@
-"""Wrong answers of a computation that is written down as formulas, one thing in one line wrong at a time.
+"""Wrong answers of a computation given as formulas, with one error in one line at a time.
 
     varied("rescale = exp(m - m_new)\nl = rescale * l + rowsum(P)", {"m": m, ...}, lambda values: values["l"])
 
-gives a Mistake for every line with a sign turned, operands exchanged, a factor or a summand left out, a maximum taken
-for a minimum, a bound off by one, a function or the whole line left out. The formulas are those of the handout, with
-its names, so the line that fits is the line to look at. A mistake that is known by name is reported first: these are
-vague ones.
+gives a Mistake for every line with a flipped sign, swapped operands, a missing factor or summand, a minimum for a
+maximum, a bound off by one, or with a function or the whole line missing. The formulas are the handout's, with its
+names, so the matching line is the line to look at. These mistakes are vague: those known by name are reported first.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ _SWAPPED = {
     "exp2": "exp",
     "log": "log2",
 }
-_UNARY = ("exp", "exp2", "log", "tanh", "rsqrt", "square", "sqrt")  # what may be forgotten
+_UNARY = ("exp", "exp2", "log", "tanh", "rsqrt", "square", "sqrt")  # functions that may be forgotten
 
 
 def shift_of(m: Tensor) -> Tensor:
-    """What exp() subtracts: the maximum, or 0 where nothing but -inf was seen."""
+    """The number subtracted in exp(): the maximum, or 0 if all scores were -inf."""
     return torch.where(m == -math.inf, 0.0, m)
 
 
@@ -71,7 +70,7 @@ def _functions() -> Values:
 
 
 def computed(text: str, values: Mapping[str, Any]) -> Values:
-    """The values of all names after the lines of the text; every line is NAME = EXPRESSION."""
+    """Evaluates the lines of the text, each NAME = EXPRESSION; returns the values of all names."""
     known = {**_functions(), **values}
     exec(_compiled(text), known)
     return known
@@ -83,7 +82,7 @@ def _compiled(text: str):
 
 
 def without(text: str, factor: str, names: Iterable[str]) -> str:
-    """The formulas, the factor in front of these names left out."""
+    """The formulas without the factor in front of these names."""
     for name in names:
         text = text.replace(f"{factor} * {name}", name)
     return text
@@ -95,19 +94,19 @@ def varied(
     result: Callable[[Values], Tensor],
     exchanged: tuple[tuple[str, ...], ...] = (),
 ) -> list[Mistake]:
-    """The wrong answers that one wrong line gives.
+    """The wrong answers due to one wrong line.
 
     Args:
-        text: the formulas, as `computed` takes them.
-        values: of their names, in float64.
+        text: the formulas, as for `computed`.
+        values: values of their names, in float64.
         result: result(values after the last line) -> the output.
-        exchanged: groups of names that may be taken for each other.
+        exchanged: groups of names that may be confused.
     """
     return varied_by(text, lambda wrong: result(computed(wrong, values)), exchanged)
 
 
 def varied_by(text: str, answer: Callable[[str], Tensor], exchanged: tuple[tuple[str, ...], ...] = ()) -> list[Mistake]:
-    """The same; answer(wrong text) -> the output: for formulas that are a step of a loop."""
+    """The same, with answer(wrong text) -> the output: for formulas that are the body of a loop."""
     return [
         Mistake(
             wrong or f"without {right}",
@@ -130,15 +129,15 @@ def _shown(says: str) -> str:
 def misread(
     name: str, index: str, memory: Tensor, places: Mapping[str, Any], use: Callable[[Tensor], Tensor], base: Any = 0
 ) -> list[Mistake]:
-    """What a wrong index gives, where an array is read.
+    """The wrong answers due to a wrong index in a read of an array.
 
     Args:
-        name: the array's.
+        name: the array's name.
         index: its index, "row * cols + col".
         memory: the array.
-        places: the values of the index's names: numbers, and tensors of integers that broadcast.
-        use: what the operator makes of the elements read, of the shape that the places broadcast to.
-        base: where the index counts from, broadcast as well.
+        places: values of the names in the index: numbers, or integer tensors that broadcast.
+        use: maps the elements read, of the places' broadcast shape, to the output.
+        base: offset that the index is relative to; also broadcast.
     """
     flat = memory.flatten()
 
@@ -161,22 +160,22 @@ def misread(
 
 
 def or_nothing(answer: Callable[[str], Tensor], wrong: str) -> Tensor:
-    """The answer; empty where there is none."""
+    """The answer; an empty tensor if there is none."""
     try:
         return answer(wrong)
-    except (ArithmeticError, IndexError, NameError, RuntimeError, TypeError):  # the sizes do not fit: it has no answer
+    except (ArithmeticError, IndexError, NameError, RuntimeError, TypeError):  # sizes do not match: no answer
         return torch.empty(0)
 
 
 @functools.lru_cache(maxsize=256)
 def variations(text: str, exchanged: tuple[tuple[str, ...], ...] = ()) -> tuple[tuple[str, str, str], ...]:
-    """(the right line, the wrong one or "" where it is left out, the whole text with the wrong one), each once.
+    """(the correct line, the wrong one or "" if it is left out, the whole text with the wrong one), without duplicates.
 
-    exchanged: groups of names that may be taken for each other.
+    exchanged: groups of names that may be confused.
     """
     lines = [line.strip() for line in text.strip().splitlines()]
     found = {}
-    for number, line in reversed([*enumerate(lines)]):  # of lines that give the same the last is nearest to the result
+    for number, line in reversed([*enumerate(lines)]):  # if several have the same effect, the last is named
         for wrong in _wrong_lines(line, lines[:number], exchanged):
             if wrong != line:
                 found.setdefault((line, wrong), "\n".join([*lines[:number], wrong or "pass", *lines[number + 1 :]]))
@@ -187,7 +186,7 @@ def _wrong_lines(line: str, before: list[str], exchanged: tuple[tuple[str, ...],
     (statement,) = ast.parse(line).body
     name = statement.targets[0].id
     if name in {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}:
-        yield ""  # it keeps what it held
+        yield ""  # keeps its old value
     if isinstance(statement.value, ast.Name):
         yield ""
     for node in ast.walk(statement.value):
@@ -196,14 +195,14 @@ def _wrong_lines(line: str, before: list[str], exchanged: tuple[tuple[str, ...],
         for new in (*_others(node), *names):
             yield f"{name} = {ast.unparse(_Replaced(node, new).visit(ast.parse(line).body[0].value))}"
     olds = {one.split(" = ")[0]: one for one in before}
-    for node in ast.walk(statement.value):  # the old value for the new one
+    for node in ast.walk(statement.value):  # the old value instead of the new one
         if isinstance(node, ast.Name) and node.id in olds and node.id.endswith("_new"):
             old = ast.Name(node.id.removesuffix("_new"))
             yield f"{name} = {ast.unparse(_Replaced(node, old).visit(ast.parse(line).body[0].value))}"
 
 
 class _Replaced(ast.NodeTransformer):
-    """A copy of an expression with another one in place of the node that has the same text and place."""
+    """A copy of an expression in which the node with the same text and position is replaced."""
 
     def __init__(self, node: ast.expr, new: ast.expr) -> None:
         self._at, self._new = _place(node), new
@@ -217,7 +216,7 @@ def _place(node: ast.AST) -> tuple:
 
 
 def _others(node: ast.AST) -> Iterator[ast.expr]:
-    """What may stand in place of an expression by mistake."""
+    """What an expression may become by mistake."""
     if isinstance(node, ast.BinOp):
         left, op, right = node.left, node.op, node.right
 
@@ -231,7 +230,7 @@ def _others(node: ast.AST) -> Iterator[ast.expr]:
         if isinstance(op, ast.Add):
             yield from (left, right, of(left, ast.Sub(), right))
             if isinstance(left, ast.Name) and isinstance(right, ast.BinOp) and isinstance(right.left, ast.Constant):
-                yield of(of(left, ast.Mult(), ast.Name("per_lane")), op, right.right)  # neighbors for strided ones
+                yield of(of(left, ast.Mult(), ast.Name("per_lane")), op, right.right)  # contiguous, not strided
         if isinstance(op, ast.Mult):
             yield from (left, right)
         if isinstance(op, ast.Div):
@@ -240,7 +239,7 @@ def _others(node: ast.AST) -> Iterator[ast.expr]:
         left, (op,), (right,) = node.left, node.ops, node.comparators
         other = {ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Lt: ast.LtE, ast.LtE: ast.Lt}[type(op)]
         yield from (ast.Compare(left, [other()], [right]), ast.Compare(right, [op], [left]))
-        step = ast.Add() if isinstance(op, ast.Gt | ast.LtE) else ast.Sub()  # the other step is the other comparison
+        step = ast.Add() if isinstance(op, ast.Gt | ast.LtE) else ast.Sub()  # the opposite step equals `other`
         yield ast.Compare(left, [op], [ast.BinOp(right, step, ast.Constant(1))])
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.BitAnd):
         other = ast.BitAnd() if isinstance(node.op, ast.BitOr) else ast.BitOr()
@@ -252,7 +251,7 @@ def _others(node: ast.AST) -> Iterator[ast.expr]:
             yield node.args[0]
         if node.func.id in ("maximum", "minimum"):
             yield from node.args
-        if node.func.id == "minimum":  # of two ends: the last element is taken for the one after it
+        if node.func.id == "minimum":  # minimum of two ends: the end is taken as inclusive
             one, other = node.args
             yield ast.Call(node.func, [ast.BinOp(one, ast.Sub(), ast.Constant(1)), other], [])
         if node.func.id == "divided":

@@ -1,6 +1,6 @@
-"""Wrong answers for matrix products: gemm_mistakes(a, b, b_is_transposed) for A @ B^T (True) and A @ B (False).
+"""Wrong answers for matmuls: gemm_mistakes(a, b, b_is_transposed) for A @ B^T (True) and A @ B (False).
 
-The inputs come in float64. M, N and K in the sentences: A is [M, K], C is [M, N].
+The inputs are float64. M, N and K in the sentences: A is [M, K], C is [M, N].
 """
 
 import functools
@@ -13,8 +13,8 @@ from common.diagnosis.mistakes.formulas import computed, or_nothing, variations
 from common.diagnosis.mistakes.inferring import product_inferences
 from common.diagnosis.mistakes.known import Mistake, Words, last_tile_starts
 
-MOST_PRODUCTS = 1 << 19  # whose operands are looked up one by one
-TILE = 32  # of the course's kernels
+MOST_PRODUCTS = 1 << 19  # M * N * K, for which operands are indexed individually
+TILE = 32  # tile width of the course's kernels
 
 known = Words(__file__, TILE=TILE)
 
@@ -23,7 +23,7 @@ def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
     """Wrong answers for A @ B^T (b [batch, N, K]) or A @ B (b [batch, K, N]), a [batch, M, K]."""
     batch, _, inner = a.shape
     cols = b.size(1) if b_is_transposed else b.size(2)
-    bt = b.transpose(1, 2) if b_is_transposed else b  # [batch, K, N], what A is multiplied by
+    bt = b.transpose(1, 2) if b_is_transposed else b  # [batch, K, N]
     if b_is_transposed:
         found = [known("B not transposed", lambda: a @ b.reshape(batch, inner, cols))]
     else:
@@ -38,14 +38,14 @@ def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
 
 
 def row_length_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
-    """An operand read with the wrong number of rows or the wrong row length, bounded by these: the letters mixed up."""
+    """An operand read, and bounds-checked, with a wrong number of rows or row length: M, N and K mixed up."""
     m, k = a.shape[1:]
     n = b.size(1) if b_is_transposed else b.size(2)
     letters = {"M": m, "N": n, "K": k}
     right = {"A": ("M", "K"), "B": ("N", "K") if b_is_transposed else ("K", "N")}
     found = []
     for operand, matrix in (("A", a), ("B", b)):
-        usual = [right[operand][::-1], (right[operand][0], *set(letters) - set(right[operand]))]  # named first
+        usual = [right[operand][::-1], (right[operand][0], *set(letters) - set(right[operand]))]  # likely ones first
         for rows, cols in dict.fromkeys([*usual, *product(letters, letters)]):
             if (rows, cols) == right[operand]:
                 continue
@@ -69,7 +69,7 @@ def row_length_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mis
 
 
 def tile_index_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
-    """What is wrong where a tile of an operand is loaded: the place where it begins, or an index; the rest is right."""
+    """Mistakes in loading an operand's tile: its origin or an index; the rest is correct."""
     batch, m, k = a.shape
     n = b.size(1) if b_is_transposed else b.size(2)
     if batch * m * n * k > MOST_PRODUCTS:
@@ -89,7 +89,7 @@ def tile_index_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mis
         right = begins | sizes | {"r": r, "c": c, "row": begins[top] + r, "col": begins[left] + c}
 
         def answer(text: str, matrix=matrix, rows=rows, cols=cols, other=other, start=start, right=right) -> Tensor:
-            """The product, `text` being how row, col and index are computed; outside the matrix is 0."""
+            """The matmul with row, col and index computed by `text`; 0 outside the matrix."""
             at = computed(text, right)
             inside = (at["row"] >= 0) & (at["row"] < sizes[rows]) & (at["col"] >= 0) & (at["col"] < sizes[cols])
             index = start + at["index"]
@@ -119,9 +119,9 @@ def tile_index_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mis
 
 
 def misread(x: Tensor, rows: int, cols: int) -> Tensor:
-    """x [batch, R, C] as a kernel sees it that believes in [rows, cols]: zeros outside, the row length is cols.
+    """x [batch, R, C] as read by a kernel that assumes [rows, cols]: row length cols, zeros outside.
 
-    What it reads behind the end of x is NaN.
+    Reads past the end of x give NaN.
     """
     batch, true_rows, true_cols = x.shape
     row = torch.arange(true_rows, device=x.device)[:, None]

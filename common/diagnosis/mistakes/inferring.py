@@ -1,11 +1,11 @@
-"""What a wrong output tells that equals no known wrong answer: inferred_from(out, ref, bound, axes, mistakes).
+"""Inferences from a wrong output that matches no known wrong answer: inferred_from(out, ref, bound, axes, mistakes).
 
-Partly a known answer. Every element that is wrong equals that of one known wrong answer: the mistake is that one, in
-some rows or columns only.
+Partial matches. If every wrong element matches the same known wrong answer, the mistake is that one, in some rows or
+columns only.
 
-Operands. Where the right answer is a product A B, an output with as many columns as B has rows says which A was
-multiplied: A' = out B^-1, and an output with enough rows says which B. The inputs are random numbers, each of its own,
-so every element of A' can be looked up: "where A[8, 0] belongs, A[1, 0] was taken".
+Operands. If the correct answer is a matmul A B, an output with at least as many columns as B has rows determines the A
+that was used, A' = out B^-1; one with enough rows determines B. Input elements are distinct random numbers, so every
+element of A' can be looked up: "where A[8, 0] belongs, A[1, 0] was taken".
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from common.diagnosis.mistakes.known import Inference, Mistake, Words
 
 known = Words(__file__)
 
-LEAST = 6  # wrong elements, and elements in which an answer differs from the right one
-MOST_ELEMENTS = 1 << 16  # of an output that is compared with every known answer again
-ROUNDED = 2e-7  # of the largest element, times the condition number: how exactly a quotient is known
-MOST_ILL = 1e4  # condition number of an operand that is divided by
+LEAST = 6  # wrong elements, and elements where an answer differs from the correct one
+MOST_ELEMENTS = 1 << 16  # in an output, to compare it with every known answer again
+ROUNDED = 2e-7  # precision of a quotient, relative to the largest element, per unit of condition number
+MOST_ILL = 1e4  # largest condition number of a divisor
 
 
 def inferred_from(
@@ -48,7 +48,7 @@ def inferred_from(
 def _partly(
     out: Tensor, ref: Tensor, bound: float, axes: tuple[str, ...], mistakes: Sequence[Mistake]
 ) -> tuple[str, str] | None:
-    """A known wrong answer that all rows with something wrong equal, while the other rows are right."""
+    """A known wrong answer that all wrong rows match, while the other rows are correct."""
     if out.dim() < 2 or out.numel() > MOST_ELEMENTS:
         return None
     rows = wrong_mask(out, ref, bound).any(-1)
@@ -74,7 +74,7 @@ def _partly(
 
 
 def _where(wrong: Tensor, axes: tuple[str, ...]) -> str:
-    """ "row 3 to 7", of the axis along which the fewest places are wrong."""
+    """ "row 3 to 7", for the axis along which the fewest indices are wrong."""
     best, share = "", 1.0
     for axis, name in enumerate(axes):
         here = touched(wrong, axis)
@@ -88,7 +88,7 @@ def _where(wrong: Tensor, axes: tuple[str, ...]) -> str:
     return best or f"part of the output, first at {place(tuple(wrong.nonzero()[0].tolist()), axes)}"
 
 
-# ---- which operands a product was made of
+# ---- which operands a matmul used
 
 
 def product_inferences(
@@ -98,11 +98,11 @@ def product_inferences(
 
     Args:
         a, b: the operands.
-        names: what they are called.
-        transposed: b is in memory as [..., N, K]: its elements are named that way.
+        names: their names.
+        transposed: b is stored as [..., N, K], and its elements are named that way.
     """
     if not bool(torch.isfinite(a).all()) or not bool(torch.isfinite(b).all()):
-        return []  # nothing can be divided by them
+        return []  # cannot divide by them
     return [
         Inference(lambda out, bound: _counts(out, a, b, bound)),
         Inference(lambda out, bound: _operand(out, a, b, names, transposed)),
@@ -111,7 +111,7 @@ def product_inferences(
 
 
 def _divided(out: Tensor, b: Tensor) -> Tensor | None:
-    """The a with a b = out; None if it is not determined, or only roughly. out [..., M, N], b [..., K, N]."""
+    """Solves a b = out for a; None if undetermined or inaccurate. out [..., M, N], b [..., K, N]."""
     if b.size(-2) > b.size(-1) or out.shape[:-2] != b.shape[:-2] or out.size(-1) != b.size(-1):
         return None
     if not bool((torch.linalg.cond(b) < MOST_ILL).all()):
@@ -124,9 +124,9 @@ def _divided(out: Tensor, b: Tensor) -> Tensor | None:
 def _operand(
     out: Tensor, a: Tensor, b: Tensor, names: tuple[str, str], transposed: bool, of_b: bool = False
 ) -> tuple[str, str] | None:
-    """Which elements stand where those of a belong, if nearly each of them is an element of a, or 0.
+    """Which elements were used in place of a's, if each is an element of a, or 0.
 
-    of_b: a and b are the operands exchanged and transposed.
+    of_b: a and b are the operands swapped and transposed.
     """
     if out.dim() < 2 or a.shape[:-2] != out.shape[:-2]:
         return None
@@ -140,7 +140,7 @@ def _operand(
         return None
     where = moved.nonzero()[:400]
     flat, order = a.flatten().sort()
-    by_chance = a.numel() * tolerance / size  # how likely a number that is no element of a is close to one
+    by_chance = a.numel() * tolerance / size  # probability that an unrelated number is close to an element of a
     if min(by_chance, 1.0) ** len(where) > 1e-3:
         return None
     values, last = used[tuple(where.T)], flat.numel() - 1
@@ -148,7 +148,7 @@ def _operand(
     nearest = torch.where((flat[at] - values).abs() < (flat[at - 1] - values).abs(), at, at - 1)
     found = flat[nearest]
     is_zero = values.abs() <= tolerance
-    # of several elements that are equal there is no telling which one it is
+    # equal elements cannot be told apart
     alike = ((nearest > 0) & (flat[(nearest - 1).clamp(min=0)] == found)) | (
         (nearest < last) & (flat[(nearest + 1).clamp(max=last)] == found)
     )
@@ -157,7 +157,7 @@ def _operand(
 
     def named(index: Sequence[int]) -> str:
         *batch, row, col = (int(one) for one in index)
-        if of_b and not transposed:  # as it is in memory
+        if of_b and not transposed:  # as stored in memory
             row, col = col, row
         return f"{names[0]}[{', '.join(map(str, [*batch, row, col]))}]"
 
@@ -173,7 +173,7 @@ def _operand(
 
 
 def _counts(out: Tensor, a: Tensor, b: Tensor, bound: float) -> tuple[str, str] | None:
-    """How often each product along K counts, if that is the same for all elements of the output."""
+    """How often each product along K is added, if that is the same for all elements of the output."""
     inner = a.size(-1)
     if inner < 2 or inner > 512 or a.shape[:-2] != b.shape[:-2]:
         return None

@@ -1,10 +1,10 @@
-"""Wrong answers that students' kernels are known to give, computed in PyTorch so that an output can be compared.
+"""Known wrong answers of students' kernels, computed in PyTorch for comparison with an output.
 
-    any_mistakes(ref)                       of any operator: zeros, transposed
-    layout_mistakes(inputs, reference)      of one that takes an array for one of another layout
+    any_mistakes(ref)                       any operator: zeros, transposed
+    layout_mistakes(inputs, reference)      an array read with the wrong layout
 
-Each function of the modules here returns a list of Mistake. The inputs come in float64; where overflow or underflow is
-the mistake it is computed in float32.
+Each function of these modules returns a list of Mistake. The inputs are float64; if the mistake is overflow or
+underflow, it is computed in float32.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from torch import Tensor
 from common.console.words import Sentences
 
 TILES = (8, 16, 32, 64, 128, 256)
-MOST_ELEMENTS = 1 << 16  # of all inputs: each layout is one more call of the reference
+MOST_ELEMENTS = 1 << 16  # in all inputs: each layout costs another call of the reference
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong answer: a short name, what the report says, and the function that computes the output it gives.
+    """A wrong answer: a short name, the report's sentence, and a function that computes its output.
 
-    A vague one says what the output looks like, not what was done wrong: of two that fit it is reported second. NaN in
-    one that reads_unused was read where nothing may be read, see common.diagnosis.locating.UNUSED_BITS.
+    A vague mistake describes the output, not what was done wrong; if two match, it is reported second. If reads_unused,
+    its NaN was read where nothing may be read, see common.diagnosis.locating.UNUSED_BITS.
     """
 
     name: str
@@ -38,16 +38,16 @@ class Mistake:
     reads_unused: bool = False
 
     def remembered(self) -> Mistake:
-        """The same; its answer is computed once."""
+        """The same mistake with its answer cached."""
         return replace(self, answer=functools.cache(self.answer))
 
     def then(self, use: Callable[[Tensor], Tensor]) -> Mistake:
-        """The same mistake, followed to what is computed from its answer."""
+        """The same mistake, propagated to what is computed from its answer."""
         return replace(self, answer=lambda: use(self.answer()))
 
 
 class Inference(Mistake):
-    """What can be concluded from an output that equals no known wrong answer, where the operator is linear in an input.
+    """An inference from an output that matches no known wrong answer, for an operator that is linear in an input.
 
     Attributes:
         infer: infer(out, bound) -> (a name, what the report says), or None; out in the oracle's precision.
@@ -58,15 +58,15 @@ class Inference(Mistake):
         object.__setattr__(self, "infer", infer)
 
     def remembered(self) -> Inference:
-        """Itself: it has no answer."""
+        """Returns itself: it has no answer to cache."""
         return self
 
 
 class Words:
-    """The sentences of a module's known mistakes, and the mistakes made with them: `known = Words(__file__)`.
+    """The sentences of a module's known mistakes, and a factory for the mistakes: `known = Words(__file__)`.
 
-    A key is the mistake's name; one of several sentences of a name adds which in parentheses: "plain sum (of the lse)".
-    `always` are values that stay the same.
+    A key is the mistake's name; if a name has several sentences, a suffix in parentheses selects one: "plain sum (of
+    the lse)". `always` are constant values for the placeholders.
     """
 
     def __init__(self, module: str, **always: object) -> None:
@@ -75,11 +75,11 @@ class Words:
     def __call__(
         self, key: str, answer: Callable[[], Tensor], vague: bool = False, reads_unused: bool = False, **values: object
     ) -> Mistake:
-        """The mistake of this key, with these values in its name and sentence."""
+        """The mistake with this key; the values fill placeholders in its name and sentence."""
         return Mistake(*self.says(key, **values), answer, vague, reads_unused)
 
     def says(self, key: str, **values: object) -> tuple[str, str]:
-        """The name and the sentence of what was concluded from an output."""
+        """The name and sentence for an inference from an output."""
         values = self._always | values
         return key.split(" (")[0].format(**values), self._says(key, **values)
 
@@ -88,12 +88,12 @@ known = Words(__file__)
 
 
 def last_tile_starts(size: int) -> list[int]:
-    """Where the last, partial tile of an axis begins, for every usual tile width, the largest first."""
+    """The start of the last, partial tile of an axis for every common tile width, largest first."""
     return sorted({size // tile * tile for tile in TILES if size % tile}, reverse=True)
 
 
 def any_mistakes(ref: Tensor) -> list[Mistake]:
-    """Mistakes that need no mathematics: zeros, the output transposed."""
+    """Mistakes of any operator: zeros, the output transposed."""
     found = [known("all zeros", lambda: torch.zeros_like(ref))]
     if ref.dim() >= 2 and min(ref.shape[-2:]) > 1:
         found.append(known("output transposed", lambda: ref.transpose(-2, -1).contiguous().reshape(ref.shape)))
@@ -101,11 +101,11 @@ def any_mistakes(ref: Tensor) -> list[Mistake]:
 
 
 def layout_mistakes(inputs: Mapping[str, Tensor], reference: Callable[..., Tensor]) -> list[Mistake]:
-    """Each input, and all inputs of one shape together, with two axes exchanged in memory.
+    """Each input, and all inputs of one shape together, with two axes swapped in memory.
 
     Args:
-        inputs: of the call, in the oracle's precision.
-        reference: reference(**inputs) computes the right answer.
+        inputs: the call's inputs, in the oracle's precision.
+        reference: reference(**inputs) computes the correct answer.
     """
     if sum(x.numel() for x in inputs.values()) > MOST_ELEMENTS:
         return []
@@ -117,7 +117,7 @@ def layout_mistakes(inputs: Mapping[str, Tensor], reference: Callable[..., Tenso
     for names in [[name] for name in floats] + [names for names in alike.values() if len(names) > 1]:
         shape = floats[names[0]].shape
         for i, j in combinations(range(len(shape)), 2):
-            if len(shape) < 3 or min(shape[i], shape[j]) < 2:  # of a matrix the exchange is known by other names
+            if len(shape) < 3 or min(shape[i], shape[j]) < 2:  # for a matrix, the swap is known by other names
                 continue
             stored = [*shape]
             stored[i], stored[j] = stored[j], stored[i]

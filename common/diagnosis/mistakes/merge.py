@@ -1,10 +1,10 @@
-"""Wrong answers of merge_states(outs, lse) -> (out, lse): partial results of attention put together.
+"""Wrong answers of merge_states(outs, lse) -> (out, lse), which merges partial results of attention.
 
     merge_mistakes(outs, lse)       wrong out [rows, head_dim]; outs [parts, rows, head_dim], lse [parts, rows]
     merged_lse_mistakes(lse)        wrong lse [rows]
 
-The right answer is a softmax over the parts' lse, and with these weights the sum of their outputs. A part whose lse is
--inf has seen no key, and its output may hold anything.
+The correct answer is the sum of the parts' outputs weighted by the softmax over their lse. A part with lse -inf has
+seen no key, and its output may contain anything.
 """
 
 import math
@@ -25,24 +25,24 @@ out = partsum(divided(weight, l) * outs)
 lse_new = m + log(l)
 """
 LANES = 32
-MOST_READ = 1 << 14  # elements of outs, for wrong indices
-INDEX = "part * rows + row"  # of lse
+MOST_READ = 1 << 14  # elements of outs, for trying wrong indices
+INDEX = "part * rows + row"  # index into lse
 
 known = Words(__file__, LANES=LANES)
 
 
 def merge_states(outs: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
-    """The right answer, (out, lse), in the precision of the inputs."""
+    """The correct answer, (out, lse), in the precision of the inputs."""
     return weighted(right.softmax(lse.T).T, outs, lse), torch.logsumexp(lse, 0)
 
 
 def weighted(weights: Tensor, outs: Tensor, lse: Tensor) -> Tensor:
-    """The sum over the parts of weight * output; empty parts are not read. weights [parts, rows]."""
+    """The sum over parts of weight * output; empty parts are not read. weights [parts, rows]."""
     return (weights[..., None] * outs.masked_fill((lse == -math.inf)[..., None], 0.0)).sum(0)
 
 
 def _formulas(outs: Tensor, lse: Tensor, result: str = "out") -> list[Mistake]:
-    """Wrong out [rows, head_dim] or lse_new [rows], one line of MERGE wrong."""
+    """Wrong out [rows, head_dim] or lse_new [rows] from one wrong line of MERGE."""
     outs = outs.masked_fill((lse == -math.inf)[..., None], 0.0)
 
     def of(after: dict) -> Tensor:
@@ -52,7 +52,7 @@ def _formulas(outs: Tensor, lse: Tensor, result: str = "out") -> list[Mistake]:
 
 
 def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
-    """Wrong out; see the head of the file."""
+    """Wrong out; see the module docstring."""
     parts, rows, _ = outs.shape
     empty, m = lse == -math.inf, lse.amax(0)
     no_keys = (m == -math.inf)[:, None]
@@ -95,14 +95,14 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
 
 
 def _misread(outs: Tensor, lse: Tensor) -> list[Mistake]:
-    """Wrong out, where lse or outs are read at a wrong index."""
+    """Wrong out from lse or outs read at a wrong index."""
     _, rows, head_dim = outs.shape
     if outs.numel() > MOST_READ:
         return []
     part, row, col = (torch.arange(size, device=outs.device) for size in outs.shape)
     places = {"part": part[:, None], "row": row, "rows": rows}
     of_outs = {"part": part[:, None, None], "row": row[:, None], "col": col, "rows": rows, "head_dim": head_dim}
-    weights_of = (  # all of them made of what was read, the sum alone, and all but the sum
+    weights_of = (  # misread values used everywhere, only in the sum, and everywhere but in the sum
         lambda read: right.softmax(read.T).T,
         lambda read: torch.exp(lse - torch.logsumexp(read, 0)),
         lambda read: torch.exp(read - torch.logsumexp(lse, 0)),
@@ -119,7 +119,7 @@ def _misread(outs: Tensor, lse: Tensor) -> list[Mistake]:
 
 
 def _read_weights(out: Tensor, outs: Tensor, lse: Tensor) -> tuple[str, str] | None:
-    """What the weights of the parts say. They are read off each row, which is the sum of weight * part."""
+    """Diagnosis from the parts' weights, which are recovered from each row, the sum of weight * part."""
     parts, _, head_dim = outs.shape
     if parts >= head_dim or not bool(torch.isfinite(outs).all()) or not bool(torch.isfinite(out).all()):
         return None
@@ -131,7 +131,7 @@ def _read_weights(out: Tensor, outs: Tensor, lse: Tensor) -> tuple[str, str] | N
 
 
 def merged_lse_mistakes(lse: Tensor) -> list[Mistake]:
-    """Wrong lse; see the head of the file."""
+    """Wrong lse; see the module docstring."""
     m = lse.amax(0)
     l = torch.exp(lse - shift_of(m)).sum(0)  # noqa: E741
     merged, no_keys = m + torch.log(l), m == -math.inf

@@ -1,9 +1,9 @@
-"""Wrong scores that students' attention is known to compute, scaled and masked as they would be with the mistake.
+"""Known wrong scores of students' attention, scaled and masked as they would be with the mistake.
 
-    score_mistakes(query, key, causal, scale, mask, lower_right)    the scale, operands, what is left out, the masks
+    score_mistakes(query, key, causal, scale, mask, lower_right)    the scale, operands, omissions, the masks
     score_indices(query, key, scores_of)                            Q or K read at a wrong index for S = Q K^T
 
-attention.py follows them to the output.
+attention.py propagates them to the output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from common.reference import oracle as right
 
 known = Words(__file__)
 
-MOST_ELEMENTS = 1 << 15  # of an operand that is misread, and of what comes out: more would take too long
+MOST_ELEMENTS = 1 << 15  # in a misread operand and in the output: more would take too long
 
 
 def score_mistakes(
@@ -52,7 +52,7 @@ def score_mistakes(
         found.append(known("scaled by the hidden size", lambda: masked(raw * factor * query.size(1) ** -0.5)))
     if key.dim() == 4 and key.size(0) * key.size(1) > 1:
         found.append(known("K of the first matrix", lambda: masked(right.gemm_nt(query, key[:1, :1]) * factor)))
-        if seq_q < seq_k:  # with more queries than keys the last rows lie outside
+        if seq_q < seq_k:  # with more queries than keys, the last rows would be out of bounds
             found.append(
                 known("K counted in queries", lambda: masked(right.gemm_nt(query, _counted_in(seq_q, key)) * factor))
             )
@@ -60,7 +60,7 @@ def score_mistakes(
 
 
 def _counted_in(rows: int, x: Tensor) -> Tensor:
-    """x [batch, heads, S, D] read as if a head had `rows` rows, at most S: each has S rows from number * rows on."""
+    """x [batch, heads, S, D] read as if a head had `rows` <= S rows: head h gets the S rows from h * rows on."""
     batch, heads, seq, head_dim = x.shape
     first = rows * torch.arange(batch * heads, device=x.device)
     return x.reshape(-1, head_dim)[first[:, None] + torch.arange(seq, device=x.device)].reshape(x.shape)
@@ -70,7 +70,7 @@ def _causal_mistakes(s: Tensor, causal: bool, lower_right: bool) -> list[Mistake
     """Mistakes in the causal mask; s [..., S_q, S_k] is scaled, and masked by the mask argument only."""
     see = right.causal_mask(*s.shape[-2:], s.device, lower_right)
     if not causal:
-        if s.size(-2) == 1:  # V of key 0 comes out, which has other causes
+        if s.size(-2) == 1:  # the output is V of key 0, which has other causes
             return []
         return [known("causal mask not asked for", lambda: s.masked_fill(~see, -math.inf))]
     lag = s.size(-1) - s.size(-2)
@@ -99,7 +99,7 @@ def _causal_mistakes(s: Tensor, causal: bool, lower_right: bool) -> list[Mistake
 
 
 def _mask_mistakes(raw: Tensor, factor: float, causal: bool, mask: Tensor, lower_right: bool) -> list[Mistake]:
-    """Mistakes with the mask argument; raw [..., S_q, S_k] is neither scaled nor masked."""
+    """Mistakes in using the mask argument; raw [..., S_q, S_k] is neither scaled nor masked."""
     s = raw * factor
     hide_future = partial(right.masked, causal=causal, lower_right=lower_right)
     kind = "bool" if mask.dtype == torch.bool else "float"
@@ -109,7 +109,7 @@ def _mask_mistakes(raw: Tensor, factor: float, causal: bool, mask: Tensor, lower
     else:
         found.append(known("mask added before the scale", lambda: hide_future((raw + mask) * factor)))
         found.append(known("float mask read as bool", lambda: hide_future(s, mask=mask != 0)))
-    # read with a stride left out or exchanged
+    # read with a stride missing or swapped
     whole = mask.reshape((1,) * (raw.dim() - mask.dim()) + mask.shape)
     names = dict(enumerate(("batch entry", "head", "query", "key")[-raw.dim() :], -raw.dim()))
     for axis, name in names.items():
@@ -131,7 +131,7 @@ def _mask_mistakes(raw: Tensor, factor: float, causal: bool, mask: Tensor, lower
 
 
 def score_indices(query: Tensor, key: Tensor, scores_of: Callable[[Tensor, Tensor], Tensor]) -> list[Mistake]:
-    """Wrong scores; scores_of(query, key) gives the right ones, query [batch, heads, S_q, d], key [..., S_k, d]."""
+    """Wrong scores; scores_of(query, key) gives the correct ones; query [batch, heads, S_q, d], key [..., S_k, d]."""
     if max(query.numel(), key.numel(), query[..., 0].numel() * key.size(2)) > MOST_ELEMENTS:
         return []
     sizes = {"S_q": query.size(2), "S_k": key.size(2)}
@@ -146,7 +146,7 @@ def score_indices(query: Tensor, key: Tensor, scores_of: Callable[[Tensor, Tenso
 
 
 def places_in(rows: Tensor, row: str, count: str, col: str, width: str) -> dict[str, Tensor | int]:
-    """The values of the names in an index into rows [batch, heads, R, W]: batch_head, those of R and of W."""
+    """Values of the names in an index into rows [batch, heads, R, W]: batch_head, and the names for R and W."""
     batch, heads, size, wide = rows.shape
     number = torch.arange(batch * heads, device=rows.device).view(batch, heads, 1, 1)
     row_at, col_at = (torch.arange(n, device=rows.device) for n in (size, wide))
@@ -154,7 +154,7 @@ def places_in(rows: Tensor, row: str, count: str, col: str, width: str) -> dict[
 
 
 def all_heads(name: str, rows: Tensor, use: Callable[[Tensor], Tensor]) -> Mistake:
-    """A row's number among those of all heads, taken for its number within its head: rows [batch, heads, R, W]."""
+    """A row's index across all heads used as its index within the head: rows [batch, heads, R, W]."""
     size = rows.size(2)
 
     def answer() -> Tensor:

@@ -1,12 +1,12 @@
-"""Wrong answers of a softmax, and of the online softmax (Milakov and Gimelshein 2018), which takes a row in pieces.
+"""Wrong answers of softmax, and of online softmax (Milakov and Gimelshein 2018), which processes a row in pieces.
 
     softmax_mistakes(x)                            y = softmax(x)
     online_softmax_mistakes(x, threads, items)     y of online_softmax(x) -> (y, lse)
     row_lse_mistakes(x, threads, items)            its lse
-    row_formulas(x, result)                        either of them, one line of the formulas wrong
-    tile_loop(s, value, tile, step)                attention tile by tile, by the formulas STEP or others
+    row_formulas(x, result)                        either of them, with one wrong line of the formulas
+    tile_loop(s, value, tile, step)                attention tile by tile, with the formulas STEP or others
 
-What the loop of attention gets wrong is in tile_loop.py.
+Mistakes in attention's tile loop are in tile_loop.py.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ l = rescale * l + rowsum(P)
 O = rescale * O + P @ V
 m = m_new
 """
-MOST_SCORES = 1 << 17  # of attention: more would take too long
+MOST_SCORES = 1 << 17  # attention scores: more would take too long
 State = tuple[Tensor, Tensor]  # (m, l)
 
 
 def row_formulas(x: Tensor, result: str = "y") -> list[Mistake]:
-    """Wrong y [rows, cols], or lse [rows], for x [rows, cols]."""
+    """Wrong y [rows, cols] or lse [rows] for x [rows, cols]."""
     return varied(ROW, {"x": x}, lambda values: values[result] if result == "y" else values[result].squeeze(-1))
 
 
@@ -65,22 +65,22 @@ def softmax_mistakes(x: Tensor) -> list[Mistake]:
 
 
 def _without_max(x: Tensor, guarded: bool, shift: Tensor | float = 0.0) -> Tensor:
-    """softmax in float32 that subtracts another number than the maximum; guarded: a sum of 0 gives zeros, not NaN."""
+    """float32 softmax that subtracts `shift` instead of the maximum; guarded: a sum of 0 gives zeros, not NaN."""
     e = torch.exp((x - shift).float())
     total = e.sum(-1, keepdim=True)
     return (divided(e, total) if guarded else e / total).to(x.dtype)
 
 
-# ---- a row shared out among the threads of a block
+# ---- a row distributed over the threads of a block
 
 
 def thread_states(x: Tensor, threads: int, items: int, moved: bool = True, guarded: bool = True) -> State:
-    """(m, l) [rows, threads] of the columns that each thread of a block takes in, `items` at a time, `threads` apart.
+    """(m, l) [rows, threads] of the columns that each thread of a block processes, `items` at a time, `threads` apart.
 
     Args:
         x: [rows, cols].
         moved: whether l is multiplied by exp(m_old - m_new) when m grows.
-        guarded: whether a thread that has seen nothing but -inf subtracts 0 and not -inf.
+        guarded: whether a thread that has seen only -inf subtracts 0 instead of -inf.
     """
     missing = -x.size(-1) % (threads * items)
     steps = torch.nn.functional.pad(x, (0, missing), value=-math.inf).view(x.size(0), -1, items, threads)
@@ -97,7 +97,7 @@ def thread_states(x: Tensor, threads: int, items: int, moved: bool = True, guard
 
 
 def _merged(state: State, moved: bool = True, guarded: bool = True) -> State:
-    """States along the last axis merged to one; moved: each l is multiplied by exp(m_own - m_merged)."""
+    """Merges the states along the last axis; moved: each l is multiplied by exp(m_own - m_merged)."""
     m, l = state  # noqa: E741
     largest = m.amax(-1, keepdim=True)
     shift = shift_of(largest) if guarded else largest
@@ -105,7 +105,7 @@ def _merged(state: State, moved: bool = True, guarded: bool = True) -> State:
 
 
 def _state_mistakes(x: Tensor, threads: int, items: int, use: Callable[[State], Tensor]) -> list[Mistake]:
-    """What `use` makes of wrong states of the rows of x [rows, cols], m and l [rows, 1]."""
+    """`use` applied to wrong states of the rows of x [rows, cols], m and l [rows, 1]."""
     rows, cols = x.shape
 
     def by_warps(in_warp: bool = True, in_block: bool = True, guarded: bool = True) -> State:
@@ -119,7 +119,7 @@ def _state_mistakes(x: Tensor, threads: int, items: int, use: Callable[[State], 
         return largest.to(x.dtype), torch.exp(single - largest).sum(-1, keepdim=True).to(x.dtype)
 
     def padded_with_0() -> State:
-        covered = threads * items  # columns per step of the block; a thread goes on while its first one exists
+        covered = threads * items  # columns per step of the block; a thread continues while its first one exists
         steps = (cols + covered - 1 - torch.arange(threads)).div(covered, rounding_mode="floor")
         padding = int(steps.sum()) * items - cols
         m = x.amax(-1, keepdim=True)
@@ -143,7 +143,7 @@ def _state_mistakes(x: Tensor, threads: int, items: int, use: Callable[[State], 
 def online_softmax_mistakes(x: Tensor, threads: int, items: int) -> list[Mistake]:
     """Wrong y of online_softmax(x), x [rows, cols]; a block of `threads` takes `items` columns per thread at a time.
 
-    They come on top of softmax_mistakes.
+    In addition to softmax_mistakes.
     """
     return _state_mistakes(x, threads, items, lambda state: divided(torch.exp(x - shift_of(state[0])), state[1]))
 
@@ -160,21 +160,21 @@ def row_lse_mistakes(x: Tensor, threads: int, items: int) -> list[Mistake]:
     ]
 
 
-# ---- a row of scores taken in tile by tile, with the values
+# ---- a row of scores processed tile by tile, with the values
 
 
 def state_after(
     s: Tensor, value: Tensor, tile: int, step: str = STEP, begin: int = 0, stride: int = 0, first_max: float = -math.inf
 ) -> dict[str, Tensor]:
-    """m, l and O of the rows after a loop that takes `tile` keys at a time.
+    """m, l and O of the rows after a loop over tiles of `tile` keys.
 
     Args:
         s: masked scores [..., rows, keys].
         value: [..., keys, head_dim].
-        tile: keys per turn.
-        step: the formulas of a turn.
-        begin, stride: the first key of the first turn, and from turn to turn; 0: `tile`.
-        first_max: the maximum before the first key.
+        tile: keys per iteration.
+        step: the formulas of an iteration.
+        begin, stride: first key of the first iteration, and the step to the next; 0: `tile`.
+        first_max: initial value of the maximum.
     """
     m = torch.full_like(s[..., :1], first_max)
     state = {"m": m, "l": torch.zeros_like(m), "O": torch.zeros_like(m * value[..., :1, :])}
@@ -192,5 +192,5 @@ def tile_loop(s: Tensor, value: Tensor, tile: int, step: str = STEP, first_max: 
 
 
 def tile_formulas(s: Tensor, value: Tensor, tile: int) -> list[Mistake]:
-    """Wrong outputs of such a loop, one line of its formulas wrong."""
+    """Wrong outputs of such a loop, with one wrong line of its formulas."""
     return varied_by(STEP, lambda step: tile_loop(s, value, tile, step)) if s.numel() <= MOST_SCORES else []

@@ -1,10 +1,10 @@
-"""Wrong answers of attention whose loop goes through the keys tile by tile (FlashAttention), with the online softmax.
+"""Wrong answers of attention with a loop over tiles of keys (FlashAttention) and online softmax.
 
-    rescale_mistakes(s, value, tile)                                       a new maximum changes nothing
-    tile_loop_mistakes(query, key, value, causal, scale, B_r, B_c, ...)    every mistake of such a loop
-    Tiles(query, key, value, scale, B_r, B_c)                              the answer of a loop with one thing wrong
+    rescale_mistakes(s, value, tile)                                       missing rescale for a new maximum
+    tile_loop_mistakes(query, key, value, causal, scale, B_r, B_c, ...)    all mistakes of such a loop
+    Tiles(query, key, value, scale, B_r, B_c)                              the output of a loop with one mistake
 
-They come on top of those in attention.py.
+In addition to those in attention.py.
 """
 
 import math
@@ -22,12 +22,12 @@ from common.reference import oracle as right
 
 known = Words(__file__)
 OF_TILE = STEP.replace("maximum(m, rowmax(S))", "rowmax(S)")
-HIDDEN = "hidden = key > row + (q_start - k_start)"  # of the tile
-INVERSE = "O / (rescale + (rescale == 0))"  # in the first tile the factor is 0, and nothing is divided
+HIDDEN = "hidden = key > row + (q_start - k_start)"  # mask of a tile
+INVERSE = "O / (rescale + (rescale == 0))"  # in the first tile the factor is 0, and O is not divided
 
 
 def rescale_mistakes(s: Tensor, value: Tensor, tile: int) -> list[Mistake]:
-    """What comes out if a new maximum changes nothing; s [..., S_q, S_k] masked scores, `tile` keys at a time."""
+    """Outputs without rescaling for a new maximum; s [..., S_q, S_k] masked scores, `tile` keys at a time."""
     return [
         known(
             "no rescale in the online softmax",
@@ -51,7 +51,7 @@ def tile_loop_mistakes(
 ) -> list[Mistake]:
     """Wrong answers of attention tile by tile; query [..., S_q, head_dim], key and value [..., S_k, head_dim].
 
-    They come on top of common.diagnosis.mistakes.attention.
+    In addition to common.diagnosis.mistakes.attention.
     """
     s = right.scores(query, key, causal, scale, lower_right=lower_right)
 
@@ -79,15 +79,15 @@ def tile_loop_mistakes(
 
 
 class Tiles:
-    """Attention whose blocks take B_r rows and go through tiles of B_c keys, right or with one thing wrong.
+    """Attention in which each block takes B_r rows and loops over tiles of B_c keys, correct or with one mistake.
 
-    Keys and values are padded to whole tiles with zeros, as in shared memory. Tensors over queries and keys are
-    [S_q, whole tiles], those over queries alone [S_q, 1].
+    Keys and values are zero-padded to whole tiles, as in shared memory. Tensors over queries and keys have shape
+    [S_q, keys padded to whole tiles], those over queries [S_q, 1].
 
     Attributes:
-        row, key: the positions; exists: which keys are no padding; q_start: the first row of each row's block.
-        sees: what the mask shows.
-        begin, end: the keys that the loop goes through.
+        row, key: positions; exists: which keys are not padding; q_start: first row of each row's block.
+        sees: the mask, true for visible keys.
+        begin, end: the range of keys that the loop covers.
     """
 
     def __init__(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None, B_r: int, B_c: int) -> None:
@@ -109,12 +109,12 @@ class Tiles:
         end: Tensor | None = None,
         hidden: float = -math.inf,
     ) -> Callable[[], Tensor]:
-        """The output if the mask shows `sees`, hidden scores become `hidden`, and the loop goes from begin to end."""
+        """The output for the mask `sees` with masked scores set to `hidden` and the loop running from begin to end."""
         sees = self.sees if sees is None else sees
         begin, end = self.begin if begin is None else begin, self.end if end is None else end
 
         def compute() -> Tensor:
-            turn = (self.key - begin).div(self.B_c, rounding_mode="floor")  # of the loop, in which the key's tile comes
+            turn = (self.key - begin).div(self.B_c, rounding_mode="floor")  # the iteration with the key's tile
             visited, loaded = (turn >= 0) & (begin + turn * self.B_c < end), self.key < end
             s = torch.where(loaded, self.scores, 0.0).masked_fill(~sees, hidden).masked_fill(~visited, -math.inf)
             return (right.softmax(s) * loaded) @ self.values
@@ -123,16 +123,16 @@ class Tiles:
 
 
 def _visited_tile_mistakes(on: Tiles, diagonal: int | None) -> list[Mistake]:
-    """Mistakes that depend on which tiles a row's loop visits.
+    """Mistakes in which tiles a row's loop visits.
 
-    diagonal: query i sees the keys j <= i + diagonal; None: all.
+    diagonal: query i attends to keys j <= i + diagonal; None: all.
     """
     B_c, tile = on.B_c, on.key // on.B_c
     causal = diagonal is not None
     last = (on.row + diagonal).clamp(max=on.seq_k - 1) if causal else torch.full_like(on.row, on.seq_k - 1)
 
     def before(key: Tensor) -> Tensor:
-        """How many tiles a loop visits that ends before this key."""
+        """The number of tiles visited by a loop that ends before this key."""
         return (key.clamp(0, on.seq_k) + B_c - 1) // B_c
 
     tiles = before(on.q_start + on.B_r + diagonal) if causal else before(last + 1)
@@ -144,7 +144,7 @@ def _visited_tile_mistakes(on: Tiles, diagonal: int | None) -> list[Mistake]:
     if not causal:
         return found
     shift = f" + {diagonal}" if diagonal > 0 else f" - {-diagonal}" if diagonal else ""
-    first_last = on.q_start + diagonal  # the last key that the first row of the tile sees
+    first_last = on.q_start + diagonal  # the last key visible to the first row of the tile
     told = {"where": f"q_start{shift}", "B_c": B_c}
     found += [
         known(key, on.answer(sees & visited), **told)

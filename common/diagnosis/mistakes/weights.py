@@ -1,10 +1,10 @@
-"""What the weights of attention say that were read off its output, compared with the right ones row by row.
+"""Diagnosis from attention weights that were read off an output, compared row by row with the correct ones.
 
 explain_weights(got, right)     which are missing, extra, or off by a factor
 explain_scores(got, scores)     whether rows have the scores of other rows
-explain_sums(got, scores)       whether keys with the score 0 are in the sums that divide the rows
+explain_sums(got, scores)       whether the row sums (denominators) include extra keys with score 0
 
-Each sentence says what is so in the rows that could be read; what cannot be said of all of them is not said.
+Each sentence holds for all rows that could be read; nothing is reported that does not.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from common.diagnosis.mistakes.known import Words
 known = Words(__file__)
 
 SAME = 2e-3  # relative
-NOTHING = 1e-6  # a weight below this is none
-LEAST = 3  # rows, or entries, that a conclusion needs
-ENOUGH = 16  # ratios that are equal, so that they are not by chance
-LIGHT = 1e-4  # a right weight below this may well come out as 0
-MOST_TIMES = 8  # that a key counts
-HEAVY = 1e-3  # weights that are compared one by one
-LEAST_WEIGHT = 1e-7  # below it float32 tells little of the logarithm
-SAME_SCORE = 0.02  # of a score's difference
+NOTHING = 1e-6  # a weight below this counts as 0
+LEAST = 3  # rows or entries required for a conclusion
+ENOUGH = 16  # equal ratios required to rule out chance
+LIGHT = 1e-4  # a correct weight below this may legitimately become 0
+MOST_TIMES = 8  # multiplicity of a key
+HEAVY = 1e-3  # weights above this are compared individually
+LEAST_WEIGHT = 1e-7  # below this, the logarithm is inaccurate in float32
+SAME_SCORE = 0.02  # tolerance for score differences
 MOST_ROWS = 64
-SAME_SUM = 2e-5  # of a row of weights: how far float32 may be away
-CLEAR = 0.05  # how far from a whole number of keys
-LEAST_ROWS = 4  # whose sums hold keys too many
+SAME_SUM = 2e-5  # float32 tolerance for the sum of a row of weights
+CLEAR = 0.05  # tolerance for a whole number of keys
+LEAST_ROWS = 4  # rows whose sums include extra keys
 Told = tuple[str, str] | None
 
 
@@ -40,9 +40,9 @@ def explain_weights(got: Tensor, right: Tensor | None, of: str = "key") -> Told:
     """(a name, what the report says), or None.
 
     Args:
-        got: [..., rows, keys], what each key's row of V was multiplied by; NaN in rows that could not be read.
-        right: the right weights, the same shape; None if they are not known.
-        of: what has a weight: "key" of attention, "part" of a merge, "column" of a softmax.
+        got: [..., rows, keys], the factor of each key's row of V; NaN in rows that could not be read.
+        right: the correct weights, same shape; None if unknown.
+        of: what the weights belong to: "key" of attention, "part" of a merge, "column" of a softmax.
     """
     if right is None or right.shape != got.shape:
         return None
@@ -60,12 +60,12 @@ def explain_weights(got: Tensor, right: Tensor | None, of: str = "key") -> Told:
 
 
 def _rounding(got: Tensor) -> float:
-    """By how much the type of the output may change a weight, relative: of bfloat16 it shows in the weights' bits."""
+    """Relative rounding error of the weights due to the output's dtype; bfloat16 is recognized by the weights' bits."""
     return torch.finfo(torch.bfloat16).eps if bool((got == got.bfloat16()).all()) else 0.0
 
 
 def _renamed(says: str, of: str) -> str:
-    """The sentence about parts or columns in place of keys."""
+    """The sentence with "key" replaced by "part" or "column"."""
     for old, new in (
         ("of V that it meets", "that it meets"),
         ("V of key", "key"),
@@ -105,7 +105,7 @@ def _uniform(got: Tensor, right: Tensor) -> Told:
 
 
 def _shares_right(got: Tensor, right: Tensor, among: Tensor) -> bool:
-    """Whether, in every row, got is right times one factor among some keys, and two of them or more count."""
+    """Whether, in every row, got is a multiple of right on the keys `among`, at least two of which carry weight."""
     one, other = torch.where(among, got, 0.0), torch.where(among, right, 0.0)
     total = other.sum(-1, keepdim=True)
     factor = one.sum(-1, keepdim=True) / total.clamp(min=1e-30)
@@ -122,18 +122,18 @@ def _hidden_seen(got: Tensor, right: Tensor) -> Told:
 
 
 def _left_out(got: Tensor, right: Tensor) -> Told:
-    least = NOTHING * got.abs().sum(-1, keepdim=True).clamp(max=1.0)  # a factor may make all of a row's weights small
+    least = NOTHING * got.abs().sum(-1, keepdim=True).clamp(max=1.0)  # a factor may shrink all of a row's weights
     missing = (got.abs() < least) & (right > LIGHT)
     if not bool((missing & (right > HEAVY)).any()) or not _shares_right(got, right, got.abs() >= least):
         return None
     columns = missing.any(0)
-    if bool((columns & (got > HEAVY)).any()):  # some rows have them: report one row
+    if bool((columns & (got > HEAVY)).any()):  # not missing in all rows: report one row
         columns = missing[int(missing.any(-1).nonzero()[0])]
     return known.says("keys left out", keys=_keys(columns))
 
 
 def _ratio(got: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """got / right where both count, and where that is."""
+    """got / right where both are significant, and the mask of where they are."""
     used = (right > HEAVY) & (got > 0)
     return torch.where(used, got / right, 1.0), used
 
@@ -157,7 +157,7 @@ def _one_factor(got: Tensor, right: Tensor) -> Told:
 
 
 def _counted(got: Tensor, right: Tensor) -> Told:
-    """Keys that count several times: in every row their weights are 2, 3, ... times what the others' are."""
+    """Keys that are counted several times: in every row, their weights are 2, 3, ... times those of other keys."""
     ratio, used = _ratio(got, right)
     if bool(((right > HEAVY) & ~used).any()):
         return None
@@ -182,7 +182,7 @@ def _counted(got: Tensor, right: Tensor) -> Told:
 
 
 def _power(got: Tensor, right: Tensor) -> Told:
-    """log got is a multiple of log right: the scores are multiplied by something."""
+    """log got is a multiple of log right: the scores are off by a factor."""
     used = (right > 1e-5) & (got > 1e-5)
     if bool(((right > HEAVY) & (got <= 0)).any()):
         return None
@@ -211,15 +211,15 @@ def _power(got: Tensor, right: Tensor) -> Told:
     return known.says("scores times a factor", factor=slopes[0])
 
 
-# ---- the scores behind them: the logarithm of a row's weights, up to a number that is the same for all its keys
+# ---- the underlying scores: the logarithm of a row's weights, up to a constant per row
 
 
 def explain_scores(got: Tensor, scores: Tensor) -> Told:
     """(a name, what the report says), or None.
 
     Args:
-        got: the weights that were read, [..., rows, keys]; NaN in rows that could not be read.
-        scores: the right ones, scaled, -inf where hidden, the same shape.
+        got: the weights read off, [..., rows, keys]; NaN in rows that could not be read.
+        scores: the correct scores, scaled, -inf where masked, same shape.
     """
     if got.shape != scores.shape:
         return None
@@ -231,17 +231,17 @@ def explain_scores(got: Tensor, scores: Tensor) -> Told:
     log = torch.where(used, got.clamp(min=1e-30).log(), 0.0)
     centered = _centered(log, used)
     if float((centered - _centered(torch.where(used, scores, 0.0), used)).abs().max()) < SAME_SCORE:
-        return None  # the scores are right
+        return None  # the scores are correct
     return _explain_rows(centered, used, scores)
 
 
 def explain_sums(got: Tensor, scores: Tensor) -> Told:
-    """(a name, what the report says) where rows are divided by a sum that holds exp(0) some whole times too often."""
+    """(a name, what the report says) if row sums include exp(0) a whole number of extra times."""
     used = torch.isfinite(scores) & ~got.isnan().any(-1, keepdim=True)
     if got.shape != scores.shape or bool(((got > LEAST_WEIGHT) & ~used).any()):
         return None
     total = torch.where(used, scores, -torch.inf).exp().sum(-1)
-    times = total / got.sum(-1) - total  # the sum of the exponentials that divides a row is total / got.sum(-1)
+    times = total / got.sum(-1) - total  # the actual denominator of a row is total / got.sum(-1)
     exact = used.any(-1) & (total * SAME_SUM < CLEAR) & (got.sum(-1) > LEAST_WEIGHT)
     shares = torch.where(used, scores, -torch.inf).softmax(-1) * got.sum(-1, keepdim=True)
     if not bool(((got - shares).abs() <= SAME_SUM)[exact].all()):

@@ -1,1 +1,1 @@
-"""What a checker found: as objects (model), in words (words), printed (report); compute_sanitizer finds it on a GPU."""
+"""Findings of a checker: objects (model), texts (words), printing (report), and from a GPU (compute_sanitizer)."""

@@ -1,11 +1,11 @@
-"""What compute-sanitizer prints about a run on the GPU -> findings like those of the simulator's checked build.
+"""Converts compute-sanitizer's output on a GPU into findings like those of the simulator's checked build.
 
-    findings_of(tool, command, sources)     runs its four tools over the command
-    read_output(text, sources)              one tool's output
+    findings_of(tool, command, sources)     runs the command under its four tools
+    read_output(text, sources)              parses one tool's output
 
-memcheck finds accesses out of bounds and misaligned ones, racecheck races in shared memory, initcheck reads of global
-memory that was never written, synccheck barriers that not all threads reach. Reports about other kernels than those of
-the sources (PyTorch's, say) are left out.
+memcheck finds out-of-bounds and misaligned accesses, racecheck races in shared memory, initcheck reads of uninitialized
+global memory, synccheck barriers that not all threads reach. Reports on kernels outside the sources (such as PyTorch's)
+are ignored.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ _WHERE = re.compile(r"(?P<function>.+?)\+0x[0-9a-f]+(?: in (?P<file>\S.*?):(?P<l
 
 @dataclass
 class _Record:
-    """One report, as it is read line by line."""
+    """One report, parsed line by line."""
 
     kind: str
     space: str = "global"
     action: str = "read"
     bytes: int = 0
-    frames: list[str] = field(default_factory=list)  # "function+0x10 in file:line", from the inside out
+    frames: list[str] = field(default_factory=list)  # "function+0x10 in file:line", innermost first
     others: list[tuple[str, str, int]] = field(default_factory=list)  # a race's other sides: action, where, hazards
     thread: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
@@ -66,25 +66,25 @@ class _Record:
 def findings_of(
     tool: Path, command: Sequence[str], sources: Sequence[Path], done: Callable[[str], None] = lambda name: None
 ) -> list[tuple[str, list[Finding]]]:
-    """[(case, findings), ...] of all four tools over the command, a child of common.inspect.gpu_tools.
+    """[(case, findings), ...] from all four tools on the command, a child of common.inspect.gpu_tools.
 
-    They run at the same time, each in a process of its own: most of what they take is the start.
+    The tools run concurrently in separate processes, since most of their time is startup.
 
     Args:
-        tool: compute-sanitizer.
-        command: what it watches.
-        sources: findings in other files are left out.
-        done: is called with which of TOOLS has come to its end.
+        tool: path of compute-sanitizer.
+        command: the command to run under it.
+        sources: findings in other files are ignored.
+        done: called with the name of each of TOOLS when it has finished.
 
     Raises:
-        ToolchainError: a tool did not come to its end; the message holds its last words.
+        ToolchainError: a tool did not finish; the message has the end of its output.
     """
     found: list[tuple[str, list[Finding]]] = []
     known = gpu_tools.output_of([tool, "--help"])  # older versions lack some
 
     def run(name: str) -> str:
         options = [word for pair in (OPTIONS | TOOLS[name]).items() if pair[0] in known for word in pair]
-        # PyTorch's allocator hands out parts of large blocks, whose ends memcheck does not know
+        # PyTorch's caching allocator suballocates large blocks, which hides the bounds from memcheck
         text = gpu_tools.output_of([tool, "--tool", name, *options, *command], PYTORCH_NO_CUDA_MEMORY_CACHING="1")
         done(name)
         return text
@@ -102,7 +102,7 @@ def findings_of(
 
 
 def read_output(text: str, sources: Sequence[Path]) -> list[Finding]:
-    """The findings in what one tool printed, in its order; equal ones once, counted."""
+    """The findings in one tool's output, in order; duplicates are merged and counted."""
     found: dict[tuple, Finding] = {}
     for record in _records(text):
         for finding in _findings(record, sources):
@@ -157,7 +157,7 @@ def _continue(record: _Record, line: str) -> None:
 
 
 def _findings(record: _Record, sources: Sequence[Path]) -> list[Finding]:
-    """A record as findings: one, or for a race one for each of the other sides."""
+    """A record's findings: one, or for a race one per other side."""
     place, kernel = _place(record.frames, sources)
     if place is None:
         return []
@@ -182,7 +182,7 @@ def _findings(record: _Record, sources: Sequence[Path]) -> list[Finding]:
 
 
 def _place(frames: Sequence[str], sources: Sequence[Path]) -> tuple[Place | None, str]:
-    """(the source line with the calls around it, the kernel), None where it is in none of the sources."""
+    """(the source line with its inlined callers, the kernel); the line is None if it is in none of the sources."""
     places = []
     for frame in frames:
         match = _WHERE.match(frame)
@@ -198,7 +198,7 @@ def _place(frames: Sequence[str], sources: Sequence[Path]) -> tuple[Place | None
 
 
 def _own_file(file: str, sources: Sequence[Path]) -> Path | None:
-    """The source of that name, which the tool may print without its folder; or one of common/cuda/."""
+    """The source with that name, which the tool may print without its folder; or a file of common/cuda/."""
     name = Path(file).name
     headers = sorted(DEVICE_HEADERS.glob("*"))
     return next((source for source in [*sources, *headers] if source.name == name), None)

@@ -1,9 +1,9 @@
-"""What a checker found: one object per mistake and pair of source lines, and alike ones together.
+"""Findings of a checker: one object per mistake and pair of source lines, and groups of similar ones.
 
     findings = read_findings(report, SourceLines(library))          the JSON of the simulator's checked build
-    groups = grouped([(case name, findings), ...])                  alike findings of all cases together
+    groups = grouped([(case name, findings), ...])                  similar findings of all cases grouped
 
-compute_sanitizer.py makes the same objects from what compute-sanitizer prints; words.py puts them into
+compute_sanitizer.py makes the same objects from compute-sanitizer's output; words.py describes them in
 words, report.py prints them.
 """
 
@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from common.inspect.source_lines import Place, SourceLines, instance_of, place_of
 
-# What changes no result by itself: writes of equal values, a plain read that an atomicCAS checks, a volatile flag
-# between fences. Nor need a vote without lanes that have returned, but it may explain a wrong result.
+# Kinds that do not change a result by themselves: writes of equal values, a plain read verified by an atomicCAS, a
+# volatile flag between fences. A vote that exited lanes miss may be harmless too, but may explain a wrong result.
 VOTE = "absent_vote"
 HARMLESS = ("same_value", "stale_read", "volatile_flag", VOTE)
-EDIT = "single_edit"  # of the student's code, with which failing cases pass
-# What flowed into a wrong output and should not have, see flow/
+EDIT = "single_edit"  # an edit of the student's code with which failing cases pass
+# Kinds of wrong data flow into an output, see flow/
 OF_FLOW = (
     "not_stored",
     "needlessly_stored",
@@ -30,14 +30,14 @@ OF_FLOW = (
     "wrong_result",
     "wrong_value",
 )
-NOT_LAUNCHED = "was not launched"  # in the detail of a not_read: the lines are then where the kernel is launched
-READS_OTHERS = "It reads "  # in the detail of a not_read: elements in place of those that are missing
-ENDS_THE_KERNEL = ("out_of_bounds", "misaligned", "use_after_free")  # the case then reports an error as well
+NOT_LAUNCHED = "was not launched"  # in the detail of a not_read: its lines are then the launch sites
+READS_OTHERS = "It reads "  # in the detail of a not_read: other elements are read instead
+ENDS_THE_KERNEL = ("out_of_bounds", "misaligned", "use_after_free")  # the case then also reports an error
 
 
 @dataclass(frozen=True)
 class Access:
-    """One side of a finding; `thread` is None for host code, and where a tool does not tell it."""
+    """One side of a finding; `thread` is None for host code or if a tool does not report it."""
 
     action: str
     bytes: int
@@ -58,16 +58,16 @@ class Finding:
     Attributes:
         kind: "race", "out_of_bounds", ...: a key of TITLES in words.py.
         kernel: its name with template arguments; "" for host code.
-        launch: where it was launched; for a leak or a double cudaFree the place itself.
+        launch: the launch site; for a leak or a double cudaFree, its own location.
         space: "shared", "global" or "host".
         variable: the array's or tensor's name; "" if unknown.
-        shape, element_bytes: of the variable; shape () if unknown.
-        byte_offset: where in the variable the access begins; None if unknown.
-        count: how often it happened.
-        accesses: the one that was noticed, then the earlier one that it conflicts with.
-        detail: further text of the tool.
-        lines: further ones that it tells of.
-        singled: whether the evidence leaves the first of these alone.
+        shape, element_bytes: the variable's; shape () if unknown.
+        byte_offset: start of the access within the variable; None if unknown.
+        count: number of occurrences.
+        accesses: the reported access, then the earlier one that it conflicts with.
+        detail: additional text from the tool.
+        lines: additional lines that it refers to.
+        singled: whether the evidence points to the first of these lines alone.
     """
 
     kind: str
@@ -86,12 +86,12 @@ class Finding:
 
     @property
     def kernel_name(self) -> str:
-        """Without template arguments."""
+        """The kernel's name without template arguments."""
         return self.kernel.split("<")[0]
 
     @property
     def in_order(self) -> tuple[Access, ...]:
-        """The accesses in the order in which they happened."""
+        """The accesses in chronological order."""
         return tuple(reversed(self.accesses))
 
 
@@ -123,18 +123,18 @@ def read_findings(report: dict, lines: SourceLines) -> list[Finding]:
     ]
 
 
-# ---- alike findings together
+# ---- grouping similar findings
 
 
 @dataclass
 class Group:
-    """Findings with the same cause: of one kind, in one kernel (whatever its template arguments), at lines in common.
+    """Findings with the same cause: same kind, same kernel (ignoring template arguments), shared lines.
 
     Attributes:
-        findings: one for each pair of source lines and each variable; the first is reported in full.
-        cases: the names of the cases that showed it.
-        count: how often it happened in all.
-        unwritten: a race's reader also came before the first write: the same mistake, seen from the other side.
+        findings: one per pair of source lines and variable; the first is reported in full.
+        cases: names of the cases that showed it.
+        count: total number of occurrences.
+        unwritten: a race's reader also ran before the first write: another symptom of the same mistake.
     """
 
     findings: list[Finding]
@@ -144,10 +144,10 @@ class Group:
 
     @property
     def first(self) -> Finding:
-        """The one to tell: a pair within one function says more than one across functions.
+        """The finding to report: a pair within one function says more than one across functions.
 
-        Where threads read and write an element in one line, and several write it there, the two writes are reported: a
-        barrier orders turns of a loop, but the element has too many owners.
+        If threads read and write an element in one line, and several write it there, the two writes are reported: a
+        barrier would order loop iterations, but the element has too many owners.
         """
         nearest = min(self.findings, key=_distance)
         places = {access.place for access in nearest.accesses}
@@ -162,17 +162,17 @@ class Group:
 
     @property
     def is_harmless(self) -> bool:
-        """Whether it is worth knowing but changes no result."""
+        """Whether it is worth knowing but does not change a result."""
         return self.kind in HARMLESS
 
     @property
     def within_a_warp(self) -> bool:
-        """Whether both threads of every example belong to one warp, as far as can be told without the block's shape."""
+        """Whether both threads of every example are in one warp, as far as can be told without the block's shape."""
         return all(map(_same_warp, self.findings))
 
     @property
     def only_writes(self) -> bool:
-        """Whether no side of it reads."""
+        """Whether neither side reads."""
         return all(map(_only_writes, self.findings))
 
 
@@ -181,7 +181,7 @@ def _only_writes(finding: Finding) -> bool:
 
 
 def _distance(finding: Finding) -> int:
-    """0: both sides are in the same function, called from the same place. 1: they are not."""
+    """0 if both sides are in the same function, called from the same place; otherwise 1."""
     sides = {(access.place.function, access.place.callers) for access in finding.accesses if access.place}
     return len(sides) > 1
 
@@ -198,7 +198,7 @@ def _sides(finding: Finding) -> tuple:
 
 
 def _marks(finding: Finding) -> set:
-    """What findings of one cause have in common: the variable, or a line of the kernel."""
+    """What findings with the same cause share: the variable, or a line of the kernel."""
     if finding.space == "host":
         return {finding.launch}
     outermost = {(access.place.callers or (access.place,))[-1] for access in finding.accesses if access.place}
@@ -207,11 +207,11 @@ def _marks(finding: Finding) -> set:
 
 
 def grouped(found: Iterable[tuple[str, Sequence[Finding]]]) -> list[Group]:
-    """Findings of all cases, alike ones together, in the order in which they were first noticed.
+    """Groups similar findings of all cases, in order of first occurrence.
 
-    A read of uninitialized memory at a line that also races belongs to the race: without the barrier some threads read
-    too early, and those that come first find nothing written. And where some threads never come to a barrier of the
-    kernel, it orders nothing: what races there tells of that barrier, which is reported alone.
+    A read of uninitialized memory at a line that also races is merged into the race: without the barrier, some threads
+    read too early, and the first ones before anything was written. If some threads never reach a barrier of the kernel,
+    it orders nothing, and races there are its consequence: only the barrier is reported.
     """
     groups: list[Group] = []
     for case, findings in found:
@@ -224,7 +224,7 @@ def grouped(found: Iterable[tuple[str, Sequence[Finding]]]) -> list[Group]:
 
 
 def _with(groups: list[Group], one: Finding, case: str) -> list[Group]:
-    """The groups with one more finding, which may join two of them."""
+    """The groups with one finding added, which may merge two of them."""
     new = Group([one], [case], one.count)
     result = []
     for group in groups:

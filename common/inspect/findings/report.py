@@ -1,4 +1,4 @@
-"""Prints findings: what happened, both source lines with their text, what it means, in which cases.
+"""Prints findings: what happened, both source lines with their text, the explanation, the cases.
 
 print_findings(console, grouped(...))
 """
@@ -23,21 +23,21 @@ from common.inspect.source_lines import Place
 from common.source.reader import read
 
 PASSED = "Calls that pass its arguments:"
-MOST_QUOTED = 2  # lines of the screen that a quoted access or call takes
-MOST_LINES, MOST_SHOWN = 4, 8  # that are quoted below a sentence, and below all sentences about a finding
+MOST_QUOTED = 2  # screen lines for a quoted access or call
+MOST_LINES, MOST_SHOWN = 4, 8  # lines quoted below one sentence, and below all sentences about a finding
 MOST_GROUPS = 12  # printed in full
-MOST_OTHER_PAIRS = 2  # of source lines, within a group
-MOST_CASES = 3  # named beside the first
-_OF_ANY_LINE = ("wrong_value", "stored_elsewhere")  # findings of which any line may be wrong that a number is made in
-MOST_ORIGINS = 4  # lines that an index is made in
-MOST_GUARDS = 3  # lines that let an access through that is outside
-MOST_OWN = 8  # lines of the student that an access in given code is made of
+MOST_OTHER_PAIRS = 2  # of source lines within a group
+MOST_CASES = 3  # named in addition to the first
+_OF_ANY_LINE = ("wrong_value", "stored_elsewhere")  # any line that computes the value may be wrong
+MOST_ORIGINS = 4  # lines that compute an index
+MOST_GUARDS = 3  # conditions that fail to exclude an out-of-bounds access
+MOST_OWN = 8  # student lines that determine an access in provided code
 OR_AN_INDEX = "If these threads should not share it, the index is wrong."
 _OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized", *OF_FLOW)
 _DECIDES = "Whether that line runs, and how often, is decided in:"
 _COMES = "Which threads come to it, and how often, is decided in:"
-Told = list[tuple[str, Sequence[Place]]]  # a sentence, and lines that it is about
-# that a line ran for an element, or did not, may be the mistake
+Told = list[tuple[str, Sequence[Place]]]  # a sentence and the lines it refers to
+# kinds where the mistake may be that a line ran, or did not run, for an element
 _DECIDED = ("not_stored", "needlessly_stored", "not_read", "not_needed", "out_of_bounds")
 _VERBS = {
     "read": "reads",
@@ -49,7 +49,7 @@ _VERBS = {
 
 
 def print_findings(console: Console, groups: Sequence[Group]) -> None:
-    """Each group: what happened, both source lines with their text, what it means, in which cases."""
+    """Prints each group: what happened, both source lines with their text, the explanation, the cases."""
     quoted: set[Place] = set()
     for number, group in enumerate(groups[:MOST_GROUPS], 1):
         _print_group(console, number, group, quoted)
@@ -72,7 +72,7 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
         _quote(console, lead.text, 9, MOST_QUOTED)
         quoted.add(Place(lead.file, lead.line))
     mine = [one for one in finding.in_order if one.place and owned([one.place])]
-    of_flow = finding.kind in OF_FLOW  # these lead to a line of the student
+    of_flow = finding.kind in OF_FLOW  # these lead to a student line
     for access in sorted(finding.in_order, key=lambda one: of_flow and one not in mine):
         is_marked = not lead and finding.kind not in _OF_ANY_LINE and (access in mine or not (of_flow and mine))
         mark = "->" if is_marked else "  "
@@ -81,7 +81,7 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
         tell(f"{finding.launch.shown}  {finding.launch.text}")
     tell(explained(finding))
     left = MOST_SHOWN
-    made = made_in(finding) if number == 1 else []  # a screen holds no more
+    made = made_in(finding) if number == 1 else []  # only for the first: more would not fit on a screen
     name = len({place.file for _, every in made for place in every}) > 1
     here = {one.at for one in (lead, *(access.place for access in finding.accesses)) if one}
     for what, every in made:
@@ -116,8 +116,8 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
 
 
 def leading_line(finding: Finding) -> Place | None:
-    """Of what flowed wrong the line of the student that is singled out: by the evidence, or, where given code makes all
-    accesses, because it calls that code. None of the lines in which a wrong number is made is: any of them may be."""
+    """For wrong data flow, the student line singled out by the evidence or, if provided code makes all accesses, the
+    one that calls that code. None for a wrong value, since any of the lines that compute it may be at fault."""
     places = [one.place for one in finding.accesses if one.place]
     if finding.kind == "out_of_bounds":
         return _only_call(places[0]) if places else None
@@ -129,7 +129,7 @@ def leading_line(finding: Finding) -> Place | None:
 
 
 def _only_call(place: Place) -> Place | None:
-    """The call of the function that goes outside, where the same function has been called before, and stayed inside."""
+    """The call of the function that goes out of bounds, if earlier calls of the same function stayed in bounds."""
     called = next(iter(owned(place.callers[:1])), None)
     source = read(place.file) if called else None
     inner, outer = (source.function_at(one.line) for one in (place, called)) if source else (None, None)
@@ -138,9 +138,9 @@ def _only_call(place: Place) -> Place | None:
 
 
 def may_be_the_index(finding: Finding) -> bool:
-    """Whether a race may come from an index: two writes, two blocks, or warps where the code waits within a warp.
+    """Whether a race may be due to an index: two writes, two blocks, or two warps if the code syncs within a warp.
 
-    Also in global memory, through which the threads of a block seldom give each other anything.
+    Also in global memory, through which threads of a block rarely communicate.
     """
     if finding.kind != "race" or len(finding.accesses) < 2:
         return False
@@ -157,7 +157,7 @@ def may_be_the_index(finding: Finding) -> bool:
 
 
 def made_in(finding: Finding) -> Told:
-    """Lines of the text, beside those of the accesses, in which the mistake may be: a sentence and the lines."""
+    """Source lines other than the accesses' that may contain the mistake: sentences with their lines."""
     places = [access.place for access in finding.accesses if access.place]
     if finding.kind == "wrong_result" and finding.launch:
         return [(PASSED, calls(finding.launch, finding.launch))]
@@ -202,8 +202,8 @@ def _told(what: str, places: Sequence[Place]) -> Told:
 
 
 def _handed_to_given(finding: Finding, places: Sequence[Place], told: Told) -> Told:
-    """Of given code, which goes wrong by what it is handed: the student's lines that this is made of, in place of the
-    lines that were `told` of the given code itself."""
+    """For provided code that fails because of its arguments: the student lines that compute these, instead of `told`,
+    the lines of the provided code itself."""
     files = [one.file for place in places for one in (*place.callers, *place.outer)]
     files += [finding.launch.file] if finding.launch else []
     lines = owned(made_of(places[0], files))[:MOST_OWN]
@@ -215,7 +215,7 @@ def _handed_to_given(finding: Finding, places: Sequence[Place], told: Told) -> T
 
 
 def _who_comes(place: Place) -> Told:
-    """What is around a barrier, and by which lines a thread leaves before the others."""
+    """The loops and conditions around a barrier, and the lines by which a thread leaves early."""
     leaves = list(dict.fromkeys(one for frame in (place, *place.callers) for one in leaving(frame)))
     lines = [one for one in _deciding(place) if one not in leaves]
     told = _told("Lines by which threads leave:", leaves) + _told(_COMES, lines)
@@ -224,12 +224,12 @@ def _who_comes(place: Place) -> Told:
 
 
 def _passed(finding: Finding, places: Sequence[Place]) -> Told:
-    """The calls through which the code got its arguments."""
+    """The calls that passed the code its arguments."""
     return _told(PASSED, calls(places[-1] if finding.kind in OF_FLOW else places[0], finding.launch))
 
 
 def _where_used(finding: Finding) -> Told:
-    """Where an argument that no code reads is used in the text, and what decides whether that runs."""
+    """Where the source uses an argument that was never read, and what decides whether that code runs."""
     uses = used_in(finding.variable, finding.kernel_name, finding.launch)
     if not uses:
         return [(PASSED, calls(finding.launch, finding.launch))]
@@ -251,14 +251,14 @@ def _deciding(place: Place) -> list[Place]:
 def _cases(cases: Sequence[str]) -> str:
     """ "case softmax: 7 x 31 (also in 4 others: ...)"."""
     if len(cases) < 2:
-        return f"case {cases[0]}" if any(cases) else ""  # a program has none
+        return f"case {cases[0]}" if any(cases) else ""  # a program has no cases
     named = "; ".join(cases[1 : MOST_CASES + 1])
     more = f"; and {len(cases) - MOST_CASES - 1} more" if len(cases) > MOST_CASES + 1 else ""
     return f"case {cases[0]} (also in: {named}{more})"
 
 
 def _label(place: Place, name: bool) -> str:
-    """ "94"; with the name of its file, where lines of several are listed: "stages.cuh:94"."""
+    """ "94", or with the file name if several files are listed: "stages.cuh:94"."""
     return f"{Path(place.file).name}:{place.line}" if name else str(place.line)
 
 
@@ -274,7 +274,7 @@ def _blocks(finding: Finding) -> str:
 
 
 def _who(finding: Finding, access: Access) -> str:
-    """ "thread (0,0,0)", with its block where several have a part in it."""
+    """ "thread (0,0,0)", with its block if several are involved."""
     if finding.kind == "host_access":
         return "the host"
     who = f"thread {_coordinates(access.thread)}" if access.thread else "a thread"
@@ -298,7 +298,7 @@ def _print_access(console: Console, access: Access, mark: str, who: str, quoted:
 
 
 def _quote(console: Console, text: str, indent: int, most: int) -> None:
-    """A line of the text, cut where it takes more than `most` lines of the screen; its number leads to the rest."""
+    """Prints a source line, truncated to `most` screen lines."""
     margins = {"initial_indent": " " * indent, "subsequent_indent": " " * max(indent, 9)}
     width = {"width": console.width, "max_lines": most, "placeholder": " ..."}
     lines = textwrap.fill(text, **width, **margins, break_long_words=False, break_on_hyphens=False)
@@ -306,7 +306,7 @@ def _quote(console: Console, text: str, indent: int, most: int) -> None:
 
 
 def brief(finding: Finding) -> str:
-    """ "b_tile: writes task2/kernel.cu:158, reads task2/kernel.cu:198", in the order of the lines."""
+    """ "b_tile: writes task2/kernel.cu:158, reads task2/kernel.cu:198", in line order."""
     sides = {
         (access.place.shown if access.place else "source line unknown", _VERBS.get(access.action, access.action))
         for access in finding.accesses

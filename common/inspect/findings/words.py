@@ -1,4 +1,4 @@
-"""A finding in words: what happened, what it means and how to mend it.
+"""A finding in words: what happened, what it means and how to fix it.
 
 element_of(finding)     "tile[3][17]"
 happened(finding)       "race in softmax_kernel: partial[0] (shared memory)"
@@ -22,14 +22,14 @@ from common.source.reader import code_of, line_of, read
 NO_GUARD = "The last block has spare threads, and none of them returns:"
 OR_THE_ORDER = "If the two are in the wrong order, swap them."
 WARP = 32
-MOST_THREADS = 1024  # of a block
-MOST_ROWS = 128  # of a tile that is usual
-_TILED = re.compile(r"\b(?:threadIdx|blockIdx|blockDim)\.y\b|\b__shared__\b|[Tt]ile|TILE")  # no thread per element
+MOST_THREADS = 1024  # per block
+MOST_ROWS = 128  # in a common tile
+_TILED = re.compile(r"\b(?:threadIdx|blockIdx|blockDim)\.y\b|\b__shared__\b|[Tt]ile|TILE")  # not one thread per element
 _ASKS = re.compile(r"[\s}]*(?:else\s+)?if\s*\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)(.*)")
 _RETURNS = re.compile(r"if\s*\([^;{}]*\)\s*\{?\s*return\s*;")
 _NO_MEMORY = ("accumulator", "mbarrier_fence", "registers_fence", "transaction_count")
 _SPINS = re.compile(r"(?<!\w)while\s*\([^;{}]*\)\s*(?:;|\{\s*\})")
-FAR = 1 << 24  # bytes outside a tensor, from which on an index is probably not just a little too large
+FAR = 1 << 24  # bytes out of bounds beyond which an index is probably not just slightly too large
 TITLES = {
     "race": "race",
     "async_race": "race with an asynchronous copy",
@@ -75,17 +75,17 @@ says = Sentences(__file__)
 
 
 def plain(text: str) -> str:
-    """The text with its paths shortened."""
+    """The text with paths shortened."""
     return re.sub(r"/[^\s:]+(?=:\d)", lambda match: shown_path(Path(match[0])), text)
 
 
 def is_named(finding: Finding) -> bool:
-    """Whether the variable has a name of its own, and not a description such as "the 64 bytes of cudaMalloc at ..."."""
+    """Whether the variable has a real name, not a description such as "the 64 bytes of cudaMalloc at ..."."""
     return bool(finding.variable) and " " not in finding.variable
 
 
 def index_of(finding: Finding) -> tuple[int, ...]:
-    """The index of the element where the access begins. The first one leaves its range if the access is outside."""
+    """The index of the element where the access begins; its first component is out of range if the access is."""
     rest, index = (finding.byte_offset or 0) // finding.element_bytes, []
     for size in reversed(finding.shape[1:]):
         rest, position = divmod(rest, size)
@@ -106,7 +106,7 @@ def element_of(finding: Finding) -> str:
 
 
 def _declared(finding: Finding) -> str:
-    """ "tile[32][33]" or "value, shape [2, 3, 40, 16]": the whole variable."""
+    """The whole variable: "tile[32][33]" or "value, shape [2, 3, 40, 16]"."""
     if not finding.shape:
         return plain(finding.variable)
     if finding.space == "shared":
@@ -131,7 +131,7 @@ def happened(finding: Finding) -> str:
     return f"{what}: {element_of(finding)}" + (f" ({finding.space} memory)" if finding.variable else "")
 
 
-# ---- what it means and how to mend it
+# ---- what it means and how to fix it
 
 
 def explained(finding: Finding) -> str:
@@ -192,7 +192,7 @@ def _race(finding: Finding) -> str:
 
 
 def pieces_of(finding: Finding) -> tuple[str, str] | None:
-    """Of a race in one array the two pointers into different parts of it by which it is accessed."""
+    """For a race in one array: the two pointers to different parts through which it is accessed."""
     if finding.space != "shared" or len(finding.accesses) < 2 or not is_named(finding):
         return None
     places = [access.place for access in finding.in_order]
@@ -201,7 +201,7 @@ def pieces_of(finding: Finding) -> tuple[str, str] | None:
 
 
 def within_a_turn(finding: Finding) -> bool:
-    """Whether a race is between a read and a write of one line, in a loop that has a barrier."""
+    """Whether a race is between a read and a write in one line, inside a loop with a barrier."""
     places = {access.place for access in finding.accesses}
     place, warps = next(iter(places)), {one.thread[0] // WARP for one in finding.accesses if one.thread}
     flat = all(one.thread and one.thread[1:] == (0, 0) for one in finding.accesses)
@@ -209,10 +209,10 @@ def within_a_turn(finding: Finding) -> bool:
 
 
 def _where_to_wait(first: Access, second: Access) -> str:
-    """Where a barrier is missing, in lines of a function that both accesses are made from.
+    """Where a barrier is missing, in lines of a function that contains both accesses.
 
-    Which of two lines runs first does not tell: threads are at different places. But where a barrier stands between the
-    two in the text, the one that is missing must be on the way back.
+    The order of execution does not determine it, since threads are at different places. But if there is already a
+    barrier between the two lines, the missing one must be on the loop's way back.
     """
     lines = _lines_in_common(first.place, second.place)
     if lines is None:
@@ -243,7 +243,7 @@ def _where_to_wait(first: Access, second: Access) -> str:
 
 
 def _may_repeat(place: Place) -> bool:
-    """Whether a loop of the kernel is around a place, as far as can be told."""
+    """Whether a loop of the kernel encloses a place, as far as can be told."""
     source = read(place.file)
     for one in (place, *place.callers) if source else ():
         if any(head.type != "if_statement" for head in source.heads(one.line)):
@@ -255,10 +255,10 @@ def _may_repeat(place: Place) -> bool:
 
 
 def _lines_in_common(first: Place | None, second: Place | None) -> tuple[int, int] | None:
-    """The two lines in the innermost function that both places are in or were inlined into; None if there is none."""
+    """The two lines in the innermost function that contains both places, directly or inlined; None if there is none."""
     if not first or not second or first.file != second.file:
         return None
-    chains = [[*reversed(place.callers), place] for place in (first, second)]  # from the kernel inwards
+    chains = [[*reversed(place.callers), place] for place in (first, second)]  # outermost first
     if chains[0][0].function != chains[1][0].function:
         return None
     for one, other in zip(*chains, strict=False):
@@ -309,9 +309,9 @@ def _out_of_bounds(finding: Finding) -> str:
 
 
 def _guard_or_index(finding: Finding, past: int) -> str:
-    """What to do about an index that lies `past` elements behind the end of a tensor, the first of them being 1.
+    """Advice on an index `past` elements past the end of a tensor (1: the first one).
 
-    What sticks out of the tensor is not far outside, and needs a guard; a wrong index may lie anywhere.
+    An excess thread or partial tile is only slightly out of bounds and needs a guard; a wrong index may be anywhere.
     """
     row = finding.shape[-1]
     wrong = f"the index is wrong: a row length (a row has {row}), an offset, or sizes that were swapped in a call"
@@ -335,7 +335,7 @@ def _guard_or_index(finding: Finding, past: int) -> str:
 
 
 def _conditions(finding: Finding) -> list[str]:
-    """The bounds that the `if`s around an access ask for, the nearest first; not those of loops, or of what leaves."""
+    """The bounds in the `if`s around an access, innermost first; not those of loops or of early exits."""
     place = finding.accesses[0].place if finding.accesses else None
     heads = (one.text for one in deciding(place)) if place else ()
     found = (_ASKS.match(text) for text in heads)
@@ -344,7 +344,7 @@ def _conditions(finding: Finding) -> list[str]:
 
 
 def _body_of(finding: Finding) -> str:
-    """The text of the kernel, without comments; "" if it is not known, or an #if may leave out what counts."""
+    """The kernel's source without comments; "" if unknown or if an #if may exclude relevant code."""
     file = next((access.place.file for access in finding.accesses if access.place), "")
     source = read(file)
     function = source.function(finding.kernel_name) if source else None

@@ -1,16 +1,16 @@
-"""Where the elements that a wrong output was made of are not those that it depends on.
+"""Finds where the elements used for a wrong output differ from those that it depends on.
 
-followed(case, caller, ...)     runs a failing case with every access recorded, and concludes what flowed wrong
-concluded(case, inputs, ...)    the same of a call that was recorded
+followed(case, caller, ...)     runs a failing case with every access recorded, and analyzes the data flow
+concluded(case, inputs, ...)    the same for a recorded call
 
-The finding is the first of these that holds, in this order. It reports only what was recorded:
+The finding is the first of these that applies. It reports only what was recorded:
 
-    not_stored       elements of the output that no thread wrote
-    other_element    what a thread wrote depends on one element, and it uses another one of the same input
-    not_read         what a thread wrote depends on elements that neither it read nor a thread whose results it read
+    not_stored       output elements that no thread wrote
+    other_element    a thread's result depends on one element, but it uses another one of the same input
+    not_read         a thread's result depends on elements read neither by it nor by a thread whose results it read
     not_needed       infinity or NaN that the result does not depend on reaches a result that is NaN
-    stored_elsewhere what was written to an element is the right answer of another one
-    wrong_value      none of these: the number itself, and the lines that it is made in
+    stored_elsewhere the value written to an element is the correct answer for another one
+    wrong_value      none of these: the value itself, and the lines that compute it
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ MOST_ACCESSES = 1_200_000
 
 
 def followed(case: Case, caller: Caller, collected: Collected, seed: int) -> list[Finding]:
-    """One finding at most, of the first draw of the inputs that fails.
+    """At most one finding, for the first draw of the inputs that fails.
 
-    None where the case passes, gives no output, or is too large to be recorded.
+    Empty if the case passes, gives no output, or is too large to record.
 
     Args:
-        case: that failed.
+        case: the failed case.
         caller: a CheckedCaller, or a Worker around one.
-        collected: reads what that one collects.
-        seed: of the inputs.
+        collected: reads the caller's reports.
+        seed: seed of the inputs.
     """
     for draw in range(case.draws):
         inputs = make_inputs(case, seed, draw)
@@ -71,13 +71,13 @@ def followed(case: Case, caller: Caller, collected: Collected, seed: int) -> lis
 def concluded(
     case: Case, inputs: Mapping[str, Tensor], out: Tensor, ref: Tensor, bound: float, launches: Sequence[Launch]
 ) -> list[Finding]:
-    """What does not fit, one finding at most; none where nothing can be said.
+    """At most one finding; empty if inconclusive.
 
     Args:
-        case: that ran.
-        inputs: that it ran with, on the CPU.
-        out, ref, bound: what came, what should have come, and how far apart they may be.
-        launches: the recordings of the call, whole.
+        case: the case that ran.
+        inputs: its inputs, on the CPU.
+        out, ref, bound: the actual and the expected output, and the largest allowed difference.
+        launches: the call's complete recordings.
     """
     if sum(one.entry_of.size for one in launches) > MOST_ACCESSES or any(one.unshown for one in launches):
         return []
@@ -102,7 +102,7 @@ def _run_of(
     ref: Tensor,
     bound: float,
 ) -> Run | None:
-    """What is known of an output that is stored from this launch on; None if several threads add to one element."""
+    """The Run for an output that is stored from this launch on; None if several threads add to one element."""
     if any(memory in trace.atomic for memory, _ in sources.outputs):
         return None
     wrong = wrong_mask(out.cpu(), ref.cpu(), bound).reshape(-1).numpy()
@@ -112,7 +112,7 @@ def _run_of(
         writer[start + trace.element[stores]] = stores
     try:
         needs = Needs(reference, inputs)
-    except RuntimeError:  # of whole numbers, or not written for derivatives
+    except RuntimeError:  # the reference uses integers or is not differentiable
         needs = None
     return Run(trace, sources, needs, inputs, wrong, writer, threads_of(trace), launch)
 
@@ -125,7 +125,7 @@ def _first(run: Run, out: Tensor, ref: Tensor, bound: float, case: Case) -> Find
 
 
 def _of_stage(trace: Trace, sources: Sources, stage: WrongStage, inputs: Mapping[str, Tensor], case: Case) -> Finding:
-    """What went wrong in the first launch whose result is wrong."""
+    """The finding for the first launch whose result is wrong."""
     array = trace.memories[stage.memory].array
     launch = trace.launches[stage.launch]
     held = f"held {stage.before}" if stage.before else "had not been written"

@@ -1,12 +1,12 @@
-"""How far a row that several warps or threads share is right, judged by what each stores of its part.
+"""Determines how far the computation of a row shared by several warps or threads is correct, from the partial results
+that each stores.
 
-handed_on(run, case, inputs)     attention whose warps each take some of a row's keys
-shared_out(run, case, inputs)    a softmax whose threads, or warps, each take some of a row's columns
+handed_on(run, case, inputs)     attention whose warps each process some of a row's keys
+shared_out(run, case, inputs)    a softmax whose threads, or warps, each process some of a row's columns
 
-A warp that read the keys at some positions hands on what an online softmax knows of them: a number m (mostly the
-largest score), the sum of exp(score - m), and the rows of V weighted with these. A thread or a warp that read some
-columns of a softmax's row hands on the same without V. What each of them read was recorded, and so were the numbers
-that it stored, so we know which of these are among them.
+A warp that read some keys passes on the online softmax state for them: m (usually the largest score), the sum of
+exp(score - m), and the rows of V weighted by these. A thread or warp that read some columns of a softmax row passes on
+the same without V. Since reads and stored values were recorded, we know which of these correct values were stored.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from common.inspect.source_lines import Place
 from common.testing.case import Case, Scores
 
 WARP = 32
-CLOSE = 1e-4  # of a number: how far float32 may be away
-UNITS = (1.0, math.log2(math.e))  # of scores: to base e or 2
-NEAR = 60.0  # how far from the largest score an m may lie, so that a sum relative to it is a number
-SHARED, SCORES, SUMS, OUTPUTS, LARGEST, ALIKE, AFTER = range(7)  # what is wrong first of what a warp stores
-MAXIMA, REPEATED, ROW_SUMS, BEHIND = range(4)  # the same of a softmax
+CLOSE = 1e-4  # relative float32 tolerance
+UNITS = (1.0, math.log2(math.e))  # units of scores: base e or 2
+NEAR = 60.0  # largest distance of m from the largest score for which a sum relative to it is finite
+SHARED, SCORES, SUMS, OUTPUTS, LARGEST, ALIKE, AFTER = range(7)  # the first wrong item among what a warp stores
+MAXIMA, REPEATED, ROW_SUMS, BEHIND = range(4)  # the same for a softmax
 says = Sentences(__file__)
 SAYS = [says(one) for one in ("shared", "scores", "sums", "outputs", "largest", "alike", "after")]
-OF_ROWS = ("maxima", "repeated", "row sums", "behind")  # the keys of what is said of a softmax
+OF_ROWS = ("maxima", "repeated", "row sums", "behind")  # keys of the sentences for a softmax
 
 
 def _places(run: Run, accesses: np.ndarray) -> list[Place]:
-    """The lines of these accesses, each once."""
+    """The lines of these accesses, without duplicates."""
     first = accesses[np.unique(run.trace.entry[accesses], return_index=True)[1]]
     return [place for one in first if (place := run.trace.place_of(one))]
 
 
 def _numbers(run: Run, stores: np.ndarray) -> np.ndarray:
-    """The finite numbers that these accesses, to elements of 4 bytes, stored, in order."""
+    """The finite numbers stored by these accesses to 4-byte elements, sorted."""
     stored = run.trace.value[stores].astype(np.uint32).view(np.float32).astype(np.float64)
     return np.unique(stored[np.isfinite(stored)])
 
 
 def _is_among(number: float, stored: np.ndarray, least: float = 1e-3) -> bool:
-    """Whether a number is among these, which are in order; what is smaller than `least` as precisely as that."""
+    """Whether a number is among these sorted ones; the tolerance is relative, but absolute below `least`."""
     at = np.searchsorted(stored, number)
     near = stored[max(0, at - 1) : at + 1]
     return bool((np.abs(near - number) <= CLOSE * max(least, abs(number))).any())
@@ -63,10 +63,10 @@ def _are_among(numbers: Tensor, stored: np.ndarray) -> bool:
 
 
 def handed_on(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> tuple[int, list[Place]] | None:
-    """Which of the above is wrong first, and the lines at which keys (for SCORES and ALIKE) or values are read, at
-    which a warp stores (LARGEST), or none (AFTER); for SHARED those from which the function is called that reads.
+    """(the first wrong item, lines): the lines that read keys (for SCORES and ALIKE) or values, that store a warp's
+    results (LARGEST), or none (AFTER); for SHARED, the calls of the function that reads.
 
-    None where that is unknown: no attention, or warps that have several rows of queries, or store nothing.
+    None if unknown: not attention, or warps that process several query rows or store nothing.
     """
     of = case.scores or (case.stages and Scores(lambda **given: case.stages(**given)["S"], case.keys, case.values))
     if not of or any(name not in run.sources.first for name in ("query", of.keys, of.values)):
@@ -91,14 +91,14 @@ def handed_on(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> tuple[int, 
         first = ALIKE
     read = run.sources.memory_of[of.keys if first in (SCORES, ALIKE) else of.values]
     told_at = (trace.memory == read) & ~trace.is_write
-    if first == LARGEST:  # where the warps store
+    if first == LARGEST:  # the lines where warps store
         told_at = trace.is_write & trace.shared & np.isin(warps, mine)
     return first, _places(run, np.flatnonzero(told_at))
 
 
 @dataclass
 class _Attention:
-    """A call of attention: which inputs are keys and values, and the right scores."""
+    """A call of attention: which inputs are keys and values, and the correct scores."""
 
     run: Run
     of: Scores
@@ -106,7 +106,7 @@ class _Attention:
     inputs: Mapping[str, Tensor]
 
     def share_keys(self, warps: list[np.ndarray]) -> bool:
-        """Whether two warps of a block, which have the same row of queries, read the same elements of the values."""
+        """Whether two warps of a block, which process the same query row, read the same elements of V."""
         run, read = self.run, {}
         here, memory = run.slice_of(self.of.values), run.sources.memory_of[self.of.values]
         for accesses in warps:
@@ -122,7 +122,7 @@ class _Attention:
         return False
 
     def of_warp(self, accesses: np.ndarray) -> int | None:
-        """What is wrong first of what a warp stores."""
+        """The first wrong item among what a warp stores."""
         both, stored = self._read_by(accesses), self._stored_by(accesses)
         if both is None or not stored.size:
             return None
@@ -140,12 +140,12 @@ class _Attention:
         return max(told, SUMS) if is_largest else told
 
     def is_right(self, block: np.ndarray) -> bool:
-        """Whether a block stores what attention to the keys that it read gives, in what is not the case's output."""
+        """Whether a block stores the correct attention over the keys that it read, outside the case's output."""
         both, stored = self._read_by(block), self._stored_by(block)
         return both is not None and bool(stored.size) and _are_among(torch.softmax(both[0], 0) @ both[1], stored)
 
     def _read_by(self, accesses: np.ndarray) -> tuple[Tensor, Tensor] | None:
-        """The scores [keys] and the values [keys, head_dim] of the keys that these accesses read, of one query."""
+        """The scores [keys] and the values [keys, head_dim] of the keys that these accesses read, for one query."""
         query, value = self.inputs["query"], self.inputs[self.of.values]
         row, keys = self._rows(accesses, "query"), self._rows(accesses, self.of.values)
         keys = keys if keys.size else self._rows(accesses, self.of.keys)
@@ -158,13 +158,13 @@ class _Attention:
         return (s, v) if matrix.size == 1 and bool(torch.isfinite(s).all()) else None
 
     def _stored_by(self, accesses: np.ndarray) -> np.ndarray:
-        """The numbers that these accesses store, but for those of the output."""
+        """The numbers that these accesses store, except to the output."""
         trace = self.run.trace
         units = np.array([one.unit for one in trace.memories])[trace.memory[accesses]]
         return _numbers(self.run, accesses[trace.is_write[accesses] & ~self.run.is_store[accesses] & (units == 4)])
 
     def _rows(self, accesses: np.ndarray, name: str) -> np.ndarray:
-        """The rows of an input of which these accesses read something; from the input itself, if any does."""
+        """The rows of an input that these accesses read; only direct reads of the input, if there are any."""
         run = self.run
         direct = accesses[run.trace.memory[accesses] == run.sources.memory_of[name]]
         here, reads = run.slice_of(name), run.sources.of_read[direct if direct.size else accesses]
@@ -177,14 +177,14 @@ class _Attention:
 
 @dataclass(frozen=True)
 class SharedOut:
-    """How far a row is right.
+    """How far a row is correct.
 
     Attributes:
-        first: what is wrong first: MAXIMA, REPEATED, ROW_SUMS or BEHIND.
-        unit: whose numbers were looked at: "thread" or "warp".
+        first: the first wrong item: MAXIMA, REPEATED, ROW_SUMS or BEHIND.
+        unit: "thread" or "warp", whose partial results were examined.
         stores: the lines that store them.
-        right, others: those of them at which every unit stores its maximum, and at which each stores something else.
-        reads: the lines that read the entries of which a unit stores these.
+        right, others: those where every unit stores its maximum, and those where each stores something else.
+        reads: the lines that read the entries from which they are computed.
     """
 
     first: int
@@ -201,7 +201,7 @@ class SharedOut:
 
 
 def shared_out(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> SharedOut | None:
-    """None where that is unknown: no softmax, or units that have several rows, or store nothing."""
+    """The result for a softmax; None if unknown: not a softmax, or units that process several rows or store nothing."""
     if not case.is_softmax or len(inputs) != 1 or not run.sources.names:
         return None
     name = run.sources.names[0]
@@ -224,8 +224,8 @@ def shared_out(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> SharedOut 
 def _of_block(
     run: Run, x: Tensor, here: slice, accesses: np.ndarray, unit_of: np.ndarray
 ) -> tuple[int, list[Place], list[Place], list[Place], list[Place]] | None:
-    """The same of one block: one of the numbers above, all stores, those that every unit makes, of maxima and of other
-    numbers, and the reads before them; None where one of its units stores nothing."""
+    """The same for one block: one of the constants above; all stores; the stores made by every unit, of maxima and of
+    other numbers; and the reads before them. None if one of its units stores nothing."""
     trace, cols = run.trace, x.size(1)
     units = np.array([one.unit for one in trace.memories])[trace.memory[accesses]]
     shared = trace.shared[accesses] & (units == 4)
@@ -236,7 +236,7 @@ def _of_block(
     direct = accesses[~shared & ~trace.is_write[accesses]]
     reads = direct[(run.sources.of_read[direct] >= here.start) & (run.sources.of_read[direct] < here.stop)]
     largest_are_right = sums_are_right = read_once = True
-    before: set[int] = set()  # the entries of the trace that read
+    before: set[int] = set()  # the trace's entries that read
     told = False
     entries = {int(one): stores[trace.entry[stores] == one] for one in np.unique(trace.entry[stores])}
     of_maximum, by_all = set(entries), set(entries)

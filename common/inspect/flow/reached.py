@@ -1,12 +1,12 @@
-"""What a right answer depends on, and what may have reached the thread that stores it.
+"""What a correct answer depends on, and what may have reached the thread that stores it.
 
-Needs(reference, inputs)       the elements of inputs that an element of the right answer depends on
-reached(trace, sources, ...)   the elements of inputs that the results of each thread may be made of
+Needs(reference, inputs)       the input elements that an element of the correct answer depends on
+reached(trace, sources, ...)   the input elements that each thread's results may contain
 
-An answer depends on the elements by which its derivative is not 0, in fp32. What reaches a thread is kept as bits of an
-integer, and is more than the truth, never less: whatever a thread has read counts for all that it writes, and where
-lanes of a warp exchange registers all of them get what one has. So what does not reach a thread cannot be in its
-results.
+An answer depends on the elements with a nonzero derivative in fp32. The set that reaches a thread is stored as the bits
+of an integer. It is an overestimate: everything a thread has read counts for everything it writes, and if lanes of a
+warp exchange registers, all of them get what any of them has. So an element that does not reach a thread cannot be in
+its results.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from torch import Tensor
 from common.inspect.flow.sources import Sources
 from common.inspect.flow.trace import Trace
 
-MOST_PAIRS = 2_000_000  # of threads of which one reads what the other wrote
+MOST_PAIRS = 2_000_000  # pairs of threads where one reads what the other wrote
 WARP = 32
-SMALLEST = torch.finfo(torch.float32).tiny  # a kernel in fp32 may leave out what has a smaller weight: it is 0 there
+SMALLEST = torch.finfo(torch.float32).tiny  # in fp32 a smaller weight underflows to 0, so a kernel may skip it
 
 
 class Needs:
-    """What the elements of a right answer depend on.
+    """The dependencies of the elements of the correct answer.
 
     Args:
         reference: reference(**inputs) computes it.
-        inputs: on the CPU.
+        inputs: the inputs, on the CPU.
 
     Raises:
         RuntimeError: the reference cannot be differentiated.
     """
 
     def __init__(self, reference: Callable[..., Tensor], inputs: Mapping[str, Tensor]) -> None:
-        self.leaves = {  # what must not be read is NaN, which would spoil every derivative
+        self.leaves = {  # unused parts are NaN, which would contaminate every derivative
             name: x.double().nan_to_num(nan=0.5, posinf=torch.inf, neginf=-torch.inf).requires_grad_()
             for name, x in inputs.items()
             if x.is_floating_point()
@@ -47,12 +47,13 @@ class Needs:
         if not self._ref.requires_grad:
             raise RuntimeError("the reference has no derivative")
         generator = torch.Generator().manual_seed(0)
-        self._factors = 1 + torch.rand(self._ref.numel(), generator=generator, dtype=torch.float64)  # nothing cancels
+        self._factors = 1 + torch.rand(self._ref.numel(), generator=generator, dtype=torch.float64)  # no cancellation
 
     def of(self, elements: Sequence[int]) -> dict[str, Tensor]:
-        """For each input which of its elements these depend on, bool [numel]; without inputs where that is unknown.
+        """For each input, the mask of the elements these depend on, bool [numel]; inputs with unknown dependencies are
+        omitted.
 
-        Elements that are 0 are left out: there is no telling where a 0 comes from.
+        Elements that are 0 are ignored: the origin of a 0 cannot be determined.
         """
         at = torch.as_tensor(elements)
         weighed = (self._ref[at] * self._factors[at]).sum()
@@ -67,12 +68,12 @@ class Needs:
 
 
 def threads_of(trace: Trace) -> np.ndarray:
-    """A number for the thread of a launch that each access belongs to; threads of earlier launches come first."""
+    """For each access, an index of its thread over all launches; threads of earlier launches come first."""
     return np.unique(trace.actors(), return_inverse=True)[1]
 
 
 def reached(trace: Trace, sources: Sources, threads: np.ndarray) -> list[int] | None:
-    """For each thread the elements that reach it: bit i for element i of all inputs; None if it takes too long."""
+    """For each thread, the elements that reach it: bit i for element i of all inputs; None if it takes too long."""
     count = int(threads.max(initial=-1)) + 1
     found = _read_by(threads, sources, count)
     passes = np.flatnonzero(sources.made_by >= 0)
@@ -114,13 +115,13 @@ def bits_of(mask: np.ndarray) -> int:
 
 
 def mask_of(bits: int, count: int) -> np.ndarray:
-    """The other way round."""
+    """The inverse of bits_of."""
     data = np.frombuffer(bits.to_bytes((count + 7) // 8, "little"), np.uint8)
     return np.unpackbits(data, count=count, bitorder="little").astype(bool)
 
 
 def _read_by(threads: np.ndarray, sources: Sources, count: int) -> list[int]:
-    """What each thread reads itself."""
+    """The elements that each thread reads itself."""
     reads = np.flatnonzero(sources.of_read >= 0)
     pairs = np.unique(threads[reads] * sources.count + sources.of_read[reads])
     owner, element = pairs // sources.count, pairs % sources.count
@@ -134,7 +135,7 @@ def _read_by(threads: np.ndarray, sources: Sources, count: int) -> list[int]:
 
 
 def _warps(trace: Trace, threads: np.ndarray, count: int) -> list[list[int]]:
-    """The threads of each warp in launches in which lanes exchange registers."""
+    """The threads of each warp, for launches in which lanes exchange registers."""
     exchanging = trace.exchanging()
     first = np.unique(threads, return_index=True)[1]
     groups: dict[tuple, list[int]] = {}

@@ -1,9 +1,9 @@
-"""Reads of inputs that do not fit what a result depends on.
+"""Reads of inputs that do not match what a result depends on.
 
-other_element(run, case)     a thread uses an element in place of the one that its result depends on
-not_read(run)                what a result depends on cannot have reached the thread that stores it
-misses_nothing(run, element) the opposite
-not_needed(run, out, case)   infinity or NaN reaches a result that is NaN and does not depend on it
+other_element(run, case)     a thread uses an element instead of the one that its result depends on
+not_read(run)                a dependency of a result cannot have reached the thread that stores it
+misses_nothing(run, element) all dependencies of an element reach its thread
+not_needed(run, out, case)   infinity or NaN reaches a result that is NaN but does not depend on it
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from common.inspect.source_lines import Place
 from common.source.reader import Function, Source, arrays_in, line_of, read, walk
 from common.testing.case import Case
 
-ABOUT = 0.1  # by which the sizes of two sets may differ
-MOST = 0.75  # of the threads without a right output must show the same, where none is right
-MOST_LINES = 8  # of the student, where given code reads
+ABOUT = 0.1  # relative difference allowed between the sizes of two sets
+MOST = 0.75  # fraction of the wrong threads that must show the same if no thread is correct
+MOST_LINES = 8  # student lines, if provided code does the reading
 MOST_SILENT, STATEMENT_LINES = 4, 3
 
 
@@ -35,11 +35,11 @@ MOST_SILENT, STATEMENT_LINES = 4, 3
 
 
 def other_element(run: Run, case: Case) -> Finding | None:
-    """The first thread with a wrong result that uses what it does not need, and not what it needs.
+    """The first thread with a wrong result that uses elements it does not need instead of those it needs.
 
-    Only of inputs of which the threads with right results use nothing that they do not need themselves. Where no thread
-    is right the one set must be there in place of the other in most of them. Keys without a weight may be used: a tile
-    holds them, and the mask hides them later.
+    Only for inputs of which threads with correct results use nothing but what they need. If no thread is correct, one
+    set must replace the other in most of them. Keys without weight may be used: tiles contain them, and the mask hides
+    them later.
     """
     sources, wrong, right = run.sources, spread(run.wrong_threads), spread(run.right)
     without_weight = _without_weight(run, case)
@@ -49,7 +49,7 @@ def other_element(run: Run, case: Case) -> Finding | None:
     for name, mine in [*of_input, *((name, one) for name, every in of_input for one in _by_line(run, every))]:
         pairs = _used_and_needed(run, mine, name, {one: needed_by[one] for one in right})
         if any((used & ~needed & ~without_weight(name, one)).any() for one, (used, needed) in pairs.items()):
-            continue  # its threads use this input for each other
+            continue  # threads read this input for each other
         faulty = _used_and_needed(run, mine, name, {one: needed_by[one] for one in wrong})
         bad = {one: both for one, both in faulty.items() if _is_another(*both, without_weight(name, one))}
         if not pairs:
@@ -64,13 +64,13 @@ def other_element(run: Run, case: Case) -> Finding | None:
 
 
 def _of(run: Run, name: str, accesses: np.ndarray | slice = slice(None)) -> np.ndarray:
-    """Which of these accesses deliver an element of an input."""
+    """Mask of the accesses that deliver an element of an input."""
     here, delivered = run.slice_of(name), run.sources.of_read[accesses]
     return (delivered >= here.start) & (delivered < here.stop)
 
 
 def _by_line(run: Run, uses: np.ndarray) -> list[np.ndarray]:
-    """The reads of each line, where there are several: one may read what it should."""
+    """The reads grouped by line, if there are several: one of them may be correct."""
     _, first, entries = np.unique(run.trace.lines[uses], return_index=True, return_inverse=True)
     places = [run.trace.place_of(uses[one]) for one in first]
     lines = [place.at if place else None for place in places]
@@ -82,7 +82,7 @@ def _by_line(run: Run, uses: np.ndarray) -> list[np.ndarray]:
 def _used_and_needed(
     run: Run, uses: np.ndarray, name: str, needed_by: Mapping[int, Mapping[str, Tensor]]
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """For each of these threads that uses an input at all: what it uses of it, and what its results depend on."""
+    """For each of these threads that uses an input: the elements it uses, and those its results depend on."""
     here, found = run.slice_of(name), {}
     for thread, needed in needed_by.items():
         used = np.zeros(here.stop - here.start, dtype=bool)
@@ -93,7 +93,7 @@ def _used_and_needed(
 
 
 def _without_weight(run: Run, case: Case) -> Callable[[str, int], np.ndarray]:
-    """f(input, thread) -> which elements of the input belong to keys that have no weight in a row that it stores."""
+    """f(input, thread) -> mask of the input's elements for keys without weight in the rows that the thread stores."""
     weights = None
     if case.stages and all(name in run.inputs and run.inputs[name].dim() == 4 for name in (case.keys, case.values)):
         doubles = {name: x.double() if x.is_floating_point() else x for name, x in run.inputs.items()}
@@ -114,12 +114,12 @@ def _without_weight(run: Run, case: Case) -> Callable[[str, int], np.ndarray]:
 
 
 def _is_another(used: np.ndarray, needed: np.ndarray, allowed: np.ndarray) -> bool:
-    """Whether something is used that is neither needed nor allowed, and something needed is not used."""
+    """Whether an element is used that is neither needed nor allowed, and a needed one is not used."""
     return bool((used & ~needed & ~allowed).any() and (needed & ~used).any())
 
 
 def _in_place_of(used: np.ndarray, needed: np.ndarray) -> bool:
-    """Whether one set is there in place of the other: about as large, or without an element in common."""
+    """Whether one set replaces the other: about the same size, or disjoint."""
     return abs(int(used.sum()) - int(needed.sum())) <= ABOUT * int(needed.sum()) or not (used & needed).any()
 
 
@@ -139,7 +139,7 @@ def _another(run: Run, access: int, thread: int, name: str, used: np.ndarray) ->
 
 
 def _first_read(run: Run, store: int) -> int:
-    """The read that brought what a store passes on."""
+    """The first read in the chain of copies that ends in a store."""
     read = int(run.sources.copied_from[store])
     while read >= 0 and (before := int(run.trace.seen[read])) >= 0 and run.sources.copied_from[before] >= 0:
         read = int(run.sources.copied_from[before])
@@ -147,10 +147,10 @@ def _first_read(run: Run, store: int) -> int:
 
 
 def _uses(run: Run) -> np.ndarray:
-    """The reads of input elements for the thread itself.
+    """The reads of input elements that a thread uses itself.
 
-    Not those that it copies into memory to be read again, nor what a thread reads from the inputs that writes to shared
-    memory as well: that may be for the others.
+    Excludes reads that are copied to memory to be read again, and direct reads of inputs by threads that also write to
+    shared memory, since these may be for other threads.
     """
     trace, sources = run.trace, run.sources
     passed_on = np.zeros(trace.value.size, dtype=bool)
@@ -162,13 +162,13 @@ def _uses(run: Run) -> np.ndarray:
     return np.flatnonzero((sources.of_read >= 0) & ~passed_on & ~for_others)
 
 
-# ---- what is missing
+# ---- missing elements
 
 
 def not_read(run: Run) -> Finding | None:
-    """The first thread with a wrong result that misses something; None if a right one seems to miss something, too.
+    """The first thread with a wrong result that misses an element; None if a correct one also seems to miss one.
 
-    Where the origin of what an array holds is unknown, only if some threads have right results and miss nothing.
+    If the origin of an array's contents is unknown: only if some threads have correct results and miss nothing.
     """
     trace, sources = run.trace, run.sources
     reach = reached(trace, sources, run.threads)
@@ -176,7 +176,7 @@ def not_read(run: Run) -> Finding | None:
         return None
     left = {one: _left_out(run, reach, one) for one in [*spread(run.right), *spread(run.wrong_threads)]}
     if any(left[thread] for thread in spread(run.right)):
-        return None  # something reaches them on a way that was not seen
+        return None  # something reaches them in a way that was not observed
     for thread in spread(run.wrong_threads):
         if left[thread]:
             name = max(left[thread], key=lambda one: (one not in sources.first, left[thread][one].mean()))
@@ -186,7 +186,7 @@ def not_read(run: Run) -> Finding | None:
 
 
 def misses_nothing(run: Run, element: int) -> bool:
-    """Whether an element depends on anything, and all of it is known and reaches the thread that stores it."""
+    """Whether an element has known dependencies and all of them reach the thread that stores it."""
     reach = reached(run.trace, run.sources, run.threads) if run.needs and not run.sources.unknown else None
     if reach is None:
         return False
@@ -201,7 +201,7 @@ def misses_nothing(run: Run, element: int) -> bool:
 
 
 def _left_out(run: Run, reach: list[int], thread: int) -> dict[str, np.ndarray]:
-    """For each input the elements that what a thread stores depends on and that do not reach it, if there are any."""
+    """For each input, the elements that a thread's results depend on but that do not reach it, if there are any."""
     here, found = mask_of(reach[thread], run.sources.count), {}
     elements = run.wrong_of(thread) if thread in run.wrong_threads else run.stored_by(thread)
     for name, needed in run.needs.of(elements).items():
@@ -217,7 +217,7 @@ def _missed(run: Run, reach: list[int], thread: int, name: str, missing: np.ndar
     missing = missing & needed if (missing & needed).any() else missing
     text = f"{run.out_said(elements)} depends on {run.said(name, needed)}. "
     store, x = run.accesses_of(thread)[-1], run.inputs[name]
-    offset = int(np.flatnonzero(missing)[0]) * x.element_size()  # of the first element that is missing
+    offset = int(np.flatnonzero(missing)[0]) * x.element_size()  # offset of the first missing element
     element = {"variable": name, "shape": tuple(x.shape), "element_bytes": x.element_size(), "byte_offset": offset}
     if name not in sources.first:
         text += f"No thread of any launch reads {name} at all."
@@ -232,9 +232,9 @@ def _missed(run: Run, reach: list[int], thread: int, name: str, missing: np.ndar
     own = np.flatnonzero(in_block & of_input & ~trace.shared)
     lost_here = own[missing[sources.of_read[own] - here.start]]
     inside = np.flatnonzero((run.threads == thread) & of_input & trace.shared)
-    if lost_here.size and inside.size:  # another thread loaded it, and this one uses something else
+    if lost_here.size and inside.size:  # another thread loaded it, but this one uses something else
         own = inside
-    elif not own.size:  # it went through an intermediate result
+    elif not own.size:  # it was passed through an intermediate result
         carried = np.flatnonzero(in_block & ~trace.shared & (sources.made_by >= 0))
         lost = bits_of(np.concatenate([np.zeros(here.start, dtype=bool), missing]))
         held = any(reach[run.threads[write]] & lost for write in np.unique(sources.made_by[carried]).tolist())
@@ -252,13 +252,13 @@ def _missed(run: Run, reach: list[int], thread: int, name: str, missing: np.ndar
     fate, more = _fate(run, int(lost_here[0]), thread) if is_lost else ("", [])
     found = finding_of(run, "not_read", access, "read", f"{text}{fate}", more)
     of_store = trace.place_of(run.writer[elements[0]])
-    if of_store and not owned([trace.place_of(access) or of_store]):  # given code reads for it
+    if of_store and not owned([trace.place_of(access) or of_store]):  # provided code reads for it
         found = replace(found, lines=tuple(sorted(run.made_at(of_store)[:MOST_LINES], key=lambda one: one.at)))
     return replace(found, space="global", **element)
 
 
 def _not_launched(run: Run, name: str, launch: Launch) -> tuple[str, list[Place]]:
-    """Of the kernel that uses an argument, if it did not run: that it did not, and where it is launched and called."""
+    """If the kernel that uses an argument did not run: a sentence saying so, and where it is launched and called."""
     ran = {one.kernel.split("<")[0] for one in run.trace.launches}
     uses = used_in(name, launch.kernel.split("<")[0], launch.launch) if launch.launch else []
     kernel = uses[0].function if uses else ""
@@ -269,7 +269,7 @@ def _not_launched(run: Run, name: str, launch: Launch) -> tuple[str, list[Place]
 
 
 def _fate(run: Run, read: int, thread: int) -> tuple[str, list[Access]]:
-    """What became of an element that a thread misses and another one read: in words, with the access that shows it."""
+    """What happened to an element that one thread misses and another one read: in words, with the access to show."""
     trace = run.trace
     stores = np.flatnonzero(run.sources.copied_from == read)
     who = "The thread itself" if run.threads[read] == thread else "Another thread"
@@ -282,10 +282,10 @@ def _fate(run: Run, read: int, thread: int) -> tuple[str, list[Access]]:
 
 
 def _silent(run: Run) -> list[Place]:
-    """The student's lines that read or write an array and at which nothing was recorded, of the functions that the
-    launched kernels are made of, in the order of the text, at most MOST_SILENT."""
+    """The student's lines in the launched kernels and their functions that access an array but have no recorded access,
+    in source order, at most MOST_SILENT."""
     places = [entry.place for launch in run.trace.launches for entry in launch.entries if entry.place]
-    near = {(one.file, one.line - more) for one in places for more in range(STATEMENT_LINES)}  # a statement may go on
+    near = {(one.file, one.line - more) for one in places for more in range(STATEMENT_LINES)}  # multi-line statements
     kernels = {launch.kernel.split("<")[0] for launch in run.trace.launches}
     found = []
     for file in run.files:
@@ -296,7 +296,7 @@ def _silent(run: Run) -> list[Place]:
 
 
 def _behind(kernels: set[str], source: Source) -> list[Function]:
-    """The kernels among a file's functions, and those that they call."""
+    """The kernels among a file's functions, and the functions that they call."""
     todo, found = [one for name in kernels if (one := source.function(name))], {}
     while todo:
         one = todo.pop()
@@ -318,14 +318,14 @@ def _accesses(function: Function, source: Source) -> list[int]:
 
 
 def not_needed(run: Run, out: Tensor, case: Case) -> Finding | None:
-    """The first thread with a NaN to which such an element comes; None if one comes to a right result as well.
+    """The first thread with a NaN result that such an element reaches; None if one also reaches a correct result.
 
-    What a result depends on is asked with finite numbers in their places: a key whose score is -infinity is needed.
+    Dependencies are computed with finite numbers in their place: a key whose score is -infinity is needed.
     """
     floats = {name: x for name, x in run.inputs.items() if x.is_floating_point()}
     finite = {name: x.nan_to_num(nan=0.5, posinf=0.5, neginf=0.5) for name, x in floats.items()}
     wild = {name: (~torch.isfinite(x).reshape(-1)).numpy() for name, x in floats.items() if name in run.sources.names}
-    # a tile of queries has those of all its rows
+    # a tile of queries includes the keys of all its rows
     of_keys = {case.keys, case.values, *((case.scores.keys, case.scores.values) if case.scores else ())} - {""}
     wild = {name: one for name, one in wild.items() if one.any() and name in (of_keys or wild)}
     nan = run.wrong & torch.isnan(out.cpu().reshape(-1)).numpy()

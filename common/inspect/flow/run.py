@@ -1,4 +1,4 @@
-"""One call whose output is wrong, with all that is known of what flowed: Run; and findings about accesses of it."""
+"""Run: a call with a wrong output and everything known about its data flow; and findings about its accesses."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from common.inspect.made_of import made_of
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 
-MOST_ELEMENTS = 8  # of a thread, among which one is looked for that shows it
-MOST_THREADS = 8  # that are looked at
+MOST_ELEMENTS = 8  # per thread, searched for one that shows the mistake
+MOST_THREADS = 8  # examined threads
 
 
 @dataclass
 class Run:
-    """All that is known of one call.
+    """Everything known about one call.
 
     Attributes:
-        trace, sources: what was recorded, and which elements of inputs its reads deliver.
-        needs: what the right answer depends on; None if that is unknown.
+        trace, sources: the recording, and which input elements its reads deliver.
+        needs: dependencies of the correct answer; None if unknown.
         inputs: by name, on the CPU.
-        wrong: which of the output's elements are wrong, flat.
-        writer: of each of them the access that wrote it last, -1 if none did.
-        threads: whose each access is, see reached.py.
-        launch: the first that counts as storing the output.
+        wrong: mask of the wrong output elements, flat.
+        writer: for each output element, the access that wrote it last; -1 if none did.
+        threads: the thread of each access, see reached.py.
+        launch: the first launch that counts as storing the output.
     """
 
     trace: Trace
@@ -47,7 +47,7 @@ class Run:
 
     @functools.cached_property
     def files(self) -> list[str]:
-        """The sources of which the recorded launches ran a line, and the .cu files that were compiled with them."""
+        """The sources with lines that the recorded launches executed, and the .cu files compiled with them."""
         launches = self.trace.launches
         every = [entry.place.file for launch in launches for entry in launch.entries if entry.place]
         every += [launch.launch.file for launch in launches if launch.launch]
@@ -59,12 +59,12 @@ class Run:
 
     @functools.cached_property
     def wrong_threads(self) -> list[int]:
-        """Those that stored a wrong element."""
+        """The threads that stored a wrong element."""
         return list(dict.fromkeys(self.threads[self.writer[self._stored[self.wrong[self._stored]]]].tolist()))
 
     @functools.cached_property
     def right(self) -> list[int]:
-        """Those all of whose elements are right."""
+        """The threads whose elements are all correct."""
         every = self.threads[self.writer[self._stored]].tolist()
         return [one for one in dict.fromkeys(every) if one not in set(self.wrong_threads)]
 
@@ -73,41 +73,41 @@ class Run:
         return self._stored[self.threads[self.writer[self._stored]] == thread]
 
     def wrong_of(self, thread: int) -> np.ndarray:
-        """Those of them that are wrong."""
+        """The wrong elements that a thread stored."""
         elements = self.stored_by(thread)
         return elements[self.wrong[elements]]
 
     def accesses_of(self, thread: int) -> np.ndarray:
-        """All that a thread did."""
+        """All accesses of a thread."""
         return np.flatnonzero(self.threads == thread)
 
     @functools.cached_property
     def is_store(self) -> np.ndarray:
-        """Which accesses write to the output."""
+        """Mask of the accesses that write to the output."""
         of_output = np.isin(self.trace.memory, [memory for memory, _ in self.sources.outputs])
         return of_output & self.trace.is_write & (self.trace.launch >= self.launch)
 
     def slice_of(self, name: str) -> slice:
-        """Where the elements of an input stand among those of all inputs."""
+        """The slice of an input's elements among those of all inputs."""
         first = self.sources.first[name]
         return slice(first, first + self.inputs[name].numel())
 
     def said(self, name: str, mask: np.ndarray) -> str:
-        """Elements of an input in words."""
+        """Describes elements of an input."""
         return said(name, tuple(self.inputs[name].shape), mask)
 
     def delivered(self, read: int) -> str:
-        """The element of an input that a read delivers, in words."""
+        """Describes the input element that a read delivers."""
         element, first = self.sources.of_read[read], self.sources.first
         name = next(one for one in reversed(self.sources.names) if first[one] <= element)
         return self.said(name, np.arange(self.inputs[name].numel()) == element - first[name])
 
     def made_at(self, place: Place | None) -> list[Place]:
-        """The student's lines in which the number is made that is stored at a place, those that matter most first."""
+        """The student's lines that compute the value stored at a place, most relevant first."""
         return owned(made_of(place, self.files)) if place else []
 
     def out_said(self, elements: Sequence[int]) -> str:
-        """These elements of the output in words; where it is made of several arrays those in that of the first."""
+        """Describes these output elements; if the output consists of several arrays, those in the first one's array."""
         memory, start = max((one for one in self.sources.outputs if one[1] <= elements[0]), key=lambda one: one[1])
         array = self.trace.memories[memory].array
         mask = np.zeros(array.bytes // array.element_bytes, dtype=bool)
@@ -117,7 +117,7 @@ class Run:
 
 
 def which_depend(run: Run, thread: int, name: str, there: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first wrong element of a thread that depends on what is not there of an input, and on what it depends."""
+    """The first wrong element of a thread that depends on missing elements of an input, and its dependencies."""
     wrong = run.wrong_of(thread)
     for element in wrong[:MOST_ELEMENTS]:
         needed = run.needs.of([element])[name].numpy()
@@ -127,7 +127,7 @@ def which_depend(run: Run, thread: int, name: str, there: np.ndarray) -> tuple[n
 
 
 def spread(threads: list[int]) -> list[int]:
-    """Some of them: the first ones, and others evenly."""
+    """A sample: the first ones, and others evenly spaced."""
     step = max(1, len(threads) // (MOST_THREADS // 2))
     return list(dict.fromkeys([*threads[: MOST_THREADS // 2], *threads[::step]]))[:MOST_THREADS]
 
@@ -142,13 +142,13 @@ def access_of(run: Run, access: int, action: str) -> Access:
 
 
 def said(name: str, shape: tuple[int, ...], mask: np.ndarray) -> str:
-    """A set of elements as the smallest slice of a tensor that holds them, "key[0, 1, 16:32, :]"; where it holds others
-    as well, with their count.
+    """Describes a set of elements as the smallest slice that contains them, "key[0, 1, 16:32, :]", with their count if
+    the slice contains others.
 
     Args:
-        name: of the tensor.
-        shape: of it.
-        mask: which of its elements, bool [numel]; one at least.
+        name: the tensor's name.
+        shape: the tensor's shape.
+        mask: the elements, bool [numel]; at least one.
     """
     chosen = mask.reshape(shape)
     ranges = []
@@ -174,7 +174,7 @@ def _coordinates(number: int, size: tuple[int, int, int]) -> tuple[int, int, int
 
 
 def finding_of(run: Run, kind: str, access: int, action: str, detail: str, more: Sequence[Access] = ()) -> Finding:
-    """A finding about an access and the element that it touches."""
+    """A finding about an access and the element that it accesses."""
     trace = run.trace
     launch = trace.launches[trace.launch[access]]
     memory = trace.memories[trace.memory[access]]

@@ -1,8 +1,8 @@
-"""Which element of an input each read of a trace delivers, also where threads passed it on through memory.
+"""Determines which input element each read of a trace delivers, also if threads passed it on through memory.
 
-A number that is written where the same thread has just read the same number is a copy: inputs are random, so two equal
-numbers are the same element. Not NaN and infinity, which come out of what is computed with them; nor where other
-threads store what they computed: a sum of one term, with the weight 1, is an element as well.
+A write of a number that the same thread has just read is a copy: inputs are random, so equal numbers are the same
+element. Exceptions: NaN and infinity, which propagate through computations, and lines where other threads store
+computed numbers, since a sum of one term with weight 1 also equals an element.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from common.inspect.flow.trace import Memory, Trace
 
-LEAST_FLOAT = 1 << 23  # the bits of a float32 that is not 0 and no subnormal number
+LEAST_FLOAT = 1 << 23  # bits of the smallest normal float32
 WARP = 32
-MOSTLY = 0.9  # of the elements that a thread reads: this share is copied where it loads them for others
-WILD = np.uint64(0x7F800000)  # these bits are set in a float that is NaN or infinite
-MOST_HOPS = 24  # 2 to this power copies of copies
-NARROW = (torch.float16, torch.bfloat16)  # what a case's float32 inputs may be given as
+MOSTLY = 0.9  # fraction of a thread's reads that are copies if it loads them for others
+WILD = np.uint64(0x7F800000)  # bits that are all set in a float that is NaN or infinite
+MOST_HOPS = 24  # log2 of the longest chain of copies
+NARROW = (torch.float16, torch.bfloat16)  # dtypes to which a case's float32 inputs may be converted
 
 
 @dataclass
@@ -29,17 +29,17 @@ class Sources:
     """Inputs and output among the memories of a trace.
 
     Attributes:
-        names: of the inputs that were found.
-        memory_of: for each of them its memory.
-        first: for each of them the number of its first element; elements are numbered through all inputs.
-        count: how many elements they have together.
-        of_read: for each access that reads, the element that it delivers; -1 if it is none of an input.
-        made_by: for each access that reads what a thread computed, the write that left it; -1 for what is an input's or
-            a plain 0, which carries nothing.
-        copied_from: for each write the read whose number it passes on; -1 if it was computed.
-        unknown: whether there is an array that held something before the call and is none of the inputs: then what it
-            brings cannot be told, such as an input that was transposed on its way.
-        outputs: the memories that the output was made of, each with where in the output it begins.
+        names: names of the inputs that were found.
+        memory_of: the memory of each of them.
+        first: the index of each one's first element; elements are numbered across all inputs.
+        count: the total number of elements.
+        of_read: for each read, the input element that it delivers; -1 if none.
+        made_by: for each read of a computed value, the write that stored it; -1 for an input's value or a plain 0,
+            which carries no information.
+        copied_from: for each write, the read whose value it copies; -1 if it was computed.
+        unknown: whether an array other than the inputs had contents before the call, whose origin is then unknown, such
+            as an input that was transposed by the host.
+        outputs: the memories that form the output, each with its start index in the output.
     """
 
     names: list[str]
@@ -54,12 +54,12 @@ class Sources:
 
 
 def sources_of(trace: Trace, inputs: Mapping[str, Tensor], out: Tensor) -> Sources:
-    """Where the reads of a trace come from.
+    """Determines the origin of the reads of a trace.
 
     Args:
-        trace: of the call.
-        inputs: what the case gave it.
-        out: what it returned.
+        trace: the call's trace.
+        inputs: the case's inputs.
+        out: the returned output.
     """
     of_memory: dict[int, str] = {}
     for number, memory in enumerate(trace.memories):
@@ -76,7 +76,7 @@ def sources_of(trace: Trace, inputs: Mapping[str, Tensor], out: Tensor) -> Sourc
         base[number] = first[name]
     begin = np.where(base[trace.memory] >= 0, base[trace.memory] + trace.element, -1)
     copied_from = _without_lost_addends(trace, _copies(trace), base)
-    origin = _origins(trace, copied_from)  # of what a write holds: the write that first held it
+    origin = _origins(trace, copied_from)  # for each write, the first write of its value
     held = np.where(copied_from[origin] >= 0, begin[copied_from[origin]], -1)
     chosen = _may_be_chosen(trace, copied_from, begin)
     computed = np.where((copied_from[origin] < 0) & _is_result(trace, copied_from, begin) | chosen[origin], origin, -1)
@@ -92,9 +92,9 @@ def sources_of(trace: Trace, inputs: Mapping[str, Tensor], out: Tensor) -> Sourc
 
 
 def _is_result(trace: Trace, copied_from: np.ndarray, begin: np.ndarray) -> np.ndarray:
-    """Which accesses hold a number that may have been computed: a 0 only if its line stores other numbers as well that
-    are no copies, and if who stores it reads clearly more of the inputs than it stores in shared memory: else it fills
-    a tile up."""
+    """Mask of the accesses whose number may have been computed. A 0 counts only if its line also stores other numbers
+    that are not copies, and if its thread reads clearly more of the inputs than it stores in shared memory; otherwise
+    it pads a tile."""
     of_numbers = np.unique(trace.lines[trace.is_write & (trace.value != 0) & (copied_from < 0)])
     _, group = np.unique(_who(trace), return_inverse=True)
     direct, count = ~trace.is_write & (begin >= 0), int(group.max(initial=-1)) + 1
@@ -105,8 +105,8 @@ def _is_result(trace: Trace, copied_from: np.ndarray, begin: np.ndarray) -> np.n
 
 
 def _may_be_chosen(trace: Trace, copied_from: np.ndarray, begin: np.ndarray) -> np.ndarray:
-    """Which copies of an input's element may be the largest, or another choice, of several: those by threads that read
-    clearly more of its elements than they copy; where lanes exchange numbers, by warps."""
+    """Mask of the copies of an input element that may be a maximum or other selection among several: those by threads
+    that read clearly more of its elements than they copy; by warps if lanes exchange numbers."""
     direct = ~trace.is_write & (begin >= 0)
     copies = trace.is_write & (copied_from >= 0) & (begin[copied_from] >= 0)
     array = np.where(copies, trace.memory[copied_from], trace.memory)
@@ -119,12 +119,12 @@ def _may_be_chosen(trace: Trace, copied_from: np.ndarray, begin: np.ndarray) -> 
 
 
 def _who(trace: Trace) -> np.ndarray:
-    """A number for the thread of each access, or for its warp where lanes exchange numbers."""
+    """An index of each access's thread, or of its warp if lanes exchange numbers."""
     return trace.actors(np.where(trace.exchanging()[trace.launch], WARP, 1))
 
 
 def _is(memory: Memory, x: Tensor) -> bool:
-    """Whether a memory held an input at first."""
+    """Whether a memory initially held an input."""
     array = memory.array
     if array.name and x.is_floating_point() and memory.unit == 2:
         return any(_same(memory.array.initial, x.to(dtype)) for dtype in NARROW)
@@ -132,7 +132,7 @@ def _is(memory: Memory, x: Tensor) -> bool:
 
 
 def _is_of_whole_numbers(memory: Memory) -> bool:
-    """Whether a memory is of small whole numbers, such as counts, or shared: it brings no element of an input."""
+    """Whether a memory contains small integers, such as counts, or is shared: it then delivers no input elements."""
     if memory.initial is None:
         return True
     bits = memory.initial.astype(np.uint32).view(np.int32) if memory.unit == 4 else memory.initial.astype(np.int64)
@@ -144,9 +144,9 @@ def _same(data: bytes, x: Tensor) -> bool:
 
 
 def _copies(trace: Trace) -> np.ndarray:
-    """For each write the last read of the same thread before it that got the very number; -1 for none, and for 0."""
+    """For each write, the same thread's last earlier read of exactly this number; -1 if none, and for 0."""
     who = trace.actors()
-    order = np.lexsort((trace.value, who))  # stable: by thread, by number, then in time
+    order = np.lexsort((trace.value, who))  # stable: by thread, by number, then by time
     is_read = ~trace.is_write[order]
     last = np.maximum.accumulate(np.where(is_read, np.arange(order.size), -1))
     same = (last >= 0) & (who[order[last]] == who[order]) & (trace.value[order[last]] == trace.value[order])
@@ -154,7 +154,7 @@ def _copies(trace: Trace) -> np.ndarray:
     found[order] = np.where(same & ~is_read & (trace.value[order] != 0), order[last], -1)
     of_float = np.array([one.unit == 4 for one in trace.memories])[trace.memory]
     found[of_float & (trace.value & WILD == WILD)] = -1
-    # the threads that store at a line, and those of them that copy there
+    # the threads that store at a line, and those that copy there
     stores = trace.is_write & (trace.value != 0)
     pairs = (np.unique(np.stack([trace.lines[some], who[some]]), axis=1)[0] for some in (stores, stores & (found >= 0)))
     (lines, every), (copying, some) = (np.unique(one, return_counts=True) for one in pairs)
@@ -167,8 +167,8 @@ def _copies(trace: Trace) -> np.ndarray:
 
 
 def _without_lost_addends(trace: Trace, copied_from: np.ndarray, base: np.ndarray) -> np.ndarray:
-    """The copies without those from shared memory of what is no element of an input: a sum that another addend has not
-    changed, so small is it, is no copy of the larger one."""
+    """Removes copies from shared memory of values that are not input elements: a sum unchanged by a tiny addend is not
+    a copy of the larger addend."""
     origin = _origins(trace, copied_from)
     source = copied_from[origin]
     of_input = (source >= 0) & (base[trace.memory[source]] >= 0)
@@ -176,7 +176,7 @@ def _without_lost_addends(trace: Trace, copied_from: np.ndarray, base: np.ndarra
 
 
 def _origins(trace: Trace, copied_from: np.ndarray) -> np.ndarray:
-    """For each write the first one in its chain of copies; itself if it is none."""
+    """For each write, the first one in its chain of copies; itself if it is not a copy."""
     every = np.arange(trace.value.size)
     before = np.where(copied_from >= 0, trace.seen[copied_from], -1)
     before = np.where(before >= 0, before, every)
@@ -186,7 +186,7 @@ def _origins(trace: Trace, copied_from: np.ndarray) -> np.ndarray:
 
 
 def _outputs(trace: Trace, out: Tensor) -> list[tuple[int, int]]:
-    """The memories whose last state is the output, or a piece of it: that of a call that returns several together."""
+    """The memories whose final state is the output or, for a call that returns several tensors, a piece of it."""
     data = out.detach().cpu().contiguous()
     wanted = np.frombuffer(data.view(torch.uint8).numpy().tobytes(), dtype=f"<u{data.element_size()}")
     found: list[tuple[int, int]] = []
@@ -198,13 +198,13 @@ def _outputs(trace: Trace, out: Tensor) -> list[tuple[int, int]]:
             continue
         size = memory.array.bytes // memory.unit
         last = np.zeros(size, dtype=np.uint64) if memory.initial is None else memory.initial[:size].copy()
-        last[trace.element[mine]] = trace.value[mine]  # the last one stays
+        last[trace.element[mine]] = trace.value[mine]  # the last write wins
         known = np.unique(trace.element[mine]) if memory.initial is None else np.arange(size)
         for start in range(0, wanted.size - size + 1, size):
             if bool((last[known] == wanted[start + known]).all()) and all(start != at for _, at in found):
                 found.append((number, start))
                 break
-    # where all is NaN, or 0, a smaller array may equal a piece of it
+    # if all is NaN or 0, a smaller array may match a piece by chance
     whole = [one for one in found if trace.memories[one[0]].array.bytes == data.nbytes]
     pieces = found if sum(trace.memories[one].array.bytes for one, _ in found) == data.nbytes else []
     return whole[-1:] or pieces

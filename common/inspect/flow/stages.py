@@ -1,6 +1,6 @@
-"""The first of several launches after which the scores are none: first_wrong(...), for attention that keeps them.
+"""Finds the first launch with wrong scores, for attention that materializes them: first_wrong(...).
 
-Between the launches lie scores and weights, in an array as large as both. What it held after each launch is compared
+Between launches, an array of that size holds the scores or the weights. Its contents after each launch are compared
 with Q K^T, the masked scores and the weights, in this order.
 """
 
@@ -16,21 +16,21 @@ from torch import Tensor
 from common.inspect.flow.trace import Trace
 from common.testing.case import Case
 
-CLOSE = 1e-4  # of the largest number: how far float32 may be away
-ENOUGH = 0.05  # of the elements must be those of a stage, so that it is known to be meant
+CLOSE = 1e-4  # float32 tolerance, relative to the largest number
+ENOUGH = 0.05  # fraction of matching elements needed to identify the intended stage
 
 
 @dataclass(frozen=True)
 class WrongStage:
-    """A launch after which an array holds none of the stages.
+    """A launch after which an array matches none of the stages.
 
     Attributes:
-        launch, memory: their numbers.
-        before: what it held until then, in words; "" if no stage.
-        meant: of the stages the one that it comes nearest to, in words; "" if that is unknown.
-        right: that stage, flat; None if none is meant.
-        held: what it holds, flat.
-        function: computes that stage from the inputs; None if none is meant.
+        launch, memory: their indices.
+        before: the stage it held until then, in words; "" if none.
+        meant: the closest stage, in words; "" if unknown.
+        right: that stage's correct values, flat; None if unknown.
+        held: the actual values, flat.
+        function: computes that stage from the inputs; None if unknown.
     """
 
     launch: int
@@ -43,12 +43,12 @@ class WrongStage:
 
 
 def first_wrong(trace: Trace, case: Case, inputs: Mapping[str, Tensor], outputs: Sequence[int]) -> WrongStage | None:
-    """The first launch after which an array that held a stage, or nothing, holds none; None if there is none.
+    """The first launch after which an array that held a stage, or was empty, matches no stage; None if there is none.
 
     Args:
-        trace: of the whole call.
-        case, inputs: whose stages they are.
-        outputs: the memories that are the output: they may hold what they like until the end.
+        trace: trace of the whole call.
+        case, inputs: define the stages.
+        outputs: the memories of the output, whose contents are arbitrary until the end.
     """
     if case.stages is None or len(trace.launches) < 2 or "query" not in inputs or case.keys not in inputs:
         return None
@@ -61,7 +61,7 @@ def first_wrong(trace: Trace, case: Case, inputs: Mapping[str, Tensor], outputs:
     stages = {name: function(**doubles) for name, function in functions.items()}
     size = stages["the weights"].numel()
     for number, memory in enumerate(trace.memories):
-        of_stages = memory.unit == 4 and memory.array.bytes == 4 * size and memory.initial is not None  # none if shared
+        of_stages = memory.unit == 4 and memory.array.bytes == 4 * size and memory.initial is not None  # None if shared
         launches = _writers(trace, number) if of_stages and number not in outputs else []
         if len(launches) < 2:
             continue
@@ -92,13 +92,13 @@ def _by_head(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _share(now: Tensor, right: Tensor) -> float:
-    """How many of the elements are equal, of those that say something: 0 and infinity occur in several stages."""
+    """The fraction of equal elements, ignoring 0 and infinity, which occur in several stages."""
     telling = torch.isfinite(right) & (right != 0)
     return float(_same(now, right)[telling.reshape(-1)].double().mean()) if bool(telling.any()) else 0.0
 
 
 def _same(now: Tensor, right: Tensor) -> Tensor:
-    """Which elements are equal, flat."""
+    """Mask of the equal elements, flat."""
     right = right.reshape(-1)
     finite = torch.isfinite(right)
     largest = float(right[finite].abs().max()) if bool(finite.any()) else 0.0

@@ -1,8 +1,8 @@
-"""Stores to the output that do not fit: missing, needless, or at the wrong place.
+"""Stores to the output that are missing, needless, or at the wrong place.
 
-not_stored(run)                         no thread wrote them
-needlessly_stored(run, ref)             in an array that is changed in place: they were right before
-stored_elsewhere(run, out, ref, bound)  they hold the right answers of others
+not_stored(run)                         elements that no thread wrote
+needlessly_stored(run, ref)             elements of an array modified in place that were correct before
+stored_elsewhere(run, out, ref, bound)  elements with the correct answers of others
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from common.console.words import counted
 from common.inspect.findings.model import Finding
 from common.inspect.flow.run import Run, finding_of
 
-MOST_LINES = 10  # in which the number is made, which are reported
-MATCHED = 0.9  # of the wrong elements must be others' right answers
-FAR = 10  # as many tolerances from its own right answer: one that is slightly wrong is no other's
+MOST_LINES = 10  # reported lines that compute the value
+MATCHED = 0.9  # fraction of the wrong elements that must be correct answers of others
+FAR = 10  # minimum distance, in tolerances, from its own correct answer; otherwise it is just slightly wrong
 
 
 def not_stored(run: Run) -> Finding | None:
@@ -37,7 +37,7 @@ def not_stored(run: Run) -> Finding | None:
     here = max(start for _, start in run.sources.outputs if start <= left[0])
     memory = next(memory for memory, start in run.sources.outputs if start == here)
     mine = stores[trace.memory[stores] == memory]
-    stores = mine if mine.size else stores  # an output of several arrays: those to the one that lacks elements
+    stores = mine if mine.size else stores  # for an output of several arrays: stores to the incomplete one
     last = int(stores[np.lexsort((trace.thread[stores], trace.block[stores], trace.launch[stores]))[-1]])
     detail = f"{stored} The access shown is that of the last thread that stores: its index, the loop or the condition "
     detail += "around it, or the launch leaves them out."
@@ -46,7 +46,7 @@ def not_stored(run: Run) -> Finding | None:
 
 
 def needlessly_stored(run: Run, ref: Tensor) -> Finding | None:
-    """A store to an element that was right before."""
+    """A store to an element that was correct before."""
     kept = np.zeros(run.wrong.size, dtype=bool)
     of_memory = {run.sources.memory_of[name]: name for name in run.sources.names}
     for memory, start in run.sources.outputs:
@@ -62,7 +62,7 @@ def needlessly_stored(run: Run, ref: Tensor) -> Finding | None:
 
 
 def stored_elsewhere(run: Run, out: Tensor, ref: Tensor, bound: float) -> Finding | None:
-    """Where nearly all wrong elements hold the right answers of others, and these are far enough apart to be known."""
+    """Whether nearly all wrong elements have the correct answers of others, if these are distinguishable."""
     wrong = np.flatnonzero(run.wrong)
     got, right = out.cpu().double().reshape(-1)[wrong], ref.cpu().reshape(-1)
     if right.numel() < 2 or not bool(torch.isfinite(got).all()) or not bool(torch.isfinite(right).all()):

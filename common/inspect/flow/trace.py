@@ -1,7 +1,7 @@
-"""The accesses of a case's launches, one element each, in the order in which they happened: Trace.of(launches).
+"""The accesses of a case's launches, one element each, in chronological order: Trace.of(launches).
 
-A recording (replay/recording.py) holds accesses of any width, and of reads no values. Here an access of four floats is
-four, arrays are the same from launch to launch, and every read knows the write that it sees.
+A recording (replay/recording.py) has accesses of any width, and no values for reads. Here an access to four floats is
+split into four, arrays are identified across launches, and every read is linked to the write that it sees.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import numpy as np
 from common.inspect.replay.recording import ASYNC_COPY, ATOMIC, READ, WARP_OPERATION, Array, Entry, Launch
 from common.inspect.source_lines import Place
 
-WIDEST = 4  # bytes of an element of shared memory, whatever it was declared as
+WIDEST = 4  # bytes per element of shared memory, whatever its declared type
 
 
 @dataclass
 class Memory:
-    """An array, in all launches.
+    """An array across all launches.
 
     Attributes:
-        array: as the first launch that touched it knew it.
-        unit: bytes of an element.
-        initial: what the elements held at first, as bits; None in shared memory.
+        array: as described by the first launch that accessed it.
+        unit: bytes per element.
+        initial: initial contents of the elements, as bits; None for shared memory.
     """
 
     array: Array
@@ -36,7 +36,7 @@ class Memory:
 
     @property
     def is_shared(self) -> bool:
-        """Whether each block has one of its own."""
+        """Whether each block has its own copy."""
         return self.array.space == "shared"
 
 
@@ -47,13 +47,13 @@ class Trace:
     Attributes:
         launches: the recordings.
         memories: the arrays.
-        launch, block, thread: who.
-        entry: the number of its Entry in its launch.
-        memory, element: of what.
-        is_write: what an atomic operation does is a write.
-        value: the bits that a write left, or that a read got; 0 where they are not known.
-        seen: of a read the number of the write that it sees, -1 if none; of a write its own.
-        atomic: the memories that atomic operations changed.
+        launch, block, thread: the accessing thread.
+        entry: index of its Entry in its launch.
+        memory, element: what is accessed.
+        is_write: whether it writes; atomic operations count as writes.
+        value: the bits written or read; 0 if unknown.
+        seen: for a read, the index of the write that it sees, -1 if none; for a write, its own index.
+        atomic: the memories modified by atomic operations.
     """
 
     launches: Sequence[Launch]
@@ -87,13 +87,13 @@ class Trace:
         return found
 
     def up_to(self, launch: int) -> Trace:
-        """The accesses of the launches up to this one."""
+        """The accesses of the launches up to and including this one."""
         count = int(np.searchsorted(self.launch, launch, side="right"))
         columns = ("launch", "block", "thread", "entry", "memory", "element", "is_write", "value", "seen")
         return replace(self, **{name: getattr(self, name)[:count] for name in columns})
 
     def entry_of(self, access: int) -> Entry:
-        """The kind of event that an access is, with its source line."""
+        """An access's kind of event, with its source line."""
         return self.launches[self.launch[access]].entries[self.entry[access]]
 
     def place_of(self, access: int) -> Place | None:
@@ -102,36 +102,36 @@ class Trace:
 
     @functools.cached_property
     def shared(self) -> np.ndarray:
-        """Which accesses are to shared memory."""
+        """Mask of the accesses to shared memory."""
         return np.array([one.is_shared for one in self.memories], dtype=bool)[self.memory]
 
     @functools.cached_property
     def blocks(self) -> np.ndarray:
-        """For each access a number for its block among those of all launches."""
+        """For each access, an index of its block over all launches."""
         return self.launch.astype(np.int64) * (int(self.block.max(initial=0)) + 1) + self.block
 
     @functools.cached_property
     def lines(self) -> np.ndarray:
-        """For each access a number for its entry among those of all launches."""
+        """For each access, an index of its entry over all launches."""
         return self.launch.astype(np.int64) * (int(self.entry.max(initial=0)) + 1) + self.entry
 
     def actors(self, lanes: np.ndarray | int = 1) -> np.ndarray:
-        """For each access a number for its thread among those of all launches, or for the first of so many lanes."""
+        """For each access, an index of its thread over all launches, or of its group of `lanes` threads."""
         return self.blocks * (int(self.thread.max(initial=0)) + 1) + self.thread // lanes * lanes
 
     def exchanging(self) -> np.ndarray:
-        """Which launches have lanes that exchange registers."""
+        """Mask of the launches in which lanes exchange registers."""
         return np.array([any(one.kind == WARP_OPERATION for one in launch.entries) for launch in self.launches])
 
     def at_places(self) -> np.ndarray:
-        """For each memory access one number that tells apart whose element it is: of shared memory each block's."""
+        """For each memory access, a unique number for its element; each block has its own shared memory elements."""
         owner = np.where(self.shared, 1 + self.blocks, 0)
         most = self.element.max(initial=0) + 1
         return (owner * len(self.memories) + self.memory) * most + self.element
 
 
 def _memories_of(launch: Launch, number: int, numbers: dict[tuple, int], memories: list[Memory]) -> list[int]:
-    """The memory that each array of a launch is: global ones are known again by name and size."""
+    """The memory for each array of a launch; global arrays are identified across launches by name and size."""
     counts: Counter = Counter()
     found = []
     for i, array in enumerate(launch.arrays):
@@ -149,7 +149,7 @@ def _memories_of(launch: Launch, number: int, numbers: dict[tuple, int], memorie
 
 
 def _unit_of(launch: Launch, number: int) -> int:
-    """How many bytes an element of an array has: of a tensor as declared, of shared memory as it is accessed."""
+    """Bytes per element of an array: as declared for a tensor, as accessed for shared memory."""
     array = launch.arrays[number]
     if array.space == "global":
         return array.element_bytes
@@ -166,7 +166,7 @@ def _bits(data: np.ndarray, unit: int) -> np.ndarray:
 
 
 def _accesses(launch: Launch, number: int, of_array: list[int], memories: list[Memory]) -> dict[str, np.ndarray]:
-    """The columns of one launch but for `seen`."""
+    """The columns of one launch, except `seen`."""
     entry_of = launch.entry_of.astype(np.int64)
     bytes_ = np.array([entry.bytes for entry in launch.entries] or [0], dtype=np.int64)[entry_of]
     kinds = np.array([entry.kind for entry in launch.entries] or [READ])[entry_of]
@@ -177,7 +177,7 @@ def _accesses(launch: Launch, number: int, of_array: list[int], memories: list[M
     block = block_of[np.searchsorted(segments, np.arange(entry_of.size), side="right") - 1]
     memory = np.array([of_array[entry.array] if entry.array >= 0 else -1 for entry in launch.entries] or [-1])[entry_of]
     units = np.array([one.unit for one in memories] or [1])
-    used = np.flatnonzero((memory >= 0) & (kinds != ASYNC_COPY))  # what such a copy brings is there when it arrives
+    used = np.flatnonzero((memory >= 0) & (kinds != ASYNC_COPY))  # an async copy's data counts when it arrives
     unit = units[memory[used]]
     count = np.maximum(1, bytes_[used] // unit)
     access = np.repeat(used, count)
@@ -204,7 +204,7 @@ def _accesses(launch: Launch, number: int, of_array: list[int], memories: list[M
 
 
 def _last_writes(trace: Trace) -> np.ndarray:
-    """For each access the last write to its element up to it; -1 if there is none."""
+    """For each access, the last write to its element so far; -1 if there is none."""
     at = trace.at_places()
     order = np.argsort(at, kind="stable")
     last = np.maximum.accumulate(np.where(trace.is_write[order], np.arange(order.size), -1))
@@ -215,7 +215,7 @@ def _last_writes(trace: Trace) -> np.ndarray:
 
 
 def _read_values(trace: Trace) -> np.ndarray:
-    """What each access finds in its element: the last write's value, or what was there at first."""
+    """The contents of each access's element: the last write's value, or the initial contents."""
     found = np.where(trace.seen >= 0, trace.value[trace.seen], np.uint64(0))
     for number, memory in enumerate(trace.memories):
         if memory.initial is None:

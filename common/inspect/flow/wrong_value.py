@@ -1,4 +1,4 @@
-"""A number that is wrong although all that it depends on is there: where it is stored, and what it is made of."""
+"""A value that is wrong although all its dependencies are present: where it is stored, and how it is computed."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 from common.testing.case import Case
 
-MOST_LINES = 10  # that are reported
-MOST_BETWEEN = 14  # where it is known from what on the numbers are wrong
-TOO_MANY = 20  # of which that many would say nothing
+MOST_LINES = 10  # reported lines
+MOST_BETWEEN = 14  # reported lines, if it is known where the values start to be wrong
+TOO_MANY = 20  # candidate lines; more would be useless
 
 
 def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | None:
-    """The first wrong element with the lines that its number is made in; None if none of these is the student's."""
+    """The first wrong element with the lines that compute it; None if none of these is the student's."""
     stored = np.flatnonzero(run.wrong & (run.writer >= 0))
     if not stored.size:
         return None
@@ -61,7 +61,7 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
         singled = shared.first == ROW_SUMS and bool(shared.right and shared.others and above)
         if shared.first == REPEATED:
             above, singled = _loops_first(above, shared.reads)
-    else:  # the loops bring what is needed, or decide it: what is computed comes first
+    else:  # loops that load data, or decide what is loaded, come after the computation
         above.sort(key=is_head)
         if misses_nothing(run, element):
             text += "All inputs that it depends on reach this thread; what it computes from them is wrong. "
@@ -72,42 +72,42 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
 
 
 def _loops_first(lines: list[Place], reads: Sequence[Place]) -> tuple[list[Place], bool]:
-    """The lines, first those that say what is read in a line of `reads`, and whether there are any."""
+    """The lines, first those that determine what the lines `reads` read, and whether there are any of these."""
     loops = {one.at for read in reads for one in deciding(read)}
     found = sorted(lines, key=lambda one: one.at not in loops)
     return found, bool(found) and found[0].at in loops
 
 
 def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Place]:
-    """Of these lines those in which what threads store goes wrong, and where that is right the others."""
+    """The lines in which the values that threads store become wrong or, if these are correct, the other lines."""
     if shared.first == BEHIND:
         made = {one.at for store in shared.stores for one in made_of(store, files)}
         made -= {one.at for one in shared.stores}
         return [one for one in lines if one.at not in made]
     every = list(dict.fromkeys(one for store in shared.stores for one in owned(made_of(store, files))))
-    of_maximum = set(every)  # it is made without the sum
+    of_maximum = set(every)  # computed without the sum
     for store in shared.stores:
         for member in members_at(store):
             of_maximum = min(of_maximum, set(owned(made_of(store, files, member))), key=len)
     if shared.first == MAXIMA:
         return [one for one in every if one in of_maximum]
-    if right := [store for store in shared.right if not members_at(store)]:  # stored at lines of its own
+    if right := [store for store in shared.right if not members_at(store)]:  # stored at separate lines
         of_maximum = _above(right, files)
         stores = {one.at for one in shared.stores}
         first = _above(shared.others, files) - of_maximum - stores
         nearest = [one for store in shared.others for one in owned(made_of(store, files))]
         left = [one for one in dict.fromkeys([*nearest, *every]) if one.at not in of_maximum]
         return sorted(left, key=lambda one: one.at not in first)
-    return sorted(every, key=lambda one: one in of_maximum)  # what the maximum, which is right, is made of comes last
+    return sorted(every, key=lambda one: one in of_maximum)  # lines of the maximum, which is correct, come last
 
 
 def _above(stores: Sequence[Place], files: list[str]) -> set[tuple[str, int]]:
-    """The lines that what these lines store is made in, above each in its own function."""
+    """The lines that compute what these lines store, above each in its own function."""
     found = [(one, store) for store in stores for one in made_of(store, files) if one.line <= store.line]
     return {one.at for one, store in found if function_begin(one) == function_begin(store)}
 
 
 def _in_functions_of(places: Sequence[Place], lines: list[Place]) -> list[Place]:
-    """Those lines that stand in a function in which one of the places does."""
+    """The lines that are in a function with one of the places."""
     begins = {(place.file, function_begin(place)) for place in places}
     return [one for one in lines if (one.file, function_begin(one)) in begins]

@@ -1,4 +1,4 @@
-"""The page around its data: one HTML file with style, scripts and data inside.
+"""The page template: one HTML file with embedded style, scripts and data.
 
 text = document("Replay of softmax: 7 x 31", ("dom.js", "replay.js"), data, blob)
 """
@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-# Nothing may be fetched, whatever a source file's text holds.
+# Nothing may be fetched, whatever a source file contains.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; base-uri 'none'"
-ICON = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'/%3E"  # or browsers ask for /favicon.ico
+ICON = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'/%3E"  # otherwise browsers request /favicon.ico
 
 
 def asset(name: str) -> str:
@@ -28,12 +28,12 @@ def document(
     """The whole page.
 
     Args:
-        title: of the window.
-        scripts, styles: names of files in assets/, in their order.
-        data: what the scripts show, as JSON.
-        blob: more of it, as bytes; it is compressed.
+        title: title of the window.
+        scripts, styles: names of files in assets/, in order.
+        data: the data that the scripts show, as JSON.
+        blob: additional binary data; it is compressed.
     """
-    # "<" cannot end the script element then, nor begin a comment in it
+    # an escaped "<" cannot end the script element or begin a comment
     told = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     packed = base64.b64encode(zlib.compress(blob, 9)).decode() if blob else ""
     head = "\n".join(

@@ -1,4 +1,4 @@
-"""The page of --profile and --check: counters and findings beside the lines that they are about.
+"""The page of --profile and --check: counters and findings next to their source lines.
 
 profile_page(...), check_page(...) -> HTML; the words and numbers are those of the terminal (profile/report.py,
 findings/words.py)
@@ -37,9 +37,9 @@ def profile_page(
     """The page of a profile.
 
     Args:
-        title, command: what was profiled, and what makes the page.
-        found: of each case its name, its verdict (None: a program has none) and its kernels.
-        gpu: whose data sheet the estimates use.
+        title, command: what was profiled, and the command that makes the page.
+        found: for each case its name, its verdict (None for a program) and its kernels.
+        gpu: the GPU whose data sheet the estimates use.
         measured: whether the kernels ran on a GPU.
     """
     sources = Sources()
@@ -66,9 +66,9 @@ def check_page(
     """The page of a check.
 
     Args:
-        title, command: what was checked, and what makes the page.
-        verdicts: of each case that ran its name and verdict.
-        found: what was found, case by case; alike findings are shown once.
+        title, command: what was checked, and the command that makes the page.
+        verdicts: name and verdict of each case that ran.
+        found: findings by case; similar ones are shown once.
     """
     sources = Sources()
     data = {
@@ -97,7 +97,7 @@ def _case(name: str, verdict: Verdict | None) -> dict:
 
 
 def _group(group: Group, sources: Sources) -> dict:
-    """A finding as --check tells it, with its other places."""
+    """A finding as reported by --check, with its other locations."""
     first = group.first
     accesses = [
         {"who": who_did(first, access), "place": sources.number(access.place), "where": _where(access.place)}
@@ -179,7 +179,7 @@ def _line(line: LineTraffic, kernel: KernelProfile, gpu: GpuSpec, sources: Sourc
 
 
 def _sectors(line: LineTraffic) -> list[list[int]]:
-    """[lane, sector] of the costliest request, sectors counted from the lowest one."""
+    """[lane, sector] pairs of the costliest request, with sectors relative to the lowest one."""
     pairs = [
         [lane, sector]
         for lane, offset in enumerate(line.offsets)

@@ -1,6 +1,6 @@
-"""The page that plays a small launch back: replay_page(...) -> HTML.
+"""The page that replays a small launch: replay_page(...) -> HTML.
 
-What the data holds is said where it is made; assets/decode.js reads it.
+The data format is documented where the data is made; assets/decode.js reads it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from common.inspect.replay.tiles import with_tiles
 
 SCRIPTS = ("dom.js", "source.js", "decode.js", "memory.js", "steps.js", "arrays.js", "flow.js", "words.js", "replay.js")
 STYLES = ("page.css", "replay.css")
-ALIGNED = 4  # bytes: where a column begins
+ALIGNED = 4  # bytes: alignment of a column
 
 
 def replay_page(title: str, about: str, command: str, launches: Sequence[Launch], findings: Sequence[Finding]) -> str:
     """The page.
 
     Args:
-        title: what is played: "softmax: 7 x 31".
-        about: a line below it: whose kernels, shapes, verdict.
-        command: what makes the page.
-        launches: of one case, in their order.
-        findings: what the checks found in it.
+        title: what is replayed: "softmax: 7 x 31".
+        about: the line below it: variant, shapes, verdict.
+        command: the command that makes the page.
+        launches: launches of one case, in order.
+        findings: findings of the checks in it.
     """
     sources, blob = Sources(), bytearray()
 
@@ -89,7 +89,7 @@ def _short(name: str) -> str:
 
 
 def _finding(finding: Finding, count: int, sources: Sources) -> dict:
-    """What happened, both accesses, and what it means: as --check says it."""
+    """What happened, both accesses, and the explanation, as in --check."""
     return {
         "kind": finding.kind,
         "kernel": finding.kernel_name,

@@ -1,7 +1,7 @@
-"""The source files that a page shows, and places in them by number.
+"""The source files that a page shows, and numbered places in them.
 
 sources = Sources()
-sources.number(place)       -> the number that stands for it in the page's data; -1 for none
+sources.number(place)       -> its number in the page's data; -1 for None
 sources.data()              -> {"files": [...], "places": [...]}
 """
 
@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pygments.lexers import CudaLexer  # rich brings Pygments along
+from pygments.lexers import CudaLexer  # Pygments is a dependency of rich
 from pygments.token import Comment, Keyword, Name, Number, String
 
 from common.console.paths import shown_path
 from common.inspect.source_lines import Place, text_of
 
-# The number of each is the data's; assets/source.js gives it a color. The first that holds a token counts.
+# The data refers to a kind by number; assets/source.js maps it to a color. The first match counts.
 KINDS = (Comment.Preproc, Comment, Keyword, Name.Builtin, Name.Function, String, Number)
 
 
 class Sources:
-    """Collects places; each of them, and each of their files, stands in the data once."""
+    """Collects places; each place and each file is stored once."""
 
     def __init__(self) -> None:
         self._files: dict[str, int] = {}
         self._places: dict[Place, int] = {}
 
     def number(self, place: Place | None) -> int:
-        """Its number."""
+        """The number of a place."""
         if place is None:
             return -1
         for one in (place, *place.callers):
@@ -52,7 +52,7 @@ class Sources:
 
 
 def kinds_of(text: str) -> list[list[int]]:
-    """Of each line its words, as [kind, length, kind, length, ...]; kind 0 is none of KINDS."""
+    """The tokens of each line as [kind, length, kind, length, ...]; kind 0 is none of KINDS."""
     lines: list[list[int]] = [[]]
     for token, words in CudaLexer(stripnl=False, ensurenl=False).get_tokens(text):
         kind = next((number for number, one in enumerate(KINDS, 1) if token in one), 0)

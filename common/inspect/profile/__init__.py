@@ -1,9 +1,9 @@
-"""What a kernel did, counted.
+"""Kernel profiles: counters of a kernel.
 
 model                 KernelProfile
-remarks               what a line's transactions mean
-roofline              the time that a GPU needs at least
+remarks               interprets a line's transactions
+roofline              lower bounds on the time on a GPU
 instruction_counts    floating-point operations in a library's machine code
-report, pictures      prints and draws it
+report, pictures      printing and plotting
 ncu                   the same from Nsight Compute
 """

@@ -1,17 +1,17 @@
 """Floating-point operations of the simulator's checked build, counted in its machine code.
 
-    operations = block_operations(library)        basic block -> what running it once does
-    total(operations, kernel["blocks"])           what a kernel did, from how often each block ran
+    operations = block_operations(library)        basic block -> operations per execution
+    total(operations, kernel["blocks"])           a kernel's total, from the execution count of each block
 
-The compiler calls __sanitizer_cov_trace_pc() at the start of every basic block, and the runtime counts the calls. What
-stands between one call and the next belongs to the first, and so does a piece without a call of its own that the block
-jumps to. Counted are
+The compiler calls __sanitizer_cov_trace_pc() at the start of every basic block, and the runtime counts the calls. The
+code between one call and the next belongs to the first, as does code without its own call that the block jumps to.
+Counted are
 
-- 1 for an add, subtract, multiply or divide, 2 for a fused multiply-add, times the numbers in a vector register;
+- 1 for an add, subtract, multiply or divide, 2 for a fused multiply-add, times the elements in a vector register;
 - 1 "special function" for each call of expf, exp2f, logf, sinf, powf, ... and for each square root.
 
-Comparisons, minima, maxima, conversions, negations and integer arithmetic count nothing. What the compiler computed in
-advance or left out does not show. The machine code is read with `objdump` (binutils).
+Comparisons, minima, maxima, conversions, negations and integer arithmetic are not counted. Operations that the compiler
+folded or eliminated do not appear. The machine code is read with `objdump` (binutils).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LABEL = re.compile(r"^[0-9a-f]+ <(.+)>:$")
 _INSTRUCTION = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)[ \t]*(.*?)(?:\s+# [0-9a-f]+ <.*|\s+//.*)?$")
 _CALL = re.compile(r"^(?:callq?|bl)$")
 _CALLED = re.compile(r"<([^>+@]+)")
-_LEAVES = re.compile(r"^(?:jmpq?|retq?|ud2|b|br|brk|udf)$")  # what follows is not reached from here
+_LEAVES = re.compile(r"^(?:jmpq?|retq?|ud2|b|br|brk|udf)$")  # control does not fall through
 _JUMP = re.compile(r"^(?:j\w+|b|b\.\w+|cbn?z|tbn?z)$")
 _TARGET = re.compile(r"(?:^|[\s,])([0-9a-f]+)(?= <)")
 
@@ -78,7 +78,7 @@ def _lanes_arm(operands: str) -> int:
 
 
 def operations_of(mnemonic: str, operands: str) -> Operations:
-    """What one instruction computes, in the notation of objdump for x86-64 (AT&T) or AArch64."""
+    """The operations of one instruction, in objdump's notation for x86-64 (AT&T) or AArch64."""
     if _CALL.match(mnemonic):
         called = _CALLED.search(operands)
         name = called[1] if called else ""
@@ -95,16 +95,16 @@ def operations_of(mnemonic: str, operands: str) -> Operations:
 
 
 def read_disassembly(lines: Iterable[str], count: Callable[[str, str], Any] = operations_of) -> dict[int, Any]:
-    """`objdump -d` line by line -> {return address of a block's trace call: what running the block once does}.
+    """`objdump -d` line by line -> {return address of a block's trace call: operations per execution of the block}.
 
-    Blocks that compute nothing are left out. `count` tells what one instruction does, given mnemonic and operands; two
-    of its values can be added, and that of "nop" is none.
+    Blocks without operations are left out. `count` maps a mnemonic and operands to the instruction's operations; its
+    values can be added, and that of "nop" is the zero.
     """
     found: dict[int, Any] = {}
     nothing = count("nop", "")
-    block: int | None = None  # the block that the instruction at hand belongs to
-    traced = False  # the instruction before was a call of TRACE: its return address is this one's
-    jumped_to: dict[int, int] = {}  # address -> the block that jumps there
+    block: int | None = None  # the block of the current instruction
+    traced = False  # the previous instruction was a call of TRACE, which returns to this address
+    jumped_to: dict[int, int] = {}  # address -> the block that jumps to it
     for line in lines:
         if _LABEL.match(line):
             block, traced, jumped_to = None, False, {}
@@ -132,7 +132,7 @@ def read_disassembly(lines: Iterable[str], count: Callable[[str, str], Any] = op
 
 
 def block_operations(library: Path, count: Callable[[str, str], Any] = operations_of) -> dict[int, Any] | None:
-    """See read_disassembly; None where objdump is missing or does not know the file."""
+    """See read_disassembly; None if objdump is missing or does not support the file."""
     tool = shutil.which("objdump") or shutil.which("llvm-objdump")
     if not tool:
         return None
@@ -144,7 +144,7 @@ def block_operations(library: Path, count: Callable[[str, str], Any] = operation
 
 
 def total(operations: dict[int, Operations], blocks: Sequence[Sequence[int]]) -> Operations:
-    """What the blocks did, given [[return address, times], ...]."""
+    """Total operations of the blocks, given [[return address, executions], ...]."""
     result = NOTHING
     for address, times in blocks:
         if address in operations:

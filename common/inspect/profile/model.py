@@ -1,8 +1,8 @@
-"""What a kernel did, counted: memory traffic line by line, arithmetic, barriers.
+"""A kernel's profile: memory traffic line by line, arithmetic, barriers.
 
     kernels = read_kernels(report, SourceLines(library), library)     the JSON of the simulator's checked build
 
-ncu.py makes the same objects from what Nsight Compute measures. The counts do not depend on the GPU: sectors
+ncu.py makes the same objects from Nsight Compute's measurements. The counts do not depend on the GPU: sectors
 of 32 bytes in global memory, passes over the 32 banks of 4 bytes in shared memory ("wavefronts").
 """
 
@@ -19,7 +19,7 @@ from common.inspect.source_lines import Place, SourceLines, instance_of, place_o
 from common.measure.gpus import GpuSpec, Occupancy, occupancy
 
 SECTOR = 32  # bytes
-BANKS, WORD = 32, 4  # of shared memory; bytes that a bank serves per pass
+BANKS, WORD = 32, 4  # banks of shared memory; bytes per bank and pass
 LANES = 32
 
 
@@ -30,15 +30,15 @@ class LineTraffic:
     Attributes:
         place: the line; None if unknown.
         space, action: "global" or "shared"; "read", "write", "atomic" or "async copy".
-        bytes: per lane.
+        bytes: bytes per lane.
         requests: warp-level instructions.
-        lanes: active ones, summed over the requests; None if unknown.
+        lanes: active lanes, summed over the requests; None if unknown.
         transactions: sectors of global memory, wavefronts in shared memory.
-        ideal: what the same bytes would take at best.
-        worst: transactions of the worst single request.
-        offsets: its byte offset per lane, -1 for an inactive one; shared memory counts from the start of the block's
-            shared memory, global memory from the lowest address. () if unknown.
-        array: the tensor or the __shared__ array that it goes to; "" if unknown, or if there are several.
+        ideal: the minimum number of transactions for the same bytes.
+        worst: transactions of the worst request.
+        offsets: the worst request's byte offset per lane, -1 for an inactive one; relative to the start of the block's
+            shared memory, or to the lowest address in global memory. () if unknown.
+        array: the tensor or __shared__ array accessed; "" if unknown or several.
     """
 
     place: Place | None
@@ -67,26 +67,27 @@ class LineTraffic:
         return self.transactions / self.ideal if self.ideal else 1.0
 
     def seconds(self, gpu: GpuSpec, transactions: int) -> float:
-        """What so many transactions take on the whole GPU at best."""
+        """The minimum time for `transactions` on the whole GPU."""
         return transactions * (SECTOR / gpu.bandwidth if self.space == "global" else 1 / gpu.wavefronts)
 
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """One kernel at one launch place with one grid and block; sums over its launches.
+    """One kernel at one launch site with one grid and block; sums over its launches.
 
     Attributes:
-        kernel, launch: its name, and where it is launched.
-        launches: how often.
+        kernel, launch: its name and launch site.
+        launches: number of launches.
         grid, block: (x, y, z).
         shared_bytes: static and dynamic shared memory of a block.
-        barriers: passed, summed over the blocks; None if unknown.
-        compulsory_bytes: each sector that a launch touches once: read, and written; None if unknown.
-        operations: float arithmetic outside the tensor cores; None if it was not counted.
-        tensor_flops: operations of the tensor cores.
+        barriers: barriers passed, summed over the blocks; None if unknown.
+        compulsory_bytes: compulsory traffic: each sector touched by a launch counted once (read, written); None if
+            unknown.
+        operations: float arithmetic outside the tensor cores; None if not counted.
+        tensor_flops: tensor core operations.
         lines: see LineTraffic.
-        registers: per thread, from ptxas; None if unknown. The most of several where `registers_vary`: the name does
-            not tell which instance of a template it is.
+        registers: per thread, from ptxas; None if unknown. If `registers_vary`, the maximum over several template
+            instances that the name does not distinguish.
         measured_seconds, dram_bytes: only from a GPU.
     """
 
@@ -116,7 +117,7 @@ class KernelProfile:
 
     @property
     def moved_bytes(self) -> int:
-        """All sectors that the warps asked for, repeats included: what global memory would move without any cache."""
+        """All sectors requested by the warps, including repeats: the global memory traffic without caches."""
         return SECTOR * sum(line.transactions for line in self.lines if line.space == "global")
 
     @property
@@ -129,7 +130,7 @@ class KernelProfile:
 
     @property
     def dram(self) -> float | None:
-        """The bytes that DRAM has to move: measured, or at least the compulsory ones."""
+        """DRAM traffic in bytes: measured, or the compulsory minimum."""
         return self.compulsory_bytes if self.dram_bytes is None else self.dram_bytes
 
     @property
@@ -184,7 +185,7 @@ def _traffic(site: dict, places: dict[int, Place | None]) -> LineTraffic:
 
 
 def merged(traffic: Iterable[LineTraffic]) -> tuple[LineTraffic, ...]:
-    """The copies that unrolling makes of a line, as one; arrays, and calls from different lines, stay apart."""
+    """Merges the copies of a line due to unrolling; different arrays and call sites stay separate."""
     found: dict[tuple, LineTraffic] = {}
     for one in traffic:
         key = one.place, one.space, one.action, one.bytes, one.array
@@ -206,7 +207,7 @@ def merged(traffic: Iterable[LineTraffic]) -> tuple[LineTraffic, ...]:
 
 
 def with_registers(kernel: KernelProfile, resources: Sequence[KernelResources]) -> KernelProfile:
-    """The profile with what ptxas says of this kernel, found by its full name or else without template arguments."""
+    """The profile with ptxas's registers for this kernel, matched by full name or else without template arguments."""
     exact = [one.registers for one in resources if one.name.replace(" ", "") == kernel.kernel.replace(" ", "")]
     bare = kernel.kernel.split("<")[0]
     found = exact or [one.registers for one in resources if one.name.split("<")[0] == bare]

@@ -1,11 +1,11 @@
-"""What Nsight Compute measures on the GPU -> the same profiles as those of the simulator's checked build.
+"""Converts Nsight Compute's measurements on a GPU into the same profiles as those of the simulator's checked build.
 
-    profile(tool, command, sources)     runs ncu over the command, a child of common.inspect.gpu_tools
+    profile(tool, command, sources)     runs ncu on the command, a child of common.inspect.gpu_tools
     read_raw(csv)                       `ncu --page raw --csv`: one row per launch
     read_source(csv, sources)           `ncu --page source --print-source cuda,sass --csv`: each line's instructions
 
 Sectors and wavefronts per source line are counted by instrumented instructions (section SourceCounters); time, DRAM
-traffic and arithmetic by the hardware. The build has -lineinfo, without which there are no source lines.
+traffic and arithmetic by the hardware. The build uses -lineinfo, which source lines require.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ NO_PERMISSION = (
     "Without that, --backend simulator --profile counts transactions and bank conflicts on the CPU."
 )
 
-# SASS: which memory, which way. LDGSTS is an asynchronous copy, LDSM reads matrices.
+# SASS opcode -> memory space and direction. LDGSTS is an asynchronous copy, LDSM reads matrices.
 _OPCODES = {
     "LDG": ("global", "read"),
     "STG": ("global", "write"),
@@ -76,10 +76,10 @@ _SASS = re.compile(r"(?:@!?U?P\w+\s+)?(?P<opcode>[A-Z0-9]+)(?P<modifiers>(?:\.\w
 
 
 def profile(tool: Path, command: Sequence[str], sources: Sequence[Path]) -> list[KernelProfile]:
-    """The kernels of the sources that the command launched.
+    """Profiles of the sources' kernels that the command launched.
 
     Raises:
-        ToolchainError: the counters may not be read, or ncu failed; the message says what to do or what it printed.
+        ToolchainError: no permission to read the counters, or ncu failed; the message has the remedy or its output.
     """
     names = "|".join(kernels_in(sources))
     with tempfile.TemporaryDirectory() as folder:
@@ -113,7 +113,7 @@ def kernels_in(sources: Iterable[Path]) -> list[str]:
 
 
 def _rows(text: str, first: str) -> list[list[str]]:
-    """The CSV rows from the first one that begins with `first`; ncu prints messages before."""
+    """The CSV rows from the first one that begins with `first`; ncu prints messages before it."""
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith(f'"{first}"')), None)
     return [] if start is None else list(csv.reader(line for line in lines[start:] if line.startswith('"')))
@@ -130,9 +130,9 @@ def _number(text: str) -> float:
 
 
 def read_raw(text: str) -> list[KernelProfile]:
-    """Launches of the same kernel with the same grid and block added up, in the order of the first.
+    """Sums over launches of the same kernel with the same grid and block, in order of the first launch.
 
-    Their lines are the kernel's four totals (global and shared, read and written), without a place.
+    Their lines are the kernel's four totals (global and shared, read and write), without a place.
     """
     rows = _rows(text, "ID")
     if len(rows) < 2:
@@ -186,12 +186,12 @@ def _profile(kernel: str, grid, block, launches: list[dict[str, float]]) -> Kern
 def read_source(text: str, sources: Sequence[Path]) -> dict[str, tuple[LineTraffic, ...]]:
     """Kernel -> its lines. A CUDA row is the sum of the SASS rows below it, so only those are read.
 
-    An instruction of an inlined function may stand below lines of several files: it counts in the student's.
+    An instruction of an inlined function may be listed under lines of several files; it is counted in the student's.
     """
     sections = _sections(_rows(text, "File Path"))
     own = {source.name: source for source in sources}
-    sections.sort(key=lambda section: Path(section[0]).name not in own)  # a stable sort: launches stay in their order
-    home: dict[tuple[str, str], str] = {}  # (kernel, address) -> the file it counts in
+    sections.sort(key=lambda section: Path(section[0]).name not in own)  # stable sort: keeps the order of launches
+    home: dict[tuple[str, str], str] = {}  # (kernel, address) -> the file it is counted in
     found: dict[str, list[LineTraffic]] = defaultdict(list)
     for file, function, header, rows in sections:
         source = own.get(Path(file).name) or DEVICE_HEADERS / Path(file).name
@@ -212,7 +212,7 @@ def _sections(rows: list[list[str]]) -> list[tuple[str, str, list[str], list[lis
         elif row[0] == "Function Name":
             function = row[1]
         elif row[0] == "Line No":
-            # "Source" stands there twice: the second is the instruction
+            # "Source" appears twice; the second is the instruction
             header = ["SASS" if name == "Source" and i > 1 else name for i, name in enumerate(row)]
             sections.append((file, function, header, []))
         elif sections:
@@ -231,7 +231,7 @@ def _instructions(header: list[str], rows: list[list[str]]) -> Iterable[tuple[in
 
 
 def _traffic(cells: dict[str, str]) -> LineTraffic | None:
-    """A load or store that was executed; None for other instructions."""
+    """An executed load or store; None for other instructions."""
     match = _SASS.match(cells["SASS"].strip())
     kind = _OPCODES.get(match["opcode"]) if match else None
     requests = int(_number(cells.get("Instructions Executed", "")))
@@ -242,7 +242,7 @@ def _traffic(cells: dict[str, str]) -> LineTraffic | None:
     if space == "shared":
         names = ("L1 Wavefronts Shared", "L1 Wavefronts Shared Ideal")
     transactions, ideal = (int(_number(cells.get(name, ""))) for name in names)
-    matrices = match["opcode"] in ("LDSM", "STSM")  # each lane gives the address of a row of 16 bytes
+    matrices = match["opcode"] in ("LDSM", "STSM")  # each lane provides the address of a 16-byte row
     bits = re.search(r"\.U?S?(8|16|64|128)\b", ".128" if matrices else match["modifiers"])
     threads = cells.get("Predicated-On Thread Instructions Executed") or cells.get("Thread Instructions Executed")
     lanes = int(_number(threads)) if threads else None

@@ -1,4 +1,4 @@
-"""Two pictures of a profile: the bank conflicts of the worst shared memory line, and the roofline.
+"""Plots of a profile: the bank conflicts of the worst shared memory line, and the roofline.
 
 draw(kernels, gpu, folder)     -> the files written
 """
@@ -16,12 +16,12 @@ from common.inspect.profile.report import shortened, size_of
 from common.inspect.profile.roofline import bounds, leaves_most_idle
 from common.measure.gpus import GpuSpec
 
-MOST_TICKS = 11  # of the color bar
+MOST_TICKS = 11  # on the color bar
 TERA = 1e12
 
 
 def draw(kernels: Sequence[KernelProfile], gpu: GpuSpec, folder: Path) -> list[Path]:
-    """Writes bank_conflicts.png and roofline.png, each if there is anything to draw."""
+    """Writes bank_conflicts.png and roofline.png, if there is data for them."""
     files = []
     if worst := worst_shared_line(kernels):
         files.append(_bank_conflicts(*worst, folder / "bank_conflicts.png"))
@@ -35,7 +35,7 @@ def draw(kernels: Sequence[KernelProfile], gpu: GpuSpec, folder: Path) -> list[P
 
 
 def worst_shared_line(kernels: Sequence[KernelProfile]) -> tuple[KernelProfile, LineTraffic] | None:
-    """The shared memory line that loses most passes; where none loses any, the one with the most passes."""
+    """The shared memory line with the most excess passes; if there are none, the one with the most passes."""
     lines = [
         (kernel, line) for kernel in kernels for line in kernel.lines if line.space == "shared" and any(line.offsets)
     ]
@@ -43,7 +43,7 @@ def worst_shared_line(kernels: Sequence[KernelProfile]) -> tuple[KernelProfile, 
 
 
 def _bank_conflicts(kernel: KernelProfile, line: LineTraffic, file: Path) -> Path:
-    """Lanes against banks: a cell is a word that a lane wants, its color the pass that serves it."""
+    """Plots lanes against banks: a cell is a word requested by a lane, its color the pass that serves it."""
     import numpy
     from matplotlib.colors import BoundaryNorm
 
@@ -82,7 +82,7 @@ def _bank_conflicts(kernel: KernelProfile, line: LineTraffic, file: Path) -> Pat
 
 
 def _roofline(kernels: Sequence[KernelProfile], gpu: GpuSpec, file: Path) -> Path:
-    """Operations per second against operations per byte of DRAM traffic; kernels below the roofs that limit them."""
+    """Plots operations per second against operations per byte of DRAM traffic, with the roofs above the kernels."""
     figure, axes = pyplot().subplots(figsize=(9.0, 6.5), layout="constrained")
     intensities = [kernel.intensity or 0.0 for kernel in kernels]
     rates = [rate_of(kernel, gpu) / TERA for kernel in kernels]
@@ -96,7 +96,7 @@ def _roofline(kernels: Sequence[KernelProfile], gpu: GpuSpec, file: Path) -> Pat
     at_one_place: dict[tuple[int, int], list[int]] = {}
     for number, (kernel, intensity, rate) in enumerate(zip(kernels, intensities, rates, strict=True), 1):
         limit, full = bounds(kernel, gpu)[0].resource, kernel.measured_seconds or not leaves_most_idle(kernel, gpu)
-        if not full:  # it is not on the roof, but somewhere below
+        if not full:  # below the roof rather than on it
             limit = f"the grid, {kernel.blocks} of {gpu.sms} SMs (below this mark)"
         label = f"{number}  {kernel.kernel} {size_of(kernel.grid)}: {limit}"
         form = {"marker": "o"} if full else {"marker": "v", "markerfacecolor": "none"}
@@ -126,7 +126,7 @@ def _roofline(kernels: Sequence[KernelProfile], gpu: GpuSpec, file: Path) -> Pat
 
 
 def roofs_of(gpu: GpuSpec) -> list[tuple[str, float, str]]:
-    """(name, TFLOP/s, line style); tf32 only where it is not the float32 line."""
+    """(name, TFLOP/s, line style); tf32 only if it differs from the float32 line."""
     roofs = [("float32", gpu.fp32 / TERA, "-"), ("fp16 tensor", gpu.fp16_tensor / TERA, "--")]
     if gpu.tf32_tensor and gpu.tf32_tensor > 1.2 * gpu.fp32:
         roofs.append(("tf32 tensor", gpu.tf32_tensor / TERA, ":"))
@@ -134,7 +134,7 @@ def roofs_of(gpu: GpuSpec) -> list[tuple[str, float, str]]:
 
 
 def _label_slope(figure, axes, left: float, bandwidth: float, text: str) -> None:
-    """Writes along the DRAM line, whose angle is known once the axes are laid out."""
+    """Labels the DRAM line along its slope, whose angle is known once the axes are laid out."""
     figure.canvas.draw()
     ends = axes.transData.transform([(left, left * bandwidth), (2 * left, 2 * left * bandwidth)])
     run, rise = ends[1] - ends[0]
@@ -150,5 +150,5 @@ def _label_slope(figure, axes, left: float, bandwidth: float, text: str) -> None
 
 
 def rate_of(kernel: KernelProfile, gpu: GpuSpec) -> float:
-    """Operations per second: measured, or at most what the longest bound allows."""
+    """Operations per second: measured, or the maximum allowed by the longest bound."""
     return (kernel.flops or 0) / (kernel.measured_seconds or bounds(kernel, gpu)[0].seconds)

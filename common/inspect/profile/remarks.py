@@ -1,7 +1,7 @@
-"""What the transactions of a source line mean, and what to change.
+"""Interprets the transactions of a source line and suggests changes.
 
-remark(line)                a few words and, where something can be gained, a sentence
-worst_first(lines, gpu)     by what could be gained
+remark(line)                a few words and, if there is room for improvement, a sentence
+worst_first(lines, gpu)     sorted by potential gain
 line_passes(offsets, 4)     which pass over the banks of shared memory serves which lane
 """
 
@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from common.inspect.profile.model import BANKS, LANES, WORD, LineTraffic
 from common.measure.gpus import GpuSpec
 
-FINE = 1.25  # transactions over ideal up to which nothing is said
+FINE = 1.25  # ratio of transactions to ideal up to which there is no remark
 FEW_LANES = 16  # of 32 on average; below, a remark
 
 
 @dataclass(frozen=True)
 class Remark:
-    """A few words for the table; and, where something can be gained, a sentence on what to change."""
+    """A few words for the table and, if there is room for improvement, a sentence on what to change."""
 
     note: str
     advice: str = ""
 
 
 def stride_of(offsets: Sequence[int]) -> int | None:
-    """The bytes from one lane to the next where most neighboring lanes agree (0: one address), else None."""
+    """The stride in bytes between lanes if most neighboring lanes agree (0: same address), otherwise None."""
     steps = Counter(b - a for a, b in itertools.pairwise(offsets) if a >= 0 and b >= 0)
     if not steps:
         return None
@@ -38,7 +38,7 @@ def stride_of(offsets: Sequence[int]) -> int | None:
 
 
 def remark(line: LineTraffic) -> Remark:
-    """What this line's transactions mean."""
+    """The remark on this line's transactions."""
     found = _shared_remark(line) if line.space == "shared" else _global_remark(line)
     if line.lanes is not None and line.lanes < FEW_LANES * line.requests:
         active = line.lanes / line.requests
@@ -72,7 +72,7 @@ def _global_remark(line: LineTraffic) -> Remark:
 
 def _shared_remark(line: LineTraffic) -> Remark:
     stride = stride_of(line.offsets)
-    # an access of 8 or 16 bytes per lane takes several passes even where no two lanes meet in a bank
+    # accesses of 8 or 16 bytes per lane take several passes even without bank conflicts
     if line.ratio <= FINE or (line.bytes > WORD and line.transactions <= line.requests * line.bytes // WORD):
         passes = line.transactions / line.requests if line.requests else 1.0
         least = f", {passes:.2g} passes at least" if line.ratio > FINE else ""
@@ -96,25 +96,25 @@ def _shared_remark(line: LineTraffic) -> Remark:
 
 
 def worst_first(lines: Iterable[LineTraffic], gpu: GpuSpec) -> list[LineTraffic]:
-    """By the time that avoidable transactions cost on this GPU, then by the time of all of them."""
+    """Sorted by the time lost to avoidable transactions on this GPU, then by the time of all transactions."""
     return sorted(lines, key=lambda x: (x.seconds(gpu, avoidable(x)), x.seconds(gpu, x.transactions)), reverse=True)
 
 
 def avoidable(line: LineTraffic) -> int:
-    """The transactions above the ideal, where something can be done about them."""
+    """Transactions beyond the ideal, if they can be avoided."""
     return line.excess if remark(line).advice else 0
 
 
 def line_passes(offsets: Sequence[int], bytes_per_lane: int) -> list[tuple[int, int, int]]:
     """Which pass over the banks serves which word: [(lane, bank, pass), ...], passes from 0.
 
-    In a pass a bank serves one word of 4 bytes, to all lanes that want it. Accesses of 8 and 16 bytes go in groups of
-    16 and 8 lanes, one group after the other; two neighboring groups go together where pairs of lanes want the same
-    address (runtime/profile.cpp counts alike).
+    In one pass, a bank serves one 4-byte word to all lanes that request it. Accesses of 8 and 16 bytes are processed in
+    groups of 16 and 8 lanes, one group after the other; two neighboring groups are combined if pairs of lanes request
+    the same address (runtime/profile.cpp counts the same way).
     """
     result, done = [], 0
     for group in _groups(offsets, bytes_per_lane):
-        words: dict[int, list[int]] = {}  # bank -> its words in the order in which they are served
+        words: dict[int, list[int]] = {}  # bank -> its words in order of service
         for lane in group:
             if offsets[lane] < 0:
                 continue

@@ -1,7 +1,7 @@
-"""Prints what kernels did: a table of source lines, worst first, the totals, the occupancy and the roofline estimate.
+"""Prints profiles: a table of source lines, worst first, totals, occupancy and the roofline estimate.
 
 print_kernel(console, kernel, gpu)     one kernel
-print_legend(console, gpu)             what the words and numbers mean, once below all kernels
+print_legend(console, gpu)             explains the terms and numbers, once below all kernels
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from common.inspect.profile.roofline import bounds, leaves_most_idle
 from common.inspect.source_lines import Place
 from common.measure.gpus import GpuSpec
 
-MOST_LINES = 14  # of a kernel's table
-COLUMN_GAP = 3  # characters between two columns of a table
-LEAST_SOURCE = 16  # characters of a source line
-MOST_ADVICE = 4  # sentences below it
-NEGLIGIBLE = 0.02  # of a kernel's traffic time: below, no sentence
+MOST_LINES = 14  # in a kernel's table
+COLUMN_GAP = 3  # characters between two columns
+LEAST_SOURCE = 16  # minimum width of a source line
+MOST_ADVICE = 4  # sentences below the table
+NEGLIGIBLE = 0.02  # fraction of a kernel's traffic time below which there is no sentence
 
 
 def number(value: float) -> str:
@@ -36,7 +36,7 @@ def number(value: float) -> str:
 
 
 def amount(bytes_: float) -> str:
-    """ "640 bytes", "12.5 KB", "3.20 MB"; powers of ten."""
+    """ "640 bytes", "12.5 KB", "3.20 MB" (powers of ten)."""
     for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
         if bytes_ >= size:
             return f"{bytes_ / size:.3g} {unit}"
@@ -65,7 +65,7 @@ def line_number(place: Place | None) -> str:
 
 
 def print_kernel(console: Console, kernel: KernelProfile, gpu: GpuSpec) -> None:
-    """Everything about one kernel."""
+    """Prints everything about one kernel."""
     launched = f", launched at {kernel.launch.shown}" if kernel.launch else ""
     times = "" if kernel.launches == 1 else f", {kernel.launches} launches"
     console.print(
@@ -84,7 +84,7 @@ def print_kernel(console: Console, kernel: KernelProfile, gpu: GpuSpec) -> None:
 
 
 def facts_of(kernel: KernelProfile, gpu: GpuSpec) -> list[tuple[str, str]]:
-    """What stands below the table, as (label, text); the text may hold rich's markup."""
+    """The facts below the table as (label, text); the text may contain rich markup."""
     facts = (
         ("memory", _traffic(kernel)),
         ("arithmetic", _arithmetic(kernel)),
@@ -103,7 +103,8 @@ def _room_for_source(headings: list[str], rows: list[list[str]], width: int, gap
 
 
 def _table(lines: list[LineTraffic], width: int) -> Table:
-    """The source text takes what the other columns leave of `width`; a narrow one has no requests and breaks `what`."""
+    """The table; the source text gets the width left by the other columns. A narrow table omits requests and wraps
+    `what`."""
     headings = ["line", "source", "what", "requests", "transactions", "ideal", ""]
     rows = [
         [
@@ -127,7 +128,7 @@ def _table(lines: list[LineTraffic], width: int) -> Table:
     table = Table(box=SIMPLE, pad_edge=False, collapse_padding=narrow)
     for heading in headings:
         is_count = heading in ("requests", "transactions", "ideal")
-        # the remark may wrap where room is scarce
+        # the remark may wrap in a narrow table
         table.add_column(heading, no_wrap=bool(heading) or not narrow, justify="right" if is_count else "left")
     for line, row in zip(lines, rows, strict=False):
         row[1] = shortened(row[1], source_width)
@@ -141,12 +142,12 @@ def _table(lines: list[LineTraffic], width: int) -> Table:
 
 
 def shortened(text: str, width: int) -> str:
-    """The text, cut with a … if it is longer than `width`."""
+    """The text, truncated with … to `width`."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _print_advice(console: Console, lines: list[LineTraffic], gpu: GpuSpec) -> None:
-    """The sentences that belong to the table, for lines that lose time worth mentioning."""
+    """Prints the remarks' sentences for lines that lose significant time."""
     whole = sum(line.seconds(gpu, line.transactions) for line in lines)
     said: dict[str, list[str]] = {}
     for line in lines:
@@ -202,7 +203,7 @@ def _occupancy(kernel: KernelProfile, gpu: GpuSpec) -> str:
 
 
 def _grid(kernel: KernelProfile, gpu: GpuSpec) -> str:
-    """A remark where the grid does not fill the GPU."""
+    """A remark if the grid does not fill the GPU."""
     at_a_time = kernel.occupancy(gpu).blocks * gpu.sms
     if kernel.blocks < gpu.sms:
         return f"{counted(kernel.blocks, 'block')}: {gpu.sms - kernel.blocks} of the {gpu.sms} SMs have nothing to do"
@@ -235,7 +236,7 @@ def _estimate(kernel: KernelProfile, gpu: GpuSpec) -> list[tuple[str, str]]:
 
 
 def print_legend(console: Console, gpu: GpuSpec, measured: bool = False) -> None:
-    """What the columns count and what the estimate leaves out."""
+    """Prints what the columns count and what the estimate ignores."""
     console.print()
     for paragraph in legend_of(gpu, measured):
         say(console, paragraph, "dim")

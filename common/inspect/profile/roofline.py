@@ -1,4 +1,4 @@
-"""The roofline estimate: the time that each resource of a GPU needs at least for what a kernel did.
+"""The roofline estimate: the minimum time that each resource of a GPU needs for a kernel's work.
 
 bounds(kernel, gpu)     -> [Bound("DRAM", "8,380,416 bytes", 1.7e-6), ...], the longest first
 """
@@ -13,7 +13,7 @@ from common.measure.gpus import GpuSpec
 
 @dataclass(frozen=True)
 class Bound:
-    """A resource, how much of it the kernel needs (in words), and the time that this takes at least."""
+    """A resource, the amount that the kernel needs (in words), and the minimum time for it."""
 
     resource: str
     amount: str
@@ -21,14 +21,14 @@ class Bound:
 
 
 def leaves_most_idle(kernel: KernelProfile, gpu: GpuSpec) -> bool:
-    """Whether the grid occupies fewer than half of the SMs: then no bound below tells how fast the kernel can be."""
+    """Whether the grid occupies fewer than half of the SMs; no bound below then predicts the kernel's speed."""
     return 2 * kernel.blocks < gpu.sms
 
 
 def bounds(kernel: KernelProfile, gpu: GpuSpec) -> list[Bound]:
-    """The least time for each resource, as if all SMs were busy with it all the time; the longest first.
+    """The minimum time for each resource if all SMs kept it busy all the time; longest first.
 
-    Left out: latencies and how well other warps hide them, the L1 and L2 caches, integer and address arithmetic,
+    Ignored: latencies and how well other warps hide them, the L1 and L2 caches, integer and address arithmetic,
     instruction issue, the launch, a grid too small for the GPU. So a kernel takes longer than the longest bound.
     """
     found = []

@@ -1,7 +1,7 @@
-"""Small launches, recorded access by access in the checked simulator, to be played back in a browser.
+"""Small launches, recorded access by access in the checked simulator, for replay in a browser.
 
-recording     what the simulator recorded, read
-limits        which case is too large, and what to do then
-tiles         the tiles that a kernel makes of one dynamic array of shared memory
-packing       a recording as the page wants it: few bytes
+recording     reads the simulator's recording
+limits        size limits, and suggestions for cases that exceed them
+tiles         finds the tiles in a dynamic shared memory array
+packing       compact encoding of a recording for the page
 """

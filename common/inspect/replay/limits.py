@@ -1,6 +1,6 @@
-"""How large a launch may be that is played back.
+"""Size limits for a replayed launch.
 
-too_large(case, why, cases, seed)     the sentence for one that is larger, with a smaller case of the same part
+too_large(case, why, cases, seed)     the message for a larger one, with a smaller case of the same part
 """
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ from common.testing.case import Case
 from common.testing.case_choice import full_name
 from common.testing.first_operator import first_operator
 
-MOST_EVENTS = (
-    1_500_000  # accesses to memory, of all launches of a case together: a page of them opens in about a second
-)
-MOST_BYTES = 5_000_000  # of a page
-ENOUGH, SMALL = 4, 8192  # elements of inputs: in smaller cases nothing flows; a case of so many is small
+MOST_EVENTS = 1_500_000  # memory accesses over all launches of a case: such a page opens in about a second
+MOST_BYTES = 5_000_000  # per page
+ENOUGH, SMALL = 4, 8192  # input elements: fewer show too little; up to SMALL, a case is small
 
 
 def too_large(case: Case, why: str, cases: Sequence[Case], seed: int) -> str:
     """ "softmax: 1023 x 1024 is too large to play back: ... A smaller case: --replay 'softmax: 7 x 31'".
 
     Args:
-        case: the one that is too large.
-        why: how large, and what is allowed.
-        cases: all of the task.
-        seed: of the inputs.
+        case: the case that is too large.
+        why: its size and the limit.
+        cases: all cases of the task.
+        seed: seed of the inputs.
     """
     smaller = smaller_than(case, cases, seed)
     instead = f" A smaller case: --replay {full_name(smaller)!r}" if smaller else ""
@@ -34,7 +32,7 @@ def too_large(case: Case, why: str, cases: Sequence[Case], seed: int) -> str:
 
 
 def smaller_than(case: Case, cases: Sequence[Case], seed: int) -> Case | None:
-    """A case of the same part and operator with fewer elements in its inputs: the largest small one."""
+    """The largest small case of the same part and operator with fewer input elements."""
     operator = first_operator(case, seed)
     alike = [
         (size, one)
@@ -48,5 +46,5 @@ def smaller_than(case: Case, cases: Sequence[Case], seed: int) -> Case | None:
 
 
 def elements(case: Case, seed: int) -> int:
-    """How many elements the case's inputs have."""
+    """The number of input elements of a case."""
     return judging.size_of(judging.make_inputs(case, seed))[0]

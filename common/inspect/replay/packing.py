@@ -1,9 +1,9 @@
-"""A launch as the page wants it: a JSON object of what there is, and its columns in few bytes.
+"""A launch encoded for the page: a JSON description, and compact columns.
 
     described, columns = packed(launch, places)
 
-The columns are differences that repeat, so that deflate makes little of them: a thread's accesses at one place in the
-program are mostly as far apart as the last ones were.
+The columns are delta-encoded for deflate: a thread's successive accesses at one place in the program mostly have a
+constant stride.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from common.inspect.replay.recording import Launch
 
 
 def offset_steps(launch: Launch) -> np.ndarray:
-    """For each event how far its offset is from that of the last one of its entry (the first: from 0), as int32."""
+    """For each event, the difference of its offset from the previous one of its entry (the first: from 0), as int32."""
     order = np.argsort(launch.entry_of, kind="stable")
     offsets, entries = launch.offset_of[order].astype(np.int64), launch.entry_of[order]
     steps = np.diff(offsets, prepend=0)
@@ -26,7 +26,7 @@ def offset_steps(launch: Launch) -> np.ndarray:
 
 
 def columns_of(launch: Launch) -> dict[str, bytes]:
-    """The columns by name, each as little-endian numbers: see decode.js, which reads them."""
+    """The columns by name as little-endian numbers; decode.js reads them."""
     wide = len(launch.entries) > 256
     return {
         "runThread": launch.runs[:, 0].astype("<u2").tobytes(),
@@ -37,15 +37,15 @@ def columns_of(launch: Launch) -> dict[str, bytes]:
     }
 
 
-# ---- what the numbers of an array are: the simulator knows their size only
+# ---- guessing an array's dtype: the simulator knows only the element size
 
-SAMPLED = 4096  # numbers of an array that are looked at
-SMALLEST, LARGEST = 1e-12, 1e12  # of the magnitudes that are usual; bits of another type seldom lie between
+SAMPLED = 4096  # elements sampled per array
+SMALLEST, LARGEST = 1e-12, 1e12  # range of common magnitudes; bits of another type rarely fall inside
 NAMES = {1: ("u1",), 2: ("f2", "bf16", "i2"), 4: ("f4", "i4"), 8: ("i8", "f8")}
 
 
 def types_of(launch: Launch) -> list[str]:
-    """For each array what its numbers most likely are, from their values: "f4", "i4", "f2", "bf16", ..."""
+    """The most likely dtype of each array, judging by its values: "f4", "i4", "f2", "bf16", ..."""
     sizes = np.array([0 if entry.kind in (0, 5) else entry.bytes for entry in launch.entries], dtype=np.int64)
     written = sizes[launch.entry_of]
     begins = np.cumsum(written) - written
@@ -67,7 +67,7 @@ def _type(sample: bytes, size: int) -> str:
 
 
 def _usual(sample: bytes, name: str) -> float:
-    """The share of values of a usual magnitude, among those that are not 0, infinite or all ones."""
+    """The fraction of values of a common magnitude among those that are not 0, infinite or all ones."""
     if name == "bf16":
         values = (np.frombuffer(sample, "<u2").astype("<u4") << 16).view("<f4").astype(np.float64)
     else:

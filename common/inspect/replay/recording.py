@@ -1,8 +1,8 @@
-"""What the simulator recorded of a case's launches: events in the order in which they happened, and no snapshots.
+"""The simulator's recording of a case's launches: events in chronological order, no snapshots.
 
     launches = read_launches(blob, SourceLines(library))        the bytes of simulator_replay_report()
 
-common/simulator/runtime/replay.cpp says how they are recorded.
+common/simulator/runtime/replay.cpp documents the format.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ KINDS = ("reads", "writes", "updates atomically", "starts a copy to", "receives 
 
 @dataclass(frozen=True)
 class Array:
-    """An array that the launch touched.
+    """An array that the launch accessed.
 
     Attributes:
-        name: of the tensor or variable; "" if unknown.
+        name: name of the tensor or variable; "" if unknown.
         space: "global" or "shared".
         element_bytes, shape: shape () if unknown.
         bytes: its size.
-        initialized: whether it held anything before a kernel wrote to it.
-        initial: what it held when the launch began; b"" in shared memory, which holds nothing then.
+        initialized: whether it had contents before a kernel wrote to it.
+        initial: its contents when the launch began; b"" for shared memory, which has none.
     """
 
     name: str
@@ -44,14 +44,14 @@ class Array:
 
 @dataclass(frozen=True)
 class Entry:
-    """A kind of event: a place in the program, and what it does to which array.
+    """A kind of event: a place in the program, the action, and the array.
 
     Attributes:
         pc: the return address; 0 for a warp operation.
-        array: its number; -1 for a warp operation.
+        array: index of the array; -1 for a warp operation.
         kind: READ, ...
-        bytes: of one event.
-        place: the source line; of a warp operation where it was called, maybe in a header.
+        bytes: bytes per event.
+        place: the source line; for a warp operation, of its call, possibly in a header.
         label: the name of a warp operation.
     """
 
@@ -65,13 +65,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Segment:
-    """What a block did from one barrier to the next.
+    """The events of a block from one barrier to the next.
 
     Attributes:
-        block: its number in the grid.
-        first: the number of its first event.
-        end: "barrier", "grid barrier" or "end"; "" where the launch broke off.
-        at: where that barrier stands.
+        block: its index in the grid.
+        first: index of its first event.
+        end: "barrier", "grid barrier" or "end"; "" if the launch was aborted.
+        at: location of that barrier.
     """
 
     block: int
@@ -85,14 +85,14 @@ class Launch:
     """One launch.
 
     Attributes:
-        kernel, launch: its name, and where it is launched.
+        kernel, launch: its name and launch site.
         grid, block: (x, y, z).
-        accesses: how many there were; more than events, if the recording was full.
-        unshown: of them, to __device__ and __constant__ variables, which are not recorded.
-        arrays, entries, segments: see there.
-        runs: [n, 2], thread and number of events: who made them.
-        entry_of, offset_of: of each event its entry, and its byte in the array (of a warp operation its lanes' mask).
-        values: the bytes that each write left, one after the other.
+        accesses: total number; larger than the number of events if the recording was full.
+        unshown: accesses to __device__ and __constant__ variables, which are not recorded.
+        arrays, entries, segments: see these classes.
+        runs: [n, 2], (thread, number of consecutive events).
+        entry_of, offset_of: each event's entry, and its byte offset in the array (for a warp operation: the lane mask).
+        values: the bytes written by each write, concatenated.
         files: the .cu files of its library.
     """
 
@@ -121,12 +121,12 @@ class Launch:
 
     @property
     def thread_of(self) -> np.ndarray:
-        """The thread of each event, its number in the block."""
+        """The thread index within the block for each event."""
         return np.repeat(self.runs[:, 0], self.runs[:, 1])
 
 
 def read_launches(blob: bytes, lines: SourceLines) -> tuple[list[Launch], bool]:
-    """The launches, and whether all of their events found room."""
+    """The launches, and whether all of their events were recorded."""
     length = int.from_bytes(blob[:8], "little")
     head, data = json.loads(blob[8 : 8 + length].decode(errors="replace")), blob[8 + length :]
     return [_launch(one, data, lines) for one in head["launches"]], not head["full"]

@@ -1,11 +1,11 @@
-"""The tiles that a kernel makes of one dynamic array of shared memory, each as an array of its own.
+"""Splits a dynamic shared memory array into the kernel's tiles, each as a separate array.
 
     launch = with_tiles(launch)
 
 `extern __shared__ float shared[]` is one array to the program; `float* k_tile = shared + K_AT;  // [B_c][K_STRIDE]`
-makes tiles of it. Where each of them lies follows from which places in the program touch what; its name from pointers
-that the kernel declares and the lines that use them; its shape from the comment behind the declaration, or from the
-gaps that padding leaves. What cannot be told stays one row of numbers.
+defines tiles in it. A tile's location is inferred from which places in the program access what; its name from the
+kernel's pointer declarations and the lines that use them; its shape from the comment after the declaration, or from the
+gaps left by padding. If the shape is unknown, the tile is one row of numbers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _DECLARED = (
     r"[\w:]+\s*\*\s*(?:const\s+|__restrict__\s+)*(\w+)\s*=\s*[^;]*\b{name}\b[^;]*;[ \t]*(?://[ \t]*((?:\[\w+\])+))?"
 )
 _CONSTANT = re.compile(r"constexpr\s+(?:unsigned\s+|size_t\s+)?(?:int)?\s*(\w+)\s*=\s*(\d+)\s*;")
-MOST_TILES = 12  # more are no tiles
+MOST_TILES = 12  # more are not plausible as tiles
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A piece of an array: its first byte and the one behind its last, its name ("" if unknown) and shape."""
+    """A piece of an array: its first byte, the byte after its last, its name ("" if unknown) and shape."""
 
     start: int
     end: int
@@ -38,7 +38,7 @@ class Tile:
 
 
 def with_tiles(launch: Launch) -> Launch:
-    """The launch with dynamic shared arrays cut into their tiles; an array of one tile gets at most its shape."""
+    """The launch with dynamic shared arrays split into tiles; an array with a single tile only gets its shape."""
     for number, array in enumerate(launch.arrays):
         if array.space == "shared" and len(array.shape) == 1:
             tiles = tiles_of(launch, number)
@@ -48,7 +48,7 @@ def with_tiles(launch: Launch) -> Launch:
 
 
 def tiles_of(launch: Launch, number: int) -> list[Tile]:
-    """The tiles of the array of this number, by address."""
+    """The tiles of array `number`, by address."""
     array = launch.arrays[number]
     is_here = np.array([entry.array == number for entry in launch.entries], dtype=bool)
     here = np.flatnonzero(is_here[launch.entry_of])
@@ -72,7 +72,7 @@ def tiles_of(launch: Launch, number: int) -> list[Tile]:
             pieces.append([start, end])
     declared = declared_in(launch, array.name)
     names = [_name_of(launch, entry[(offset >= start) & (offset < end)], declared) for start, end in pieces]
-    for i in range(len(pieces) - 1, 0, -1):  # a tile whose halves no place in the program touches both
+    for i in range(len(pieces) - 1, 0, -1):  # a single tile if no place in the program accesses both halves
         if names[i] and names[i] == names[i - 1]:
             pieces[i - 1][1] = pieces[i][1]
             del pieces[i], names[i]
@@ -94,12 +94,12 @@ def shape_of(touched: np.ndarray, said: tuple[str, ...], values: Mapping[str, in
     """The shape of a tile.
 
     Args:
-        touched: which of its elements anybody touched, from the first to the last of them.
-        said: what the comment says, ("B_r", "D").
-        values: of such names.
+        touched: mask of the accessed elements, from the first to the last of them.
+        said: the shape in the comment, ("B_r", "D").
+        values: values of such names.
 
     Returns:
-        As the comment says, if that is as large as the tile; else rows and columns if rows are padded; else one row.
+        The comment's shape if it has the tile's size; otherwise rows and columns if rows are padded; else one row.
     """
     count = touched.size
     padded = _row_of(touched)
@@ -114,14 +114,14 @@ def shape_of(touched: np.ndarray, said: tuple[str, ...], values: Mapping[str, in
 
 
 def _row_of(touched: np.ndarray) -> int:
-    """The length of a padded row: runs of touched elements that begin so far apart; 0 if there are none."""
+    """The length of a padded row: the distance between starts of runs of accessed elements; 0 if there are none."""
     begins = np.flatnonzero(np.diff(touched.astype(np.int8), prepend=0) == 1)
     apart = np.unique(np.diff(begins))
     return int(apart[0]) if len(begins) > 1 and len(apart) == 1 else 0
 
 
 def declared_in(launch: Launch, name: str) -> dict[str, tuple[str, ...]]:
-    """The pointers into the array that the kernel's file declares, each with what the comment behind it says."""
+    """The pointers into the array that the kernel's file declares, each with the shape in its comment."""
     pattern = re.compile(_DECLARED.format(name=re.escape(name)))
     return {
         match[1]: tuple(re.findall(r"\w+", match[2] or ""))
@@ -131,12 +131,12 @@ def declared_in(launch: Launch, name: str) -> dict[str, tuple[str, ...]]:
 
 
 def files_of(launch: Launch) -> list[str]:
-    """The source files of its places."""
+    """The source files of the launch's places."""
     return list(dict.fromkeys(entry.place.file for entry in launch.entries if entry.place))
 
 
 def constants_of(launch: Launch) -> dict[str, int]:
-    """Names with a value: the file's integer constants, and the kernel's template parameters."""
+    """Named values: the file's integer constants and the kernel's template parameters."""
     found = {}
     for file in files_of(launch):
         text = text_of(file)
@@ -155,7 +155,7 @@ def constants_of(launch: Launch) -> dict[str, int]:
 
 
 def _name_of(launch: Launch, entries: np.ndarray, declared: Mapping[str, object]) -> str:
-    """The declared pointer that most of the lines that touch a tile name, with the lines that they were called from."""
+    """The declared pointer mentioned by most of the lines that access a tile, including the lines of their callers."""
     votes: Counter[str] = Counter()
     for number in np.unique(entries):
         place = launch.entries[number].place
@@ -167,13 +167,13 @@ def _name_of(launch: Launch, entries: np.ndarray, declared: Mapping[str, object]
 
 
 def _statement(place: Place) -> str:
-    """The line, with the next one where it does not end there."""
+    """The line, joined with the next one if the statement continues."""
     text = place.text
     return text if text.rstrip().endswith((";", "{")) else f"{text} {replace(place, line=place.line + 1).text}"
 
 
 def _cut(launch: Launch, number: int, tiles: list[Tile]) -> Launch:
-    """The launch with one array in pieces: its entries are divided, too."""
+    """The launch with one array, and its entries, split."""
     whole = launch.arrays[number]
     arrays, entries = list(launch.arrays), list(launch.entries)
     entry_of, offset_of = launch.entry_of.copy(), launch.offset_of.copy()

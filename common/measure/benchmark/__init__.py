@@ -1,10 +1,10 @@
-"""What every benchmark is made of: problems, the versions that solve them, a runner that times them in turn.
+"""The benchmark framework: problems, versions that solve them, and a runner that times them in turn.
 
 problem    Problem, Version
-sample     is an output right? Sample, Errors
+sample     checks an output: Sample, Errors
 runner     Runner: checks, memory, times -> Record
-goals      geometric means, and what they should be
-tables     what is printed
-files      the same as JSON, and read again
-pictures   latency, throughput, speedup, memory, roofline
+goals      geometric means and their targets
+tables     printed tables
+files      JSON output and input
+pictures   plots of latency, throughput, speedup, memory, roofline
 """

@@ -1,4 +1,4 @@
-"""A benchmark's numbers as JSON, for pictures and for anybody else: to_json(...), from_json(text, problem_of)."""
+"""A benchmark's results as JSON: to_json(...), from_json(text, problem_of)."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ def _as_json(one: Record) -> dict:
 
 
 def _number(value: float) -> float | None:
-    """JSON knows no NaN and no infinity."""
+    """The value; None for NaN and infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
 
 
 def from_json(text: str, problem_of: Callable[..., Problem]) -> tuple[list[Record], Limits, dict[str, str]]:
-    """(records, limits, machine) of what to_json wrote.
+    """Reads the output of to_json: (records, limits, machine).
 
     Raises:
-        ValueError: it is not such a file.
+        ValueError: the text is not in this format.
     """
     try:
         content = json.loads(text)

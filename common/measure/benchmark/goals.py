@@ -1,6 +1,6 @@
-"""What a benchmark concludes: geometric means over peers, and figures that the project names.
+"""A benchmark's conclusions: geometric means of speedups over peers, and the project's targets for them.
 
-ratios(records, "mma", ("flash", "cudnn"))          speedups over the fastest of these, problem by problem
+ratios(records, "mma", ("flash", "cudnn"))          speedups over the fastest of these, per problem
 conclusions(records, goals)                         -> [Conclusion, ...]
 """
 
@@ -16,16 +16,16 @@ from common.measure.benchmark.runner import Record
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure to reach: the geometric mean of a version's speedup over the fastest of some others.
+    """A target for the geometric mean of a version's speedup over the fastest of some others.
 
     Attributes:
-        version: whose.
-        over: over whom: names.
+        version: the version's name.
+        over: names of the versions it is compared with.
         where: which problems count, in words: "forward, bf16".
-        of: the same as a function.
-        mean: what the geometric mean should be at least; None if nothing is asked.
-        least: what every single speedup should be at least; None likewise.
-        stated: whether the figure is meant for a set of problems: stated(problems); the conclusion is drawn anyway.
+        of: the same as a predicate.
+        mean: minimum geometric mean; None for no target.
+        least: minimum of every single speedup; None for no target.
+        stated: stated(problems): whether the target applies to a set of problems; the speedup is reported anyway.
     """
 
     version: str
@@ -39,15 +39,15 @@ class Goal:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What came of a goal.
+    """The result for a goal.
 
     Attributes:
-        version, over: labels; "the better of A, B" where there are several.
+        version, over: labels; "the better of A, B" if there are several.
         where: see Goal.
-        problems: how many it rests on.
+        problems: number of problems.
         mean, least, most: the speedups' geometric mean, minimum and maximum.
-        goal: what the mean and the least should be at least, "mean 1.05, least 0.9"; "" if nothing is asked.
-        reached: None if nothing is asked.
+        goal: the targets, "mean 1.05, least 0.9"; "" if there are none.
+        reached: whether they are met; None if there are none.
     """
 
     version: str
@@ -62,7 +62,7 @@ class Conclusion:
 
 
 def ratios(records: Iterable[Record], version: str, over: Sequence[str]) -> list[float]:
-    """How many times faster `version` is than the fastest of `over`, on every problem on which both were timed."""
+    """Speedups of `version` over the fastest of `over`, for every problem where both were timed."""
     of_problem: dict[Any, dict[str, float]] = {}
     for one in records:
         if one.timing:
@@ -76,7 +76,7 @@ def ratios(records: Iterable[Record], version: str, over: Sequence[str]) -> list
 
 
 def conclusions(records: Sequence[Record], goals: Sequence[Goal]) -> list[Conclusion]:
-    """One for every goal whose versions were timed."""
+    """A conclusion for every goal whose versions were timed."""
     labels = {one.version: one.label for one in records}
     problems = list(dict.fromkeys(one.problem for one in records))
     drawn = []

@@ -1,9 +1,9 @@
-"""Draws what a benchmark measured: latency, throughput, speedup, and where sizes are known memory and a roofline.
+"""Plots a benchmark's results: latency, throughput, speedup, and, if sizes are known, memory and a roofline.
 
 draw(records, limits, machine, folder)     -> the files written
 
-One set of pictures for each `picture` of the problems; its panels are their settings, and a version has one color in
-all of them. Our versions have solid lines, the others dashed ones.
+There is one set of plots for each `picture` of the problems, with one panel per setting. A version has the same color
+everywhere; our versions have solid lines, the others dashed ones.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from common.measure.limits import Limits
 
 TERA = 1e12
 MARKERS = "osDv^xd+P*"
-# What a version that stores the scores moves beyond its tensors: scores written, read by the softmax, which writes the
-# weights, which the last product reads
+# Additional passes over memory of a version that stores the scores: scores written, read by the softmax, weights
+# written, read by the last matmul
 PASSES_OVER_SCORES = 4
 
 
@@ -36,17 +36,17 @@ def draw(records: Sequence[Record], limits: Limits, machine: Mapping[str, str], 
 
 
 def moved_bytes(one: Record) -> float:
-    """Bytes that have to be moved at least: each tensor once; scores, where they are stored, four times."""
+    """The minimum number of bytes moved: each tensor once, and stored scores PASSES_OVER_SCORES times."""
     return one.problem.least_bytes + (PASSES_OVER_SCORES * one.problem.scores_bytes if one.stored_bytes else 0)
 
 
 class _Canvas:
-    """The records of one picture, and how their lines look.
+    """The records of one picture and the style of their lines.
 
     Args:
-        records: all of them.
-        limits: of the machine.
-        what: for the titles.
+        records: the records.
+        limits: the machine's limits.
+        what: description for the titles.
     """
 
     def __init__(self, records: Sequence[Record], limits: Limits, what: str) -> None:
@@ -57,13 +57,13 @@ class _Canvas:
         self.problem = records[0].problem
 
     def by_version(self, records: Sequence[Record]) -> dict[str, list[Record]]:
-        """Those of each version, by size."""
+        """The records of each version, sorted by size."""
         ordered = sorted(records, key=lambda one: one.problem.x)
         found = {name: [one for one in ordered if one.version == name] for name in self.names}
         return {name: alike for name, alike in found.items() if alike}
 
     def lines(self, axes, records: Sequence[Record], value: Callable[[Record], float | None]) -> None:
-        """A line for each version through its values; where there is none the line has a gap."""
+        """Plots a line per version through its values, with gaps for missing ones."""
         for name, alike in self.by_version(records).items():
             values = [value(one) for one in alike]
             if any(values):
@@ -71,14 +71,14 @@ class _Canvas:
                 self.plot(axes, name, xs, [float("nan") if one is None else one for one in values])
 
     def plot(self, axes, name: str, xs: Sequence[float], ys: Sequence[float]) -> None:
-        """One version's line."""
+        """Plots one version's line."""
         number = self.names.index(name)
         style = "-" if name in self.ours else "--"
         marks = {"marker": MARKERS[number % len(MARKERS)], "markersize": 6, "markerfacecolor": "none"}
         axes.plot(xs, ys, style, color=f"C{number % 10}", label=self.labels[name], linewidth=1.5, **marks)
 
     def picture(self, title: str, ylabel: str, panel: Callable[..., None], xlabel: str = ""):
-        """A figure with a panel for each setting, and one legend for all. xlabel "": the problems' columns."""
+        """Draws a figure with a panel per setting and a common legend. xlabel "": the problems' columns."""
         settings = list(dict.fromkeys(one.problem.setting for one in self.records))
         across = 2 if len(settings) in (2, 4) else min(3, len(settings))
         down = -(-len(settings) // across)
@@ -110,7 +110,7 @@ class _Canvas:
 
 
 def _kinds(records: Sequence[Record]) -> list[Callable[[_Canvas], object]]:
-    """The pictures that can be drawn of these records."""
+    """The plots that can be drawn from these records."""
     kinds = [_latency, _throughput]
     if _baseline(records):
         kinds.append(_speedup)
@@ -122,7 +122,7 @@ def _kinds(records: Sequence[Record]) -> list[Callable[[_Canvas], object]]:
 
 
 def _baseline(records: Sequence[Record]) -> str:
-    """What speedups are over: the slowest version that was timed on most problems."""
+    """The baseline for speedups: the slowest of the versions timed on the most problems."""
     times: dict[str, list[float]] = {}
     for one in records:
         if one.timing and one.errors:
@@ -141,7 +141,7 @@ def _latency(canvas: _Canvas):
 def _throughput(canvas: _Canvas):
     best = max(one.rate or 0.0 for one in canvas.records)
     limit, rate = canvas.problem.limit, canvas.limits.of(canvas.problem.limit)
-    near = rate < 1.6 * best  # farther away it would squeeze the lines
+    near = rate < 1.6 * best  # a limit farther away would compress the lines
     top = 1.08 * max(best, rate if near else 0.0) / TERA
 
     def panel(axes, of_panel: Sequence[Record]) -> None:

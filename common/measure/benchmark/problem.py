@@ -1,4 +1,4 @@
-"""Problem: something to compute, of one size. Version: an implementation of it. Benchmark: both, and what is asked."""
+"""Problem: a computation of one size. Version: an implementation of it. Benchmark: both, and the goals."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Call = Callable[[], "Tensor | Sequence[Tensor]"]
 
 
 class Problem(Protocol):
-    """Something to compute, of one size. Problems are frozen dataclasses: their fields are what a JSON file keeps.
+    """A computation of one size. Problems are frozen dataclasses; their fields are stored in JSON files.
 
     Attributes:
-        setting: all but the size that varies along a table: "forward, bf16, head_dim 64, causal".
-        column: that size, as a table's column says it: "16384".
-        x: that size as a number, for pictures.
-        picture: the picture that the setting is a panel of: "forward, bf16".
-        work: floating-point operations, or bytes to move, at least; the same whatever a version really does.
-        unit: "TFLOP/s" or "TB/s", what `work` counts.
-        limit: what a rate is compared with: "copy", or a kind of matrix product, see common.measure.limits.
-        least_bytes, scores_bytes, tensor_bytes: for the pictures of memory and the roofline; 0 where they mean nothing.
+        setting: everything but the size that varies along a table: "forward, bf16, head_dim 64, causal".
+        column: that size as a column heading: "16384".
+        x: that size as a number, for plots.
+        picture: the figure that contains the setting's panel: "forward, bf16".
+        work: minimum floating-point operations, or bytes to move, regardless of what a version actually does.
+        unit: "TFLOP/s" or "TB/s", depending on what `work` counts.
+        limit: what rates are compared with: "copy" or a kind of matmul, see common.measure.limits.
+        least_bytes, scores_bytes, tensor_bytes: for the memory and roofline plots; 0 if not applicable.
     """
 
     setting: str
@@ -46,11 +46,11 @@ class Problem(Protocol):
     tensor_bytes: float
 
     def make_inputs(self, device: torch.device | str) -> Sequence[Any]:
-        """What every version gets, fresh random numbers."""
+        """New random inputs for all versions."""
         ...
 
     def sample(self, inputs: Sequence[Any]) -> Sample:
-        """The right answer for a part of the output, in float64."""
+        """The correct answer for a part of the output, in float64."""
         ...
 
 
@@ -59,11 +59,11 @@ class Version:
     """An implementation of a problem.
 
     Attributes:
-        label: in tables and pictures.
-        prepare: prepare(*inputs) -> the call that is timed, without arguments.
-        ours: made by this project; if one of these is wrong or unfinished the command says so by its exit status.
-        stored_bytes: what it will need beyond its inputs, if that is known; it is not tried where there is less.
-        compared: whether its output is the answer; what only shows how long something else takes is not.
+        label: label in tables and plots.
+        prepare: prepare(*inputs) -> the call to time, without arguments.
+        ours: whether it is part of this project; if one of these is wrong or unfinished, the exit status reports it.
+        stored_bytes: memory needed beyond the inputs, if known; skipped if less is available.
+        compared: whether its output is checked; False for a version that only times something else.
     """
 
     label: str
@@ -78,18 +78,18 @@ class Benchmark:
     """A command that times versions on problems; common.cli.benchmark runs it.
 
     Attributes:
-        program: what follows python -m: "task4.benchmark".
-        description: of the command line.
-        labels: the names of all versions that may take part, with their labels; --versions chooses among them.
-        problems: problems(options) -> what is measured, settings together. ValueError for an argument that cannot be.
-        versions: versions(options) -> a function from a problem to the versions that can compute it, by name; it
-            compiles what they need. options.versions: the names that were requested, None for all.
-        problem_of: problem_of(**fields) -> a problem, to read JSON files again.
-        add_arguments: adds options of its own.
-        goals: what is concluded, and what is asked of it.
-        notes: notes(records) -> further sentences.
-        ladder: the versions are steps of one development; each is compared with the one before.
-        block: the place in Results.md that --report writes to; "" for none.
+        program: the text after python -m: "task4.benchmark".
+        description: description of the command line.
+        labels: names of all available versions, with their labels; --versions selects among them.
+        problems: problems(options) -> the problems, grouped by setting. ValueError for an invalid argument.
+        versions: versions(options) -> a function from a problem to the versions that can compute it, by name; compiles
+            what they need. options.versions: the requested names, None for all.
+        problem_of: problem_of(**fields) -> a problem, for reading JSON files.
+        add_arguments: adds benchmark-specific options.
+        goals: the conclusions to draw, with their targets.
+        notes: notes(records) -> additional sentences.
+        ladder: the versions are successive steps of one development; each is compared with the previous one.
+        block: the block in Results.md that --report writes; "" for none.
     """
 
     program: str

@@ -3,9 +3,8 @@
     runner = Runner(seconds=300, rounds=20)
     for problem in problems: records = runner.run(problem, versions, share)
 
-A version that is wrong is not timed, nor one that would need more memory than there is or that takes too long; its
-record says so. The versions that are timed take turns within every round. Those that are much slower than the fastest
-have a few rounds of their own, beforehand.
+A version is not timed if it is wrong, needs more memory than available, or takes too long; its record says so. The
+versions take turns within every round. Those much slower than the fastest have a few separate rounds beforehand.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from common.measure.benchmark.problem import Problem, Version
 from common.measure.benchmark.sample import Errors, Sample
 from common.measure.timing import CudaStopwatch, Stopwatch, Timing, measure
 
-LONGEST = 0.4  # seconds; a version whose run would take longer is left out
-SLOW = 5  # times the fastest version's time
-SLOW_SECONDS = 0.3  # for the rounds of the slow ones
+LONGEST = 0.4  # seconds; a version whose run would take longer is skipped
+SLOW = 5  # multiple of the fastest version's time from which a version is slow
+SLOW_SECONDS = 0.3  # time budget for the rounds of slow versions
 FEWEST_ROUNDS = 3
-MEMORY_SHARE = 0.85  # of the free memory that a version may need
-WARM_UP_BELOW = 0.03  # seconds; where a round takes longer, the first calls are warm-up enough
+MEMORY_SHARE = 0.85  # fraction of free memory that a version may need
+WARM_UP_BELOW = 0.03  # seconds; if a round takes longer, the first calls are enough warm-up
 
 
 class Memory(Protocol):
-    """Counts the bytes that a call takes."""
+    """Measures the memory used by a call."""
 
     def free(self) -> float:
         """Bytes that can be allocated; infinite if unknown."""
         ...
 
     def peak(self, call: Callable[[], object]) -> int | None:
-        """The most bytes that PyTorch's allocator held during the call and not before; None if unknown."""
+        """Peak bytes held by PyTorch's allocator during the call, minus those held before; None if unknown."""
         ...
 
 
@@ -60,17 +59,17 @@ class CudaMemory:
 
 @dataclass(frozen=True)
 class Record:
-    """What was found out about one version on one problem.
+    """The results of one version on one problem.
 
     Attributes:
-        problem: what was computed.
+        problem: the problem.
         version: the version's name.
-        label, ours: of the version.
-        timing: None if it was not timed; then `left_out` says why.
+        label, ours: the version's attributes.
+        timing: None if it was not timed; `left_out` then says why.
         errors: None if it was not compared.
-        memory: the most bytes that it held beyond its inputs (a backward pass with its forward pass); None if unknown.
+        memory: peak bytes beyond its inputs (for a backward pass, including its forward pass); None if unknown.
         stored_bytes: see Version.
-        left_out: "memory: needs 69 GiB", "time: about 2.8 s per run", "wrong", or what it raised; "" if it was timed.
+        left_out: "memory: needs 69 GiB", "time: about 2.8 s per run", "wrong", or its error; "" if it was timed.
     """
 
     problem: Problem
@@ -85,23 +84,23 @@ class Record:
 
     @property
     def rate(self) -> float | None:
-        """Operations, or bytes, per second."""
+        """Operations or bytes per second."""
         return self.problem.work / self.timing.seconds if self.timing else None
 
     @property
     def failed(self) -> bool:
-        """Whether it is wrong, or one of ours that did not run."""
+        """Whether it is wrong, or ours and did not run."""
         wanting = self.left_out.split(":")[0] in ("memory", "time", "")
         return self.left_out == "wrong" or (self.ours and not wanting)
 
 
 @dataclass(frozen=True)
 class _FirstCalls:
-    """Two calls that do not count: the first is compared, the second is timed, to plan the rounds.
+    """Two uncounted calls: the first one's output is compared, the second is timed to plan the rounds.
 
     Attributes:
         seconds: the time of the second call.
-        takes: the same with all that belongs to it: its preparation, filling the cache.
+        takes: the same including its overhead: preparation and filling the cache.
         errors, memory: see Record.
     """
 
@@ -112,12 +111,12 @@ class _FirstCalls:
 
 
 class Runner:
-    """Measures problem after problem within a budget of time.
+    """Measures one problem after another within a time budget.
 
     Args:
-        seconds: for all problems; where it is short there are fewer rounds, but at least 3.
-        rounds: the most timed runs of each version.
-        stopwatch, memory, device, clock: for tests; by default the GPU and the time of day.
+        seconds: budget for all problems; if it is short, there are fewer rounds, but at least 3.
+        rounds: maximum number of timed runs of each version.
+        stopwatch, memory, device, clock: for tests; by default the GPU and the system clock.
     """
 
     def __init__(
@@ -135,15 +134,15 @@ class Runner:
         self.device = device
         self.clock = clock
         self.ends = clock() + seconds
-        self._rates: dict[tuple[str, str], float] = {}  # (version, setting) -> work per second on the last problem
+        self._rates: dict[tuple[str, str], float] = {}  # (version, setting) -> rate on the last problem
 
     def run(self, problem: Problem, versions: Mapping[str, Version], share: float) -> list[Record]:
         """One record per version, in the order of `versions`.
 
         Args:
-            problem: what to compute.
-            versions: who computes it.
-            share: of the time that is left, 0 .. 1.
+            problem: the problem.
+            versions: the versions that compute it.
+            share: fraction of the remaining time, 0 .. 1.
         """
         until = self.clock() + share * max(0.0, self.ends - self.clock())
         inputs = problem.make_inputs(self.device)
@@ -160,7 +159,7 @@ class Runner:
         del inputs, sample
         try:
             timings = self._time(problem, versions, first, until)
-        except torch.OutOfMemoryError:  # one fits, all together do not: those that store scores must go
+        except torch.OutOfMemoryError:  # each fits alone but not all together: drop those that store scores
             large = [name for name in first if versions[name].stored_bytes]
             records |= {name: _record(problem, name, versions[name], left_out="memory") for name in large}
             first = {name: calls for name, calls in first.items() if name not in large}
@@ -173,7 +172,7 @@ class Runner:
         return [record for record in records.values() if record]
 
     def _refused(self, problem: Problem, name: str, version: Version) -> Record | None:
-        """A record that says why this version is not even tried."""
+        """A record saying why this version is not tried; None if it is."""
         if version.stored_bytes > MEMORY_SHARE * self.memory.free():
             needs = f"memory: needs {version.stored_bytes / 2**30:.0f} GiB"
             return _record(problem, name, version, left_out=needs)
@@ -186,7 +185,7 @@ class Runner:
     def _first_calls(
         self, problem: Problem, name: str, version: Version, inputs: Sequence[Any], sample: Sample
     ) -> Record | _FirstCalls:
-        """A record if the version is wrong or does not run."""
+        """Makes the first calls; returns a record if the version is wrong or does not run."""
         outputs = []
         try:
             memory = self.memory.peak(lambda: outputs.append(version.prepare(*inputs)()))
@@ -205,7 +204,7 @@ class Runner:
     def _time(
         self, problem: Problem, versions: Mapping[str, Version], first: Mapping[str, _FirstCalls], until: float
     ) -> dict[str, Timing]:
-        """Timings of all that came through their first calls, in as many rounds as fit before `until`."""
+        """Times all versions that passed their first calls, in as many rounds as fit before `until`."""
         timings: dict[str, Timing] = {}
         fastest = min((calls.seconds for calls in first.values()), default=0.0)
         slow = {name: versions[name] for name, calls in first.items() if calls.seconds > SLOW * fastest}
@@ -226,7 +225,7 @@ class Runner:
         prepared: dict[str, Callable] = {}
 
         def make_inputs() -> tuple[dict[str, Callable]]:
-            prepared.clear()  # a backward pass keeps what its forward pass made: gone before the next is made
+            prepared.clear()  # a backward pass keeps its forward pass's tensors: free them before the next
             inputs = problem.make_inputs(self.device)
             for name, version in versions.items():
                 prepared[name] = version.prepare(*inputs)
@@ -241,12 +240,12 @@ def _record(problem: Problem, name: str, version: Version, **found) -> Record:
 
 
 def rounds_in(seconds: float, round_takes: float, most: int, fewest: int = FEWEST_ROUNDS) -> int:
-    """How many rounds fit into the time, but at least `fewest` and at most `most`, which goes first."""
+    """The number of rounds that fit into the time, at least `fewest` and at most `most`, which takes precedence."""
     return min(most, max(fewest, int(seconds / round_takes)))
 
 
 def shares(problems: Sequence[Problem]) -> list[float]:
-    """Of the time left when each problem's turn comes; larger problems get more, small ones not too little."""
+    """The fraction of the remaining time for each problem; larger ones get more, but small ones not too little."""
     largest = max(problem.work for problem in problems)
     weights = [problem.work + 0.2 * largest for problem in problems]
     return [weight / sum(weights[number:]) for number, weight in enumerate(weights)]

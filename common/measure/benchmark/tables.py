@@ -1,6 +1,6 @@
-"""What a benchmark prints: a table per setting, and one of its conclusions.
+"""A benchmark's printed tables: one per setting, and one of conclusions.
 
-table(records, limits)          a row per version, a column per problem; below them shares and speedups of ours
+table(records, limits)          a row per version, a column per problem; below, shares of the limit and our speedups
 conclusion_table(conclusions)   geometric means and goals
 left_out_words(records)         why versions have no time
 """
@@ -19,12 +19,12 @@ from common.measure.report import duration
 
 
 def cells(records: Sequence[Record], limits: Limits, ladder: bool = False) -> tuple[list[str], list[list[str]]]:
-    """(the columns' names, the rows) of one setting: rates, errors, the time and the memory of the last problem.
+    """(column names, rows) for one setting: rates, errors, and time and memory of the last problem.
 
     Args:
-        records: of problems that differ in their size only.
+        records: records of problems that differ only in size.
         limits: what rates are compared with.
-        ladder: a version's rate is compared with that of the one before.
+        ladder: compare a version's rate with the previous version's.
     """
     problems = list(dict.fromkeys(one.problem for one in records))
     last = problems[-1].column
@@ -53,7 +53,7 @@ def cells(records: Sequence[Record], limits: Limits, ladder: bool = False) -> tu
 
 
 def comparisons(records: Sequence[Record], limits: Limits) -> list[list[str]]:
-    """Rows below those: each of our versions' share of the limit, then its speedup over the fastest other."""
+    """The rows below: each of our versions' fraction of the limit, then its speedup over the fastest other version."""
     problems = list(dict.fromkeys(one.problem for one in records))
     limit = limits.of(problems[0].limit)
     ours = {one.version: one.label for one in records if one.ours}
@@ -82,7 +82,7 @@ def _share(rate: float | None, of: float | None, form: str) -> str:
 
 
 def table(records: Sequence[Record], limits: Limits, ladder: bool = False) -> Table:
-    """One setting."""
+    """The table of one setting."""
     columns, rows = cells(records, limits, ladder)
     title = f"{records[0].problem.setting}: {records[0].problem.unit}"
     result = Table(title=escape(title), title_justify="left")
@@ -112,7 +112,7 @@ def _bytes(number: int) -> str:
 
 
 def left_out_words(records: Sequence[Record]) -> str:
-    """Why versions have no time: each reason once, with the problems it holds for."""
+    """Why versions have no time: each reason once, with the problems it applies to."""
     reasons: dict[tuple[str, str], list[Record]] = {}
     for one in records:
         if one.left_out:
@@ -127,7 +127,7 @@ def left_out_words(records: Sequence[Record]) -> str:
 
 
 def conclusion_table(conclusions: Sequence[Conclusion]) -> Table:
-    """Speedups, geometric means over the problems that both versions ran."""
+    """Speedups: geometric means over the problems that both versions ran."""
     result = Table(title="speedups; goal: at least", title_justify="left")
     for column in ("version", "over", "where"):
         result.add_column(column)

@@ -1,8 +1,8 @@
 """One decode step of attention on a GPU, compared with PyTorch's backends: one query per sequence over a full cache.
 
-A call takes a few microseconds, less than Python needs to issue it, so each version is captured in a CUDA graph, whose
-replays are timed. Contiguous caches and pages hold the same numbers, the pages in random order. Work: the bytes of the
-caches, query and out, each moved once.
+A call takes a few microseconds, less than Python needs to issue it, so each version is captured in a CUDA graph and the
+replays are timed. Contiguous and paged caches have the same contents, with the pages in random order. Work: the bytes
+of the caches, query and out, each moved once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from common.reference import oracle as reference
 BATCHES = (1, 16)
 HEADS = ((32, 32, 128), (32, 8, 128), (12, 12, 64))  # query heads, K/V heads, head_dim
 CONTEXTS = (1024, 8192, 65536)
-LARGE = 256 * 10**6  # bytes of a cache, from which on the share of the copy bandwidth counts
+LARGE = 256 * 10**6  # bytes of a cache from which its fraction of the copy bandwidth is reported
 TUNED = {"tuned": "tuned", "paged": "tuned, paged"}
 PEERS = {"flash": LABELS["flash"], "cudnn": LABELS["cudnn"], "torch": "SDPA"}
 
@@ -63,8 +63,8 @@ class Problem:
 
     Attributes:
         batch, heads, kv_heads, head_dim: the sizes of query [batch, heads, 1, head_dim] and of its caches.
-        context: tokens of every sequence, a multiple of 16.
-        dtype: of query, caches and output: "bf16", "fp16" or "fp32".
+        context: tokens in every sequence, a multiple of 16.
+        dtype: dtype of query, caches and output: "bf16", "fp16" or "fp32".
     """
 
     batch: int
@@ -102,7 +102,7 @@ class Problem:
 
     @property
     def cache_bytes(self) -> int:
-        """Of K and V, every byte of which must be read."""
+        """Bytes of K and V, all of which must be read."""
         return 2 * self.batch * self.kv_heads * self.context * self.head_dim * DTYPES[self.dtype].itemsize
 
     @property
@@ -122,14 +122,14 @@ class Problem:
         return Inputs(normal(self.batch, self.heads, 1), *caches, *pages, table.int().view(self.batch, -1), lengths)
 
     def _paged(self, cache: Tensor, table: Tensor) -> Tensor:
-        """The cache's tokens in pages: page table[i] holds the i-th 16 tokens, sequence by sequence."""
+        """The cache in pages: page table[i] contains the i-th group of 16 tokens, sequence by sequence."""
         in_order = cache.unflatten(2, (-1, PAGE)).transpose(1, 2).flatten(0, 1)
         pages = torch.empty_like(in_order, memory_format=torch.contiguous_format)
         pages[table] = in_order
         return pages
 
     def sample(self, inputs: Inputs) -> Sample:
-        """Two heads."""
+        """A sample of two heads."""
         exact, same = [], []
         group = self.heads // self.kv_heads
         with float32_precision("highest"):
@@ -143,15 +143,15 @@ class Problem:
 
 
 def grid(batches: Sequence[int] = BATCHES, contexts: Sequence[int] = CONTEXTS, dtype: str = "bf16") -> list[Problem]:
-    """All combinations with HEADS, the contexts innermost. ValueError for a size that cannot be."""
+    """All combinations with HEADS, the contexts innermost. ValueError for an invalid size."""
     return [Problem(batch, *heads, context, dtype) for batch in batches for heads in HEADS for context in contexts]
 
 
-# ---- who takes part
+# ---- versions
 
 
 def contiguous_version(label: str, ops: Operators, prepared: Callable[[Call], Call]) -> Version:
-    """Operators with a decode_attention, on the contiguous caches."""
+    """A version for operators with decode_attention, on the contiguous caches."""
 
     def prepare(*given: Tensor) -> Call:
         one = Inputs(*given)
@@ -161,7 +161,7 @@ def contiguous_version(label: str, ops: Operators, prepared: Callable[[Call], Ca
 
 
 def tuned_versions(ops: Operators, prepared: Callable[[Call], Call]) -> dict[str, Version]:
-    """Those of common/kernels/decode, contiguous and in pages."""
+    """The kernels of common/kernels/decode, contiguous and paged."""
 
     def paged(*given: Tensor) -> Call:
         one = Inputs(*given)
@@ -175,13 +175,13 @@ def tuned_versions(ops: Operators, prepared: Callable[[Call], Call]) -> dict[str
 
 
 def torch_version(name: str, prepared: Callable[[Call], Call]) -> Version:
-    """One of PyTorch's backends, or "torch": what it chooses itself."""
+    """One of PyTorch's backends, or "torch": its own choice."""
     backend = None if name == "torch" else name
     return Version(PEERS[name], lambda query, key, value, *others: prepared(sdpa(backend, query, key, value)))
 
 
 def _notes(records: Sequence[Record]) -> list[str]:
-    """How near a copy large caches come."""
+    """How close large caches come to copy bandwidth."""
     large = [one for one in records if one.ours and one.rate and one.problem.cache_bytes > LARGE]
     rates = {}
     for one in large:
@@ -205,8 +205,8 @@ def decode_benchmark(
     """The fast kernels and PyTorch's backends, with others in front of them.
 
     Args:
-        program: what follows python -m.
-        labels: of the others.
+        program: the text after python -m.
+        labels: labels of the others.
         others: others(options) -> name -> float32 operators with a decode_attention.
     """
 

@@ -1,11 +1,11 @@
-"""Dense attention on a GPU, forward and backward: what is timed, and the fast kernels compared with PyTorch's backends.
+"""Dense attention on a GPU, forward and backward: the problems, and the fast kernels compared with PyTorch's backends.
 
 Each problem has 16,384 tokens (batch = 16384 / seq, heads = hidden / head_dim), with and without a causal mask.
 Operations are counted as 4 batch heads seq^2 head_dim forward and 2.5 times that backward, half of it under a mask,
-whatever a version really computes. Training is both, one after the other through autograd, as a user calls it.
+regardless of what a version actually computes. Training is both in sequence through autograd, as a user calls it.
 
     flash_benchmark("common.benchmark flash")           the Benchmark
-    flash_benchmark(..., labels, versions)              with others in front
+    flash_benchmark(..., labels, versions)              with other versions in front
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ TOKENS = 16384  # batch * seq_len of every problem, unless one sequence is longe
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 HEAD_DIMS = (64, 128)
 HIDDEN = 2048  # heads * head_dim
-PRODUCTS = {"forward": 2, "backward": 5, "training": 7}  # of matrices, by pass
+PRODUCTS = {"forward": 2, "backward": 5, "training": 7}  # matmuls, by pass
 PASSES = tuple(PRODUCTS)
 MIDDLE = (1024, 2048, 4096)
-ROWS = 1024  # queries at a time, so that a long sequence's scores fit
+ROWS = 1024  # queries at a time, so that the scores of a long sequence fit
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Problem:
     """Attention of one size: query, key, value and out are [batch, heads, seq_len, head_dim].
 
     Attributes:
-        direction: "forward", or "backward": the gradients of query, key and value, the forward pass not counted; or
+        direction: "forward"; "backward": the gradients of query, key and value, excluding the forward pass; or
             "training": both.
         dtype: "fp32", "fp16" or "bf16".
-        head_dim, causal, seq_len, batch, heads: the sizes; causal: key j is hidden from query i where j > i.
+        head_dim, causal, seq_len, batch, heads: the sizes; causal: key j is masked for query i if j > i.
     """
 
     direction: str
@@ -87,24 +87,24 @@ class Problem:
 
     @property
     def work(self) -> float:
-        """The products of matrices of the pass; half of them under a causal mask."""
+        """Operations of the pass's matmuls; half of them under a causal mask."""
         products = PRODUCTS[self.direction]
         each = 2 * self.batch * self.heads * self.seq_len**2 * self.head_dim
         return products * each * (0.5 if self.causal else 1.0)
 
     @property
     def scores_bytes(self) -> int:
-        """Of one [batch, heads, seq_len, seq_len] in float32."""
+        """Bytes of one float32 tensor [batch, heads, seq_len, seq_len]."""
         return 4 * self.batch * self.heads * self.seq_len**2
 
     @property
     def tensor_bytes(self) -> int:
-        """Of one [batch, heads, seq_len, head_dim]."""
+        """Bytes of one tensor [batch, heads, seq_len, head_dim]."""
         return self.batch * self.heads * self.seq_len * self.head_dim * DTYPES[self.dtype].itemsize
 
     @property
     def least_bytes(self) -> int:
-        """What has to be read and written at least: query, key, value, out; backward also grad_out and 3 gradients."""
+        """The minimum bytes read and written: query, key, value, out; backward also grad_out and 3 gradients."""
         return self.tensor_bytes * (4 if self.direction == "forward" else 8)
 
     def make_inputs(self, device: torch.device | str) -> tuple[Tensor, ...]:
@@ -112,10 +112,10 @@ class Problem:
         return tuple(torch.randn(self.shape, device=device, dtype=DTYPES[self.dtype]) for _ in range(4))
 
     def sample(self, inputs: Sequence[Tensor]) -> Sample:
-        """Two heads of out, or of the three gradients."""
+        """A sample of two heads of out, or of the three gradients."""
         exact, same = [], []
         with torch.no_grad(), float32_precision("highest"):
-            picked = heads(inputs)  # the inputs of one head, then those of the other
+            picked = heads(inputs)  # the inputs of one head, then of the other
             for given in (picked[: len(inputs)], picked[len(inputs) :]):
                 if given:
                     exact += reference_head(self, [x.double() for x in given])
@@ -124,10 +124,10 @@ class Problem:
 
 
 def reference_head(problem: Problem, head: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """One head by plain PyTorch, in the precision of its tensors, a block of queries at a time.
+    """One head in plain PyTorch, in the precision of its tensors, a block of queries at a time.
 
     Args:
-        problem: its direction and mask count.
+        problem: only its direction and mask matter.
         head: query, key, value, grad_out, each [seq_len, head_dim].
 
     Returns:
@@ -147,7 +147,7 @@ def reference_head(problem: Problem, head: Sequence[Tensor]) -> tuple[Tensor, ..
             out = reference.attention(*leaves, mask=mask)
             grad_rows, more_key, more_value = torch.autograd.grad(out, leaves, grad_out[rows])
         rows_out.append(grad_rows)
-        # sums over the blocks are not rounded to 16 bits in between
+        # sums over blocks are not rounded to 16 bits in between
         grad_key, grad_value = grad_key + more_key.double(), grad_value + more_value.double()
     if problem.direction == "forward":
         return (torch.cat(rows_out),)
@@ -157,16 +157,16 @@ def reference_head(problem: Problem, head: Sequence[Tensor]) -> tuple[Tensor, ..
 def grid(
     passes: Iterable[str], dtypes: Iterable[str], head_dims: Iterable[int], lengths: Iterable[int], hidden: int = HIDDEN
 ) -> list[Problem]:
-    """All combinations, with and without a causal mask, the lengths innermost and rising.
+    """All combinations, with and without a causal mask, lengths innermost and ascending.
 
     Args:
-        passes, dtypes: of PASSES and DTYPES.
+        passes, dtypes: from PASSES and DTYPES.
         head_dims: 1 .. 256, divisors of hidden.
-        lengths: tokens per sequence; the batch is as large as 16,384 tokens allow, at least 1.
+        lengths: tokens per sequence; the batch has 16,384 tokens, or at least one sequence.
         hidden: heads * head_dim.
 
     Raises:
-        ValueError: a head_dim or a length that cannot be.
+        ValueError: an invalid head_dim or length.
     """
     head_dims, lengths = list(head_dims), sorted(set(lengths))
     for head_dim in head_dims:
@@ -185,7 +185,7 @@ def grid(
     ]
 
 
-# ---- who takes part
+# ---- versions
 
 OURS = {
     "ffma": "tuned, FFMA",
@@ -194,9 +194,9 @@ OURS = {
     "mma": "tuned, mma",
     "wgmma": "tuned, wgmma",
 }
-WITHOUT_WGMMA = "sm_90"  # a build for it leaves Hopper's own kernels out, and runs on such a GPU
-# PyTorch's math backend stores scores and their softmax in float32, whatever the dtype, and more of them backward:
-# what was seen on an H200
+WITHOUT_WGMMA = "sm_90"  # a build for it excludes the Hopper-specific kernels but runs on Hopper
+# PyTorch's math backend stores scores and their softmax in float32, regardless of dtype, and more buffers backward:
+# multiples measured on an H200
 MATH_BUFFERS = {"forward": 2.4, "backward": 4.2, "training": 4.2}
 
 
@@ -225,7 +225,7 @@ def _training_of(_: Operators, causal: bool) -> Callable[..., Callable[[], tuple
 
 
 def tuned_versions(problem: Problem, ops: Operators) -> dict[str, Version]:
-    """The kernels of common/kernels/flash that know this pass and dtype."""
+    """The kernels of common/kernels/flash that support this pass and dtype."""
     if problem.dtype in HALF:
         names = ["wgmma" if _on_hopper(ops, problem.direction, problem.head_dim) else "mma"]
     else:
@@ -240,7 +240,7 @@ def tuned_versions(problem: Problem, ops: Operators) -> dict[str, Version]:
 
 
 def mma_version(problem: Problem, ops: Operators) -> dict[str, Version]:
-    """float32 by mma.sync on a GPU for which there is a faster kernel. ops: a build for WITHOUT_WGMMA."""
+    """float32 with mma.sync on a GPU that has a faster kernel. ops: a build for WITHOUT_WGMMA."""
     if (problem.direction, problem.dtype) != ("forward", "fp32"):
         return {}
     prepare = forward_of(ops.flash_attention, problem.causal)
@@ -248,7 +248,7 @@ def mma_version(problem: Problem, ops: Operators) -> dict[str, Version]:
 
 
 def _on_hopper(ops: Operators, direction: str, head_dim: int) -> bool:
-    """Whether this pass (of training the second) has the kernel for Hopper GPUs here, for a benchmark's problems."""
+    """Whether this pass (for training: the backward pass) uses the Hopper kernel here, for a benchmark's problems."""
     x = torch.empty(1, 1, 1, head_dim, dtype=torch.bfloat16, device=ops.device)
     if direction == "forward":
         return ops.flash_attention_kernel(x, x, x, False) == "wgmma"
@@ -256,7 +256,7 @@ def _on_hopper(ops: Operators, direction: str, head_dim: int) -> bool:
 
 
 def torch_versions(problem: Problem) -> dict[str, Version]:
-    """PyTorch's backends that know this dtype."""
+    """PyTorch's backends that support this dtype."""
 
     def prepare(backend: str, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor) -> Callable:
         forward = partial(sdpa, backend, is_causal=problem.causal)
@@ -276,7 +276,7 @@ def torch_versions(problem: Problem) -> dict[str, Version]:
 
 
 def peers(problem: Problem) -> dict[str, Version]:
-    """PyTorch's backends, and FlashAttention-3 where it is installed."""
+    """PyTorch's backends, and FlashAttention-3 if installed."""
     third = flash3.flash3_version(problem.direction, problem.causal) if problem.dtype in HALF else {}
     return {**torch_versions(problem), **third}
 
@@ -285,7 +285,7 @@ def peers(problem: Problem) -> dict[str, Version]:
 
 
 def _of(direction: str, dtype: str, lengths: Sequence[int] = ()) -> dict:
-    """The problems that a goal is about."""
+    """The problems of a goal."""
     tokens = f", {min(lengths)} .. {max(lengths)} tokens" if lengths else ""
     return {
         "where": f"{direction}, {dtype}{tokens}",
@@ -313,7 +313,7 @@ GOALS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """--dtype, --head-dim, --seq, --hidden, --pass."""
+    """Adds --dtype, --head-dim, --seq, --hidden, --pass."""
     add = parser.add_argument
     add("--dtype", nargs="+", choices=DTYPES, default=list(DTYPES), help="default: all three")
     add("--head-dim", nargs="+", type=int, default=list(HEAD_DIMS), help="default: 64 128")
@@ -331,8 +331,8 @@ def flash_benchmark(
     """The fast kernels and PyTorch's backends, with others in front of them.
 
     Args:
-        program: what follows python -m.
-        labels, others, goals: of the others; see Benchmark.
+        program: the text after python -m.
+        labels, others, goals: for the other versions; see Benchmark.
     """
 
     def versions(options: argparse.Namespace) -> Callable[[Problem], dict[str, Version]]:
@@ -340,7 +340,7 @@ def flash_benchmark(
             flash3.require()
         more = others(options) if others else lambda problem: {}
         tuned = load(BuildRequest("flash", backend="cuda"))
-        if "3xfp16-mma" not in (options.versions or ()):  # it costs a build of its own
+        if "3xfp16-mma" not in (options.versions or ()):  # it needs a separate build
             return lambda problem: {**more(problem), **tuned_versions(problem, tuned), **peers(problem)}
         places = BuildRequest("flash").places
         older = load(BuildRequest("flash", None, "cuda", WITHOUT_WGMMA, sources=places[0].kernels, label="mma"))

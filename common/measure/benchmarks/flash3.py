@@ -1,7 +1,7 @@
-"""FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608) as a peer, on Hopper GPUs where its package is installed.
+"""FlashAttention-3 (Shah et al. 2024, arXiv:2407.08608) as a peer, on Hopper GPUs with its package installed.
 
-The package is what the folder `hopper` of the repository Dao-AILab/flash-attention builds; its module is
-flash_attn_interface. This project neither needs nor installs it.
+The package is built from the folder `hopper` of the repository Dao-AILab/flash-attention; its module is
+flash_attn_interface. This project does not require or install it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_installed() -> bool:
 
 
 def require() -> None:
-    """For those who request it by name.
+    """Checks for the package when it is requested by name.
 
     Raises:
         toolchain.ToolchainError: the package is not installed.
@@ -38,18 +38,18 @@ def require() -> None:
 
 
 def flash3_version(direction: str, causal: bool) -> dict[str, Version]:
-    """It, by name; nothing where it is not installed.
+    """{name: version}; {} if it is not installed.
 
     Args:
         direction: "forward", "backward" or "training".
-        causal: key j is hidden from query i where j > i.
+        causal: key j is masked for query i if j > i.
     """
     if not is_installed():
         return {}
     attention = importlib.import_module(MODULE).flash_attn_func
 
     def forward(*inputs: Tensor) -> Callable[[], Tensor]:
-        """inputs: query, key, value [batch, seq_len, heads, head_dim], its own order."""
+        """inputs: query, key, value [batch, seq_len, heads, head_dim], the package's layout."""
 
         def call() -> Tensor:
             out = attention(*inputs, causal=causal)
@@ -58,7 +58,7 @@ def flash3_version(direction: str, causal: bool) -> dict[str, Version]:
         return call
 
     def prepare(*inputs: Tensor) -> Callable:
-        """inputs: query, key, value, grad_out [batch, heads, seq_len, head_dim]; copied, before anything is timed."""
+        """inputs: query, key, value, grad_out [batch, heads, seq_len, head_dim]; converted by copying, untimed."""
         *given, grad_out = (x.transpose(1, 2).contiguous() for x in inputs)
         if direction == "forward":
             call = forward(*given)

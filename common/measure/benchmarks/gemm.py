@@ -1,4 +1,4 @@
-"""Matrix products in float32 on a GPU, against cuBLAS (torch's product, no TF32). Work: 2 M N K operations a matrix."""
+"""float32 matmul on a GPU compared with cuBLAS (torch's matmul, no TF32). Work: 2 M N K operations per matrix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = {
     "step 4": "4 pipelined",
 }
 LABELS = {"tuned": "tuned", "cublas": "cuBLAS"}
-MATRICES = 8  # that are compared, of many
+MATRICES = 8  # matrices of a batch that are compared
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class GemmProblem:
         return torch.randn(self.batch, self.m, self.k, device=device), torch.randn(b, device=device)
 
     def sample(self, inputs: Sequence[Tensor]) -> Sample:
-        """Some whole matrices, the first and the last among them."""
+        """A sample of whole matrices, including the first and the last."""
 
         def pick(outputs: Sequence[Tensor]) -> list[Tensor]:
             chosen = torch.linspace(0, self.batch - 1, min(MATRICES, self.batch), device=outputs[0].device).long()
@@ -74,12 +74,12 @@ class GemmProblem:
 
         given, right = pick(inputs), getattr(reference, self.operator)
         exact, same = right(*(x.double() for x in given)), right(*given)
-        # a sum of k products of two normal variables: seldom over 4 sqrt(k)
+        # a sum of k products of two normal variables rarely exceeds 4 sqrt(k)
         return Sample.of(pick, [exact], [same], lambda ref: running_sum_floor(self.k, 4 * self.k**0.5))
 
 
 def gemm_versions(options: argparse.Namespace) -> Callable[[GemmProblem], dict[str, Version]]:
-    """The tuned kernel, or with options.steps the steps that lead to it, and cuBLAS."""
+    """The tuned kernel, or with options.steps the steps leading to it, and cuBLAS."""
     ops = load(BuildRequest("gemm", backend="cuda"))
 
     def versions(problem: GemmProblem) -> dict[str, Version]:

@@ -1,13 +1,13 @@
-"""Attention with options on a GPU against FlexAttention and SDPA: a cap, windows, sinks, dropout, packed sequences,
-and heads of 256 (wide).
+"""Attention with options on a GPU compared with FlexAttention and SDPA: softcap, windows, sinks, dropout, packed
+sequences, and head_dim 256 (wide).
 
 options      ours, common/kernels/flash
-plain        the same without the option: what it costs; not for wide heads, which are no option
-flex         FlexAttention, compiled, with a block mask made beforehand; it has no dropout
-sdpa         SDPA flash, for dropout (its own random numbers: not compared) and wide heads
+plain        the same without the option, to show its cost; not for wide heads, which are not an option
+flex         FlexAttention, compiled, with a precomputed block mask; it has no dropout
+sdpa         SDPA flash, for dropout (with other random numbers, so not compared) and wide heads
 
-All under a causal mask, 16,384 tokens, hidden 2048. Operations are counted as 4 per head_dim and score that is seen
-forward, and 2.5 times that backward, whatever a version really computes.
+All with a causal mask, 16,384 tokens, hidden 2048. Operations are counted as 4 per head_dim and unmasked score
+forward, and 2.5 times that backward, regardless of what a version actually computes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from common.measure.limits import float32_precision
 from common.reference.bounds import max_error_of
 
 OPTIONS = ("softcap", "window", "sinks", "dropout", "packed", "wide")
-PASSES = {"forward": 1.0, "backward": 2.5, "training": 3.5}  # of the forward pass's operations
+PASSES = {"forward": 1.0, "backward": 2.5, "training": 3.5}  # operations relative to the forward pass
 TOKENS, HIDDEN, HEAD_DIM, WIDE = 16384, 2048, 128, 256
 SOFTCAP, WINDOW, DROPOUT_P, SEED = 50.0, 1024, 0.1, 7
-SHARES = (1, 2, 4, 4)  # packed sequences are seq_len over these numbers long, one after the other, again and again
+SHARES = (1, 2, 4, 4)  # packed sequences have lengths seq_len / these numbers, cyclically
 LABELS = {
     "options": "tuned, with the option",
     "plain": "tuned, without it",
@@ -47,13 +47,13 @@ class Problem:
 
     Attributes:
         option: one of OPTIONS.
-        direction: "forward", "backward" (the forward pass not counted) or "training" (both).
+        direction: "forward", "backward" (excluding the forward pass) or "training" (both).
         dtype: "fp32", "fp16" or "bf16".
-        seq_len: tokens of a sequence; of packed ones the longest.
-        tokens, hidden: of all sequences together; heads * head_dim.
+        seq_len: tokens per sequence; for packed sequences, of the longest.
+        tokens, hidden: tokens of all sequences together; heads * head_dim.
 
     Raises:
-        ValueError: an unknown option, seq_len below 8, or tokens that are no multiple of it.
+        ValueError: an unknown option, seq_len below 8, or tokens not a multiple of it.
     """
 
     option: str
@@ -102,7 +102,7 @@ class Problem:
 
     @property
     def lengths(self) -> list[int]:
-        """Of the sequences."""
+        """Lengths of the sequences."""
         if self.option != "packed":
             return [self.seq_len] * (self.tokens // self.seq_len)
         lengths: list[int] = []
@@ -117,7 +117,7 @@ class Problem:
         return 4 * self.heads * self.head_dim * pairs * PASSES[self.direction]
 
     def make_inputs(self, device: torch.device | str) -> tuple[Tensor, ...]:
-        """query, key, value, grad_out: standard normal, [batch, heads, seq_len, head_dim], packed [tokens, heads,
+        """query, key, value, grad_out: standard normal, [batch, heads, seq_len, head_dim]; packed [tokens, heads,
         head_dim]."""
         shape = (self.tokens // self.seq_len, self.heads, self.seq_len, self.head_dim)
         shape = (self.tokens, self.heads, self.head_dim) if self.option == "packed" else shape
@@ -130,7 +130,7 @@ class Problem:
         return torch.linspace(-1, 4, self.heads, device=device) if self.option == "sinks" else None
 
     def options(self, device: torch.device | str) -> dict:
-        """As attention takes them."""
+        """The keyword arguments of attention."""
         own = {
             "softcap": {"softcap": SOFTCAP},
             "window": {"window_size": (WINDOW - 1, 0)},
@@ -162,10 +162,10 @@ class Problem:
         return [x[rows, at] for x in tensors]
 
     def _head(self, given: Sequence[Tensor], first: bool, rounded: list[float] | None = None) -> tuple[Tensor, ...]:
-        """One head of one sequence by plain PyTorch: (out,), or the gradients of query, key and value.
+        """One head of one sequence in plain PyTorch: (out,), or the gradients of query, key and value.
 
-        rounded: gets what each of them may be off because weights, dS and the output that delta is made of are rounded
-            to dtype once.
+        rounded: receives, for each of them, the error due to rounding the weights, dS, and the output used for delta to
+            dtype once.
         """
         *tensors, grad_out = given
         dtype, device = grad_out.dtype, grad_out.device
@@ -197,17 +197,17 @@ class Problem:
         return grads or (out.detach(),)
 
     def _kept(self, device: torch.device) -> list[Tensor]:
-        """Of the first head of the first sequence and the last of the last: [seq_len, seq_len]."""
+        """The dropout masks of the first head of the first sequence and the last of the last: [seq_len, seq_len]."""
         sizes = self.tokens // self.seq_len, self.heads, self.seq_len, self.seq_len
         kept = dropout_mask(torch.tensor([SEED], device=device), DROPOUT_P, *sizes)
         return [kept[0, 0].clone(), kept[-1, -1].clone()]
 
 
-# ---- who takes part
+# ---- versions
 
 
 def versions_of(problem: Problem, names: Sequence[str]) -> dict[str, Version]:
-    """Those of LABELS that are named and know the option."""
+    """The versions among `names` that support the option."""
     found = {"options": Version(LABELS["options"], _timed(problem, _ours(problem)), ours=True)}
     if problem.head_dim <= HEAD_DIM:
         forward = _dense(problem, lambda q, k, v: attention(q, k, v, is_causal=True))
@@ -247,7 +247,7 @@ def _ours(problem: Problem) -> Callable[..., Callable[[], Tensor]]:
 
 
 def _dense(problem: Problem, attend: Callable[..., Tensor]) -> Callable[..., Callable[[], Tensor]]:
-    """Packed tensors as sequences of seq_len tokens each: as many tokens, and more scores."""
+    """Packed tensors viewed as sequences of seq_len tokens each: the same tokens, more scores."""
 
     def as_dense(x: Tensor) -> Tensor:
         return x.unflatten(0, (-1, problem.seq_len)).transpose(1, 2) if problem.option == "packed" else x
@@ -263,7 +263,7 @@ def _dense(problem: Problem, attend: Callable[..., Tensor]) -> Callable[..., Cal
 
 
 def _flex(problem: Problem) -> Callable[..., Callable[[], Tensor]]:
-    """FlexAttention, compiled once and anew for every problem, see sparse.py."""
+    """FlexAttention, compiled separately for every problem, see sparse.py."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     packed = problem.option == "packed"
@@ -298,7 +298,7 @@ def _flex(problem: Problem) -> Callable[..., Callable[[], Tensor]]:
 
 
 def options_benchmark(program: str) -> Benchmark:
-    """The kernels with options compared with those without and PyTorch's."""
+    """The kernels with options compared with those without, and with PyTorch's."""
 
     def versions(options: argparse.Namespace) -> Callable[[Problem], dict[str, Version]]:
         return lambda problem: versions_of(problem, options.versions or list(LABELS))

@@ -21,7 +21,7 @@ LABELS = {"flash": "SDPA flash", "cudnn": "SDPA cuDNN", "efficient": "SDPA effic
 
 
 def sdpa(backend: str | None, query: Tensor, key: Tensor, value: Tensor, **options) -> Callable[[], Tensor]:
-    """A call of PyTorch's function on one of BACKENDS, or (None) on what it chooses itself."""
+    """A call of PyTorch's function on one of BACKENDS, or (None) on its own choice."""
     grouped = query.size(1) != key.size(1)
 
     def call() -> Tensor:
@@ -34,7 +34,7 @@ def sdpa(backend: str | None, query: Tensor, key: Tensor, value: Tensor, **optio
 
 
 def gradients(forward: Callable[..., Callable[[], Tensor]], grad_out: Tensor, *inputs: Tensor) -> Callable[[], tuple]:
-    """A call of the backward pass of `forward(*inputs)()`, which is run now."""
+    """A call of the backward pass of `forward(*inputs)()`; the forward pass runs now."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     with torch.enable_grad():
         out = forward(*leaves)()
@@ -42,7 +42,7 @@ def gradients(forward: Callable[..., Callable[[], Tensor]], grad_out: Tensor, *i
 
 
 def training(forward: Callable[..., Callable[[], Tensor]], grad_out: Tensor, *inputs: Tensor) -> Callable[[], tuple]:
-    """A call of `forward(*inputs)()` and of its backward pass, as a training step makes them."""
+    """A call of `forward(*inputs)()` and its backward pass, as in a training step."""
     leaves = [x.detach().requires_grad_() for x in inputs]
 
     def call() -> tuple:

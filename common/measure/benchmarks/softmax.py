@@ -1,4 +1,4 @@
-"""Softmax over rows in float32 on a GPU, compared with torch.softmax. Work: each entry read once and written once."""
+"""float32 row-wise softmax on a GPU compared with torch.softmax. Work: each entry read once and written once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZES = (
 )
 STEP_SIZES = ((65536, 4096), (4096, 65536))
 STEPS = {"step 1": "1 one pass, warp shuffles", "step 2": "2 float4", "step 3": "3 row in registers"}
-ROWS = 512  # that are compared
+ROWS = 512  # compared rows
 LABELS = {"tuned": "tuned", "torch": "torch.softmax"}
 
 
@@ -59,7 +59,7 @@ class SoftmaxProblem:
         return (4 * torch.randn(self.rows, self.cols, device=device),)
 
     def sample(self, inputs: Sequence[Tensor]) -> Sample:
-        """Rows spread evenly from the first to the last; a row does not depend on the others."""
+        """A sample of evenly spaced rows, including the first and last; rows are independent."""
 
         def pick(outputs: Sequence[Tensor]) -> list[Tensor]:
             chosen = torch.linspace(0, self.rows - 1, min(ROWS, self.rows), device=outputs[0].device).long()
@@ -70,12 +70,12 @@ class SoftmaxProblem:
 
 
 def operator_version(label: str, operator: Callable[..., Tensor], ours: bool = True, *more) -> Version:
-    """A function of the inputs as a version; `more`: its further arguments."""
+    """A function of the inputs as a version; `more`: additional arguments."""
     return Version(label, lambda *inputs: partial(operator, *inputs, *more), ours)
 
 
 def softmax_versions(options: argparse.Namespace) -> Callable[[SoftmaxProblem], dict[str, Version]]:
-    """The tuned kernel, or with options.steps the steps that lead to it, and torch's."""
+    """The tuned kernel, or with options.steps the steps leading to it, and torch's."""
     ops = load(BuildRequest("softmax", backend="cuda"))
     ours = {"tuned": operator_version("tuned", ops.softmax)}
     if options.steps:
@@ -86,7 +86,7 @@ def softmax_versions(options: argparse.Namespace) -> Callable[[SoftmaxProblem], 
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
-    """--steps."""
+    """Adds --steps."""
     parser.add_argument("--steps", action="store_true", help="the steps that lead to the tuned kernel, one change each")
 
 

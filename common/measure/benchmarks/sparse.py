@@ -1,14 +1,14 @@
 """Sparse attention on a GPU compared with FlexAttention and SDPA: strides, causal windows, blocks; 2 x 16 heads of 128.
 
 kernel                ours, on the whole K and V
-flash, cuDNN, ...     SDPA's backends on strided K and V that were copied together beforehand (strided only)
-gather + SDPA         the same on PyTorch's choice of backend, the copy counted
-FlexAttention         compiled, with a block mask made beforehand
+flash, cuDNN, ...     SDPA's backends on strided K and V gathered beforehand (strided only)
+gather + SDPA         the same with PyTorch's choice of backend, including the gather
+FlexAttention         compiled, with a precomputed block mask
 dense + mask          SDPA on the whole K and V with a bool mask
-dense                 SDPA without a mask: what a score costs. The ideal is its time times the share that is seen
+dense                 SDPA without a mask: the cost of a score. The ideal is its time times the density of the pattern
 
-Work is what the pattern asks for: 4 operations per head_dim and score that is seen, so a rate against that of `dense`
-says how near a version comes to the ideal. The second row of a block mask is empty.
+Work is that of the pattern: 4 operations per head_dim and unmasked score, so a rate relative to that of `dense` shows
+how close a version comes to the ideal. The second row of a block mask is empty.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from common.reference import oracle as reference
 PATTERNS = ("strided", "window", "blocks")
 STRIDES, WINDOWS = (1, 2, 4, 8), (256, 1024)  # stride 1 is dense attention
 BLOCK, EVERY = 128, 8  # block-sparse: about one block in EVERY is kept
-ROWS = 1024  # queries at a time, so that scores in float64 fit
+ROWS = 1024  # queries at a time, so that float64 scores fit
 LENGTHS = (4096, 16384)
 GATHERED = ("flash", "efficient", "cudnn")
 PEERS = {
@@ -108,7 +108,7 @@ class Problem:
 
     @cached_property
     def work(self) -> float:
-        """Of the two products, for the scores that are seen."""
+        """Operations of the two matmuls, for unmasked scores."""
         return 4 * self.batch * self.heads * self.seq_len**2 * self.head_dim * self.density
 
     @cached_property
@@ -121,7 +121,7 @@ class Problem:
         return kept
 
     def sees(self, rows: Tensor) -> Tensor:
-        """Which keys these queries see, bool [len(rows), seq_len] ([heads, len(rows), seq_len] for blocks)."""
+        """Which keys are visible to these queries, bool [len(rows), seq_len] (blocks: [heads, len(rows), seq_len])."""
         keys = torch.arange(self.seq_len, device=rows.device)
         if self.pattern == "strided":
             return (keys % self.parameter == 0).expand(len(rows), -1)
@@ -130,12 +130,12 @@ class Problem:
         return self.block_mask.to(rows.device)[:, rows // BLOCK].repeat_interleave(BLOCK, dim=-1)
 
     def row_blocks(self, device: torch.device | str) -> Iterator[Tensor]:
-        """The numbers of all queries, ROWS at a time."""
+        """The indices of all queries, ROWS at a time."""
         yield from torch.arange(self.seq_len, device=device).split(ROWS)
 
     @cached_property
     def density(self) -> float:
-        """The share of the score matrix that is seen."""
+        """The unmasked fraction of the score matrix."""
         seq, n = self.seq_len, self.parameter
         if self.pattern == "strided":
             return -(-seq // n) / seq
@@ -144,12 +144,12 @@ class Problem:
         return float(self.block_mask.double().mean())
 
     def make_inputs(self, device: torch.device | str) -> list[Tensor]:
-        """query, key, value: normally distributed."""
+        """query, key, value: standard normal."""
         shape = (self.batch, self.heads, self.seq_len, self.head_dim)
         return [torch.randn(shape, dtype=DTYPES[self.dtype], device=device) for _ in range(3)]
 
     def sample(self, inputs: Sequence[Tensor]) -> Sample:
-        """Two heads."""
+        """A sample of two heads."""
         exact, same = [], []
         picked = heads(inputs)
         with float32_precision("highest"):
@@ -171,10 +171,10 @@ class Problem:
 
 
 def grid(dtype: str, patterns: Sequence[str], lengths: Sequence[int]) -> list[Problem]:
-    """All patterns with their parameters, for every length; a parameter above the length is left out.
+    """All patterns with their parameters, for every length; parameters above the length are skipped.
 
     Raises:
-        ValueError: a length below 1, or with blocks one that BLOCK does not divide.
+        ValueError: a length below 1 or, with blocks, not divisible by BLOCK.
     """
     for length in lengths:
         if length < 1:
@@ -189,11 +189,11 @@ def grid(dtype: str, patterns: Sequence[str], lengths: Sequence[int]) -> list[Pr
     ]
 
 
-# ---- who takes part
+# ---- versions
 
 
 def kernel_version(problem: Problem, ops: Operators, label: str) -> Version:
-    """The operators of task 5, or of common/kernels/sparse."""
+    """A version for the operators of task 5 or of common/kernels/sparse."""
     n = problem.parameter
     if problem.pattern == "strided":
         return Version(label, lambda q, k, v: lambda: ops.strided_attention(q, k, v, n), ours=True)
@@ -204,7 +204,7 @@ def kernel_version(problem: Problem, ops: Operators, label: str) -> Version:
 
 
 def torch_versions(problem: Problem, names: Sequence[str], device: torch.device | str = "cuda") -> dict[str, Version]:
-    """Those of PEERS that are named and know the pattern."""
+    """The PEERS among `names` that support the pattern."""
     found = {}
     if problem.pattern == "strided":
 
@@ -224,8 +224,8 @@ def torch_versions(problem: Problem, names: Sequence[str], device: torch.device 
 
 
 def _flex(problem: Problem, device: torch.device | str) -> Callable[..., Callable[[], Tensor]]:
-    """FlexAttention, compiled anew for every problem: torch.compile keeps a few versions of a function and then runs it
-    uncompiled, which is far slower. fullgraph makes that an error."""
+    """FlexAttention, compiled separately for every problem: torch.compile caches a few versions of a function and then
+    falls back to running it uncompiled, which is far slower. fullgraph makes that an error."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     n, kept = problem.parameter, problem.block_mask.to(device) if problem.pattern == "blocks" else None
@@ -273,11 +273,11 @@ def sparse_benchmark(
     """One set of operators compared with PyTorch.
 
     Args:
-        program: what follows python -m.
-        operators: operators(options) -> those of a variant; its name is the version's.
+        program: the text after python -m.
+        operators: operators(options) -> the operators of a variant, whose name is the version's.
         labels: name -> label of the variants that it may return.
-        dtype_of: dtype_of(options) -> what they compute in.
-        more_arguments: adds --dtype and what chooses the operators.
+        dtype_of: dtype_of(options) -> the dtype that they compute in.
+        more_arguments: adds --dtype and the options that select the operators.
         block: see Benchmark.
     """
 

@@ -1,1 +1,1 @@
-"""Cases for any operator of a kind: attention, softmax, a layer in Python."""
+"""Test cases for operators of one kind: attention, softmax, a layer in Python."""

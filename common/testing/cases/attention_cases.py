@@ -1,12 +1,12 @@
-"""Test cases for an attention operator, whichever task it belongs to.
+"""Test cases for the attention operator of any task.
 
     attention_case("flash_attention", ...)                 an operator
     bool_mask(...), float_mask(...), padding_mask(...)     its mask argument
     first_keys_masked(...), peaks(), falling_scores, ...   special inputs
-    repeated(case, 50)                                     the same call again and again: one result
+    repeated(case, 50)                                     the same call many times: all results must agree
 
-The inputs are made so that nothing passes by luck: weights peaked (a few keys get nearly all), values whose mean is far
-from 0 and different from key to key.
+So that nothing passes by luck, weights are peaked (a few keys get nearly all of the weight) and values have means far
+from 0 that differ from key to key.
 """
 
 import math
@@ -25,17 +25,15 @@ from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 from common.testing.cases.steps import attention_steps
 
-PEAK = (
-    1200.0  # a score above all others by more than 100, where head_dim is 32 or more; beyond what float64's exp() takes
-)
+PEAK = 1200.0  # exceeds all other scores by more than 100 if head_dim >= 32; float64 exp() overflows
 MaskMaker = Callable[[torch.Generator], Tensor]
 
 
 def bool_mask(*shape: int, nothing_for: tuple[int, ...] = ()) -> MaskMaker:
-    """A mask that shows about two keys in three, and no key at all to the queries `nothing_for`.
+    """A mask that keeps about two keys in three, and no key at all for the queries `nothing_for`.
 
-    Like all masks here it is made as uint8: a case's inputs are between guards, and operators get the same memory as
-    bool.
+    Like all masks here it is created as uint8, since a case's inputs are placed between guards; operators get the same
+    memory as bool.
     """
 
     def make(generator: torch.Generator) -> Tensor:
@@ -47,14 +45,15 @@ def bool_mask(*shape: int, nothing_for: tuple[int, ...] = ()) -> MaskMaker:
 
 
 def padding_mask(keys: int, lengths: tuple[int, ...]) -> MaskMaker:
-    """[batch, 1, 1, keys]: sequence b consists of its first lengths[b] keys; the rest is padding."""
+    """[batch, 1, 1, keys]: sequence b consists of the first lengths[b] keys; the rest is padding."""
     return lambda generator: (torch.arange(keys) < torch.tensor(lengths)[:, None, None, None]).to(torch.uint8)
 
 
 def float_mask(*shape: int, nothing_for: tuple[int, ...] = (), smallest: bool = True) -> MaskMaker:
-    """Numbers to add to scores of their size; some are 0, some -inf, and some the smallest float, as in many models.
+    """An additive mask with entries as large as the scores; some are 0, some -inf, some the lowest float, as in many
+    models.
 
-    Without `smallest` for an operator whose output holds the masked scores: next to such numbers no other is visible.
+    Pass smallest=False for an operator that outputs the masked scores: next to such numbers, no other error is visible.
     """
 
     def make(generator: torch.Generator) -> Tensor:
@@ -70,12 +69,12 @@ def float_mask(*shape: int, nothing_for: tuple[int, ...] = (), smallest: bool = 
 
 
 def as_given(mask: Tensor | None) -> Tensor | None:
-    """A bool mask as the operator gets it: the same memory."""
+    """The mask as the operator gets it: uint8 reinterpreted as bool, same memory."""
     return mask.view(torch.bool) if mask is not None and mask.dtype == torch.uint8 else mask
 
 
 def first_keys_masked(count: int) -> Callable[[dict[str, Tensor]], None]:
-    """The first `count` keys get the score -inf from every query: a whole tile may hold nothing to attend to."""
+    """The first `count` keys have score -inf for every query, so that a whole tile may be masked."""
 
     def change(inputs: dict[str, Tensor]) -> None:
         inputs["query"].abs_()
@@ -85,7 +84,7 @@ def first_keys_masked(count: int) -> Callable[[dict[str, Tensor]], None]:
 
 
 def falling_scores(inputs: dict[str, Tensor]) -> None:
-    """The scaled scores fall from about 300 to about -300 along the keys: the first tile holds the row's maximum."""
+    """The scaled scores fall from about 300 to about -300 along the keys: the row maximum is in the first tile."""
     query, key = inputs["query"], inputs["key"]
     seq_k, head_dim = key.shape[-2:]
     query.copy_(1 + 0.01 * query)
@@ -93,13 +92,13 @@ def falling_scores(inputs: dict[str, Tensor]) -> None:
 
 
 def rising_and_falling(inputs: dict[str, Tensor]) -> None:
-    """Along the keys the scores of even rows fall from about 300 to about -300, those of odd rows rise."""
+    """Along the keys, the scores of even rows fall from about 300 to about -300; those of odd rows rise."""
     falling_scores(inputs)
     inputs["query"][:, :, 1::2] *= -1
 
 
 def far_below_0(inputs: dict[str, Tensor]) -> None:
-    """All scores of even rows are about -300, those of odd rows about 300."""
+    """All scores are about -300 in even rows and about 300 in odd rows."""
     query, key = inputs["query"], inputs["key"]
     query.copy_(1 + 0.01 * query)
     query[:, :, 1::2] *= -1
@@ -109,12 +108,12 @@ def far_below_0(inputs: dict[str, Tensor]) -> None:
 def peaks(
     position: Callable[[int, int], int] = lambda row, keys: row % keys,
 ) -> Callable[[dict[str, Tensor]], None]:
-    """In each row one score is above all others by more than 100; over the rows each key has it in turn.
+    """In each row, one score exceeds all others by more than 100; from row to row, every key has its turn.
 
-    So whatever part of the keys a thread, a warp or a tile takes, its maximum is once the one that counts.
+    So whichever keys a thread, a warp or a tile handles, its maximum decides at least one row.
 
     Args:
-        position: position(row, number of keys) -> the key; rows are counted through all heads.
+        position: position(row, number of keys) -> the key; rows are numbered across all heads.
     """
 
     def change(inputs: dict[str, Tensor]) -> None:
@@ -129,13 +128,13 @@ def peaks(
 
 
 def blind_rows(inputs: dict[str, Tensor]) -> None:
-    """Every third row has the score -inf for every key."""
+    """Every third row has score -inf for every key."""
     inputs["query"][:, :, ::3, 0] = math.inf
     inputs["key"][..., 0] = -1 - inputs["key"][..., 0].abs()
 
 
 def equal_scores(inputs: dict[str, Tensor]) -> None:
-    """All keys are the same: the scores of a row are constant, and the output is the mean of the values it sees."""
+    """All keys are equal: a row's scores are constant, and its output is the mean of the values it attends to."""
     inputs["key"][:] = inputs["key"][:, :, :1].clone()
 
 
@@ -160,20 +159,20 @@ def attention_case(
 ) -> Case:
     """A case for operator(query, key, value, causal, scale) -> out.
 
-    The call has a further argument where the case has a mask (the fifth), and lower_right=True where it says so.
+    The mask of a case that has one follows as the next argument; lower_right=True is passed if the case sets it.
 
     Args:
         operator: its name among the task's operators.
         part, name: see common.testing.case.Case, which also takes `options`.
         batch, heads, seq_q, seq_k, head_dim: query [batch, heads, seq_q, head_dim], key and value with seq_k.
-        causal: whether query i sees only the keys j <= i (with lower_right j <= i + seq_k - seq_q).
+        causal: whether query i attends only to keys j <= i (with lower_right: j <= i + seq_k - seq_q).
         sharpness: the scaled scores have a standard deviation of about sharpness^2.
         scale: None for the default, 1 / sqrt(head_dim).
-        change: what else to do to {"query", "key", "value"}, in place.
+        change: modifies {"query", "key", "value"} in place.
         mask: makes the mask argument; see bool_mask, float_mask and padding_mask.
-        dtype: of query, key, value and out as the operator gets and gives them.
+        dtype: dtype of the operator's query, key, value and out.
         lower_right: see common.reference.oracle.
-        tiles: (B_r, B_c) of an operator that goes through the keys tile by tile: more mistakes are known of it.
+        tiles: (B_r, B_c) of an operator that loops over tiles of keys, for which more mistakes are known.
     """
     aligned = {"lower_right": True} if lower_right else {}
 
@@ -189,7 +188,7 @@ def attention_case(
 
     def call(ops, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         given = () if mask is None else (as_given(mask),)
-        converted = (x.to(dtype) for x in (query, key, value))  # the very tensors where dtype is float32
+        converted = (x.to(dtype) for x in (query, key, value))  # the same tensors if dtype is float32
         out = getattr(ops, operator)(*converted, causal, scale, *given, **aligned)
         if dtype == torch.float32:
             return out
@@ -206,13 +205,13 @@ def attention_case(
         known = with_mask(attention_mistakes)(query, key, value, mask)
         if not tiles:
             return known
-        # a mask argument changes the scores, which the mistakes of the loop do not know of
+        # the tile loop's mistakes do not take a mask argument into account
         return known + tile_loop_mistakes(query, key, value, causal, scale, *tiles, **aligned)
 
-    # the scores' rounding, which the softmax passes on, and that of a sum of values of size 2 + 2
+    # rounding of the scores, propagated by the softmax, and of a sum of values of size 2 + 2
     floor = 1e-5 * sharpness**2 + running_sum_floor(seq_k, 4)
     if dtype != torch.float32:
-        floor += 8 * torch.finfo(dtype).eps / 2  # outputs, 8 at most, are rounded to dtype
+        floor += 8 * torch.finfo(dtype).eps / 2  # outputs, at most 8, are rounded to dtype
     return Case(
         name,
         part,
@@ -231,10 +230,10 @@ def attention_case(
 
 
 def repeated(case: Case, times: int) -> Case:
-    """The case with the operator called `times` times: all results must agree, but for the rounding of sums.
+    """The case with the operator called `times` times; all results must agree up to rounding of sums.
 
-    A missing barrier need not show in one run. Without atomic additions not even the order of a sum changes; with them
-    it may, and two right results then differ by no more than two sums of the same terms.
+    A missing barrier may not show up in a single run. The order of summation changes only with atomic additions; two
+    correct results then differ by at most as much as two sums of the same terms.
     """
 
     def call(ops, **inputs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Test cases for a multi-head self-attention layer in Python, and the wrong answers that such a layer is known to give.
+"""Test cases for a multi-head self-attention layer in Python, and known wrong answers of such a layer.
 
 layer_case(make, "layer", name, batch, seq_len, hidden_dim, heads, causal)
 layer_mistakes(query, key, value, heads, causal, project)
@@ -37,8 +37,8 @@ def layer_case(
         make: make(ops, torch_module, causal) -> the layer with the weights of that torch.nn.MultiheadAttention.
         part, name: see common.testing.case.Case, which also takes `options`.
         batch, seq_len, hidden_dim, heads: hidden_dim is a multiple of heads.
-        causal: whether position i sees only the positions j <= i.
-        like: what it is compared with: "MultiheadAttention" (of torch.nn) or "scaled_dot_product_attention" (of
+        causal: whether position i attends only to positions j <= i.
+        like: the reference: "MultiheadAttention" (of torch.nn) or "scaled_dot_product_attention" (of
             torch.nn.functional, between the layer's projections).
         sharpness: the scaled scores have a standard deviation of about sharpness^2.
     """
@@ -77,7 +77,7 @@ def layer_case(
         inputs,
         lambda ops, x, **weights: make(ops, torch_module(heads, x, **weights), causal)(x),
         {"MultiheadAttention": as_torch_module, "scaled_dot_product_attention": as_torch_function}[like],
-        floor=1.35e-5 * sharpness**2,  # the scores' rounding as in attention_case, after one more product
+        floor=1.35e-5 * sharpness**2,  # rounding of the scores as in attention_case, after one more matmul
         axes=("batch", "position", "channel"),
         mistakes=mistakes,
         **options,
@@ -85,7 +85,7 @@ def layer_case(
 
 
 def torch_module(heads: int, x: Tensor, **weights: Tensor) -> nn.MultiheadAttention:
-    """torch's module with the weights of a layer case's inputs, for inputs like x; in eval()."""
+    """PyTorch's module with the weights of a layer case, for inputs like x; in eval mode."""
     names = {"in_weight": "in_proj_weight", "in_bias": "in_proj_bias"}
     names |= {"out_weight": "out_proj.weight", "out_bias": "out_proj.bias"}
     module = nn.MultiheadAttention(x.size(-1), heads, batch_first=True, device=x.device, dtype=x.dtype)
@@ -96,11 +96,11 @@ def torch_module(heads: int, x: Tensor, **weights: Tensor) -> nn.MultiheadAttent
 def layer_mistakes(
     query: Tensor, key: Tensor, value: Tensor, heads: int, causal: bool, project: Callable[[Tensor], Tensor]
 ) -> list[Mistake]:
-    """Wrong answers of a multi-head attention layer.
+    """Known wrong answers of a multi-head attention layer.
 
     Args:
         query, key, value: the projected input, [batch, seq_len, hidden_dim] each, not yet split into heads.
-        heads: their number.
+        heads: number of heads.
         causal: see attention_mistakes.
         project: the output projection, [batch, seq_len, hidden_dim] -> the same.
     """
@@ -120,7 +120,7 @@ def layer_mistakes(
         *(
             one.then(lambda out: project(merge(out)))
             for one in attention_mistakes(split(query), split(key), split(value), causal)
-            if not isinstance(one, Inference)  # they read an output of attention itself
+            if not isinstance(one, Inference)  # inferences need attention's own output
         ),
         known("heads not transposed", lambda: layer(lambda x: x.reshape(batch, heads, seq_len, head_dim))),
         known(

@@ -1,6 +1,6 @@
-"""Test cases for an operator that gives the softmax of every row: softmax_case(operator, part, name, rows, cols).
+"""Test cases for a row-wise softmax operator: softmax_case(operator, part, name, rows, cols).
 
-with_offsets, with_masks, with_peaks, with_high_end       rows that are awkward, for its argument `change`
+with_offsets, with_masks, with_peaks, with_high_end       difficult rows, for its argument `change`
 """
 
 import math
@@ -37,13 +37,13 @@ def softmax_case(
     Args:
         operator: its name among the task's operators.
         part, name: see common.testing.case.Case, which also takes `options`.
-        change: what else to do to x.
-        size: how large the entries are, where they are so large that rounding an exponent matters.
-        lost: the share of a row's sum in terms that are too small for it, see common.reference.bounds.lost_terms.
+        change: maps x to the input.
+        size: magnitude of the entries, if they are so large that rounding of the exponent matters.
+        lost: fraction of a row's sum lost in terms too small to be added, see common.reference.bounds.lost_terms.
     """
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
-        return {"x": change(4 * torch.randn(rows, cols, generator=generator))}  # peaked: a few entries get it all
+        return {"x": change(4 * torch.randn(rows, cols, generator=generator))}  # peaked weights
 
     return Case(
         name,
@@ -62,10 +62,10 @@ def softmax_case(
 
 
 def with_offsets(x: Tensor) -> Tensor:
-    """Rows around 0, 1000 and -1000, where exp() of the entries themselves gives inf and 0; rows a multiple of 3.
+    """Rows around 0, 1000 and -1000, where exp() without the maximum gives inf and 0; rows must be a multiple of 3.
 
-    The first row ends with an entry 1000 above the others, the fourth begins with one: a maximum that leaves out the
-    last or the first column gives exp(1000).
+    The first row ends with an entry 1000 above the others, and the fourth begins with one: a maximum that misses the
+    last or the first column yields exp(1000).
     """
     x[0, -1] += 1000
     x[3, 0] += 1000
@@ -73,25 +73,25 @@ def with_offsets(x: Tensor) -> Tensor:
 
 
 def with_masks(x: Tensor) -> Tensor:
-    """-inf in scattered places, in the first 100 columns of row 1, in the last 100 of row 2, and all over row 4."""
+    """-inf in scattered places, in the first 100 columns of row 1, the last 100 of row 2, and all of row 4."""
     x = x.masked_fill(torch.arange(x.numel()).view(x.shape) % 7 == 3, -math.inf)
     x[1, :100], x[2, -100:], x[4] = -math.inf, -math.inf, -math.inf
     return x
 
 
 def with_peaks(x: Tensor) -> Tensor:
-    """[256, 1024]: one entry of a row is above the others by more than 100. Over the rows each of 256 threads has it
-    once, whether threads take columns 256 apart or four neighbors, and so has each warp."""
+    """[256, 1024]: in each row, one entry exceeds the others by more than 100. Over the rows, each of 256 threads and
+    each warp holds it at least once, whether a thread takes columns 256 apart or four adjacent ones."""
     row = torch.arange(256)
     x[row, 4 * row + row // 64] += 200
     return x
 
 
 def with_high_end(x: Tensor) -> Tensor:
-    """The last three entries of a row count as much as its largest one: whoever forgets them is far off.
+    """The last three entries of a row weigh as much as its largest one: leaving them out gives a large error.
 
-    From the second row on the others are 1000 below the last one: it must not be missing from the maximum either. (No
-    maximum at all would do no harm there: that is another mistake.)
+    From the second row on, the other entries are 1000 below the last one, so the maximum must include it too. (Omitting
+    the maximum altogether is harmless there: that is a different mistake.)
     """
     x[:, -3:] = x.amax(1, keepdim=True) - torch.arange(3)
     x[1:, :-1] -= 1000

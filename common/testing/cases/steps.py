@@ -1,7 +1,7 @@
-"""What `--show` prints between the inputs and the output, in the words of the tasks.
+"""The intermediate steps that `--show` prints between inputs and output, named as in the handouts.
 
-softmax_steps(x)                   the row's maximum, the exponentials, their sum
-attention_steps(stages, tile)      S, P, and for a loop over tiles m and l after each of them
+softmax_steps(x)                   the row maximum, the exponentials, their sum
+attention_steps(stages, tile)      S, P, and for a tile loop m and l after each tile
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from torch import Tensor
 
 
 def _shift(m: Tensor) -> Tensor:
-    """A maximum as it is subtracted: 0 for a row that is masked throughout."""
+    """The maximum to subtract: 0 for a fully masked row."""
     return torch.where(m == -math.inf, 0.0, m)
 
 
 def softmax_steps(x: Tensor) -> dict[str, Tensor]:
-    """x [rows, cols]."""
+    """Steps of the softmax of x [rows, cols]."""
     m = x.amax(-1, keepdim=True)
     e = torch.exp(x - _shift(m))
     return {"the row's maximum": m, "exp(x - maximum)": e, "their sum": e.sum(-1, keepdim=True)}
 
 
 def attention_steps(stages: Mapping[str, Tensor], tile: int | None = None) -> dict[str, Tensor]:
-    """Of the stages S and P [..., row, key]; tile: how many keys a turn of the loop takes, None where there is none."""
+    """Steps from the stages S and P [..., row, key]; tile: keys per iteration of a tile loop, None if there is none."""
     steps = {"S, the scaled and masked scores": stages["S"]}
     if tile:
         s = stages["S"]

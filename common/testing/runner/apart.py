@@ -1,10 +1,10 @@
-"""ApartProcess: a runner whose host code has a process without device memory, for grading.
+"""ApartProcess: a runner for grading, whose host code runs in a process without access to device memory.
 
     process = ApartProcess(program, Built(library, kernels, variables))
     process.begin(); process.call(...); process.counts["launches"]
 
-One process runs the binding and the launchers, another the kernels, and a relay between them counts what goes back to
-the host (common/simulator/runtime/apart.cpp). What is counted, and what failed, comes here by a socket of its own.
+One process runs the binding and the launchers, another runs the kernels, and a relay between them counts the bytes that
+return to the host (common/simulator/runtime/apart.cpp). Counters and failures arrive here over a separate socket.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from common.testing.worker.child_process import NO_ANSWER
 WORK = ("work", "most_work", "work_of_block", "most_of_block")  # see common/simulator/runtime/work.cpp
 COUNTS = ("launches", "threads", "read_back", "allocated", *WORK)
 COPIED_BACK = "Device memory was copied to the host."
-MOST_TEXT = 1 << 13  # bytes of what a kernel that failed said
-DEVICE_SECONDS = 30  # for an answer of the device's process, which has nothing else to do then
-NEW_BYTES = 0xFF  # of shared memory
+MOST_TEXT = 1 << 13  # bytes of a failed kernel's message
+DEVICE_SECONDS = 30  # for an answer from the device process, which is idle at that point
+NEW_BYTES = 0xFF  # fill byte of fresh shared memory
 
 
 _SCHEMA = re.compile(r'm\.def\(\s*((?:"[^"\n]*"\s*)+)\)')
@@ -45,11 +45,11 @@ class Built:
     """A library for grading.
 
     Attributes:
-        library: where it is.
-        kernels: of each where in it it begins, the threads that a block may have, and the registers of a thread.
-        variables: of the device, (where in it, bytes) each.
-        blocks: where a call that counts a basic block returns to, << 32 | the block's bytes.
-        schemas: of its operators, as the given binding has them: what host code says of them is not believed.
+        library: its path.
+        kernels: for each kernel, its offset in the library, the maximum threads per block, and registers per thread.
+        variables: device variables, each as (offset in the library, bytes).
+        blocks: for each basic block, (return address of its counting call) << 32 | its size in bytes.
+        schemas: its operators' schemas, from the provided binding; what host code reports is not trusted.
     """
 
     library: Path
@@ -60,7 +60,7 @@ class Built:
 
     @classmethod
     def of(cls, library: Path, about: Mapping, binding: Path) -> Built:
-        """From what common.course.grading.build says of it, and the task's binding.cpp."""
+        """From the description by common.course.grading.build and the task's binding.cpp."""
         texts = ["".join(re.findall(r'"([^"]*)"', one)) for one in _SCHEMA.findall(binding.read_text(encoding="utf-8"))]
         variables = tuple((start, size) for start, size in about["variables"])
         kernels, blocks = tuple(map(tuple, about["kernels"])), tuple(about["blocks"])
@@ -68,11 +68,11 @@ class Built:
 
 
 class ApartProcess(RunnerProcess):
-    """See above.
+    """A runner in two processes; see the module docstring.
 
     Attributes:
-        counts: COUNTS of all calls since begin(): sums, but for the threads of the largest launch. What is allocated
-            are bytes of device memory, the library's own variables included.
+        counts: COUNTS over all calls since begin(): sums, except for threads, a maximum over launches. Allocations are
+            in bytes of device memory, including the library's own variables.
     """
 
     cpu_seconds = 600
@@ -89,10 +89,10 @@ class ApartProcess(RunnerProcess):
         """See RunnerProcess.begin."""
         self.counts = dict.fromkeys(COUNTS, 0) | {"allocated": sum(size for _, size in self._built.variables)}
         super().begin()
-        self.schemas = list(self._built.schemas)  # not those that host code tells
+        self.schemas = list(self._built.schemas)  # not those reported by host code
 
     def call(self, operator: str, arguments: Sequence[Argument], outputs: int) -> list[Tensor]:
-        """See RunnerProcess.call. What a kernel said when it failed comes before what host code made of it."""
+        """See RunnerProcess.call. A kernel's own failure message takes precedence over host code's."""
         failed: Exception | None = None
         made: list[Tensor] = []
         try:
@@ -111,13 +111,13 @@ class ApartProcess(RunnerProcess):
         return made
 
     def ask(self, library: int, function: str, argument: int = 0) -> bytes:
-        """What the simulator in this process would do; see RunnerProcess.ask."""
+        """Emulates the functions of the simulator; see RunnerProcess.ask."""
         if function == "simulator_fill_shared":
             self._fresh = argument
         return self._refused.encode() if function == "simulator_refused" else b""
 
     def _lines(self, addresses: Sequence[str]) -> str:
-        """Which lines of the source these places in the library are; a line of text each."""
+        """The source lines of these addresses in the library, one line of text each."""
         return ""
 
     def _started(self) -> tuple[int, Connection]:
@@ -130,19 +130,19 @@ class ApartProcess(RunnerProcess):
         kernels, variables, blocks = self._built.kernels, self._built.variables, self._built.blocks
         table = (number for one in (*kernels, *variables) for number in one)
         numbers = len(kernels), len(variables), len(blocks), *table, *blocks
-        with contextlib.suppress(OSError):  # it has ended: the first request will say how
+        with contextlib.suppress(OSError):  # it has ended: the first request will report how
             device.sendall(struct.pack(f"={len(numbers)}Q", *numbers))
         return process, Connection(ours.detach())
 
     def _spawn(self, files: Sequence[int]) -> int:
-        """Starts the program with these files: for requests, the tensors' memory, the device's process."""
+        """Starts the program with these files: requests, the tensors' memory, the device process."""
         for file in files:
             os.set_inheritable(file, True)
         try:
             return os.posix_spawn(
                 self._program,
                 [*map(str, (self._program, self._built.library, *files, self.cpu_seconds))],
-                {**os.environ, "LD_LIBRARY_PATH": str(self._program.parent)},  # it finds them by itself only by /proc
+                {**os.environ, "LD_LIBRARY_PATH": str(self._program.parent)},  # it can find them only via /proc
                 file_actions=[(os.POSIX_SPAWN_DUP2, self._printed.fileno(), 2)],
                 setsid=True,
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
@@ -161,13 +161,13 @@ class ApartProcess(RunnerProcess):
             self._device = None
 
     def _ready(self) -> None:
-        first = -(-self._used // mmap.PAGESIZE) * mmap.PAGESIZE  # nothing is left of earlier calls
+        first = -(-self._used // mmap.PAGESIZE) * mmap.PAGESIZE  # discard data of earlier calls
         self._memory[self._used : first] = bytes(first - self._used)
         self._memory.madvise(mmap.MADV_REMOVE, first, self._size - first)
-        self._counted(0)  # what host code has done since it answered, too
+        self._counted(0)  # include what host code has done since it answered
 
     def _counted(self, what: int = 1) -> tuple[str, bool]:
-        """(why a kernel failed or "", whether memory after an output was written to); adds to the counts."""
+        """(why a kernel failed, or ""; whether memory past an output was written to); updates the counters."""
         state, self._refused, words = self._question(what)
         for name, value in zip(COUNTS, state, strict=False):
             self.counts[name] = max(self.counts[name], value) if name == "threads" else self.counts[name] + value

@@ -1,5 +1,5 @@
-// doors.cpp - see doors.h. The filters are seccomp's: programs for the kernel's packet filter that look at a call's
-// number and arguments, and that nothing in the process can take back.
+// doors.cpp - see doors.h. The filters are seccomp BPF programs: they check a system call's number and arguments, and
+// the process cannot remove them.
 #include "doors.h"
 
 #include <sys/prctl.h>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr unsigned KILL = SECCOMP_RET_KILL_PROCESS, ALLOW = SECCOMP_RET_ALLOW, FAIL = SECCOMP_RET_ERRNO | EPERM;
 constexpr unsigned NUMBER = offsetof(seccomp_data, nr), ARCH = offsetof(seccomp_data, arch);
-constexpr unsigned argument(unsigned i) { return offsetof(seccomp_data, args) + 8 * i; }  // its lower half
+constexpr unsigned argument(unsigned i) { return offsetof(seccomp_data, args) + 8 * i; }  // its low 32 bits
 
 class Filter {
 public:
@@ -35,7 +35,7 @@ public:
         add(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0);
         verdict(KILL);
         load(NUMBER);
-        add(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1);  // the x32 calls
+        add(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 0, 1);  // x32 system calls
         verdict(KILL);
     }
     void rule(std::initializer_list<int> numbers, unsigned what) {
@@ -44,7 +44,7 @@ public:
             verdict(what);
         }
     }
-    // Allowed where (argument i & mask) == value; else it ends the process.
+    // Allowed if (argument i & mask) == value (and argument then_i & then_mask is 0); otherwise kills the process.
     void only_if(int number, unsigned i, unsigned mask, unsigned value, int then_i = -1, unsigned then_mask = 0) {
         const bool twice = then_i >= 0;
         add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(number), 0, twice ? 8 : 5);
@@ -78,16 +78,17 @@ private:
     std::vector<sock_filter> code_;
 };
 
-void limit_memory(size_t more) {  // of what only this process may write to, beyond what it has mapped
+void limit_memory(size_t more) {  // private writable memory, in bytes beyond the current mappings
     rlimit limit = {more, more};
     setrlimit(RLIMIT_DATA, &limit);
 }
 
-// Memory without a file, nothing that can be executed, signals to this process alone.
+// Anonymous memory only, nothing executable, signals only to this process.
 void allow_common(Filter& filter) {
     filter.only_if(SYS_mmap, 3, MAP_ANONYMOUS, MAP_ANONYMOUS, 2, PROT_EXEC);
     filter.only_if(SYS_mprotect, 2, PROT_EXEC, 0);
-    // no other process wakes or waits; threads end only with the process, so none waits for one, which isn't private
+    // private futexes only, so no other process can wake or wait. Joining a thread uses a shared futex, but threads end
+    // only with the process, so no thread is joined.
     filter.only_if(SYS_futex, 1, FUTEX_PRIVATE_FLAG, FUTEX_PRIVATE_FLAG);
     filter.only_if(SYS_tgkill, 0, ~0u, static_cast<unsigned>(getpid()));
     filter.rule({SYS_read, SYS_write, SYS_writev, SYS_recvfrom, SYS_sendto, SYS_poll, SYS_munmap, SYS_mremap, SYS_brk,

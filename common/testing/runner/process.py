@@ -1,12 +1,12 @@
-"""RunnerProcess: the runner, as a test sees it.
+"""RunnerProcess: the test's interface to a runner.
 
     process = RunnerProcess(program, libraries)
-    process.begin()                                      the memory is free again; a process starts if there is none
-    x = process.empty(3, torch.float32)                  a tensor in the memory that both see
+    process.begin()                                      frees the memory; starts a process if there is none
+    x = process.empty(3, torch.float32)                  a tensor in the shared memory
     process.call("task2::softmax", [Argument(TENSOR, x)], outputs=1)      -> [y], a copy
     process.ask(0, "simulator_refused")                  a function of the first library's simulator
 
-What comes back comes from the student's code: it is looked at before it is believed.
+Answers come from a process that runs student code: they are validated before use.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ from common.testing.worker.process_stat import stat_of
 from common.testing.worker.worker import CALL_SECONDS, NotLoaded
 
 MEMORY_BYTES = 1 << 32  # for inputs and outputs together; untouched pages take no memory
-KEPT_BYTES = 1 << 26  # that are not released before the next case
-MOST_BYTES = 1 << 16  # of a message
+KEPT_BYTES = 1 << 26  # not released before the next case
+MOST_BYTES = 1 << 16  # per message
 MOST_DIMENSIONS = 64
-ALIGNMENT = 64  # of tensors, as PyTorch's allocator
-NOTHING, TENSOR, INTEGER, NUMBER, TRUTH, OPTIONAL = 0, 1, 2, 3, 4, 0x80  # kinds of arguments, see runner.cpp
-DTYPES = dict(enumerate((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)))  # numbers are c10's
+ALIGNMENT = 64  # of tensors, as in PyTorch's allocator
+NOTHING, TENSOR, INTEGER, NUMBER, TRUTH, OPTIONAL = 0, 1, 2, 3, 4, 0x80  # argument tags, see runner.cpp
+DTYPES = dict(enumerate((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)))  # c10::ScalarType numbers
 DTYPES |= {5: torch.float16, 6: torch.float32, 7: torch.float64, 11: torch.bool, 15: torch.bfloat16}
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
-_ERRORS = {one.__name__: one for one in (ValueError, IndexError, MemoryError)}  # others are a RuntimeError
-PATIENCE = "2.5"  # seconds of a kernel's processor time without progress: an endless loop is reported within 10
-_SOCKET, _MEMORY, _FREE = 3, 4, 10  # file descriptors there; what is passed on has others
+_ERRORS = {one.__name__: one for one in (ValueError, IndexError, MemoryError)}  # any other is a RuntimeError
+PATIENCE = "2.5"  # seconds of CPU time without progress: an endless loop is reported within 10
+_SOCKET, _MEMORY, _FREE = 3, 4, 10  # file descriptors in the runner; the passed ones are different
 Answer = TypeVar("Answer")
 
 
 def is_available() -> bool:
-    """Whether runners work here: on Linux."""
+    """Whether runners work on this machine: Linux only."""
     return hasattr(os, "memfd_create")
 
 
@@ -63,8 +63,8 @@ class Argument:
 
     Attributes:
         kind: TENSOR, INTEGER, NUMBER or TRUTH.
-        value: what the operator gets; None where it may.
-        optional: the schema says so: "float?".
+        value: the operator's argument; None only if optional.
+        optional: its type in the schema is optional, such as "float?".
         written: the operator writes into it.
     """
 
@@ -75,13 +75,13 @@ class Argument:
 
 
 class Message:
-    """What an answer says, piece by piece. ValueError where it ends too early."""
+    """Decodes an answer piece by piece. ValueError if it is truncated."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
     def take(self, form: str) -> tuple:
-        """Numbers, as struct names them."""
+        """Numbers in a format of the struct module."""
         try:
             values = struct.unpack_from(f"={form}", self._data, self._at)
         except struct.error:
@@ -90,7 +90,7 @@ class Message:
         return values
 
     def text(self) -> str:
-        """A text after its length."""
+        """A length-prefixed text."""
         (size,) = self.take("I")
         (data,) = self.take(f"{min(size, MOST_BYTES)}s")
         return data.decode(errors="replace")
@@ -101,21 +101,21 @@ def _text(value: str) -> bytes:
 
 
 class RunnerProcess(ChildProcess):
-    """See above.
+    """A runner and the memory it shares with the test; see the module docstring.
 
     Args:
         program: the runner.
-        libraries: that it loads, in this order.
-        environment: variables of its own.
+        libraries: the libraries to load, in this order.
+        environment: additional environment variables.
 
     Attributes:
-        schemas: of the operators that they register, "task2::softmax(Tensor x) -> Tensor", once a process has started.
+        schemas: schemas of the registered operators, "task2::softmax(Tensor x) -> Tensor", once a process has started.
     """
 
     def __init__(
         self, program: Path, libraries: Sequence[Path], environment: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        import fcntl  # not everywhere, see is_available
+        import fcntl  # not available everywhere, see is_available
         import resource
 
         super().__init__()
@@ -126,7 +126,7 @@ class RunnerProcess(ChildProcess):
             self._size = min(self._size, most)
         file = os.memfd_create("tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.truncate(file, self._size)
-        # or else who makes it smaller ends the test, which looks into it
+        # otherwise the runner could shrink the file, and the test would crash reading it
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         self._file = file
         self._memory = mmap.mmap(file, self._size)
@@ -134,10 +134,10 @@ class RunnerProcess(ChildProcess):
         self._used = 0
 
     def begin(self) -> None:
-        """Before a case: the memory is free. Starts a process if there is none.
+        """Call before each case: frees the memory, and starts a process if there is none.
 
         Raises:
-            NotLoaded: no process could be started, or the libraries not be loaded in it.
+            NotLoaded: no process could be started, or it could not load the libraries.
         """
         if self._used > KEPT_BYTES:
             self._memory.madvise(mmap.MADV_REMOVE, 0, self._size)
@@ -167,7 +167,7 @@ class RunnerProcess(ChildProcess):
                 [str(self._program), str(os.getpid())],
                 {"SIMULATOR_TIMEOUT": PATIENCE, **os.environ, **self._environment},
                 file_actions=[(os.POSIX_SPAWN_DUP2, file, to) for to, file in copies.items()],
-                setsid=True,  # what it starts ends together with it
+                setsid=True,  # its children can be killed with it
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
             )
         finally:
@@ -183,7 +183,7 @@ class RunnerProcess(ChildProcess):
 
     @property
     def seconds(self) -> float:
-        """Of the processors, that the process has used; 0 if there is none."""
+        """CPU seconds that the process has used; 0 if there is none."""
         with suppress(OSError):
             if self._process is not None:
                 return sum(map(int, stat_of(self._process)[11:13])) / os.sysconf("SC_CLK_TCK")
@@ -191,7 +191,7 @@ class RunnerProcess(ChildProcess):
 
     @property
     def call_seconds(self) -> float:
-        """How long a call may take."""
+        """The time limit of a call."""
         return CALL_SECONDS["simulator"]
 
     def close(self) -> None:
@@ -218,28 +218,28 @@ class RunnerProcess(ChildProcess):
         )
 
     def _offset(self, x: Tensor) -> int | None:
-        """Where a tensor is in the memory; None: elsewhere."""
+        """A tensor's offset in the memory; None if it is elsewhere."""
         offset = x.data_ptr() - self._start
         return offset if 0 <= offset < self._used else None
 
     def _shared(self, x: Tensor) -> Tensor:
-        """The tensor where the runner sees it, with its strides: itself, or a copy of the memory that it spans."""
+        """The tensor in shared memory, with its strides: itself, or a copy of the memory that it spans."""
         if not x.numel() or self._offset(x) is not None:
             return x
         span = _span(x.shape, x.stride())
         copied = self.empty(span, x.dtype).copy_(x.as_strided((span,), (1,)))
         return copied.as_strided(x.shape, x.stride())
 
-    # ---- what is asked
+    # ---- requests
 
     def call(self, operator: str, arguments: Sequence[Argument], outputs: int) -> list[Tensor]:
-        """Calls an operator, "task2::softmax". Its outputs are copies that nothing there can change.
+        """Calls an operator, "task2::softmax". Its outputs are copies, which the runner cannot modify.
 
-        New tensors are filled as torch.utils.deterministic.fill_uninitialized_memory says.
+        New tensors are filled according to torch.utils.deterministic.fill_uninitialized_memory.
 
         Raises:
-            CallFailed: the process ended, or did not answer. ValueError, IndexError, MemoryError, RuntimeError: as the
-            operator raised.
+            CallFailed: the process ended or timed out. ValueError, IndexError, MemoryError, RuntimeError: raised by
+            the operator.
         """
         before = self._used
         given = [self._shared(one.value) if isinstance(one.value, Tensor) else one.value for one in arguments]
@@ -262,7 +262,7 @@ class RunnerProcess(ChildProcess):
             self._used = before
 
     def _ready(self) -> None:
-        """Just before an operator is called."""
+        """Hook: called just before an operator is called."""
 
     def _packed(self, one: Argument, value: Tensor | float | None) -> bytes:
         kind = one.kind | OPTIONAL * one.optional
@@ -274,7 +274,7 @@ class RunnerProcess(ChildProcess):
         return struct.pack({INTEGER: "=Bq", NUMBER: "=Bd", TRUTH: "=BB"}[one.kind], kind, value)
 
     def _taken(self, answer: Message) -> Tensor:
-        """A copy of a tensor that an answer names. ValueError if there can be none."""
+        """A copy of a tensor described in an answer. ValueError if the description is invalid."""
         number, rank, offset = answer.take("iIQ")
         if number not in DTYPES or rank > MOST_DIMENSIONS:
             raise ValueError(f"a tensor of dtype {number} and {rank} dimensions")
@@ -287,7 +287,7 @@ class RunnerProcess(ChildProcess):
         return self._view(offset, span, dtype).as_strided(shape, strides).clone()
 
     def ask(self, library: int, function: str, argument: int = 0) -> bytes:
-        """Calls a function of a library's simulator, see runner.cpp; what it tells. CallFailed: the process ended."""
+        """Calls a function of a library's simulator, see runner.cpp; its result. CallFailed: the process ended."""
 
         def told(answer: Message) -> bytes:
             offset, size = answer.take("QQ")
@@ -299,8 +299,8 @@ class RunnerProcess(ChildProcess):
         return self._asked(b"F" + head + _text(function) + struct.pack("=Q", argument), told)
 
     def _asked(self, request: bytes, read: Callable[[Message], Answer], when: str = WHILE_IT_RAN) -> Answer:
-        """What `read` makes of the answer. Raises what went wrong there, or CallFailed."""
-        if self._process is None:  # an earlier call of this case has ended it
+        """Sends a request and decodes the answer with `read`. Raises the runner's error, or CallFailed."""
+        if self._process is None:  # an earlier call of this case ended it
             raise CallFailed(ERROR, ["The process that runs your code has ended."], ended=True)
 
         def receive(connection: Connection) -> Answer | Exception:
@@ -320,5 +320,5 @@ class RunnerProcess(ChildProcess):
 
 
 def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """How many elements are between the first and the last, these included."""
+    """The number of elements from the first to the last, inclusive."""
     return 0 if 0 in shape else 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

@@ -1,17 +1,17 @@
-// runner.cpp - loads a built library and calls its operators, without Python and PyTorch. See __init__.py.
+// runner.cpp - loads a built library and calls its operators, without Python or PyTorch. See __init__.py.
 //
 //     runner PARENT                       PARENT: the process that must outlive it; it has opened SOCKET and MEMORY
-//     runner LIBRARY SOCKET MEMORY DEVICE CPU    for grading: host code and device code in two processes, behind filters of
-//                                         system calls (doors.h); DEVICE: the socket to the device's process, see
+//     runner LIBRARY SOCKET MEMORY DEVICE CPU    for grading: host code and device code in two processes, behind
+//                                         system-call filters (doors.h); DEVICE: the socket to the device process, see
 //                                         common/simulator/runtime/apart.cpp. CPU: seconds for each
 //
-// A message is its length, 4 bytes as networks have them, and what it says. Requests, and what answers them:
+// A message is its length, 4 bytes in network byte order, followed by its contents. Requests and their answers:
 //     'L' path                                            -> the schemas that the library registers
-//     'F' library used name argument                      -> what that function of the simulator tells, in the memory;
-//                                                            choose_edit is in libraries of single edits alone
+//     'F' library used name argument                      -> the result of that simulator function, in the memory;
+//                                                            choose_edit exists only in libraries of single edits
 //     'C' operator poison used outputs arguments          -> the outputs, in the memory
-// or why not: the kind of error and its words. Numbers are as the processor has them; texts follow their length.
-// used: how many bytes of the memory are taken.
+// or an error: its kind and message. Numbers are in native byte order; texts are length-prefixed.
+// used: the number of bytes of the memory in use.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <dlfcn.h>
@@ -38,9 +38,9 @@ namespace runner {
 namespace {
 
 constexpr int SOCKET = 3, MEMORY = 4;  // file descriptors
-constexpr size_t AROUND = size_t{1} << 32;  // bytes of addresses before and after the memory
-constexpr size_t MOST_BYTES = 1 << 16;  // of a request
-constexpr size_t MOST_WORDS = 1 << 14;  // bytes of an error message that are sent
+constexpr size_t AROUND = size_t{1} << 32;  // bytes of address space reserved before and after the memory
+constexpr size_t MOST_BYTES = 1 << 16;  // per request
+constexpr size_t MOST_WORDS = 1 << 14;  // bytes sent of an error message
 enum Tag : uint8_t { NOTHING, TENSOR, INTEGER, NUMBER, TRUTH, OPTIONAL = 0x80 };
 
 bool received(void* into, size_t size) { return recv(SOCKET, into, size, MSG_WAITALL) == static_cast<ssize_t>(size); }
@@ -49,7 +49,7 @@ class Request {
 public:
     bool receive() {
         uint32_t size = 0;
-        if (!received(&size, sizeof size)) return false;  // the test is gone
+        if (!received(&size, sizeof size)) return false;  // the test has exited
         end_ = ntohl(size);
         at_ = 0;
         return end_ <= sizeof bytes_ && received(bytes_, end_);
@@ -97,7 +97,7 @@ public:
         message += bytes_;
         for (size_t at = 0; at < message.size();) {
             const ssize_t sent = ::send(SOCKET, message.data() + at, message.size() - at, MSG_NOSIGNAL);
-            if (sent <= 0) _exit(1);  // the test is gone
+            if (sent <= 0) _exit(1);  // the test has exited
             at += static_cast<size_t>(sent);
         }
     }
@@ -146,7 +146,7 @@ void load(Request& request, Reply& reply) {
     const std::string path = request.text();
     const std::map<std::string, Operator> before = is_apart ? std::map<std::string, Operator>() : std::move(operators);
     if (!is_apart) operators.clear();
-    void* library = is_apart ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // there it is loaded already
+    void* library = is_apart ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // apart: already loaded
     if (!library && !is_apart) throw std::runtime_error(dlerror());
     if (library) libraries.push_back(library);
     if (void* tell = dlsym(library, "simulator_tell_crashes"); tell && library) reinterpret_cast<void (*)()>(tell)();
@@ -155,7 +155,7 @@ void load(Request& request, Reply& reply) {
     operators.insert(before.begin(), before.end());
 }
 
-// What a function of the simulator returns is in the memory: offset and size; 0, 0 for nothing.
+// A simulator function's result is placed in the memory; the reply has its offset and size, 0, 0 for nothing.
 void function(Request& request, Reply& reply) {
     void* library = libraries.at(request.take<uint32_t>());
     memory.use(request.take<uint64_t>());
@@ -220,7 +220,7 @@ bool is_any(const std::exception& error) {
     return (dynamic_cast<const Kinds*>(&error) || ...);
 }
 
-// The kinds are Python's, as pybind11 translates.
+// Error kinds are Python exception names, mapped as in pybind11.
 Reply answered(Request& request) {
     Reply reply;
     reply.put(uint8_t{0});
@@ -248,7 +248,7 @@ bool map_memory() {
     struct stat file;
     if (fstat(MEMORY, &file)) return false;
     memory.size = static_cast<size_t>(file.st_size);
-    // with nothing mapped around it: an index that runs away faults there, as on a GPU, and reaches no library
+    // with nothing mapped around it: a wild index faults there, as on a GPU, and does not reach a library
     void* around = mmap(nullptr, memory.size + 2 * AROUND, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (around == MAP_FAILED) return false;
     memory.start = static_cast<char*>(around) + AROUND;
@@ -263,11 +263,11 @@ bool map_memory() {
         fflush(nullptr);
         reply.send();
     }
-    _exit(0);  // skip the library's exit handlers
+    _exit(0);  // skips the library's exit handlers
 }
 
-// What the grader says first of the library: how many kernels, variables and basic blocks it has, and where; of kernels
-// also their limits, see simulator_prepare_apart().
+// The grader's first message describes the library: the number of kernels, variables and basic blocks, their locations,
+// and the kernels' limits, see simulator_prepare_apart().
 std::vector<uint64_t> table_from(int device, uint64_t (&counts)[3], uint64_t base) {
     if (recv(device, counts, sizeof counts, MSG_WAITALL) != sizeof counts) _exit(1);
     for (uint64_t count : counts)
@@ -288,7 +288,7 @@ Function* function_of(void* library, const char* name) {
     return reinterpret_cast<Function*>(found);
 }
 
-// Only these files stay open, from number `first` on.
+// Closes all files except these, which are renumbered from `first`.
 void keep(int first, std::vector<int> files) {
     constexpr int FREE = 20;
     for (int& file : files) file = fcntl(file, F_DUPFD, FREE);
@@ -296,7 +296,7 @@ void keep(int first, std::vector<int> files) {
     close_range(static_cast<unsigned>(first), ~0u, 0);
 }
 
-// Nothing of the student's has run when the process forks: the objects have no constructors (the build looks at that).
+// No student code has run when the process forks: the objects have no constructors (the build checks that).
 int serve_apart(char** arguments) try {
     enum { LIBRARY = 1, REQUESTS, TENSORS, DEVICE, CPU };
     constexpr int GRADER = 5;
@@ -325,7 +325,7 @@ int serve_apart(char** arguments) try {
     const auto become_host = function_of<void(int)>(library, "simulator_become_host");
     memory.elsewhere = function_of<void(char*, size_t, uint64_t, size_t)>(library, "simulator_send_output");
     is_apart = true;
-    int host[2], orders[2], questions[2];  // the relay's end first
+    int host[2], orders[2], questions[2];  // relay's end first
     for (int* pair : {host, orders, questions})
         if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) return 1;
     for (const bool is_device : {true, false}) {
@@ -335,7 +335,7 @@ int serve_apart(char** arguments) try {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (is_device) {
             keep(SOCKET, {orders[1], questions[1]});
-            for (int file : {0, 1, 2}) close(file);  // none in common with the host, which might read there
+            for (int file : {0, 1, 2}) close(file);  // nothing shared with the host, which could read from it
             become_device(SOCKET, SOCKET + 1, close_device_doors);
         }
         keep(SOCKET, {host[0], orders[0], GRADER, questions[0]});
@@ -355,13 +355,13 @@ int serve_apart(char** arguments) try {
 
 }  // namespace runner
 
-// In this order, so that a grader can close doors in between: everything that the process needs is open before the
-// first library is loaded, whose constructors run in dlopen(); inputs come when all are.
+// The order lets a grader install filters in between: all files are open before the first library is loaded, whose
+// constructors run in dlopen(); inputs arrive after all libraries are loaded.
 int main(int count, char** arguments) {
     using namespace runner;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (count == 6) return serve_apart(arguments);
-    if (count != 2 || getppid() != atoi(arguments[1])) return 1;  // it was gone already
+    if (count != 2 || getppid() != atoi(arguments[1])) return 1;  // the parent had already exited
     if (!map_memory()) return 1;
     serve();
 }

@@ -1,7 +1,7 @@
 // shim.cpp - the functions of LibTorch's stable C interface that a binding.cpp imports, without LibTorch.
 //
-// The compiler compares their signatures with those in torch's headers. A binding can register operators, look at
-// tensors and make new ones (aten::new_empty); nothing else.
+// The compiler checks their signatures against torch's headers. A binding can register operators, inspect tensors and
+// create new ones (aten::new_empty); nothing else.
 #include "shim.h"
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 using runner::memory;
 using runner::Tensor;
 
-// name, number in c10, bytes, and what a new element is filled with: NaN (the highest bits of it), the largest integer
+// name, c10::ScalarType number, bytes, and fill value of a new element: NaN (its high bits), or the largest integer
 #define DTYPES(_)                                                                                                    \
     _(uint8, 0, 1, 0xff) _(int8, 1, 1, 0x7f) _(int16, 2, 2, 0x7fff) _(int32, 3, 4, 0x7fffffff)                       \
     _(int64, 4, 8, 0x7fffffffffffffff) _(float16, 5, 2, 0x7e00) _(float32, 6, 4, 0x7fc00000)                         \
@@ -27,7 +27,7 @@ using runner::Tensor;
 
 namespace {
 
-constexpr size_t ALIGNMENT = 64;  // of every tensor, as PyTorch's allocator
+constexpr size_t ALIGNMENT = 64;  // of every tensor, as in PyTorch's allocator
 
 struct Dtype {
     size_t bytes;
@@ -75,7 +75,7 @@ bool is_contiguous(const Tensor& x) {
 using List = std::vector<StableIValue>;
 List& list(StableListHandle handle) { return *reinterpret_cast<List*>(handle); }
 
-// A library is its name.
+// A library handle is the library's name.
 std::string& library(TorchLibraryHandle handle) { return *reinterpret_cast<std::string*>(handle); }
 AOTITorchError new_library(const char* name, TorchLibraryHandle* made) {
     *made = reinterpret_cast<TorchLibraryHandle>(new std::string(name));
@@ -109,7 +109,7 @@ Tensor* new_tensor(const List& sizes, int32_t dtype) {
     return x.release();
 }
 
-// aten::new_empty. What is on the stack belongs to whoever is called.
+// aten::new_empty. The callee owns what is on the stack.
 void new_empty(StableIValue* stack) {
     enum { SELF, SIZES, DTYPE, ARGUMENTS = 6 };
     const auto self = reinterpret_cast<AtenTensorHandle>(stack[SELF]);
@@ -237,7 +237,7 @@ AOTITorchError aoti_torch_get_stride(AtenTensorHandle x, int64_t dimension, int6
     return caught([&] { *stride = along(tensor(x).strides, dimension); });
 }
 
-// ---- lists, and values behind pointers
+// ---- lists, and boxed values
 
 AOTITorchError torch_new_list_reserve_size(size_t size, StableListHandle* made) {
     return caught([&] {

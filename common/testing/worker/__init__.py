@@ -1,11 +1,11 @@
-"""The process in which the student's code runs, so that nothing that it does ends the test.
+"""Runs student code in a separate process, so that it cannot take down the test.
 
-worker         Worker: calls cases over there, in a new process after a crash
+worker         Worker: calls cases in a worker process, in a new one after a crash
 here           the same in this process
-child_process  ChildProcess: any process that runs the student's code, and may end, be silent or talk nonsense
-nursery        forks workers from a process in which nothing has happened yet
-child          what they do
-process_stat   what Linux says of a process
-messages       what both sides say: JSON and the bytes of tensors
-endings        the words for a process that ended
+child_process  ChildProcess: any process that runs student code and may die, hang or send garbage
+nursery        forks workers from a pristine process
+child          the code that workers run
+process_stat   reads /proc/N/stat
+messages       the protocol: JSON and the bytes of tensors
+endings        messages for a process that ended
 """

@@ -1,7 +1,7 @@
-"""What a worker does: loads the operators, then answers until no more requests come.
+"""The code that a worker runs: loads the operators, then answers requests until the connection closes.
 
 {"do": "call", "case": "gemm: K = 1", "around": {...}} and the inputs     -> a Called
-{"do": "measure", ...}                                                   -> whatever Served.answer gives
+{"do": "measure", ...}                                                   -> the result of Served.answer
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from common.testing.worker.messages import DTYPES, receive, send
 
 @dataclass(frozen=True)
 class Served:
-    """What a worker can do.
+    """The services of a worker.
 
     Attributes:
-        load: gives the operators.
-        cases: all that may be requested.
-        describe: describe(ops) -> what the test wants to know of them, as JSON.
-        caller: calls them.
-        answer: answer(ops, request) -> the answer to a request that is none for a call, as JSON.
+        load: returns the operators.
+        cases: returns all cases that may be requested.
+        describe: describe(ops) -> information about the operators for the test, as JSON.
+        caller: makes a caller for them.
+        answer: answer(ops, request) -> the answer to a request other than a call, as JSON.
         prepare: prepare(caller, request) is called before each call.
     """
 
@@ -42,7 +42,7 @@ class Served:
     prepare: Callable[[InProcess, Mapping], None] = lambda caller, request: None
 
     def start(self) -> tuple[InProcess, dict]:
-        """Loads the operators: (what calls them, what to know of them, as JSON). Raises what `load` raises."""
+        """Loads the operators: (their caller, information about them as JSON). Raises what `load` raises."""
         ops = self.load()
         caller = self.caller(ops)
         about = {"backend": ops.backend, "libraries": [str(path) for path in caller.libraries]}
@@ -51,7 +51,7 @@ class Served:
 
 def work(served: Served, connection: Connection) -> None:
     """Serves one test; returns when it closes the connection."""
-    torch.set_num_threads(torch.get_num_threads())  # replaces the thread pool that fork broke: several threads can't
+    torch.set_num_threads(torch.get_num_threads())  # replaces the thread pool, which does not survive a fork
     try:
         caller, about = served.start()
         send(connection, {"loaded": True, **about})
@@ -75,7 +75,7 @@ def work(served: Served, connection: Connection) -> None:
 
 
 def _call(connection: Connection, caller: InProcess, case: Case, inputs: dict[str, Tensor], around: Around) -> None:
-    """Calls one case and sends what came of it."""
+    """Calls one case and sends the result."""
     try:
         called = caller.call(case, inputs, around)
     except CallFailed as failed:

@@ -1,6 +1,6 @@
-"""ChildProcess: a process that runs the student's code and answers; what to say when it does not.
+"""ChildProcess: a process that runs student code and answers requests, with error messages for when it does not.
 
-A crash, an exit, silence, an answer that is none: each is a CallFailed here, and the process is gone.
+A crash, an exit, a timeout or an invalid answer raises CallFailed here, and the process is ended.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Answer = TypeVar("Answer")
 
 
 def answers(connection: Connection, seconds: float) -> bool:
-    """Waits until there is something to receive; False: not within these seconds.
+    """Waits until there is something to receive; False after a timeout.
 
-    A signal that comes just before the wait begins does not end it, and Python looks at it afterward: so it waits a
-    little at a time, and Ctrl-C is never lost.
+    A signal that arrives just before the wait does not interrupt it, and Python handles it only afterward. So it waits
+    in short steps, and Ctrl-C is never lost.
     """
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
@@ -40,14 +40,14 @@ def answers(connection: Connection, seconds: float) -> bool:
 
 
 def limit_waits(connection: Connection, seconds: float) -> None:
-    """A message that is not read, or that comes in part, raises BlockingIOError instead of blocking any longer."""
+    """Sets a timeout: a message that is not read, or arrives only in part, then raises BlockingIOError."""
     with socket.socket(fileno=os.dup(connection.fileno())) as same:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             same.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(seconds) + 1, 0))
 
 
 class ChildProcess:
-    """At most one process at a time, and what it prints on stderr."""
+    """Manages at most one process at a time, and its stderr."""
 
     def __init__(self) -> None:
         self._process: int | None = None
@@ -56,16 +56,16 @@ class ChildProcess:
         self._read = 0
 
     def _status(self, process: int) -> int:
-        """Ends a process and what it started; its wait status, see os.WIFSIGNALED."""
+        """Ends a process and its descendants; returns its wait status, see os.WIFSIGNALED."""
         raise NotImplementedError
 
     def end_process(self) -> None:
-        """Ends the process that runs the code, if there is one; the next call begins another."""
+        """Ends the process, if there is one; the next call starts a new one."""
         if self._process is not None:
             self._kill()
 
     def close(self) -> None:
-        """Ends the process, and what it started."""
+        """Ends the process and its descendants."""
         self.end_process()
         self._printed.close()
 
@@ -76,7 +76,7 @@ class ChildProcess:
         seconds: float,
         when: str = WHILE_IT_RAN,
     ) -> Answer:
-        """What it answers to what is sent. Raises CallFailed: the process is gone then; `when` is for its words."""
+        """Sends a request and returns the answer. CallFailed: the process is gone; `when` is used in the message."""
         try:
             limit_waits(self._connection, seconds)
             send(self._connection)
@@ -99,17 +99,17 @@ class ChildProcess:
         return answer
 
     def _ending(self, when: str = WHILE_IT_RAN) -> list[str]:
-        """What to say of the process, which has closed the connection: nothing is left to wait for."""
+        """The message about a process that has closed the connection."""
         return words_of(*self._kill(), when)
 
     def _kill(self) -> tuple[int, str]:
-        """Ends the process and what it started: (its wait status, what it printed last)."""
+        """Ends the process and its descendants: (its wait status, its last output)."""
         process, self._process = self._process, None
         self._connection.close()
         return self._status(process), self._new_words()
 
     def _new_words(self) -> str:
-        """What was printed on stderr since the last time."""
+        """New output on stderr since the last call."""
         end = os.fstat(self._printed.fileno()).st_size
         words = os.pread(self._printed.fileno(), max(0, end - self._read), self._read).decode(errors="replace")
         self._read = end

@@ -1,4 +1,4 @@
-"""The words for a process that ended while it ran the student's code."""
+"""Messages for a process that ended while running student code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from common.testing.stack import readable
 
-CRASH = "host code failed"  # what the simulator says before its lines
+CRASH = "host code failed"  # how the simulator's crash message starts
 MOST_LINES = 3
 _MEANING = {
     signal.SIGSEGV: "memory that does not exist was read or written: an index or a pointer is far outside its array",
@@ -20,7 +20,7 @@ _MEANING = {
     signal.SIGTERM: "something asked it to end",
     signal.SIGSYS: "it asked the system for what graded code may not have: files, processes, threads, the network",
 }
-_SAID = {  # what glibc prints -> what it means
+_SAID = {  # glibc's message -> its meaning
     "malloc(": "it found the heap damaged: something was written outside an array",
     "free(": "it found the heap damaged: something was written outside an array",
     "corrupted": "it found the heap damaged: something was written outside an array",
@@ -30,12 +30,12 @@ _SAID = {  # what glibc prints -> what it means
 
 
 def words_of(status: int, printed: str = "", when: str = "while it ran your code") -> list[str]:
-    """What to tell about a process that ended.
+    """The message about a process that ended.
 
     Args:
         status: its wait status, see os.waitpid.
-        printed: what it printed on stderr.
-        when: in which moment of its life.
+        printed: its stderr.
+        when: the phase in which it ended.
     """
     if os.WIFEXITED(status):
         return [f"The process ended {when}, by exit({os.WEXITSTATUS(status)}) or the like, before it had an answer."]

@@ -1,4 +1,4 @@
-"""Here: what a Worker does, in this process: for a debugger, and for tests of the command line."""
+"""Here: a Worker's interface in this process, for debuggers and for tests of the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.testing.worker.worker import NotLoaded
 
 
 class Here(Caller):
-    """Calls operators in this process; the rest is as in Worker. A crash ends the test."""
+    """Like Worker, but calls operators in this process. A crash ends the test."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -55,4 +55,4 @@ class Here(Caller):
             raise CallFailed(ERROR, CallFailed.because(error).words) from error
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing."""

@@ -1,9 +1,9 @@
-"""What a worker and its test say to each other: a JSON object, then the bytes of its tensors. Nothing is unpickled.
+"""Messages between a worker and its test: a JSON object, then the bytes of its tensors. Nothing is unpickled.
 
 send(connection, {"do": "call"}, {"x": tensor})
 message, tensors = receive(connection)
 
-What comes from a worker comes from the student's code: it is looked at before it is believed.
+A worker runs student code: its messages are validated before use.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ DTYPES = {str(one): one for one in (torch.float32, torch.float64, torch.float16,
 DTYPES |= {str(one): one for one in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)}
 
 MOST_BYTES = 1 << 32
-TEXT = 64  # the JSON may have this part of them: its objects take 26 times as much memory as their text
+TEXT = 64  # the JSON is limited to 1/64 of the bytes, since its objects take 26 times as much memory as the text
 
 
 def send(connection: Connection, message: Mapping[str, object], tensors: Mapping[str, Tensor] | None = None) -> None:
-    """Sends both. The tensors may live anywhere and have any strides; what arrives is contiguous and on the CPU.
+    """Sends a message and its tensors. Tensors may have any device and strides; they arrive contiguous and on the CPU.
 
     Raises:
         OSError: the other side is gone.
     """
-    # not x.detach(), which may be a method of its own
+    # not x.detach(), which a subclass may override
     kept = {name: Tensor.detach(x).cpu().contiguous() for name, x in (tensors or {}).items()}
     forms = {name: {"dtype": str(x.dtype), "shape": list(x.shape)} for name, x in kept.items()}
     connection.send_bytes(json.dumps({"message": message, "tensors": forms}).encode())
@@ -39,14 +39,14 @@ def send(connection: Connection, message: Mapping[str, object], tensors: Mapping
 
 
 def receive(connection: Connection, most: int = MOST_BYTES) -> tuple[dict, dict[str, Tensor]]:
-    """What send() sent.
+    """Receives a message sent by send().
 
     Args:
         connection: to the other side.
-        most: bytes that its tensors may have together, and TEXT times the message's.
+        most: limit on the total bytes of its tensors; the JSON text may have most / TEXT bytes.
 
     Raises:
-        EOFError, OSError: the other side is gone, or sends more. ValueError: what came is no message.
+        EOFError, OSError: the other side is gone or exceeds the limit. ValueError: not a valid message.
     """
     try:
         whole = json.loads(connection.recv_bytes(most // TEXT))

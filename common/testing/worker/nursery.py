@@ -1,7 +1,7 @@
-"""Forks workers from a process in which nothing has happened yet: no thread, no CUDA, nothing of the student's.
+"""Forks workers from a pristine process: no threads, no CUDA, no student code.
 
-A worker starts in some milliseconds that way, with torch imported, and a new one after a crash starts as clean as the
-first. That process, the nursery, does nothing but fork and tell how its children ended; it ends with its test.
+So a worker starts in milliseconds with torch imported, and one started after a crash is as clean as the first. That
+process, the nursery, only forks and reports how its children ended; it ends with its test.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import ClassVar
 from common.testing.worker.process_stat import stat_of
 
 _PR_SET_PDEATHSIG = 1
-NURSERY_SECONDS = 60  # for a fork, or the end of a killed process
-MOST_ROUNDS = 100  # of killing what a killed worker had started
+NURSERY_SECONDS = 60  # for a fork, or for a killed process to end
+MOST_ROUNDS = 100  # of killing a worker's descendants
 _FORK, _STATUS = b"f", b"s"
 _NUMBER = struct.Struct("q")
-_STALLED = struct.pack("ll", 60, 0)  # a struct timeval: seconds that a message may stand still
+_STALLED = struct.pack("ll", 60, 0)  # a struct timeval: seconds that a message may stall
 
 
 class Nursery:
     """Forks workers.
 
     Args:
-        work: what a worker does with its end of the connection; when it returns the worker ends.
-        elsewhere: the socket to a nursery that some other process runs by serve(); `work` is not used then.
+        work: what a worker does with its end of the connection; the worker ends when it returns.
+        elsewhere: socket to a nursery run by another process with serve(); `work` is then unused.
 
     Raises:
         OSError: no process can be started.
@@ -56,7 +56,7 @@ class Nursery:
         sys.stderr.flush()
         self._process = os.fork()
         if not self._process:
-            for one in list(self._sockets):  # whoever holds one keeps its nursery from ending
+            for one in list(self._sockets):  # a nursery does not end while another process holds its socket
                 one.close()
             with contextlib.suppress(BaseException):
                 serve(theirs, work)
@@ -64,21 +64,21 @@ class Nursery:
         theirs.close()
 
     def fork(self, stderr: int) -> tuple[int, Connection]:
-        """(the process of a new worker, the connection to it). Its stderr goes to that file descriptor."""
+        """Forks a worker: (its PID, the connection to it). Its stderr goes to the given file descriptor."""
         ours, theirs = socket.socketpair()
-        for what in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # half a message, then silence, is an OSError
+        for what in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # a message that stalls halfway raises OSError
             ours.setsockopt(socket.SOL_SOCKET, what, _STALLED)
         with theirs:
             socket.send_fds(self._socket, [_FORK], [theirs.fileno(), stderr])
         return self._number(), Connection(ours.detach())
 
     def status(self, process: int) -> int:
-        """Ends a worker and what it started; gives its wait status, see os.WIFSIGNALED."""
+        """Ends a worker and its descendants; returns its wait status, see os.WIFSIGNALED."""
         self._socket.sendall(_STATUS + _NUMBER.pack(process))
         return self._number()
 
     def close(self) -> None:
-        """Ends the nursery; workers end with it."""
+        """Ends the nursery and its workers."""
         self._socket.close()
         if self._process:
             with contextlib.suppress(ChildProcessError):
@@ -89,7 +89,7 @@ class Nursery:
         try:
             data = self._socket.recv(_NUMBER.size)
         except TimeoutError:
-            self._socket.close()  # a late answer would be taken for that to the next request
+            self._socket.close()  # a late answer would be mistaken for the answer to the next request
             raise
         if len(data) < _NUMBER.size:
             raise OSError("no worker can be started: the process that starts them is gone")
@@ -97,15 +97,15 @@ class Nursery:
 
 
 def serve(requests: socket.socket, work: Callable[[Connection], None]) -> None:
-    """Is a nursery until the other end of the socket is closed."""
+    """Runs a nursery until the other end of the socket is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the test decides what Ctrl-C ends
-    with contextlib.suppress(PermissionError):  # it leads a session already
+    with contextlib.suppress(PermissionError):  # already a session leader
         os.setsid()
     workers: set[int] = set()
     while True:
         data, files, _, _ = socket.recv_fds(requests, 1 + _NUMBER.size, 2)
         if not data:
-            for process in workers:  # the compilers that it started, too: the test itself may have been killed
+            for process in workers:  # including the compilers they started: the test itself may have been killed
                 end(process)
             return
         if data[:1] == _STATUS:
@@ -126,12 +126,12 @@ def serve(requests: socket.socket, work: Callable[[Connection], None]) -> None:
 
 
 def end(process: int) -> int:
-    """Ends a child of this process and what it started; its wait status, which one that has ended already keeps."""
-    for kill in (os.killpg, os.kill):  # it may have no group of its own yet
+    """Ends a child of this process and its descendants; returns its wait status, even if it had already ended."""
+    for kill in (os.killpg, os.kill):  # it may not have its own process group yet
         with contextlib.suppress(ProcessLookupError, PermissionError):
             kill(process, signal.SIGKILL)
     for _ in range(MOST_ROUNDS):
-        others = _of_session(process)  # ninja's compilers have groups of their own
+        others = _of_session(process)  # ninja puts its compilers into separate process groups
         if not others:
             break
         for one in others:
@@ -142,7 +142,7 @@ def end(process: int) -> int:
 
 
 def _end_strays(workers: Set[int]) -> None:
-    """Ends processes that left a worker's session and whose parents ended, if this process adopts them (inside.py)."""
+    """Ends orphans that left a worker's session, if this process is their subreaper (inside.py)."""
     for _ in range(MOST_ROUNDS):
         with contextlib.suppress(OSError):
             children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
@@ -155,7 +155,7 @@ def _end_strays(workers: Set[int]) -> None:
 
 
 def _of_session(leader: int) -> list[int]:
-    """The processes that run in the session of this one, but for itself; [] where there is no /proc."""
+    """The other processes in the session of `leader`; [] without /proc."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -167,10 +167,10 @@ def _of_session(leader: int) -> list[int]:
 
 
 def _begin_worker(connection: int, stderr: int, work: Callable[[Connection], None]) -> None:
-    os.setsid()  # what it starts, compilers, ends together with it
+    os.setsid()  # so that its compilers can be ended with it
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    faulthandler.disable()  # a crash has words of its own
+    faulthandler.disable()  # crashes are reported by the parent
     os.dup2(stderr, 2)
     os.close(stderr)
     try:

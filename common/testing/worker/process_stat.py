@@ -1,4 +1,4 @@
-"""What Linux says of a process: stat_of(process)."""
+"""Reads Linux's status of a process: stat_of(process)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def stat_of(process: int) -> list[str]:
-    """The fields of /proc/N/stat after the name, which may hold blanks: [0] its state, [3] its session, see proc(5).
+    """The fields of /proc/N/stat after the name (which may contain blanks): [0] state, [3] session, see proc(5).
 
     Raises:
         OSError: there is no such process, or no /proc.

@@ -1,9 +1,9 @@
-"""Worker: the student's operators in a process of their own.
+"""Worker: runs the student's operators in a separate process.
 
     with Worker(Served(load, cases)) as worker:
         judge(case, worker)
 
-A crash, an exit, a hang over there is a CallFailed here, and the next call begins in a new process.
+A crash, an exit or a hang there raises CallFailed here, and the next call starts a new process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from common.testing.worker.nursery import Nursery
 
 LOAD_SECONDS = 1800  # for building and loading: nvcc on a loaded machine takes minutes, a stuck compiler forever
 CALL_SECONDS = {"simulator": 120, "cuda": 60}  # for one call; the simulator itself gives up on a kernel much earlier
-ANSWER_SECONDS = 7200  # for what is no call: trainings and benchmarks, which take minutes
+ANSWER_SECONDS = 7200  # for requests other than calls: training and benchmarks take minutes
 NO_MORE = (
     "No further process can be started: the one that starts them does not answer, or was ended, by your code or for "
     "want of memory."
@@ -35,7 +35,7 @@ NO_MORE = (
 
 
 class NotLoaded(Exception):
-    """The operators could not be built or loaded; the words are those of the error, `kind` is its type's name."""
+    """The operators could not be built or loaded; has the error's message, and its type's name as `kind`."""
 
     def __init__(self, words: str, kind: str) -> None:
         super().__init__(words)
@@ -45,20 +45,20 @@ class NotLoaded(Exception):
 class Worker(ChildProcess, Caller):
     """Calls operators in another process.
 
-    To be made before this process starts threads or uses CUDA: the workers are forked from it as it is then.
+    Create it before this process starts threads or uses CUDA: workers are forked from the process's state at that time.
 
     Args:
-        served: what the workers can do.
-        nursery: one that runs elsewhere and knows that itself; `served` is not used then.
+        served: the workers' services.
+        nursery: a nursery that runs elsewhere and has its own services; `served` is then unused.
 
     Attributes:
-        about: what Served.describe said of the operators.
+        about: the result of Served.describe for the operators.
     """
 
     load_seconds: float = LOAD_SECONDS
     call_seconds: Mapping[str, float] = CALL_SECONDS
     answer_seconds: float = ANSWER_SECONDS
-    most_bytes = MOST_BYTES  # of an answer
+    most_bytes = MOST_BYTES  # size limit of an answer
 
     def __init__(self, served: Served | None, nursery: Nursery | None = None) -> None:
         super().__init__()
@@ -73,10 +73,10 @@ class Worker(ChildProcess, Caller):
         self.close()
 
     def load(self) -> None:
-        """Starts a process and loads the operators there, unless that is done.
+        """Starts a process and loads the operators in it, unless already done.
 
         Raises:
-            NotLoaded: that did not work.
+            NotLoaded: they could not be loaded.
         """
         if self._process is not None:
             return
@@ -106,7 +106,7 @@ class Worker(ChildProcess, Caller):
         self.device = torch.device("cuda" if self.backend == "cuda" else "cpu")
 
     def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
-        """See Caller.call. Raises CallFailed also for a process that ends or does not answer in time."""
+        """See Caller.call. Also raises CallFailed if the process ends or times out."""
         self._load_for_call()
         self.more = {}
         request = {"do": "call", "case": full_name(case), "around": asdict(around), **self._further()}
@@ -125,10 +125,10 @@ class Worker(ChildProcess, Caller):
             raise CallFailed(ERROR, [f"{NO_ANSWER}: {error}."], ended=True) from None
 
     def answer(self, request: Mapping[str, object]) -> dict:
-        """Asks for something that is no call, which may take ANSWER_SECONDS.
+        """Sends a request other than a call, which may take ANSWER_SECONDS.
 
         Raises:
-            CallFailed: the process ended, or what it did raised an error. NotLoaded: see load.
+            CallFailed: the process ended, or the request raised an error. NotLoaded: see load.
         """
         self.load()
         answer, _ = self._ask(request, {}, self.answer_seconds)
@@ -143,18 +143,18 @@ class Worker(ChildProcess, Caller):
             raise CallFailed(ERROR, str(error).splitlines(), ended=True) from None
 
     def _no_more(self) -> str:
-        """What to say where the nursery cannot start a process."""
+        """The message if the nursery cannot start a process."""
         return NO_MORE
 
     def _begin(self) -> None:
-        """Tells a new process what else it must know before it loads the operators."""
+        """Hook: sends a new process additional information before it loads the operators."""
 
     def _further(self) -> dict:
-        """What else is said with a request for a call."""
+        """Hook: additional fields of a call request."""
         return {}
 
     def close(self) -> None:
-        """Ends the process, and what it started."""
+        """Ends the process and its descendants."""
         super().close()
         self._nursery.close()
 
@@ -168,5 +168,5 @@ class Worker(ChildProcess, Caller):
     def _status(self, process: int) -> int:
         try:
             return self._nursery.status(process)
-        except OSError:  # the nursery is gone, and its workers with it, or does not answer
+        except OSError:  # the nursery is gone with its workers, or does not answer
             return int(signal.SIGKILL)

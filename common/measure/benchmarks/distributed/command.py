@@ -1,4 +1,4 @@
-"""The command line: what is measured, in which order, and what the first rank says of it."""
+"""The command line: what is measured, in which order, and what rank 0 prints."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VERIFIED = 4096  # tokens
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """The parser of the command line."""
     made = argparse.ArgumentParser(
         prog=COMMAND, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -74,10 +74,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def settings_of(options: argparse.Namespace, ranks: int) -> list[Setting]:
-    """What is measured.
+    """The settings to measure.
 
     Raises:
-        ValueError: an option that cannot be; it names option, value and what is allowed.
+        ValueError: an invalid option; the message names the option, its value and the allowed range.
     """
     for name, most in (("heads", 1024), ("head_dim", 128), ("rounds", 1000)):
         if not 1 <= getattr(options, name) <= most:
@@ -96,14 +96,14 @@ def settings_of(options: argparse.Namespace, ranks: int) -> list[Setting]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; exit status 0: measured; 1: a result is wrong; 2: nothing was measured."""
+    """Runs the command line; returns 0: measured, 1: a result is wrong, 2: nothing was measured."""
     made = parser()
     options = made.parse_args(argv)
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     try:
         settings = settings_of(options, ranks)
     except ValueError as error:
-        if rank:  # the first one says it
+        if rank:  # rank 0 prints it
             return NOTHING_MEASURED
         made.error(str(error))
     console = wide(Console())
@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(console: Console, options: argparse.Namespace, settings: Sequence[Setting], ranks: int) -> int:
-    if dist.get_rank() == 0:  # one builds, the others load what it built
+    if dist.get_rank() == 0:  # one rank builds, the others load its build
         with console.status("compiling common/kernels/flash ..."):
             loaded("flash", "cuda")
     dist.barrier()
@@ -181,7 +181,7 @@ def _write(console: Console, options: argparse.Namespace, records: Sequence[Reco
 
 
 def _say_verified(console: Console, checked: Sequence[Checked]) -> int:
-    """A row for each; the exit status."""
+    """Prints a row for each; returns the exit status."""
     shown = Table(title=f"{VERIFIED:,} tokens against float64: max error (bound)")
     for column in ("", "out", "grad query", "grad key", "grad value", ""):
         shown.add_column(column)

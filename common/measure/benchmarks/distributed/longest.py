@@ -1,4 +1,4 @@
-"""The longest forward pass that the GPUs hold: from the bytes per token of two short runs, then in earnest."""
+"""The longest forward pass that fits on the GPUs: estimated from the bytes per token of two short runs, then run."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from common.kernels.attention import attention
 from common.kernels.distributed.attention import sequence_parallel_attention
 from common.measure.benchmarks.distributed.timing import largest
 
-MARGIN = 6 * 2**30  # bytes of a GPU that are left alone: gaps between tensors, and what NCCL takes
-PROBES = (2**18, 2**19)  # tokens whose peaks tell the bytes per token
-STEP = 2**16  # tokens by which the search goes down
+MARGIN = 6 * 2**30  # bytes per GPU kept free for fragmentation and NCCL
+PROBES = (2**18, 2**19)  # tokens of the runs that determine the bytes per token
+STEP = 2**16  # step of the downward search, in tokens
 
 
 @dataclass(frozen=True)
 class Longest:
-    """The longest forward pass that was found.
+    """The longest forward pass found.
 
     Attributes:
-        tokens, seconds, peak_bytes: of the run on all GPUs; peak_bytes on the fullest.
-        one_gpu: how many tokens fit on one GPU, by the bytes per token of our kernel there.
+        tokens, seconds, peak_bytes: of the run on all GPUs; peak_bytes is the maximum over GPUs.
+        one_gpu: tokens that fit on one GPU, from the bytes per token of our kernel there.
         method: ring or ulysses.
     """
 
@@ -37,18 +37,19 @@ class Longest:
 
 
 def most_tokens(peaks: Sequence[tuple[int, int]], room: int, step: int = STEP) -> int:
-    """How many tokens fit into `room` bytes, a multiple of step, if two measured (tokens, peak bytes) lie on a line."""
+    """The number of tokens that fit into `room` bytes, a multiple of step, by linear extrapolation from two (tokens,
+    peak bytes)."""
     (few, small), (many, large) = peaks
     per_token = (large - small) / (many - few)
     return int((room - (small - per_token * few)) / per_token) // step * step
 
 
 def longest(method: str, heads: int, head_dim: int, dtype: torch.dtype, console: Console) -> Longest:
-    """Looks for the longest causal forward pass that fits, and runs it."""
+    """Finds the longest causal forward pass that fits, and runs it."""
     ranks, rank = dist.get_world_size(), dist.get_rank()
 
     def run(tokens: int, share: int) -> tuple[float, int]:
-        """(seconds, peak bytes) of 1 / share of the tokens here."""
+        """(seconds, peak bytes) of 1 / share of the tokens on this rank."""
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         shape = (1, heads, tokens // share, head_dim)
@@ -64,7 +65,7 @@ def longest(method: str, heads: int, head_dim: int, dtype: torch.dtype, console:
         return begin.elapsed_time(end) * 1e-3, torch.cuda.max_memory_allocated()
 
     def fits(size: int) -> bool:
-        """Whether every rank can have that many bytes: asked before anybody waits for anybody."""
+        """Whether every rank can allocate that many bytes; checked before any rank waits for another."""
         torch.cuda.empty_cache()
         refused = 0.0
         try:
@@ -77,7 +78,7 @@ def longest(method: str, heads: int, head_dim: int, dtype: torch.dtype, console:
     torch.cuda.empty_cache()
     room = -int(largest(-(torch.cuda.mem_get_info()[0] - MARGIN)))
     with torch.no_grad():
-        run(PROBES[0], ranks)  # connections and workspaces
+        run(PROBES[0], ranks)  # warm-up: sets up connections and workspaces
         peaks = [(tokens, int(largest(run(tokens, ranks)[1]))) for tokens in PROBES]
         alone = [(tokens, run(tokens, 1)[1] if rank == 0 else 0) for tokens in PROBES]
         alone = [(tokens, int(largest(peak))) for tokens, peak in alone]

@@ -1,4 +1,4 @@
-"""Setting, Record, and how they are reported: a table, ratios compared with the goal, JSON."""
+"""Setting, Record, and their output: a table, ratios compared with the goals, JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Setting:
         return f"{size} {'causal' if self.causal else 'full'}"
 
     def operations(self, passes: str) -> float:
-        """Of the whole."""
+        """Operations of the whole problem."""
         return PASSES[passes] * 4 * self.heads * self.tokens**2 * self.head_dim / (2 if self.causal else 1)
 
 
@@ -56,8 +56,8 @@ class Record:
     Attributes:
         passes: a key of PASSES.
         version: a key of LABELS.
-        runs: seconds, each that of the slowest rank.
-        left_out: why there are none.
+        runs: seconds of each run on the slowest rank.
+        left_out: why there are no runs.
     """
 
     setting: Setting
@@ -73,12 +73,12 @@ class Record:
 
     @property
     def rate(self) -> float | None:
-        """Operations per second, of all GPUs together."""
+        """Operations per second of all GPUs together."""
         return self.setting.operations(self.passes) / self.seconds if self.runs else None
 
 
 def table(records: Sequence[Record], passes: str, ranks: int) -> Table:
-    """A row for each setting, a column for each version: ms (TFLOP/s of the whole)."""
+    """A row per setting, a column per version: ms (total TFLOP/s)."""
     chosen = [one for one in records if one.passes == passes]
     names = list(dict.fromkeys(one.version for one in chosen))
     title = "forward" if passes == "forward" else "forward and backward"
@@ -99,7 +99,7 @@ def _cell(record: Record | None) -> str:
 
 
 def goals(records: Sequence[Record]) -> list[str]:
-    """Our faster method against PyTorch's faster one and against our kernel on one GPU, and what is wanted.
+    """Our faster method compared with PyTorch's faster one and with our kernel on one GPU, and the targets.
 
     1.1 x context_parallel at 32k tokens and more; forward 1.9 x one GPU at 64k and more, 1.5 x at 16k causal.
     """
@@ -126,12 +126,12 @@ def goals(records: Sequence[Record]) -> list[str]:
 
 
 def _of_peers(setting: Setting) -> float:
-    """How many times as fast as context_parallel it is to be; 0: nothing is wanted."""
+    """The target speedup over context_parallel; 0: none."""
     return 1.1 if setting.tokens >= 2**15 else 0
 
 
 def _of_one(setting: Setting, passes: str) -> float:
-    """The same of our kernel on one GPU."""
+    """The target speedup over our kernel on one GPU."""
     if passes != "forward":
         return 0
     return 1.9 if setting.tokens >= 2**16 else 1.5 if (setting.tokens, setting.causal) == (2**14, True) else 0

@@ -1,4 +1,4 @@
-"""Times all versions in turn: CUDA events around the call after a barrier, of which the slowest rank's counts."""
+"""Times all versions in turn with CUDA events around the call, after a barrier; the slowest rank's time counts."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def measure_setting(
 
 
 def largest(number: float) -> float:
-    """The largest of all ranks' numbers."""
+    """The maximum over all ranks."""
     held = torch.tensor(number, device="cuda", dtype=torch.float64)
     dist.all_reduce(held, dist.ReduceOp.MAX)
     return float(held)
 
 
 def _first_said(words: str) -> str:
-    """What some rank has to say, the same on all; "" if none has."""
+    """The message of the first rank that has one, the same on all ranks; "" if none has."""
     if not largest(bool(words)):
         return ""
     everyones: list = [None] * dist.get_world_size()

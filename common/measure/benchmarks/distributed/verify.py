@@ -1,4 +1,4 @@
-"""Whether output and gradients are those of one GPU: against float64."""
+"""Compares output and gradients, gathered from all ranks, with float64."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from common.reference.bounds import max_error_of
 
 
 class Checked(NamedTuple):
-    """What verify found of one version.
+    """The result of verify for one version.
 
     Attributes:
         what: "ring, causal".
         fine: whether everything is within its bound.
-        errors: (error, bound) of out and the gradients of query, key and value; none if it did not run.
+        errors: (error, bound) of out and the gradients of query, key and value; empty if it did not run.
         left_out: why it did not run.
     """
 
@@ -35,9 +35,9 @@ class Checked(NamedTuple):
 def verify(
     versions: Mapping[str, Version], device: torch.device, tokens: int, heads: int, kv_heads: int, head_dim: int, dtype
 ) -> list[Checked]:
-    """Output and gradients of every version that runs on all ranks, put together, against float64.
+    """Gathers output and gradients of every version that runs on all ranks and compares them with float64.
 
-    A bound is twice the error of PyTorch in the same precision, and a rounding to dtype for each part that is merged.
+    A bound is twice PyTorch's error in the same precision, plus one rounding to dtype per merged part.
     """
     found: list[Checked] = []
     for causal in (True, False):
@@ -69,7 +69,7 @@ def verify(
 
 
 def _by_pytorch(query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, causal: bool) -> list[Tensor]:
-    """out and the three gradients over the whole sequence, by PyTorch's math backend."""
+    """out and the three gradients over the whole sequence with PyTorch's math backend."""
     leaves = [x.detach().requires_grad_() for x in (query, key, value)]
     out = sdpa("math", *leaves, is_causal=causal)()
     return [out.detach(), *torch.autograd.grad(out, leaves, grad_out)]

@@ -1,4 +1,4 @@
-"""Who computes attention over the ranks, and over one GPU: all_versions()."""
+"""The versions that compute attention over all ranks or on one GPU: all_versions()."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from common.measure.benchmarks.sdpa import sdpa
 
 @dataclass(frozen=True)
 class Version:
-    """One way to compute it.
+    """One way to compute attention.
 
     Attributes:
         attend: attend(query, key, value, causal) -> the output.
-        whole: it takes the whole sequence on every rank, by itself.
-        alone: it takes the whole sequence, and runs on the first rank only.
-        around: around(causal): what must hold around a call, and is not timed.
+        whole: it takes the whole sequence on every rank.
+        alone: it takes the whole sequence and runs only on rank 0.
+        around: around(causal): a context manager for the call, which is not timed.
     """
 
     attend: Callable[[Tensor, Tensor, Tensor, bool], Tensor]
@@ -36,7 +36,7 @@ class Version:
 
 
 def all_versions() -> dict[str, Version]:
-    """All of LABELS, for the default process group."""
+    """All versions in LABELS, for the default process group."""
 
     def ours(method: str) -> Version:
         return Version(lambda q, k, v, causal: sequence_parallel_attention(q, k, v, None, causal, method, check=False))
@@ -63,14 +63,14 @@ def all_versions() -> dict[str, Version]:
 
 @contextlib.contextmanager
 def _context_parallel(rotate: str, causal: bool):
-    """PyTorch's context_parallel, for tensors that are sharded already: under a causal mask its order is that of
-    shards.py; without one it takes none that balances, and the order does not matter."""
+    """PyTorch's context_parallel, for already sharded tensors. With a causal mask, its order is that of shards.py;
+    without one, it does no load balancing, and the order does not matter."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.experimental import context_parallel
     from torch.distributed.tensor.experimental._attention import _cp_options, set_rotate_method
 
     ranks = dist.get_world_size()
-    nothing = torch.zeros(2 * ranks, device="cuda")  # it wants something to shard
+    nothing = torch.zeros(2 * ranks, device="cuda")  # a dummy buffer: it requires something to shard
     set_rotate_method(rotate)
     _cp_options.enable_load_balance = causal
     mesh = init_device_mesh("cuda", (ranks,))
