@@ -58,6 +58,7 @@ struct Warp {
 
 struct Hopper;   // hopper.h
 struct Cluster;
+struct AsyncCopies;  // async_copy.cpp
 
 struct Worker : Block {
     // the block
@@ -79,6 +80,7 @@ struct Worker : Block {
     char* arena;            // shared memory
     Hopper* hopper;         // what it has of compute capability 9.0; null: nothing yet
     Cluster* cluster;       // that it belongs to; null: none
+    AsyncCopies* copies;    // under way; null: it has started none yet
     bool together;          // blocks of its grid run at the same time, and wait for each other
     bool cluster_passed;    // a barrier of the cluster, since it ran last
     unsigned yields;        // in a row
