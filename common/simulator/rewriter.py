@@ -247,6 +247,7 @@ def rewrite(
     file.rewrite_shared()
     file.number_barriers()
     file.rewrite_heap()
+    file.keep_launch_bounds()
     file.let_spinning_threads_wait()
     for match in re.finditer(r"(?<!\w)__noinline__(?!\w)", file.code):
         if not file.before(match.start(), r"__attribute__\s*\(\(\s*$"):
@@ -404,6 +405,19 @@ class _File:
                     self.edits.append((end, end, " (::simulator::OnHeap{::simulator::here()})"))
                 elif match[3] and not self.before(start, r"=\s*$"):
                     self.edits.append((start, start, "::simulator::deletes_here(), "))
+
+    # ---- launch bounds
+
+    def keep_launch_bounds(self) -> None:
+        """A kernel's first statement asks for them: there, they may depend on its template's arguments."""
+        if "__launch_bounds__" not in self.code:
+            return
+        for one in definitions(without_directives(self.code)):
+            if (bounds := re.search(r"(?<!\w)__launch_bounds__\s*(?=\()", one.head)) and "__global__" in one.head:
+                inner = one.head[bounds.end() + 1 : closed(one.head, bounds.end()) - 1]
+                start, end = spans(inner, "([{<")[0]
+                most = " ".join(inner[start:end].split())
+                self.edits.append((one.body[0], one.body[0], f" ::simulator::keep_launch_bounds({most});"))
 
     # ---- loops that wait
 

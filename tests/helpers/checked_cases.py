@@ -395,7 +395,11 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         ),
         wrong("own_pipeline_without_barrier", race("own copy", "read others", variable="tile")),
         right("stages_right", np.arange(320).reshape(5, 64)[:, ::-1].sum(0)),
-        wrong("stages_barrier_for_wait", finding("async_race", "stage copy", "stage read", variable="tiles")),
+        wrong(
+            "stages_barrier_for_wait",
+            finding("async_race", "stage copy", "stage read", variable="tiles"),
+            finding("async_race", "stage copy", variable="tiles"),
+        ),
         right("roles_right", np.arange(192).reshape(6, 32)[:, ::-1].sum(0)),
         wrong("roles_last_stage_not_awaited", race("role copy", "role read", variable="tiles")),
         right("phase_awaited", np.arange(256).reshape(2, 128)[:, :63:-1].sum(0)),

@@ -450,6 +450,15 @@ static void use_static_shared(Worker& worker, size_t bytes, const char* name) {
     leave_threads(worker);
 }
 
+// A GPU would have refused the launch; here the first thread finds out before it does anything.
+void keep_launch_bounds(unsigned most_threads) {
+    Worker& worker = current_worker();
+    if (worker.thread_count <= most_threads || !most_threads) return;
+    worker.grid_run->launch_bounds = most_threads;
+    worker.failed = true;
+    leave_threads(worker);
+}
+
 // Variables follow each other in the order in which the block comes to their declarations.
 char* place_shared_variable(SharedSlot& slot, const Declaration& declaration) {
     Worker& worker = current_worker();

@@ -39,6 +39,7 @@ struct Grid {
     std::atomic<uint64_t> next_block{0};
     std::atomic<bool> stop{false};           // after an error the remaining blocks do not run
     std::atomic<bool> out_of_shared{false};  // static + dynamic shared memory exceed the limit
+    std::atomic<unsigned> launch_bounds{0};  // that the block exceeds; 0: none
     bool cut_short = false;                  // by sample_ends_launch(): the rest would say nothing more
     std::atomic<size_t> static_bytes{0};     // the most that a block used
     // in a counted build, see work.cpp: of threads that did 2^i to 2^(i + 1) - 1; of the busiest; of the blocks' busiest

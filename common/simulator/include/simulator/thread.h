@@ -140,6 +140,7 @@ unsigned lanes_here(Position position);
 // Waits for all threads of a grid that was launched cooperatively.
 void grid_barrier(Position position);
 bool is_cooperative();
+void keep_launch_bounds(unsigned most_threads);  // of a block; where it has more, the launch is refused
 bool on_device();  // whether a CUDA thread runs this, and not host code
 // A copy without T's operator=, and without a function of the C library, of which a student may have another.
 template <typename T>
