@@ -286,7 +286,8 @@ void invoke_one(const Group& group, Function function) {
 // ---- copies by all threads of a group: each thread waits for its share, then for the others
 
 template <typename Group>
-SIMULATOR_ASYNC memcpy_async(const Group& group, void* to, const void* from, size_t bytes, Position at = simulator::here()) {
+SIMULATOR_ASYNC memcpy_async(const Group& group, void* to, const void* from, size_t bytes,
+                             Position at = simulator::here()) {
     simulator::issue_memcpy_async(to, from, bytes, group.thread_rank(), group.size(), nullptr, nullptr, at);
     simulator::commit_async_copies();
 }

@@ -93,7 +93,8 @@ static void carry_out(const AsyncCopy& copy, [[maybe_unused]] bool own, [[maybe_
 static void add_copy(const AsyncCopy& copy, const char* what, Position at) {
     AsyncQueue& mine = my_queue();
     if (mine.copies.size() == MAX_COPIES)
-        fail("%s at %s:%d: this thread has %zu copies under way, more than shared memory has room for; is a wait missing?",
+        fail("%s at %s:%d: this thread has %zu copies under way, more than shared memory has room for; is a wait "
+             "missing?",
              what, at.file, at.line, MAX_COPIES);
     mine.copies.push_back(copy);
     mine.copies.back().group = mine.committed;
@@ -120,11 +121,12 @@ __attribute__((noinline)) void issue_async_copy(void* destination, const void* s
              at.file, at.line);
     if (inside) (void)*static_cast<const volatile char*>(source);  // a bad address fails here, and not at the wait
     memset(destination, 0xff, bytes);
-    add_copy({static_cast<char*>(destination), inside ? static_cast<const char*>(source) : nullptr, 0, bytes}, "cp_async", at);
+    const auto* const from = inside ? static_cast<const char*>(source) : nullptr;
+    add_copy({static_cast<char*>(destination), from, 0, bytes}, "cp_async", at);
 }
 
-// To and from a thread's own variables, and for a barrier or pipeline outside of the block's shared memory, every GPU copies
-// at once.
+// To and from a thread's own variables, and for a barrier or pipeline outside of the block's shared memory, every GPU
+// copies at once.
 static bool arrives_later(const void* to, const void* from, const void* owner) {
     const auto stacks = reinterpret_cast<uintptr_t>(&current_worker());
     for (const void* end : {to, from})
@@ -138,11 +140,12 @@ __attribute__((noinline)) void issue_memcpy_async(void* to, const void* from, si
     const unsigned piece = 1u << __builtin_ctzll(ends | bytes | 16);
     const size_t pieces = bytes / piece;
     if (rank >= pieces) return;
-    const AsyncCopy copy = {static_cast<char*>(to) + rank * piece, static_cast<const char*>(from) + rank * piece, 0, piece,
-                            (pieces - rank + threads - 1) / threads, threads * piece};
+    const AsyncCopy copy = {static_cast<char*>(to) + rank * piece, static_cast<const char*>(from) + rank * piece, 0,
+                            piece, (pieces - rank + threads - 1) / threads, threads * piece};
+    const void* const return_address = __builtin_return_address(0);
 #ifdef SIMULATOR_CHECKED
     for (size_t i = 0; i < copy.pieces; ++i)
-        check_async_issue(copy.destination + i * copy.stride, copy.source + i * copy.stride, piece, __builtin_return_address(0));
+        check_async_issue(copy.destination + i * copy.stride, copy.source + i * copy.stride, piece, return_address);
     Quiet quiet;
 #endif
     const bool later = arrives_later(to, from, owner);
@@ -152,7 +155,7 @@ __attribute__((noinline)) void issue_memcpy_async(void* to, const void* from, si
         if (later) memset(copy.destination + i * copy.stride, 0xff, piece);
     }
     if (!later)
-        carry_out(copy, true, __builtin_return_address(0));
+        carry_out(copy, true, return_address);
     else if (owner)
         my_copies().stages[{owner, *stage}].push_back(copy);
     else

@@ -456,8 +456,8 @@ void note_compare_and_swap(const Range& range, uintptr_t address) {
     if (cell.read.thread == thread_number() && cell.read.interval == checker.interval) note_guarded_read(cell.read.site);
 }
 
-// At its thread's own wait a copy is a write of that moment; else one of the moment at which it was started, before its
-// thread has arrived or committed, and whoever waits comes after that.
+// At its own thread's wait a copy is a write of that moment. Else it is one of the moment when it was started: its
+// thread has arrived or committed since, and whoever waits comes after that.
 void finish_async_copy(Range& range, uintptr_t address, size_t bytes, bool own) {
     const unsigned thread = thread_number();
     const auto finish = [&](Cell& cell) {

@@ -14,8 +14,8 @@ void commit_async_copies();
 // Finishes the running thread's copies but for its latest `groups` groups.
 void wait_for_async_copies(unsigned groups);
 void wait_for_all_async_copies();
-// memcpy_async: of `bytes` the share of thread `rank` of `threads`. Owner null: for the thread's own waits, as above. Else it
-// is a barrier's or pipeline's, and the copy belongs to the present *stage, until that has been waited for.
+// memcpy_async: of `bytes` the share of thread `rank` of `threads`. Without an owner it is for the thread's own waits,
+// as above. Else it is a barrier's or pipeline's, and belongs to the present *stage, until that has been waited for.
 void issue_memcpy_async(void* to, const void* from, size_t bytes, size_t rank, size_t threads, const void* owner,
                         const unsigned* stage, Position at);
 void finish_stages(const void* owner, uint64_t end);  // all stages before `end`, of all threads

@@ -1,5 +1,5 @@
-// Groups of threads: blocks, tiles, the lanes that are here, reductions and scans, and a grid that waits for itself, also
-// while copies are under way.
+// Groups of threads: blocks, tiles, the lanes that are here, reductions and scans, and a grid that waits for itself,
+// also while copies are under way.
 #include <cooperative_groups.h>
 #include <cooperative_groups/memcpy_async.h>
 #include <cooperative_groups/reduce.h>
@@ -80,7 +80,7 @@ int main() {
     for (int i = 0; i <= blocks; ++i) EXPECT(total[i] == 499500);
     int* d = out.device();
     void* others[] = {&a, &d};
-    EXPECT(cudaLaunchCooperativeKernel((void*)over_a_barrier, dim3(blocks), dim3(64), others, 0, nullptr) == cudaSuccess);
+    EXPECT(cudaLaunchCooperativeKernel((void*)over_a_barrier, blocks, 64, others, 0, nullptr) == cudaSuccess);
     out.fetch();
     for (int i = 0; i < blocks * 64; ++i) EXPECT(out[i] == i / 64 * 64 + 63 - i % 64);
     EXPECT(cudaLaunchCooperativeKernel((void*)two_steps, dim3(1 << 20), dim3(1024), arguments, 0, nullptr) ==

@@ -46,7 +46,8 @@ __global__ void two_buffers(const float* in, float* out) {
     float sum = 0;
     cg::memcpy_async(block, buffer[0], in, 256);
     for (int tile = 0; tile < tiles; ++tile) {
-        if (tile + 1 < tiles) cg::memcpy_async(block, buffer[(tile + 1) % 2], in + (tile + 1) * 64, 256);  // line: next buffer
+        if (tile + 1 < tiles)
+            cg::memcpy_async(block, buffer[(tile + 1) % 2], in + (tile + 1) * 64, 256);  // line: next buffer
         if (LATE || tile + 1 < tiles)
             cg::wait_prior<1>(block);
         else
@@ -81,7 +82,8 @@ __global__ void own_pipeline(const float4* in, float4* out) {
 template <bool WAIT, bool BARRIER, bool PRIOR = false>
 static void own_pipeline_case(float* result) {
     Array<float> in = ramp(256), out(256);
-    own_pipeline<WAIT, BARRIER, PRIOR><<<1, 32>>>(reinterpret_cast<float4*>(in.data), reinterpret_cast<float4*>(out.data));
+    float4 *from = reinterpret_cast<float4*>(in.data), *to = reinterpret_cast<float4*>(out.data);
+    own_pipeline<WAIT, BARRIER, PRIOR><<<1, 32>>>(from, to);
     out.download(result);
 }
 CASE(own_pipeline_right) { own_pipeline_case<true, true>(result); }
@@ -122,7 +124,8 @@ __global__ void roles(const float* in, float* out) {
     const auto block = cg::this_thread_block();
     const auto warp = cg::tiled_partition<32>(block);
     const bool copies = threadIdx.x < 32;
-    auto pipe = cuda::make_pipeline(block, &state, copies ? cuda::pipeline_role::producer : cuda::pipeline_role::consumer);
+    const auto role = copies ? cuda::pipeline_role::producer : cuda::pipeline_role::consumer;
+    auto pipe = cuda::make_pipeline(block, &state, role);
     float sum = 0;
     for (int step = 0; step < 6; ++step) {
         if (copies) {
