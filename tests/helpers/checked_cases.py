@@ -392,7 +392,7 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         right("own_pipeline_prior", np.arange(256).reshape(2, 32, 4)[:, ::-1].ravel()),
         wrong("own_pipeline_last_stage_not_awaited", finding("async_race", "own copy", "read others", variable="tile")),
         wrong("own_pipeline_without_barrier", race("own copy", "read others", variable="tile")),
-        right("stages_right", np.arange(320).reshape(5, 64)[:, ::-1].sum(0)),
+        right("stages_right", np.roll(np.arange(320).reshape(5, 64), -1, 1).sum(0)),
         wrong(
             "stages_barrier_for_wait",
             finding("async_race", "stage copy", "stage read", variable="tiles"),

@@ -38,8 +38,8 @@ struct AsyncQueue {
 };
 
 struct AsyncCopies {
-    AsyncQueue queues[MAX_THREADS];
-    uint64_t block = 0;  // whose stages these are
+    std::vector<AsyncQueue> queues;  // of the threads
+    uint64_t block = 0;              // whose stages these are
     std::map<std::pair<const void*, uint64_t>, std::vector<AsyncCopy>> stages;  // by owner and number
 };
 
@@ -51,6 +51,7 @@ static AsyncCopies& my_copies() {
     if (copies.block != worker.number) {
         copies.block = worker.number;
         copies.stages.clear();
+        if (copies.queues.size() < worker.thread_count) copies.queues.resize(worker.thread_count);
     }
     return copies;
 }
@@ -72,7 +73,7 @@ static void move(void* to, const void* from) {
         memset(to, 0, BYTES);
 }
 
-// Of one thread's own copies whoever waits is that thread.
+// own: the running thread has started the copy, and waits for it.
 static void carry_out(const AsyncCopy& copy, [[maybe_unused]] bool own, [[maybe_unused]] const void* return_address) {
     for (size_t i = 0; i < copy.pieces; ++i) {
         char* to = copy.destination + i * copy.stride;
@@ -90,14 +91,11 @@ static void carry_out(const AsyncCopy& copy, [[maybe_unused]] bool own, [[maybe_
     }
 }
 
-static void add_copy(const AsyncCopy& copy, const char* what, Position at) {
-    AsyncQueue& mine = my_queue();
-    if (mine.copies.size() == MAX_COPIES)
-        fail("%s at %s:%d: this thread has %zu copies under way, more than shared memory has room for; is a wait "
-             "missing?",
-             what, at.file, at.line, MAX_COPIES);
-    mine.copies.push_back(copy);
-    mine.copies.back().group = mine.committed;
+static void add_copy(std::vector<AsyncCopy>& under_way, const AsyncCopy& copy, const char* what, Position at) {
+    if (under_way.size() == MAX_COPIES)
+        fail("%s at %s:%d: %zu copies are under way, more than shared memory has room for; is a wait missing?", what,
+             at.file, at.line, MAX_COPIES);
+    under_way.push_back(copy);
 }
 
 static void check_aligned(const char* what, const void* address, unsigned bytes, Position at) {
@@ -122,7 +120,8 @@ __attribute__((noinline)) void issue_async_copy(void* destination, const void* s
     if (inside) (void)*static_cast<const volatile char*>(source);  // a bad address fails here, and not at the wait
     memset(destination, 0xff, bytes);
     const auto* const from = inside ? static_cast<const char*>(source) : nullptr;
-    add_copy({static_cast<char*>(destination), from, 0, bytes}, "cp_async", at);
+    AsyncQueue& mine = my_queue();
+    add_copy(mine.copies, {static_cast<char*>(destination), from, mine.committed, bytes}, "cp_async", at);
 }
 
 // To and from a thread's own variables, and for a barrier or pipeline outside of the block's shared memory, every GPU
@@ -140,8 +139,9 @@ __attribute__((noinline)) void issue_memcpy_async(void* to, const void* from, si
     const unsigned piece = 1u << __builtin_ctzll(ends | bytes | 16);
     const size_t pieces = bytes / piece;
     if (rank >= pieces) return;
-    const AsyncCopy copy = {static_cast<char*>(to) + rank * piece, static_cast<const char*>(from) + rank * piece, 0,
-                            piece, (pieces - rank + threads - 1) / threads, threads * piece};
+    AsyncQueue& mine = my_queue();
+    const AsyncCopy copy = {static_cast<char*>(to) + rank * piece, static_cast<const char*>(from) + rank * piece,
+                            mine.committed, piece, (pieces - rank + threads - 1) / threads, threads * piece};
     const void* const return_address = __builtin_return_address(0);
 #ifdef SIMULATOR_CHECKED
     for (size_t i = 0; i < copy.pieces; ++i)
@@ -156,10 +156,8 @@ __attribute__((noinline)) void issue_memcpy_async(void* to, const void* from, si
     }
     if (!later)
         carry_out(copy, true, return_address);
-    else if (owner)
-        my_copies().stages[{owner, *stage}].push_back(copy);
     else
-        add_copy(copy, "memcpy_async", at);
+        add_copy(owner ? my_copies().stages[{owner, *stage}] : mine.copies, copy, "memcpy_async", at);
 }
 
 __attribute__((noinline)) void finish_stages(const void* owner, uint64_t end) {

@@ -189,6 +189,10 @@ void yield() {
     switch_thread(worker, next);
 }
 
+void yield_waiting() {
+    current_worker().spins += MOST_SPINS;
+    yield();
+}
 unsigned let_others_run(unsigned any) { return yield(), any; }
 
 SIMULATOR_INLINE static void wait_for_others(Worker& worker, Thread& me) {

@@ -21,8 +21,8 @@ void issue_memcpy_async(void* to, const void* from, size_t bytes, size_t rank, s
 void finish_stages(const void* owner, uint64_t end);  // all stages before `end`, of all threads
 
 #ifdef SIMULATOR_CHECKED
-// Before the destination becomes NaN (source: null for zeros), and after the data have arrived. own: whoever waits has
-// started the copy. return_address is in the student's function.
+// Before the destination becomes NaN (source: null for zeros), and after the data have arrived. own: the running thread
+// has started the copy, and waits for it. return_address is in the student's function.
 void check_async_issue(void* destination, const void* source, size_t bytes, const void* return_address);
 void check_async_done(void* destination, size_t bytes, bool own, const void* return_address);
 #endif

@@ -125,6 +125,7 @@ unsigned barrier(bool predicate, const char* operation, Position position);
 void collective(unsigned mask, void* arguments, Combine combine, const char* operation, Position position);
 // Lets the other threads of the block run first.
 void yield();
+void yield_waiting();  // the same, and it cannot go on before one of them has
 // The same in `while (flag == 0);`. The compiler may take plain variables that it has read for unchanged, as nvcc may:
 // a "pure" function writes to no memory. What is volatile or atomic is read again.
 [[gnu::pure]] unsigned let_others_run(unsigned);

@@ -76,7 +76,7 @@ __global__ void own_pipeline(const float4* in, float4* out) {
         if (!PRIOR && (WAIT || stage == 0)) pipe.consumer_wait();
         if (BARRIER) __syncthreads();
         out[stage * 32 + t] = tile[stage][31 - t];  // line: read others
-        pipe.consumer_release();
+        if (PRIOR) pipe.consumer_release();  // which does nothing where no other thread shares the pipeline
     }
 }
 template <bool WAIT, bool BARRIER, bool PRIOR = false>
@@ -109,7 +109,7 @@ __global__ void shared_pipeline(const float* in, float* out) {
             pipe.consumer_wait();
         else
             block.sync();
-        sum += tiles[step % 2][63 - t];  // line: stage read
+        sum += tiles[step % 2][(t + 1) % 64];  // line: stage read
         pipe.consumer_release();
     }
     out[t] = sum;
