@@ -15,6 +15,8 @@
 
 #include "case.h"
 
+#pragma nv_diag_suppress static_var_with_dynamic_init
+
 namespace cg = cooperative_groups;
 
 enum class Wait { of_group, of_warp, none };
