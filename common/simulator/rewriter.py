@@ -246,6 +246,7 @@ def rewrite(
     file.rewrite_shared()
     file.number_barriers()
     file.rewrite_heap()
+    file.keep_launch_bounds()
     file.let_spinning_threads_wait()
     for match in re.finditer(r"(?<!\w)__noinline__(?!\w)", file.code):
         if not file.before(match.start(), r"__attribute__\s*\(\(\s*$"):
@@ -403,6 +404,19 @@ class _File:
                     self.edits.append((end, end, " (::simulator::OnHeap{::simulator::here()})"))
                 elif match[3] and not self.before(start, r"=\s*$"):
                     self.edits.append((start, start, "::simulator::deletes_here(), "))
+
+    # ---- launch bounds
+
+    def keep_launch_bounds(self) -> None:
+        """Checks them in the kernel's first statement, where they may depend on template arguments."""
+        if "__launch_bounds__" not in self.code:
+            return
+        for one in definitions(without_directives(self.code)):
+            if (bounds := re.search(r"(?<!\w)__launch_bounds__\s*(?=\()", one.head)) and "__global__" in one.head:
+                inner = one.head[bounds.end() + 1 : closed(one.head, bounds.end()) - 1]
+                start, end = spans(inner, "([{<")[0]
+                most = " ".join(inner[start:end].split())
+                self.edits.append((one.body[0], one.body[0], f" ::simulator::keep_launch_bounds({most});"))
 
     # ---- spin loops
 

@@ -1444,6 +1444,17 @@ LEFT_OUT = [
         ("    if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];", "    if (threadIdx.x == ROW_THREADS - 1) sums[blockIdx.x] = sum;"),
     ),
     in_row_sums(
+        "memcpy_async without a wait",
+        ("#include <cuda_runtime.h>\n", "#include <cooperative_groups/memcpy_async.h>\n#include <cuda_runtime.h>\n"),
+        ("    for (int i = threadIdx.x; i < cols; i += ROW_THREADS) sum += row_x[i];\n",
+         "    __shared__ float row[ROW_THREADS];\n    const auto block = cooperative_groups::this_thread_block();\n"
+         "    for (int left = cols; left > 0; left -= ROW_THREADS) {\n"
+         "        const int size = min(left, ROW_THREADS);\n"
+         "        cooperative_groups::memcpy_async(block, row, row_x + cols - left, sizeof(float) * size);\n"
+         "        block.sync();\n        if (threadIdx.x < size) sum += row[threadIdx.x];\n"
+         "        block.sync();\n    }\n"),
+    ),
+    in_row_sums(
         "no barrier: threads sleep",
         (TREE, TREE.replace("__syncthreads()", "__nanosleep(1)")),
     ),

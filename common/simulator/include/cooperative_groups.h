@@ -8,6 +8,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include "simulator/async_copy.h"
 #include "simulator/hopper.h"
 
 #include <type_traits>
@@ -282,25 +283,22 @@ void invoke_one(const Group& group, Function function) {
     if (group.thread_rank() == 0) function();
 }
 
-// ---- copies by all threads of a group; done at wait()
+// ---- copies by all threads of a group: each thread waits for its share, then for the others
 
 template <typename Group>
-void memcpy_async(const Group& group, void* to, const void* from, size_t bytes) {
-    for (size_t i = group.thread_rank(); i < bytes; i += group.size())
-        static_cast<char*>(to)[i] = static_cast<const char*>(from)[i];
+SIMULATOR_ASYNC memcpy_async(const Group& group, void* to, const void* from, size_t bytes,
+                             Position at = simulator::here()) {
+    simulator::issue_memcpy_async(to, from, bytes, group.thread_rank(), group.size(), nullptr, nullptr, at);
+    simulator::commit_async_copies();
 }
-template <typename Group, typename T>
-    requires(!std::is_void_v<T>)
-void memcpy_async(const Group& group, T* to, const T* from, size_t bytes) {
-    for (size_t i = group.thread_rank(); i < bytes / sizeof(T); i += group.size()) to[i] = from[i];
+template <unsigned Stage, typename Group>
+SIMULATOR_ASYNC wait_prior(const Group& group, Position at = simulator::here()) {
+    simulator::wait_for_async_copies(Stage);
+    group.sync(at);
 }
 template <typename Group>
-void wait(const Group& group, Position at = simulator::here()) {
-    group.sync(at);
-}
-template <unsigned, typename Group>
-void wait_prior(const Group& group, Position at = simulator::here()) {
-    group.sync(at);
+SIMULATOR_ASYNC wait(const Group& group, Position at = simulator::here()) {
+    wait_prior<0>(group, at);
 }
 
 }  // namespace cooperative_groups

@@ -4,13 +4,13 @@
 
 #include "simulator/async_copy.h"
 
-__attribute__((always_inline)) inline void __pipeline_memcpy_async(void* to, const void* from, size_t bytes, size_t zeros = 0,
-                                                                   simulator::Position at = simulator::here()) {
+SIMULATOR_ASYNC __pipeline_memcpy_async(void* to, const void* from, size_t bytes, size_t zeros = 0,
+                                        simulator::Position at = simulator::here()) {
     if (bytes != 4 && bytes != 8 && bytes != 16)
         simulator::fail("%s:%d: __pipeline_memcpy_async copies 4, 8 or 16 bytes, not %zu", at.file, at.line, bytes);
     if (zeros && zeros != bytes)
         simulator::fail("%s:%d: the simulator fills all of a copy with zeros or nothing", at.file, at.line);
     simulator::issue_async_copy(to, from, static_cast<unsigned>(bytes), zeros == 0, at);
 }
-__attribute__((always_inline)) inline void __pipeline_commit() { simulator::commit_async_copies(); }
-__attribute__((always_inline)) inline void __pipeline_wait_prior(unsigned groups) { simulator::wait_for_async_copies(groups); }
+SIMULATOR_ASYNC __pipeline_commit() { simulator::commit_async_copies(); }
+SIMULATOR_ASYNC __pipeline_wait_prior(unsigned groups) { simulator::wait_for_async_copies(groups); }

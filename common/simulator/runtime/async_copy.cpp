@@ -1,12 +1,16 @@
-// async_copy.cpp - cp.async: copies that a thread starts now and that arrive at a wait.
+// async_copy.cpp - cp.async and memcpy_async: copies that a thread starts now and that arrive at a wait.
 //
 // Each thread of a block has a queue of the copies under way. A copy belongs to the group that the next commit closes;
 // a wait finishes the front of the queue, up to the groups it may leave under way. What is still in the queue when the
 // thread returns is dropped: its destination stays NaN.
+//
+// Copies of a cuda::barrier, or of a pipeline that threads share, are the block's: the first thread that has waited for
+// their phase or stage finishes them for all.
 #include "../include/simulator/async_copy.h"
 
 #include <algorithm>
-#include <memory>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "worker.h"
@@ -20,10 +24,11 @@ namespace simulator {
 constexpr size_t MAX_COPIES = OPTIN_SHARED_LIMIT / 4;
 
 struct AsyncCopy {
-    void* destination;
-    const void* source;  // null: zeros
+    char* destination;
+    const char* source;  // null: zeros
     uint64_t group;
-    unsigned bytes;
+    unsigned bytes;  // of a piece: 1, 2, 4, 8 or 16
+    size_t pieces = 1, stride = 0;
 };
 
 struct AsyncQueue {
@@ -32,12 +37,27 @@ struct AsyncQueue {
     std::vector<AsyncCopy> copies;
 };
 
-// The running thread's. A block stays on one OS thread, so the queues are that thread's.
+struct AsyncCopies {
+    std::vector<AsyncQueue> queues;  // of the threads
+    uint64_t block = 0;              // whose stages these are
+    std::map<std::pair<const void*, uint64_t>, std::vector<AsyncCopy>> stages;  // by owner and number
+};
+
+// Of the block that runs.
+static AsyncCopies& my_copies() {
+    Worker& worker = current_worker();
+    if (!worker.copies) worker.copies = new AsyncCopies;
+    AsyncCopies& copies = *worker.copies;
+    if (copies.block != worker.number) {
+        copies.block = worker.number;
+        copies.stages.clear();
+        if (copies.queues.size() < worker.thread_count) copies.queues.resize(worker.thread_count);
+    }
+    return copies;
+}
 static AsyncQueue& my_queue() {
-    static thread_local std::unique_ptr<AsyncQueue[]> queues;
-    if (!queues) queues = std::make_unique<AsyncQueue[]>(MAX_THREADS);
     const Worker& worker = current_worker();
-    AsyncQueue& mine = queues[worker.running - worker.threads];
+    AsyncQueue& mine = my_copies().queues[worker.running - worker.threads];
     if (mine.block != worker.number) {
         mine.block = worker.number;
         mine.copies.clear();
@@ -51,6 +71,31 @@ static void move(void* to, const void* from) {
         memcpy(to, from, BYTES);
     else
         memset(to, 0, BYTES);
+}
+
+// own: the running thread has started the copy, and waits for it.
+static void carry_out(const AsyncCopy& copy, [[maybe_unused]] bool own, [[maybe_unused]] const void* return_address) {
+    for (size_t i = 0; i < copy.pieces; ++i) {
+        char* to = copy.destination + i * copy.stride;
+        const char* from = copy.source ? copy.source + i * copy.stride : nullptr;
+        switch (copy.bytes) {
+            case 1: move<1>(to, from); break;
+            case 2: move<2>(to, from); break;
+            case 4: move<4>(to, from); break;
+            case 8: move<8>(to, from); break;
+            default: move<16>(to, from);
+        }
+#ifdef SIMULATOR_CHECKED
+        check_async_done(to, copy.bytes, own, return_address);
+#endif
+    }
+}
+
+static void add_copy(std::vector<AsyncCopy>& under_way, const AsyncCopy& copy, const char* what, Position at) {
+    if (under_way.size() == MAX_COPIES)
+        fail("%s at %s:%d: %zu copies are under way, more than shared memory has room for; is a wait missing?", what,
+             at.file, at.line, MAX_COPIES);
+    under_way.push_back(copy);
 }
 
 static void check_aligned(const char* what, const void* address, unsigned bytes, Position at) {
@@ -72,14 +117,59 @@ __attribute__((noinline)) void issue_async_copy(void* destination, const void* s
     if (source >= worker.arena && source < worker.dynamic_end)
         fail("cp_async<%u> at %s:%d: its source is in shared memory; the order is cp_async(shared, global)", bytes,
              at.file, at.line);
-    AsyncQueue& mine = my_queue();
-    if (mine.copies.size() == MAX_COPIES)
-        fail("cp_async<%u> at %s:%d: this thread has %zu copies under way, more than shared memory has room for; is a "
-             "cp_async_wait missing?",
-             bytes, at.file, at.line, MAX_COPIES);
     if (inside) (void)*static_cast<const volatile char*>(source);  // a bad address fails here, and not at the wait
     memset(destination, 0xff, bytes);
-    mine.copies.push_back({destination, inside ? source : nullptr, mine.committed, bytes});
+    const auto* const from = inside ? static_cast<const char*>(source) : nullptr;
+    AsyncQueue& mine = my_queue();
+    add_copy(mine.copies, {static_cast<char*>(destination), from, mine.committed, bytes}, "cp_async", at);
+}
+
+// To and from a thread's own variables, and for a barrier or pipeline outside of the block's shared memory, every GPU
+// copies at once.
+static bool arrives_later(const void* to, const void* from, const void* owner) {
+    const auto stacks = reinterpret_cast<uintptr_t>(&current_worker());
+    for (const void* end : {to, from})
+        if (reinterpret_cast<uintptr_t>(end) - stacks < REGION_BYTES) return false;
+    return !owner || is_shared(owner);
+}
+
+__attribute__((noinline)) void issue_memcpy_async(void* to, const void* from, size_t bytes, size_t rank, size_t threads,
+                                                  const void* owner, const unsigned* stage, Position at) {
+    const size_t ends = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
+    const unsigned piece = 1u << __builtin_ctzll(ends | bytes | 16);
+    const size_t pieces = bytes / piece;
+    if (rank >= pieces) return;
+    AsyncQueue& mine = my_queue();
+    const AsyncCopy copy = {static_cast<char*>(to) + rank * piece, static_cast<const char*>(from) + rank * piece,
+                            mine.committed, piece, (pieces - rank + threads - 1) / threads, threads * piece};
+    const void* const return_address = __builtin_return_address(0);
+#ifdef SIMULATOR_CHECKED
+    for (size_t i = 0; i < copy.pieces; ++i)
+        check_async_issue(copy.destination + i * copy.stride, copy.source + i * copy.stride, piece, return_address);
+    Quiet quiet;
+#endif
+    const bool later = arrives_later(to, from, owner);
+    for (size_t i = 0; i < copy.pieces; ++i) {
+        check_store(copy.destination + i * copy.stride, piece);
+        (void)*static_cast<const volatile char*>(copy.source + i * copy.stride);
+        if (later) memset(copy.destination + i * copy.stride, 0xff, piece);
+    }
+    if (!later)
+        carry_out(copy, true, return_address);
+    else
+        add_copy(owner ? my_copies().stages[{owner, *stage}] : mine.copies, copy, "memcpy_async", at);
+}
+
+__attribute__((noinline)) void finish_stages(const void* owner, uint64_t end) {
+#ifdef SIMULATOR_CHECKED
+    Quiet quiet;
+#endif
+    if (!current_worker().copies) return;
+    auto& stages = my_copies().stages;
+    const auto first = stages.lower_bound({owner, 0}), last = stages.lower_bound({owner, end});
+    for (auto stage = first; stage != last; ++stage)
+        for (const AsyncCopy& copy : stage->second) carry_out(copy, false, __builtin_return_address(0));
+    stages.erase(first, last);
 }
 
 __attribute__((noinline)) void commit_async_copies() {
@@ -90,19 +180,10 @@ __attribute__((noinline)) void commit_async_copies() {
 }
 
 // Finishes the copies of all groups with a number below `end`.
-static void finish_copies(AsyncQueue& mine, uint64_t end, [[maybe_unused]] const void* return_address) {
+static void finish_copies(AsyncQueue& mine, uint64_t end, const void* return_address) {
     const auto begin = mine.copies.begin();
     auto copy = begin;
-    for (; copy != mine.copies.end() && copy->group < end; ++copy) {
-        switch (copy->bytes) {
-            case 4: move<4>(copy->destination, copy->source); break;
-            case 8: move<8>(copy->destination, copy->source); break;
-            default: move<16>(copy->destination, copy->source);
-        }
-#ifdef SIMULATOR_CHECKED
-        check_async_done(copy->destination, copy->bytes, return_address);
-#endif
-    }
+    for (; copy != mine.copies.end() && copy->group < end; ++copy) carry_out(*copy, true, return_address);
     mine.copies.erase(begin, copy);
 }
 

@@ -189,13 +189,14 @@ void check_async_issue(void* destination, const void* source, size_t bytes, cons
     access(reinterpret_cast<uintptr_t>(destination), bytes, Action::async_copy, site, true, true);
 }
 
-void check_async_done(void* destination, size_t bytes, const void* return_address) {
+void check_async_done(void* destination, size_t bytes, bool own, const void* return_address) {
     if (!checker.region || checker.mode != Mode::check) return;
     Quiet quiet;
     const uintptr_t address = reinterpret_cast<uintptr_t>(destination);
-    if (!arena_range().contains(address, bytes)) return;
-    finish_async_copy(arena_range(), address, bytes, site_of(return_address));
-    if (checker.recording) replay_arrival(arena_range(), address, bytes, site_of(return_address));
+    Range* range = arena_range().contains(address, bytes) ? &arena_range() : find_range(address, bytes);
+    if (!range) return;
+    finish_async_copy(*range, address, bytes, own);
+    if (checker.recording) replay_arrival(*range, address, bytes, site_of(return_address));
 }
 
 // ---- blocks that take turns

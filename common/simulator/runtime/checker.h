@@ -133,7 +133,7 @@ std::string text_of(Position at);
 void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending,
                         bool is_volatile = false);
 void note_compare_and_swap(const Range& range, uintptr_t address);
-void finish_async_copy(Range& range, uintptr_t address, size_t bytes, uint32_t site);
+void finish_async_copy(Range& range, uintptr_t address, size_t bytes, bool own);  // own: by its wait
 void start_ordering();        // at the start of a launch
 void start_block_ordering();  // and of a block
 void barrier_ordering();

@@ -595,7 +595,13 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
 
     add_work(grid);
     if (grid.static_bytes > state.static_bytes) state.static_bytes = grid.static_bytes;
-    if (grid.out_of_shared) {
+    if (grid.launch_bounds) {
+        KernelState its = state;
+        its.most_threads = grid.launch_bounds;
+        if (kernel.address) state = its;
+        say_refused(kernel, size, block, dynamic_bytes, its);
+    }
+    if (grid.launch_bounds || grid.out_of_shared) {
         finished(cudaErrorInvalidValue);
         return;
     }

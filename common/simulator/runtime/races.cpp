@@ -458,14 +458,18 @@ void note_compare_and_swap(const Range& range, uintptr_t address) {
     if (cell.read.thread == thread_number() && cell.read.interval == checker.interval) note_guarded_read(cell.read.site);
 }
 
-void finish_async_copy(Range& range, uintptr_t address, size_t bytes, uint32_t) {
+// At its own thread's wait a copy is a write of that moment. Else it is one of the moment when it was started: its
+// thread has arrived or committed since, and whoever waits comes after that.
+void finish_async_copy(Range& range, uintptr_t address, size_t bytes, bool own) {
     const unsigned thread = thread_number();
     const auto finish = [&](Cell& cell) {
         Access& write = cell.write;
-        if (write.interval < checker.block_first || write.thread != thread) return;
+        if (write.interval < checker.block_first || !write.pending || (own && write.thread != thread)) return;
         write.pending = false;
-        write.interval = cell.newest = checker.interval;
-        write.sync = syncs[thread / 32];
+        if (own) {
+            write.interval = cell.newest = checker.interval;
+            write.sync = syncs[thread / 32];
+        }
         cell.owner = NOBODY;
         cell.in_order = 0;
     };

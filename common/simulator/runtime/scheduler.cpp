@@ -188,6 +188,10 @@ void yield() {
     switch_thread(worker, next);
 }
 
+void yield_waiting() {
+    current_worker().spins += MOST_SPINS;
+    yield();
+}
 unsigned let_others_run(unsigned any) { return yield(), any; }
 
 SIMULATOR_INLINE static void wait_for_others(Worker& worker, Thread& me) {
@@ -445,6 +449,15 @@ static void use_static_shared(Worker& worker, size_t bytes, const char* name) {
     if (bytes + grid.dynamic_bytes <= grid.shared_limit) return;
     // A GPU would have rejected the launch; here the size of static shared memory is known only now.
     grid.out_of_shared = true;
+    worker.failed = true;
+    leave_threads(worker);
+}
+
+// A GPU refuses the launch; here the first thread notices before it does any work.
+void keep_launch_bounds(unsigned most_threads) {
+    Worker& worker = current_worker();
+    if (worker.thread_count <= most_threads || !most_threads) return;
+    worker.grid_run->launch_bounds = most_threads;
     worker.failed = true;
     leave_threads(worker);
 }

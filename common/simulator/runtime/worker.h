@@ -39,6 +39,7 @@ struct Grid {
     std::atomic<uint64_t> next_block{0};
     std::atomic<bool> stop{false};           // after an error the remaining blocks do not run
     std::atomic<bool> out_of_shared{false};  // static + dynamic shared memory exceed the limit
+    std::atomic<unsigned> launch_bounds{0};  // the __launch_bounds__ that a block exceeds; 0: none
     bool cut_short = false;                  // by sample_ends_launch(): the remaining blocks would add nothing
     std::atomic<size_t> static_bytes{0};     // the maximum over blocks
     // counted builds, see work.cpp. work[i]: total work of the threads that did 2^i to 2^(i + 1) - 1; most_work: the
@@ -59,6 +60,7 @@ struct Warp {
 
 struct Hopper;   // hopper.h
 struct Cluster;
+struct AsyncCopies;  // async_copy.cpp
 
 struct Worker : Block {
     // the block
@@ -80,6 +82,7 @@ struct Worker : Block {
     char* arena;            // shared memory
     Hopper* hopper;         // state for compute capability 9.0; null until used
     Cluster* cluster;       // its cluster; null: none
+    AsyncCopies* copies;    // its asynchronous copies in flight; null until used
     bool together;          // its grid's blocks are co-resident and may wait for each other
     bool cluster_passed;    // a cluster barrier has been passed since it last ran
     unsigned yields;        // consecutive yields

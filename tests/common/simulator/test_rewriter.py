@@ -221,6 +221,13 @@ def test_no_other_process_and_no_other_build_rewrites_what_one_has_rewritten(tmp
     assert rewritten("first") == []
 
 
+def test_a_kernel_asks_for_its_launch_bounds():
+    text = "template <int A, int B>\n__global__ void __launch_bounds__(max(A,\n B), 2) k(int* p) {\n*p = A; }\n"
+    assert " k(int* p) { ::simulator::keep_launch_bounds(max(A, B));\n*p = A; }" in rewriter.rewrite(text, "student.cu")
+    other = "__global__ void __launch_bounds__(64) declared(int* p);\n__global__ void none(int* p) {}\n"
+    assert "keep_launch_bounds" not in rewriter.rewrite(other, "student.cu")
+
+
 def test_declared_clusters_are_registered():
     result = rewriter.rewrite("__global__ void __cluster_dims__(2) k(int* p) {}\n", "student.cu")
     assert 'ClusterDims simulator_cluster_k("k", {2, 1, 1})' in result

@@ -232,7 +232,7 @@ MISTAKES = {
     "copy_from_misaligned": "cp_async<16> at {line}: its source is 4 byte(s) past a multiple of 16",
     "copy_swapped": "cp_async<4> at {line}: its source is in shared memory",
     "copy_from_null": "null pointer",
-    "copies_without_end": "cp_async<4> at {line}: this thread has 58112 copies under way",
+    "copies_without_end": "cp_async at {line}: 58112 copies are under way",
 }
 
 

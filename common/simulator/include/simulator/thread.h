@@ -125,6 +125,7 @@ unsigned barrier(bool predicate, const char* operation, Position position);
 void collective(unsigned mask, void* arguments, Combine combine, const char* operation, Position position);
 // Lets the other threads of the block run first.
 void yield();
+void yield_waiting();  // the same, for a thread that cannot continue until another one has run
 // yield() in `while (flag == 0);`. The function is "pure", so, like nvcc, the compiler may assume that plain variables
 // are unchanged; volatile and atomic ones are read again.
 [[gnu::pure]] unsigned let_others_run(unsigned);
@@ -140,6 +141,7 @@ unsigned lanes_here(Position position);
 // Waits for all threads of a cooperatively launched grid.
 void grid_barrier(Position position);
 bool is_cooperative();
+void keep_launch_bounds(unsigned most_threads);  // refuses the launch if its blocks have more threads
 bool on_device();  // whether a CUDA thread (rather than host code) is running
 // Copies without T's operator= and without C library functions, which a student may redefine.
 template <typename T>

@@ -1,8 +1,10 @@
 """The checked simulator finds what is wrong with a case, names both lines, and says nothing of what is right."""
 
+import ctypes
 import functools
 import re
 
+import numpy as np
 import pytest
 from checked_cases import CASES, KERNELS, SOURCES, Case
 from checked_kernels import CheckedLibrary, Outcome, objections
@@ -10,7 +12,7 @@ from simulator_library import compile_library
 
 from common.console.paths import build_root
 
-LATER = ("warp_order", "idioms", "host_memory", "hopper")  # what these files begin with
+LATER = ("warp_order", "idioms", "host_memory", "hopper", "memcpy")  # what these files begin with
 
 
 class Library:
@@ -42,6 +44,16 @@ def test_verdict(library, case):
 def by_name(name: str) -> Case:
     (case,) = [case for case in CASES if case.name == name]
     return case
+
+
+@pytest.mark.slow
+def test_a_missing_wait_for_memcpy_async_is_nan_without_the_checker_too():
+    source = KERNELS / "memcpy_async.cu"
+    functions = ctypes.CDLL(str(compile_library([source], build_root() / "tests" / "checked" / "unchecked")))
+    for case in (case for case in CASES if case.file == source.name):
+        result = np.zeros(256, np.float32)
+        assert not getattr(functions, case.name)(ctypes.c_void_p(result.ctypes.data))
+        assert np.isnan(result).any() if case.is_wrong else case.is_result(result), case.name
 
 
 def test_the_table_is_complete():

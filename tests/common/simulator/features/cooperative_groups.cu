@@ -1,5 +1,7 @@
-// Groups of threads: blocks, tiles, the lanes that are here, reductions and scans, and a grid that waits for itself.
+// Groups of threads: blocks, tiles, the lanes that are here, reductions and scans, and a grid that waits for itself,
+// also while copies are under way.
 #include <cooperative_groups.h>
+#include <cooperative_groups/memcpy_async.h>
 #include <cooperative_groups/reduce.h>
 #include <cooperative_groups/scan.h>
 
@@ -41,6 +43,15 @@ __global__ void two_steps(const int* in, int* partial, int* out, int n) {
     out[1 + blockIdx.x] = out[0];
 }
 
+__global__ void over_a_barrier(const int* in, int* out) {
+    __shared__ int tile[64];
+    auto block = cg::this_thread_block();
+    cg::memcpy_async(block, tile, in + blockIdx.x * 64, sizeof tile);
+    cg::this_grid().sync();
+    cg::wait(block);
+    out[blockIdx.x * 64 + threadIdx.x] = tile[63 - threadIdx.x];
+}
+
 int main() {
     Buffer<int> out(64 * 8);
     tiles<<<1, 64>>>(out.device());
@@ -67,6 +78,11 @@ int main() {
     EXPECT(cudaLaunchCooperativeKernel((void*)two_steps, dim3(blocks), dim3(64), arguments, 0, nullptr) == cudaSuccess);
     total.fetch();
     for (int i = 0; i <= blocks; ++i) EXPECT(total[i] == 499500);
+    int* d = out.device();
+    void* others[] = {&a, &d};
+    EXPECT(cudaLaunchCooperativeKernel((void*)over_a_barrier, blocks, 64, others, 0, nullptr) == cudaSuccess);
+    out.fetch();
+    for (int i = 0; i < blocks * 64; ++i) EXPECT(out[i] == i / 64 * 64 + 63 - i % 64);
     EXPECT(cudaLaunchCooperativeKernel((void*)two_steps, dim3(1 << 20), dim3(1024), arguments, 0, nullptr) ==
            cudaErrorCooperativeLaunchTooLarge);
     cudaGetLastError();

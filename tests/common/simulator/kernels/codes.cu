@@ -30,6 +30,20 @@ EXPORT(shared_fixed_and_dynamic, (int* out, int bytes, int* codes), {
     require(cudaFuncGetAttributes(&attributes, fixed_and_dynamic));
     codes[1] = static_cast<int>(attributes.sharedSizeBytes);
 })
+template <int MOST>
+__global__ void __launch_bounds__(MOST + 1, 2) bounded(float* out) {
+    out[threadIdx.x] = 3;
+}
+// The code, how many threads a block may have, and the code of another kernel of the template.
+EXPORT(launch_bounds, (float* out, int threads, int* codes), {
+    bounded<95><<<2, threads>>>(out);
+    codes[0] = cudaGetLastError();
+    cudaFuncAttributes attributes;
+    require(cudaFuncGetAttributes(&attributes, bounded<95>));
+    codes[1] = attributes.maxThreadsPerBlock;
+    bounded<1023><<<1, 1>>>(out + 1023);
+    codes[2] = cudaGetLastError();
+})
 // For the tests on a GPU: memory that both sides can read.
 EXPORT(managed_allocate, (void** address, long bytes), { require(cudaMallocManaged(address, bytes)); })
 EXPORT(managed_free, (void* address), { require(cudaFree(address)); })
