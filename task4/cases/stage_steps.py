@@ -23,7 +23,7 @@ def softmax_step(s: Tensor, m: Tensor, l: Tensor, o: Tensor) -> tuple[Tensor, Te
 
     Args:
         s: the tile's scores [B_r, B_c].
-        m, l: maximum and sum of the older tiles [B_r].
+        m, l: maximum and sum of the earlier tiles [B_r].
         o: their output [B_r, D].
     """
     m_new = torch.maximum(m, s.amax(-1))
