@@ -1,11 +1,11 @@
-"""The sizes of the tile that a stage of task 4 is tested with, and what the stages compute, in PyTorch."""
+"""The tile sizes used to test the stages of task 4, and reference stages in PyTorch."""
 
 import math
 
 import torch
 from torch import Tensor
 
-# task4/given/stages.h has the same
+# the same as in task4/given/stages.h
 B_R, B_C, D, WARPS = 12, 64, 64, 4
 LANES = 32
 ROWS, KEYS = B_R // WARPS, B_C // LANES  # rows per warp, keys per lane

@@ -1,7 +1,7 @@
 """The output of `python -m task4.tune`: a heat map per head_dim, in the terminal and as a picture, and the reasons.
 
 print_heat_maps(console, outcomes)      measured: TFLOP/s; impossible: why
-print_possible(console, candidates)     without a GPU: what would be tried, and why the rest is impossible
+print_possible(console, candidates)     without a GPU: what would be tried, and why the others are impossible
 draw(outcomes, title, file)             the same heat maps as a PNG
 """
 
