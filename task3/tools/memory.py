@@ -1,4 +1,4 @@
-"""Memory that flash_attention uses beyond its inputs, compared with attention that stores S."""
+"""How much memory flash_attention takes beyond its inputs, compared with attention that stores S."""
 
 from __future__ import annotations
 

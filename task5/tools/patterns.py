@@ -1,4 +1,4 @@
-"""Draws which part of the score matrix a kernel computes and which part counts, as seen from its output.
+"""Draw which part of the score matrix a kernel computes and which part counts, as seen from its output.
 
 python -m task5.patterns [--solution | --tuned] [--seq-len 256] [--stride 4] [--window 64] [--block 32]
                          [--picture FOLDER]
