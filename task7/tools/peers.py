@@ -65,7 +65,7 @@ def measure(generate: Generate, prompts: list, new_tokens: int, rounds: int) -> 
 
 
 class EnginePeer:
-    """The engine as a Generate. drawn: Engine.generate's sampling. parts: Engine's graphs, fused, persistent."""
+    """The engine as a Generate. drawn: sampling options. parts: graphs, fused, persistent, see Engine."""
 
     def __init__(self, model, dtype: str, variant: str, batch: int, max_seq_len: int, drawn=None, **parts) -> None:
         self.drawn = drawn or {}
