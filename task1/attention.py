@@ -42,16 +42,16 @@ class MultiHeadAttention(AttentionLayer):
         query, key, value = self.qkv_projection(x).chunk(3, dim=-1)
 
         # Step 1, heads: three times [batch, seq_len, hidden_dim] -> [batch, num_heads, seq_len, head_dim]
-        # TODO 1 (about 5 lines): the hidden_dim numbers of a position are those of head 0, then those of head 1,
+        # TODO 1 (about 5 lines): a position's hidden_dim numbers are those of head 0, followed by those of head 1,
         #     and so on. First view() splits the last dimension into (num_heads, head_dim), then transpose() swaps the
-        #     dimensions of positions and heads. A reshape straight to the final shape would mix up positions.
+        #     position and head dimensions. A reshape straight to the final shape would mix up positions.
         raise NotImplementedError("TODO")
         # END TODO
         self.check_heads(x, query=query, key=key, value=value)
 
         # Step 2, scores: [batch, num_heads, seq_len, seq_len], row = query, column = key
-        # TODO 2 (about 1 line): the products of every query with every key of its head, divided by the square root
-        #     of head_dim. The operator @ multiplies the last two dimensions as matrices, for all batches and heads at
+        # TODO 2 (about 1 line): the dot product of every query with every key of its head, divided by the square
+        #     root of head_dim. The operator @ is a matmul over the last two dimensions, for all batches and heads at
         #     once. x ** 0.5 is the square root of x.
         raise NotImplementedError("TODO")
         # END TODO
@@ -86,24 +86,24 @@ def naive_attention(
     scale: float | None = None,
     mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """softmax(query @ key^T * scale + mask) @ value for each head, by the kernels of naive_attention.cu.
+    """softmax(query @ key^T * scale + mask) @ value for each head, using the kernels of naive_attention.cu.
 
     Args:
         ops: what `common.compiling.load.load("task1")` returns.
         query: [batch, heads, S_q, head_dim], float32, float16 or bfloat16 on ops.device, contiguous or not.
         key, value: [batch, heads, S_k, head_dim], likewise.
-        causal: query i attends to keys j <= i only, counted from the first key even if S_q != S_k, as
-            F.scaled_dot_product_attention does it.
-        scale: what the scores are multiplied by; 1 / sqrt(head_dim) unless given.
-        mask: bool (True: attend) or float32 (added to the scaled scores), of a shape that broadcasts to
+        causal: query i attends to keys j <= i only, counted from the first key even if S_q != S_k, as in
+            F.scaled_dot_product_attention.
+        scale: factor applied to the scores; default 1 / sqrt(head_dim).
+        mask: bool (True: attend) or float32 (added to the scaled scores), broadcastable to
             [batch, heads, S_q, S_k]. Combined with causal, both apply.
 
     Returns:
-        [batch, heads, S_q, head_dim], of the type of query; sums are float32. Zeros for a query that may see no
-        key. Not differentiable. While it runs, the scores take batch * heads * S_q * S_k * 4 bytes.
+        [batch, heads, S_q, head_dim], query's dtype, accumulated in float32. Zeros for a query that attends to no
+        key. Not differentiable. The scores need a workspace of batch * heads * S_q * S_k * 4 bytes.
 
     Raises:
-        ValueError: a shape, dtype or device that the kernels do not take; the message names the argument.
+        ValueError: an unsupported shape, dtype or device; the message names the argument.
         NotImplementedError: a kernel has an unfilled gap.
     """
     return ops.naive_attention(query.contiguous(), key.contiguous(), value.contiguous(), causal, scale, mask)

@@ -1,26 +1,26 @@
-// naive_attention.cu - attention in three kernels, nothing optimized: the baseline of all later tasks.
+// naive_attention.cu - attention in three unoptimized kernels: the baseline for all later tasks.
 //
 //   1. Threads     thread_number                    which thread of the whole grid am I?            (gap 6)
 //   2. Scores      scores_kernel, launch_scores     S = Q K^T * scale, masked; a thread per score   (gaps 7, 8)
 //   3. Softmax     softmax_kernel, launch_softmax   P = softmax(S); a thread per row                (gaps 9 to 12)
 //   4. Output      output_kernel, launch_output     O = P V; a thread per output element            (gaps 13, 14)
-//   5. Attention   naive_attention                  the three, one after the other                  (gap 15)
+//   5. Attention   naive_attention                  the three kernels, one after another            (gap 15)
 //
-// A kernel (__global__) is a function that the GPU runs once per thread, all at the same time. It has no loop over the
-// elements of its result: each thread asks for its number and computes the element with that number.
+// A kernel (__global__) is a function that the GPU runs once per thread, in many threads at once. It does not loop over
+// the elements of its result: each thread finds its own number and computes the element with that number.
 //
-// Every head of every batch entry is a problem of its own, stored one after the other in memory. So batch and
-// heads are counted in a single number, batch_head. All arrays are row-major:
+// Each head of each batch entry is an independent problem; they are stored one after another in memory. So a
+// single index, batch_head, counts batch entries and heads together. All arrays are row-major:
 //
 //   query, out [batch_heads, S_q, head_dim]        element (i, q, d) is query[(i * S_q + q) * head_dim + d]
 //   key, value [batch_heads, S_k, head_dim]        element (i, k, d) is key[(i * S_k + k) * head_dim + d]
 //   scores, weights [batch_heads, S_q, S_k]        element (i, q, k) is scores[(i * S_q + q) * S_k + k]
 //
-// Such an index can pass 2^31, the end of a 32-bit int: that is why sizes and indices are int64_t here.
+// Such an index can exceed 2^31 - 1, the largest 32-bit int, so sizes and indices are int64_t here.
 //
 // T is the type of the inputs and the output: float, or one of the 16-bit types __half and __nv_bfloat16. Write the
-// code as for float, and convert where you read and store: static_cast<float>(x), static_cast<T>(sum). All arithmetic
-// is done in float; the product of two __half would be rounded to 11 bits.
+// code as you would for float, and convert on loads and stores: static_cast<float>(x), static_cast<T>(sum). Do all
+// arithmetic in float: the product of two __half values would be rounded to 11 bits.
 #include "task1/given/naive_attention.h"
 
 #include <cuda_bf16.h>
@@ -35,8 +35,8 @@
 
 // ------------------------------------------------------------------------------------------------ 1. Threads
 //
-// The threads of a grid come in blocks of equal size. A thread knows the number of its block, how many threads a
-// block has, and its own number within the block (all have an .x, a .y and a .z; here only .x is used):
+// A grid's threads are grouped into blocks of equal size. A thread knows its block's number, how many threads a
+// block has, and its own number within the block (all have an .x, a .y and a .z; only .x is used here):
 //
 //   blockIdx.x     0  0  0 ... 0       1   1   1 ... 1       2   2  ...
 //   threadIdx.x    0  1  2 ... 255     0   1   2 ... 255     0   1  ...         blockDim.x = 256
@@ -50,7 +50,7 @@ __device__ __forceinline__ int64_t thread_number() {
     return number;
 }
 
-// How many blocks of THREADS threads it takes to have at least `threads` of them.
+// The number of blocks of THREADS threads needed for at least `threads` threads.
 static unsigned blocks_for(int64_t threads) { return static_cast<unsigned>(ceil_div(threads, THREADS)); }
 
 // ------------------------------------------------------------------------------------------------- 2. Scores
@@ -62,30 +62,30 @@ template <typename T>
 __global__ void scores_kernel(const T* query, const T* key, float* scores, int64_t batch_heads, int64_t S_q,
                               int64_t S_k, int64_t head_dim, float scale, bool causal, AttentionMask mask) {
     const int64_t index = thread_number();
-    // A grid is made of whole blocks. Unless the number of scores is a multiple of 256, the last block has threads
-    // that have nothing to do; they must not touch memory that isn't theirs.
+    // A grid consists of whole blocks. Unless the number of scores is a multiple of 256, the last block has spare
+    // threads; they must not access memory past the end of the array.
     if (index >= batch_heads * S_q * S_k) return;
 
     int64_t batch_head = 0, q = 0, k = 0;
     // TODO 7 (about 3 lines): find batch_head, q and k from index, that is, undo
-    //     index = (batch_head * S_q + q) * S_k + k. The remainder of a division by S_k is k; what remains of the
-    //     quotient is q and batch_head in the same way.
+    //     index = (batch_head * S_q + q) * S_k + k. The remainder of a division by S_k is k; the quotient gives q
+    //     and batch_head in the same way.
     NOT_IMPLEMENTED();
     // END TODO
 
     float sum = 0.0f;
-    // TODO 8 (about 5 lines): sum is the dot product of row q of this matrix's query with row k of its key. Two
-    //     pointers to the first elements of the two rows make the loop short.
+    // TODO 8 (about 5 lines): sum is the dot product of row q of this head's query and row k of its key. Pointers
+    //     to the first element of each of the two rows keep the loop short.
     NOT_IMPLEMENTED();
     // END TODO
 
-    // The mask belongs to the scaled score. The future (k > q) is hidden if causal: exp(-infinity) is 0.
+    // The mask applies to the scaled score. If causal, future keys (k > q) are hidden: exp(-infinity) is 0.
     const bool in_the_future = causal && k > q;
     scores[index] = in_the_future ? -INFINITY : masked_score(sum * scale, mask, batch_head, q, k);
 }
 
-// This runs on the CPU. kernel<<<blocks, threads per block, 0, stream>>>(arguments) asks the GPU to run a kernel and
-// does not wait for it. (The 0 is for shared memory, which task 2 uses.)
+// This runs on the CPU. kernel<<<blocks, threads per block, 0, stream>>>(arguments) launches a kernel on the GPU and
+// returns without waiting for it. (The 0 is the size of dynamic shared memory, not used here.)
 template <typename T>
 void launch_scores(const T* query, const T* key, float* scores, int64_t batch_heads, int64_t S_q, int64_t S_k,
                    int64_t head_dim, float scale, bool causal, AttentionMask mask, cudaStream_t stream) {
@@ -98,11 +98,11 @@ void launch_scores(const T* query, const T* key, float* scores, int64_t batch_he
 //
 //     P[k] = exp(S[k] - max(S)) / sum_j exp(S[j] - max(S))
 //
-// Numerator and denominator both carry the factor exp(-max), so it changes nothing; but without it exp(89) is
-// already infinite in float, and infinity / infinity is NaN.
+// The factor exp(-max) is in the numerator and the denominator, so it cancels; but without it exp(89) already
+// overflows to infinity in float, and infinity / infinity is NaN.
 
-// Thread number n turns row n of the scores into weights. All entries of a row need its maximum and its sum: one thread
-// for a whole row finds them once.
+// Thread number n turns row n of the scores into weights. Every entry of a row needs the row's maximum and sum: with
+// one thread per row, they are computed only once.
 //
 //   scores, weights [rows, cols]          weights may be scores: a thread reads and writes its own row only
 __global__ void softmax_kernel(const float* scores, float* weights, int64_t rows, int64_t cols) {
@@ -116,25 +116,25 @@ __global__ void softmax_kernel(const float* scores, float* weights, int64_t rows
     NOT_IMPLEMENTED();
     // END TODO
 
-    // A fully masked row has the maximum -infinity, and -infinity - (-infinity) is NaN. With 0 in its
-    // place every exponential is exp(-infinity) = 0.
+    // The maximum of a fully masked row is -infinity, and -infinity - (-infinity) is NaN. Subtracting 0
+    // instead makes every exponential exp(-infinity) = 0.
     const float shift = row_max == -INFINITY ? 0.0f : row_max;
 
     float sum = 0.0f;
-    // TODO 10 (about 4 lines): write exp(x - shift) for each entry x of the row of scores to the row of weights,
-    //     and add these up in sum. expf is the exponential of a float.
+    // TODO 10 (about 4 lines): for each entry x of the scores row, write exp(x - shift) to the weights row and
+    //     add it to sum. expf is the exponential function for float.
     NOT_IMPLEMENTED();
     // END TODO
 
-    // TODO 11 (about 2 lines): divide each entry of the row of weights by the sum. In a row that is masked
-    //     throughout, the sum is exactly 0: its weights are 0, not 0 / 0, which is NaN.
+    // TODO 11 (about 2 lines): divide each entry of the weights row by the sum. The sum of a fully masked row
+    //     is exactly 0: its weights are 0, not 0 / 0, which is NaN.
     NOT_IMPLEMENTED();
     // END TODO
 }
 
 void launch_softmax(const float* scores, float* weights, int64_t rows, int64_t cols, cudaStream_t stream) {
-    // TODO 12 (about 2 lines): as launch_scores, with as many threads as this kernel needs. Do not forget
-    //     CUDA_CHECK_LAUNCH: without it a launch that the GPU refuses goes unnoticed.
+    // TODO 12 (about 2 lines): like launch_scores, with as many threads as this kernel needs. Don't forget
+    //     CUDA_CHECK_LAUNCH: without it, a failed launch goes unnoticed.
     NOT_IMPLEMENTED();
     // END TODO
 }
@@ -147,8 +147,8 @@ void launch_softmax(const float* scores, float* weights, int64_t rows, int64_t c
 template <typename T>
 __global__ void output_kernel(const float* weights, const T* value, T* out, int64_t batch_heads, int64_t S_q,
                               int64_t S_k, int64_t head_dim) {
-    // TODO 13 (about 9 lines): all of it. scores_kernel is the model: the number of this thread, return if there is
-    //     no such element, the place of the element in out, two pointers, a loop, the store. The sum runs over the
+    // TODO 13 (about 9 lines): the whole kernel, modeled on scores_kernel: this thread's number, return if there is
+    //     no such element, the position of the element in out, two pointers, a loop, the store. The sum runs over the
     //     keys: the weights of query q times the entries of value in column d.
     NOT_IMPLEMENTED();
     // END TODO
@@ -164,14 +164,14 @@ void launch_output(const float* weights, const T* value, T* out, int64_t batch_h
 
 // ---------------------------------------------------------------------------------------------- 5. Attention
 
-// Kernels on one stream run one after the other, in the order of their launches, so each finds what the one before it
-// wrote. `scores` is memory for all the scores of all heads; the softmax turns them into weights in place.
+// Kernels on one stream run one after another, in launch order, so each sees what the previous one wrote. `scores` is
+// memory for the scores of all heads; the softmax turns them into weights in place.
 template <typename T>
 void naive_attention(const T* query, const T* key, const T* value, float* scores, T* out, int64_t batch_heads,
                      int64_t S_q, int64_t S_k, int64_t head_dim, float scale, bool causal, AttentionMask mask,
                      cudaStream_t stream) {
-    // TODO 15 (about 3 lines): call the three launch functions. What are the rows and columns of the scores for the
-    //     softmax, which knows nothing of heads?
+    // TODO 15 (about 3 lines): call the three launch functions. The softmax knows nothing about heads: what are the
+    //     rows and columns of the scores for it?
     NOT_IMPLEMENTED();
     // END TODO
 }

@@ -1,21 +1,21 @@
-// attention_kernel.cu - attention out of three kernels: softmax, matrix product, mask. All float32.
+// attention_kernel.cu - attention built from three kernels: softmax, GEMM, mask. All float32.
 //
 //   1. Row sums        row_sum_kernel          one block per row: shared memory, barriers, a tree     (gaps 1, 2)
 //   2. Softmax         block_reduce            the same tree, for sums and maxima                     (gap 3)
 //                      softmax_kernel          one block per row, three passes over the row           (gaps 4 to 6)
 //   3. GEMM            load_tile               a tile from global to shared memory
-//                      multiply_tiles          the inner product of two tiles                         (gap 7)
+//                      multiply_tiles          the matrix product of two tiles                        (gap 7)
 //                      store_tile              the result from registers to global memory
 //                      gemm_nn_kernel          C = A @ B                                              (gap 8)
-//                      load_tile_transposed    a tile, transposed on the way                          (gap 9)
+//                      load_tile_transposed    a tile, transposed as it is loaded                     (gap 9)
 //                      gemm_nt_kernel          C = A @ B^T                                            (gap 10)
 //   4. Mask            scale_and_mask_kernel
 //   5. Launchers       row_sum, softmax, gemm_nn, gemm_nt, scale_and_mask
-//   6. Attention       custom_attention        four of the launchers, one after the other             (gap 11)
+//   6. Attention       custom_attention        four of the launchers, one after another               (gap 11)
 //
 // Matrices are row-major: element (row, col) of a [rows, cols] matrix is matrix[row * cols + col]. That
-// product can pass 2^31, so it is computed in 64 bits. Shapes are next to the buffers; attention_kernel.h
-// holds the contract.
+// index can exceed 2^31 - 1, so it is computed in 64 bits. Shapes are given next to the buffers;
+// attention_kernel.h documents each function's interface.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -27,40 +27,40 @@
 #include "common/cuda/not_implemented.h"
 #include "task2/given/attention_kernel.h"
 
-constexpr int ROW_THREADS = 256;  // threads of a block that works on one row; a power of two, for the tree
+constexpr int ROW_THREADS = 256;  // threads of a block that processes one row; a power of two, for the tree
 
 // ----------------------------------------------------------------------------------------------- 1. Row sums
 //
 //     sums[r] = x[r][0] + x[r][1] + ... + x[r][cols - 1]
 //
-// A row may be longer than a block has threads, and a thread sees only its own registers. So the 256 threads split
-// the row, and each leaves its part of the sum in shared memory, where the others can read it.
+// A row may have more entries than a block has threads, and a thread sees only its own registers. So the 256 threads
+// split the row, and each writes its partial sum to shared memory, where the others can read it.
 //
 // __syncthreads() is a barrier: no thread of the block continues until all have reached it, and what they wrote to
-// shared memory before it can be read after it. Without one the order is undefined.
+// shared memory before it is visible to all after it. Without a barrier, the order is undefined.
 
 // One block per row: grid (rows), block (ROW_THREADS).          x [rows, cols], sums [rows]
 //
 // Thread t takes the entries t, t + 256, t + 512, ... of the row: in every step the 32 threads of a warp read 32
-// neighboring floats (a coalesced access). No length needs special care.
+// neighboring floats (a coalesced access). No row length needs special handling.
 __global__ void __launch_bounds__(ROW_THREADS) row_sum_kernel(const float* x, float* sums, int cols) {
     __shared__ float partial[ROW_THREADS];  // one array for the whole block
     const float* row_x = x + static_cast<size_t>(blockIdx.x) * cols;
-    // TODO 1 (about 3 lines): add up this thread's entries of row_x, and write their sum to partial[threadIdx.x]. A
-    //     thread that has no entry at all writes 0.
+    // TODO 1 (about 3 lines): add up this thread's entries of row_x and write the sum to partial[threadIdx.x]. A
+    //     thread that has no entries writes 0.
     NOT_IMPLEMENTED();
     // END TODO
 
-    // The 256 parts -> one sum, by a tree. With 8 threads:
+    // Tree reduction: 256 partial sums -> one sum. With 8 threads:
     //
     //     step 1   p0+p4   p1+p5   p2+p6   p3+p7       four threads active
     //     step 2   p0+p2   p1+p3                       two
     //     step 3   p0+p1                               one: partial[0] is complete
     //
-    // TODO 2 (about 6 lines): the tree. In each step the first `active` threads add to their entry of `partial` the
-    //     one `active` places further on; `active` starts at half the block and halves every time. Each step
-    //     reads what other threads wrote before it, the first one included: that takes a barrier in between. All
-    //     threads must reach every barrier, so it can't be inside an if for some of them.
+    // TODO 2 (about 6 lines): the tree. In each step each of the first `active` threads adds to its entry of
+    //     `partial` the entry `active` places further on; `active` starts at half the block and halves every time.
+    //     Each step, including the first, reads what other threads wrote before it, so a barrier is needed in
+    //     between. All threads must reach every barrier, so it can't be inside an if that holds for some of them.
     NOT_IMPLEMENTED();
     // END TODO
     if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];
@@ -71,15 +71,15 @@ __global__ void __launch_bounds__(ROW_THREADS) row_sum_kernel(const float* x, fl
 //     y[i] = exp(x[i] - max(x)) / sum_j exp(x[j] - max(x))
 //
 // Subtracting the maximum changes nothing mathematically (numerator and denominator shrink by the same
-// factor), but no exponent is above 0: exp() cannot overflow, and the sum is at least 1.
+// factor), but it keeps every exponent at or below 0: exp() cannot overflow, and the sum is at least 1.
 //
-// A row may have 65,536 entries, 256 KiB: more shared memory than a block can have (48 KiB unless it asks for
-// more, 227 KiB at most on an H100). So the row stays in global memory, where three passes read it (the
-// second and third mostly from the caches), and shared memory holds one partial result per thread.
+// A row may have 65,536 entries, 256 KiB: more shared memory than a block can have (48 KiB by default, 227 KiB
+// at most on an H100). So the row stays in global memory and is read in three passes (the second and third
+// mostly from cache), and shared memory holds one partial result per thread.
 //
-// It needs a maximum and a sum, each by the tree of section 1. A template makes one function of the two: Max and Sum
-// are functors, types whose objects can be called like a function, and block_reduce(partial, Max()) is compiled with
-// fmaxf instead of combine.
+// Softmax needs a maximum and a sum, each a tree reduction as in section 1. A template covers both: Max and Sum are
+// functors, types whose objects can be called like a function, and block_reduce(partial, Max()) is compiled with
+// fmaxf in place of combine.
 
 struct Max {
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
@@ -91,7 +91,7 @@ struct Sum {
 // Combines the ROW_THREADS entries of `partial` (shared memory) into partial[0].
 //
 //   before: each thread has just written partial[threadIdx.x]; there has been no barrier yet
-//   after:  every thread may read partial[0]; it takes a barrier before anyone writes to `partial` again
+//   after:  every thread may read partial[0]; a barrier is needed before any thread writes to `partial` again
 template <typename Combine>
 __device__ __forceinline__ void block_reduce(float* partial, Combine combine) {
     // TODO 3 (about 7 lines): your tree of row_sum_kernel, with combine(a, b) instead of a + b.
@@ -101,8 +101,8 @@ __device__ __forceinline__ void block_reduce(float* partial, Combine combine) {
 
 // One block per row: grid (rows), block (ROW_THREADS).
 //
-//   x, y [rows, cols]   y may be x, since in pass 3 a thread reads only the entries that it writes itself.
-//                       Hence no __restrict__ on these pointers.
+//   x, y [rows, cols]   y may be x: in pass 3 a thread reads only the entries that it writes itself.
+//                       Hence these pointers are not __restrict__.
 //
 // Thread t takes the entries t, t + 256, t + 512, ... of the row, as in row_sum_kernel.
 __global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, float* y, int cols) {
@@ -112,26 +112,26 @@ __global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, fl
 
     // Pass 1: the largest entry of the row.
     float row_max = -INFINITY;
-    // TODO 4 (about 5 lines): afterward row_max is the largest entry of the whole row, in every thread.
+    // TODO 4 (about 5 lines): set row_max to the largest entry of the whole row, in every thread.
     //     First each thread finds the maximum of its own entries; then block_reduce with Max() combines these
     //     maxima. Pass 2 writes to `partial` again: make sure that all threads have read partial[0] by then.
     NOT_IMPLEMENTED();
     // END TODO
 
-    // A fully masked row has the maximum -inf, and -inf - (-inf) is NaN. With 0 in its place
-    // every exp() is exp(-inf) = 0, the sum is 0, and pass 3 writes zeros: such a query attends to nothing.
+    // The maximum of a fully masked row is -inf, and -inf - (-inf) is NaN. Subtracting 0 instead makes every
+    // exp() exp(-inf) = 0; the sum is 0, and pass 3 writes zeros: such a query attends to nothing.
     const float shift = row_max == -INFINITY ? 0.0f : row_max;
 
     // Pass 2: the sum of the exponentials.
     float row_sum = 0.0f;
-    // TODO 5 (about 4 lines): afterward row_sum is the sum of exp(x - shift) over the whole row, in every
-    //     thread. The steps are those of pass 1; expf is the exponential of a float.
+    // TODO 5 (about 4 lines): set row_sum to the sum of exp(x - shift) over the whole row, in every
+    //     thread. The steps are those of pass 1; expf is the exponential function for float.
     NOT_IMPLEMENTED();
     // END TODO
 
-    // Pass 3: the result. The exponentials are computed again: to keep them, the row would have to be written
-    // and read again.
-    // TODO 6 (about 4 lines): write y. A sum that is exactly 0 (the masked row above) must give zeros, not
+    // Pass 3: the result. The exponentials are recomputed: storing them would cost another write and read of
+    // the row.
+    // TODO 6 (about 4 lines): write y. A sum of exactly 0 (the fully masked row above) must give zeros, not
     //     0 / 0.
     NOT_IMPLEMENTED();
     // END TODO
@@ -139,17 +139,17 @@ __global__ void __launch_bounds__(ROW_THREADS) softmax_kernel(const float* x, fl
 
 // --------------------------------------------------------------------------------------------------- 3. GEMM
 //
-// A block computes one TILE x TILE piece of C. It walks along K in steps of TILE; in each step it brings a
-// tile of A and a tile of B into shared memory and adds their product to sums kept in registers.
+// A block computes one TILE x TILE tile of C. It walks along K in steps of TILE; in each step it loads a tile
+// of A and a tile of B into shared memory and adds their product to sums kept in registers.
 //
-//                          N                  Read straight from global memory, each entry of A would be
-//                    +---+---+---+            fetched N times and each entry of B M times. Through shared
-//                  K |   | B |   |            memory it is N / 32 and M / 32 times: once fetched, an entry
-//                    |   | v |   |            serves 32 columns or rows of C.
+//                          N                  Without shared memory, each entry of A would be read from
+//                    +---+---+---+            global memory N times and each entry of B M times. With it,
+//                  K |   | B |   |            that is N / 32 and M / 32 times: once loaded, an entry is
+//                    |   | v |   |            used for 32 columns or rows of C.
 //           K        +---+---+---+
-//        +-------+   +---+---+---+            The last tile of a row or column may stick out of its matrix.
-//      M |  A >  |   |   | C |   |            What sticks out is loaded as 0, adds nothing to the product and
-//        +-------+   +---+---+---+            is not stored. So no size has to be a multiple of 32.
+//        +-------+   +---+---+---+            The last tile of a row or column may extend past its matrix.
+//      M |  A >  |   |   | C |   |            Entries outside are loaded as 0, add nothing to the product
+//        +-------+   +---+---+---+            and are not stored. So no size has to be a multiple of 32.
 //
 // block (32, 8): threadIdx.y is the number of the warp, threadIdx.x the lane. A thread computes OUTPUTS = 4
 // entries of one column of the tile, 8 rows apart:
@@ -178,20 +178,20 @@ __device__ __forceinline__ void load_tile(float (&tile)[TILE][WIDTH], const floa
 
 // sums += a_tile @ b_tile, this thread's four entries.          a_tile [row, k], b_tile [k, col]
 //
-// For one k the lanes of a warp read 32 neighbors of b_tile (32 banks) and all the same entry of a_tile (one
-// read, handed to all lanes): no conflicts. Each value of b_tile serves four multiplications.
+// For each k the lanes of a warp read 32 neighbors of b_tile (32 banks) and all read the same entry of a_tile
+// (a broadcast): no bank conflicts. Each value of b_tile is used for four multiplications.
 template <int WIDTH>
 __device__ __forceinline__ void multiply_tiles(const float (&a_tile)[TILE][TILE],
                                                const float (&b_tile)[TILE][WIDTH], float (&sums)[OUTPUTS]) {
-    // TODO 7 (about 6 lines): for every k, multiply this thread's entry of b_tile with its four entries of
-    //     a_tile and add to sums. Which rows and which column are this thread's is at the top of this
-    //     section. Read the entry of b_tile once per k, not four times. `#pragma unroll` before the loop over
-    //     the four keeps sums in registers; `#pragma unroll 8` before the one over k saves loop overhead.
+    // TODO 7 (about 6 lines): for every k, multiply this thread's entry of b_tile by its four entries of
+    //     a_tile and add to sums. The top of this section says which rows and column belong to this thread.
+    //     Read the entry of b_tile once per k, not four times. `#pragma unroll` before the loop over the four
+    //     keeps sums in registers; `#pragma unroll 8` before the one over k saves loop overhead.
     NOT_IMPLEMENTED();
     // END TODO
 }
 
-// c[first_row + r][first_col + c] = this thread's entries, where they are inside the matrix.         c [M, N]
+// Stores this thread's entries of the tile at c[first_row][first_col], those inside the matrix only.  c [M, N]
 __device__ __forceinline__ void store_tile(float* c, int M, int N, int first_row, int first_col,
                                            const float (&sums)[OUTPUTS]) {
     const int col = first_col + threadIdx.x;
@@ -204,8 +204,8 @@ __device__ __forceinline__ void store_tile(float* c, int M, int N, int first_row
 
 // C = A @ B for every matrix of the batch.          a [batch, M, K], b [batch, K, N], c [batch, M, N]
 //
-// grid (tiles of rows, tiles of columns, matrices). Rows are on x because x allows 2^31 - 1 blocks where y
-// and z allow 65,535; a batch that is larger than z goes through the loop several times.
+// grid (row tiles, column tiles, matrices). Row tiles are on x because gridDim.x may be 2^31 - 1, gridDim.y
+// and gridDim.z only 65,535; for a larger batch, each block loops over several matrices.
 __global__ void __launch_bounds__(TILE * TILE_ROWS)
     gemm_nn_kernel(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,
                    int64_t batch, int M, int N, int K) {
@@ -219,8 +219,8 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS)
         float* c_matrix = c + matrix * M * N;
         float sums[OUTPUTS] = {};
         // TODO 8 (about 7 lines): walk along K in steps of TILE: load_tile for a_tile and for b_tile, then
-        //     multiply_tiles. The tiles are written by all threads and read by all threads: none may read
-        //     before all have written, and none may overwrite (in the next step) before all have read.
+        //     multiply_tiles. All threads write the tiles, and all threads read them: none may read before all
+        //     have written, and none may overwrite (in the next step) before all have read.
         NOT_IMPLEMENTED();
         // END TODO
         store_tile(c_matrix, M, N, first_row, first_col, sums);
@@ -229,25 +229,25 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS)
 
 // tile[c][r] = matrix[first_row + r][first_col + c], or 0 outside the matrix.          matrix [rows, cols]
 //
-// A warp still reads 32 neighbors of one row, so that the reads stay coalesced; but now it writes them to
-// one column of the tile. Shared memory has 32 banks, entry number n of an array is in bank n % 32, and
-// lanes that write to the same bank take turns. In a tile of width 32 a whole column is in one bank: 32
-// turns. With one unused entry at the end of each row, width 33, entry (c, r) is number 33 * c + r, bank
-// (c + r) % 32: every lane has a bank of its own.
+// A warp still reads 32 neighbors of one row, so the reads stay coalesced; but now it writes them to one
+// column of the tile. Shared memory has 32 banks, entry number n of an array is in bank n % 32, and lanes
+// that write to the same bank take turns. In a tile of width 32, a whole column is in one bank: a 32-way
+// bank conflict. With one unused entry at the end of each row (width 33), entry (c, r) is number 33 * c + r,
+// in bank (c + r) % 32: every lane writes to a different bank.
 template <int WIDTH>
 __device__ __forceinline__ void load_tile_transposed(float (&tile)[TILE][WIDTH], const float* matrix,
                                                      int rows, int cols, int first_row, int first_col) {
     static_assert(WIDTH % 2 == 1, "an even width gives bank conflicts");
-    // TODO 9 (about 7 lines): as load_tile above, except for where in the tile an entry goes. The reads
-    //     from `matrix` have to stay as they are there: neighboring threads, neighboring addresses.
+    // TODO 9 (about 7 lines): like load_tile above, except for where in the tile an entry goes. The reads
+    //     from `matrix` must stay as they are there: neighboring threads read neighboring addresses.
     NOT_IMPLEMENTED();
     // END TODO
 }
 
 // C = A @ B^T for every matrix of the batch.          a [batch, M, K], b [batch, N, K], c [batch, M, N]
 //
-// Here a column of C belongs to a row of B. load_tile_transposed transposes the tile of B, and from there on
-// everything is as in gemm_nn_kernel.
+// Here a column of C corresponds to a row of B. load_tile_transposed transposes the tile of B; the rest is
+// the same as in gemm_nn_kernel.
 __global__ void __launch_bounds__(TILE * TILE_ROWS)
     gemm_nt_kernel(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c,
                    int64_t batch, int M, int N, int K) {
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(TILE * TILE_ROWS)
         float* c_matrix = c + matrix * M * N;
         float sums[OUTPUTS] = {};
         // TODO 10 (about 7 lines): as in gemm_nn_kernel, but b_tile comes from the [N, K] matrix b_matrix
-        //     and is transposed. Work out which of its sizes are its rows and columns, and where in it this
+        //     and is transposed. Work out which sizes are its rows and columns, and where in the matrix this
         //     block's tile begins.
         NOT_IMPLEMENTED();
         // END TODO
@@ -333,9 +333,9 @@ void scale_and_mask(float* scores, int64_t batch_heads, int S_q, int S_k, float 
 void custom_attention(const float* query, const float* key, const float* value, float* scores, float* out,
                       int64_t batch_heads, int S_q, int S_k, int head_dim, float scale, bool causal,
                       AttentionMask mask, cudaStream_t stream) {
-    // TODO 11 (about 4 lines): call the launchers of section 5 in the right order, with `scores` as the
-    //     place where each leaves its result for the next (the softmax works in place). For each of the two
-    //     products think which of S_q, S_k and head_dim are its M, N and K.
+    // TODO 11 (about 4 lines): call the launchers of section 5 in the right order; `scores` is where each
+    //     leaves its result for the next (the softmax works in place). For each of the two GEMMs, work out
+    //     which of S_q, S_k and head_dim are its M, N and K.
     NOT_IMPLEMENTED();
     // END TODO
 }

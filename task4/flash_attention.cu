@@ -1,12 +1,12 @@
-// flash_attention.cu - FlashAttention-2, forward, float32: one kernel, and the scores are never stored.
+// flash_attention.cu - FlashAttention-2 forward, float32: one kernel that never stores the scores in global memory.
 //
 // Contents
-//   Tiles                    sizes that follow from B_r, B_c and D; where each tile is in shared memory
+//   Tiles                    sizes derived from B_r, B_c and D; where each tile is in shared memory
 //   RowState                 a warp's rows in registers: running maximum, running sum, output
 //   add_dot                  sum + a . b for four floats
 //   load_tile                global memory -> shared memory, padded with zeros            (gap 1)
 //   compute_scores           S = Q K^T for one tile                                       (gap 2)
-//   at_most                  a large position as an int, once it is relative to a tile
+//   at_most                  clamps a 64-bit position relative to a tile to an int
 //   mask_scores              -infinity for keys that a row may not see                    (gap 3)
 //   online_softmax           S -> P; old output and sum are rescaled to the new maximum   (gap 4)
 //   accumulate_output        O += P V                                                     (gap 5)
@@ -14,32 +14,32 @@
 //   flash_attention_kernel   the loop over the K/V tiles                                  (gap 7)
 //   launch_flash_attention   shared memory, grid and launch for tiles of one size         (gap 8)
 //   custom_flash_attention   the host function: picks the tiles for a head_dim (tiles.h)
-//   (given/stages.cuh)       runs the functions of gaps 1 to 6 alone: python -m task4.test --stages
+//   (given/stages.cuh)       runs the functions of gaps 1 to 6 one at a time: python -m task4.test --stages
 //
 // The algorithm (Dao 2023, "FlashAttention-2", arXiv:2307.08691, Algorithm 1). One block computes B_r rows of
-// the output of one head. It keeps its Q tile and walks over K and V in tiles of B_c keys. Per row it carries
+// the output of one head. It keeps its Q tile and loops over K and V in tiles of B_c keys. Per row it keeps
 //
 //   m   the largest score so far
 //   l   the sum of exp(score - m) so far
 //   O   the sum of exp(score - m) * V[key] so far: the output times l
 //
-// A tile that raises m to m_new makes every older term too large by exp(m_new - m): l and O are multiplied by
-// exp(m - m_new), a factor of at most 1, and then the tile's own terms are added. After the last tile, O / l.
+// When a tile raises m to m_new, every older term is too large by a factor of exp(m_new - m): l and O are
+// multiplied by exp(m - m_new), which is at most 1, and then the tile's own terms are added. The output is O / l.
 //
-// Who does what. Warp w owns the rows w * ROWS .. w * ROWS + ROWS - 1 of the tile from beginning to end, so the
-// warps only have to agree on when K and V may be overwritten: two barriers per tile. Within a warp, the lanes
-// split the keys of S and P, but the columns of O:
+// Work partitioning. Warp w owns the rows w * ROWS .. w * ROWS + ROWS - 1 of the tile from beginning to end, so
+// the warps only have to synchronize on filling and overwriting K and V: two barriers per tile. Within a warp,
+// the lanes split the keys of S and P, but the columns of O:
 //
 //        S, P: lane owns keys lane, lane + 32, ...          O: lane owns columns lane, lane + 32, ...
 //              key 0   1   2  ...  31                              column 0   1   2  ...  31 | 32  33 ...
 //        row 0   [ L0  L1  L2 ... L31 ]                      row 0      [ L0  L1  L2 ... L31 | L0  L1 ... ]
 //        row 1   [ L0  L1  L2 ... L31 ]                      row 1      [ L0  L1  L2 ... L31 | L0  L1 ... ]
 //
-// The change of owner between the two goes through shared memory (the P tile); a warp reads only the rows of
-// P that it wrote itself, so a __syncwarp() is enough there.
+// To get from one layout to the other, P goes through shared memory (the P tile); a warp reads only the rows
+// of P that it wrote itself, so a __syncwarp() is enough there.
 //
-// Names: the shape of every array is written next to it. Positions in the whole sequence are int64_t (a tensor
-// may have more than 2^31 elements), positions within a tile are int.
+// The shape of every array is given next to it. Positions in the whole sequence are int64_t (a tensor may have
+// more than 2^31 elements), positions within a tile are int.
 
 #include "task4/given/flash_attention.h"
 
@@ -49,19 +49,19 @@
 #include "common/cuda/warp.cuh"
 #include "task4/tiles.h"
 
-constexpr int64_t NOT_CAUSAL = int64_t{1} << 62;  // a diagonal so far to the right that it hides nothing
+constexpr int64_t NOT_CAUSAL = int64_t{1} << 62;  // a diagonal so far to the right that no key is masked
 
 // Q_ROWS rows of Q (B_r in the paper), K_ROWS keys (B_c), WIDTH = head_dim rounded up to a multiple of 32.
 //
-// Shared memory has 32 banks of 4 bytes; lanes that want different words of one bank wait for each other. How
-// each tile is read decides its row length:
+// Shared memory has 32 banks, each 4 bytes wide; lanes that access different words of one bank are serialized.
+// The access pattern of each tile determines its row length:
 //
-//   Q  one row by all lanes at once: a broadcast                                  -> D floats
+//   Q  all lanes read the same row at once: a broadcast                           -> D floats
 //   K  32 different rows, the same column, 4 floats (16 bytes) per lane, served 8 lanes at a time.
-//      With D floats per row the 8 lanes would meet in the same 4 banks; with D + 4
+//      With D floats per row all 8 lanes would hit the same 4 banks; with D + 4
 //      each row starts 4 banks further                                            -> D + 4 floats
-//   V  one row, neighboring columns in neighboring lanes                        -> D floats
-//   P  written like V is read, read like Q                                        -> B_c floats
+//   V  one row, neighboring columns in neighboring lanes                          -> D floats
+//   P  written the way V is read, read like Q                                     -> B_c floats
 template <int Q_ROWS, int K_ROWS, int WIDTH, int WARP_COUNT>
 struct Tiles {
     static constexpr int B_r = Q_ROWS, B_c = K_ROWS, D = WIDTH, WARPS = WARP_COUNT;
@@ -85,9 +85,9 @@ struct Tiles {
                   "tiles.h: these tiles do not fit into SHARED_KB of shared memory; python -m task4.plan shows why");
 };
 
-// A warp's rows, held in registers: every loop over these arrays must be unrolled, an index has to be a
-// constant. m is the same in all 32 lanes. l is not: each lane sums the keys it owns, and the 32 parts are
-// added once, at the end.
+// A warp's rows, held in registers: every loop over these arrays must be unrolled, so that all indices are
+// compile-time constants. m is the same in all 32 lanes. l is not: each lane sums over the keys it owns, and
+// the 32 partial sums are added once, at the end.
 template <typename T>
 struct RowState {
     float m[T::ROWS];
@@ -95,7 +95,7 @@ struct RowState {
     float o[T::ROWS][T::COLS];
 };
 
-// sum + a . b: the four fused multiply-adds that a pair of 16-byte loads pays for.
+// sum + a . b: four fused multiply-adds for two 16-byte loads.
 __device__ __forceinline__ float add_dot(float sum, float4 a, float4 b) {
     sum += a.x * b.x;
     sum += a.y * b.y;
@@ -105,8 +105,8 @@ __device__ __forceinline__ float add_dot(float sum, float4 a, float4 b) {
 }
 
 // tile[row][col] = source[row][col] * factor for row < rows_left and col < head_dim; zero elsewhere, so that
-// nothing below has to know that head_dim is smaller than D or that the last tile is short. (Zero, not
-// "whatever was there": 0 * NaN is NaN.)
+// the code below needs no special cases for head_dim < D or a short last tile. (Leftover values would not do
+// instead of zeros: they may be NaN, and 0 * NaN is NaN.)
 //
 //   tile     [TILE_ROWS][STRIDE], shared        source   [rows_left][head_dim], global
 template <typename T, int TILE_ROWS, int STRIDE>
@@ -121,8 +121,8 @@ __device__ __forceinline__ void load_tile(float* tile, const float* source, int6
 
 // s[r][c] = dot product of Q row (first_row + r) and K row (lane + 32 * c).
 //
-// Four columns at a time: one float4 of each K row of the lane is used for ROWS rows, one float4 of Q for
-// KEYS keys. That is what the registers are for: ROWS + KEYS loads feed 4 * ROWS * KEYS multiplications.
+// Four columns at a time: one float4 of each of the lane's K rows is used for ROWS rows, one float4 of Q for
+// KEYS keys. This register reuse means that ROWS + KEYS loads feed 4 * ROWS * KEYS multiplications.
 //
 //   s   [ROWS][KEYS], registers      q_tile [B_r][D], k_tile [B_c][K_STRIDE], shared
 template <typename T>
@@ -136,17 +136,17 @@ __device__ __forceinline__ void compute_scores(float (&s)[T::ROWS][T::KEYS], con
     }
     // TODO 2 (about 13 lines): for d = 0, 4, 8, ... < T::D: load the float4 at column d of each of the lane's
     //     KEYS rows of K (reinterpret_cast<const float4*>); then, row by row, the float4 of Q, and add their
-    //     product to s[r][c]. #pragma unroll before every loop over r or c, and #pragma unroll 1 before the
-    //     one over d: its body is long enough, copies of it would only take registers.
+    //     dot product to s[r][c]. #pragma unroll before every loop over r or c, and #pragma unroll 1 before
+    //     the one over d: its body is long enough, and unrolling it would only cost registers.
     NOT_IMPLEMENTED();
     // END TODO
 }
 
-// x as an int, or `most` where x is larger: positions of the sequence, once they are relative to a tile.
+// min(x, most) as an int, for positions of the sequence once they are relative to a tile.
 __device__ __forceinline__ int at_most(int most, int64_t x) { return x < most ? static_cast<int>(x) : most; }
 
 // Key `key` of the tile exists when key < keys_left, and row `row` of the tile may see it when
-// key <= row + diagonal. Without a causal mask diagonal is so large that every key passes.
+// key <= row + diagonal. Without a causal mask, diagonal is so large that every key satisfies this.
 template <typename T>
 __device__ __forceinline__ void mask_scores(float (&s)[T::ROWS][T::KEYS], int first_row, int keys_left,
                                             int diagonal) {
@@ -157,9 +157,9 @@ __device__ __forceinline__ void mask_scores(float (&s)[T::ROWS][T::KEYS], int fi
     // END TODO
 }
 
-// The online softmax for one tile: takes s into m, l and P, and rescales what older tiles left in l and o.
+// The online softmax for one tile: updates m and l, writes P, and rescales the l and o of earlier tiles.
 //
-// The scores arrive multiplied by log2(e) (custom_flash_attention puts it into the scale), so e^x is
+// The scores are already multiplied by log2(e) (custom_flash_attention folds it into the scale), so e^x is
 // exp2f(s): the GPU has an instruction for powers of two, and __expf(x) is that instruction after a
 // multiplication by log2(e), which is saved here.
 //
@@ -177,10 +177,10 @@ __device__ __forceinline__ void online_softmax(const float (&s)[T::ROWS][T::KEYS
 #pragma unroll
         for (int c = 1; c < T::KEYS; ++c) tile_max = fmaxf(tile_max, s[r][c]);
         tile_max = warp_max(tile_max);
-        // TODO 4 (about 13 lines): the new maximum of the row; the factor that turns sums relative to the
-        //     old maximum into sums relative to the new one; rescale l and all o of the row with it; then for
-        //     each of the lane's keys p = exp2f(s - maximum): add it to l and store it at row first_row + r,
-        //     column lane + 32 * c of p_tile. Watch the row that has seen no key yet.
+        // TODO 4 (about 13 lines): the new maximum of the row; the factor that rescales sums relative to
+        //     the old maximum to the new one; multiply l and all o of the row by it; then for each of the
+        //     lane's keys p = exp2f(s - maximum): add it to l and store it at row first_row + r, column
+        //     lane + 32 * c of p_tile. Watch out for a row that has seen no key yet.
         NOT_IMPLEMENTED();
         // END TODO
     }
@@ -188,8 +188,8 @@ __device__ __forceinline__ void online_softmax(const float (&s)[T::ROWS][T::KEYS
 
 // o[r][c] += sum over the tile's keys j of P[first_row + r][j] * V[j][lane + 32 * c].
 //
-// Four keys at a time: P comes as float4 (a broadcast, all lanes want the same), V as 4 * COLS floats that
-// are used for all ROWS rows.
+// Four keys at a time: P is read as float4 (a broadcast: all lanes read the same one), V as 4 * COLS floats
+// that are used for all ROWS rows.
 //
 //   p_tile [B_r][B_c], v_tile [B_c][D], shared
 template <typename T>
@@ -213,17 +213,17 @@ __device__ __forceinline__ void store_output(float* out, const RowState<T>& stat
 #pragma unroll
     for (int r = 0; r < T::ROWS; ++r) {
         const int row = first_row + r;
-        // TODO 6 (about 7 lines): add up the lanes' parts of l (every lane must take part, also for rows
-        //     that do not exist), then write the columns of o that exist, if the row exists.
+        // TODO 6 (about 7 lines): add up the lanes' partial sums of l (every lane must take part, even for
+        //     rows that do not exist), then write the columns of o that exist, if the row exists.
         NOT_IMPLEMENTED();
         // END TODO
     }
 }
 
-// One block: rows q_start .. q_start + B_r - 1 of one head. Grid: batch_heads * q_tiles blocks along x, which
-// may have 2^31 - 1 of them (y and z only 65,535). The blocks of a head are neighbors, so that they find its
-// K and V in the L2 cache, and its last rows come first: under a causal mask they have the longest way to go
-// and should not start last.
+// One block: rows q_start .. q_start + B_r - 1 of one head. Grid: batch_heads * q_tiles blocks along x, whose
+// limit is 2^31 - 1 (y and z: only 65,535). The blocks of a head are adjacent, so they share its K and V in
+// the L2 cache, and a head's last rows come first: under a causal mask they have the most work and should not
+// start last.
 //
 //   query, out [batch_heads, S_q, head_dim]      key, value [batch_heads, S_k, head_dim]
 template <int B_r, int B_c, int D, int WARPS>
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     key += head * S_k * head_dim;
     value += head * S_k * head_dim;
 
-    // The scale goes into Q, once, and not into every score.
+    // Scale Q once instead of every score.
     load_tile<T, B_r, D>(q_tile, query, S_q - q_start, head_dim, scale_log2);
 
     RowState<T> state;
@@ -259,12 +259,12 @@ __global__ void __launch_bounds__(32 * WARPS)
         for (int c = 0; c < T::COLS; ++c) state.o[r][c] = 0.0f;
     }
 
-    // Query i sees the keys j <= i + diagonal (README.md draws it), which are all of them for NOT_CAUSAL.
+    // Query i sees the keys j <= i + diagonal (drawn in README.md); for NOT_CAUSAL that is all keys.
     // TODO 7 (about 16 lines): the loop over the tiles of keys, k_start = 0, B_c, 2 * B_c, ..., as long as the
     //     tile exists and the last row of this block, q_start + B_r - 1, sees a key of it: later tiles are not
-    //     even loaded. For each one K and V into shared memory, then scores, mask, online softmax, and the
+    //     even loaded. For each, load K and V into shared memory, then scores, mask, online softmax, and the
     //     product with V. mask_scores counts rows and keys from q_start and k_start on: what are keys_left and
-    //     diagonal there? (at_most makes them an int; more than B_c is as good as B_c.) Three synchronizations:
+    //     diagonal there? (at_most makes them an int; any value above B_c acts like B_c.) Three synchronizations:
     //     no warp may read the tiles before all have filled them; none may overwrite them before all
     //     warps have read them; and P is written by one lane and read by others of the same warp.
     NOT_IMPLEMENTED();
@@ -286,7 +286,7 @@ void launch_flash_attention(const float* query, const float* key, const float* v
     // END TODO
 }
 
-// Which tiles for which head_dim: those of tiles.h.
+// Picks the tiles for head_dim from tiles.h.
 void custom_flash_attention(const float* query, const float* key, const float* value, float* out,
                             int64_t batch_heads, int64_t S_q, int64_t S_k, int head_dim, float scale,
                             bool causal, int64_t diagonal, cudaStream_t stream) {

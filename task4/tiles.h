@@ -1,10 +1,10 @@
-// tiles.h - which tiles flash_attention.cu uses for which head_dim.
+// tiles.h - the tile sizes that flash_attention.cu uses for each head_dim.
 //
 //   B_r      rows of Q per block
 //   B_c      keys per tile, a multiple of 32
 //   warps    per block; each has B_r / warps rows
 //
-// `python -m task4.plan` says what a choice costs before anything is compiled, `python -m task4.tune` measures all of
+// `python -m task4.plan` shows what a choice costs before anything is compiled; `python -m task4.tune` measures all of
 // them on this machine's GPU and writes the fastest here.
 #pragma once
 
@@ -15,7 +15,7 @@ struct TileSizes {
 #ifdef TUNING_SHARED_KB  // python -m task4.tune compiles tiles of other sizes
 constexpr int SHARED_KB = TUNING_SHARED_KB;
 #else
-constexpr int SHARED_KB = 64;  // of one block; all that a Turing SM (sm_75) has
+constexpr int SHARED_KB = 64;  // per block; the maximum on Turing (sm_75)
 #endif
 
 // Chosen by python -m task4.tune --solution, 64 KB, NVIDIA H200

@@ -3,7 +3,7 @@
 // Contents
 //   Tiles               sizes, and where each tile is in shared memory
 //   RowState            a warp's rows in registers: running maximum, running sum, output
-//   BlockRows           which rows of which head a block has
+//   BlockRows           which rows of which head a block computes
 //   add_dot             sum + a . b for four floats
 //   load_tile           rows of a tensor, row_step apart -> neighbors in shared memory
 //   compute_scores      S = Q K^T for one tile
@@ -11,17 +11,17 @@
 //   online_softmax      S -> P; old output and sum are rescaled to the new maximum
 //   accumulate_output   O += P V
 //   attend_to_tile      one tile of keys from beginning to end
-//   start_rows          what comes before the first tile
-//   store_output        what comes after the last one: O / l -> global memory
+//   start_rows          before the first tile: loads Q, initializes the state
+//   store_output        after the last tile: O / l -> global memory
 //
-// The algorithm is task 4's (FlashAttention-2, arXiv:2307.08691, Algorithm 1), and so are the functions, with the same
-// names: they are given here. Three things are different: load_tile takes a row_step, a tile has one key per lane, and
-// the mask comes as bits. A kernel of this task decides two things: which tiles of keys a block goes through, and which
-// of a tile's keys a row may see.
+// The algorithm and the function names are task 4's (FlashAttention-2, arXiv:2307.08691, Algorithm 1); the functions
+// are given here. There are three differences: load_tile takes a row_step, a tile has one key per lane, and the mask is
+// a bit mask. A kernel of this task decides two things: which tiles of keys a block loops over, and which of a tile's
+// keys a row may see.
 //
-// Who does what: a block has B_r rows of one head, a warp ROWS of them from beginning to end. A tile has 32 keys: in S
-// and P, lane i of every warp owns key i; in O it owns the columns i, i + 32, ... The change of owner goes through P in
-// shared memory, and a warp reads only those rows of P that it wrote itself.
+// Work partitioning: a block computes B_r rows of one head, a warp ROWS of them from beginning to end. A tile has 32
+// keys: in S and P, lane i of every warp owns key i; in O it owns the columns i, i + 32, ... To get from one layout to
+// the other, P goes through shared memory; a warp reads only the rows of P that it wrote itself.
 //
 // Positions in the whole sequence are int64_t, those within a tile are int.
 #pragma once
@@ -30,8 +30,8 @@
 #include "common/cuda/not_implemented.h"
 #include "common/cuda/warp.cuh"
 
-// WIDTH = head_dim rounded up to 64 or 128. Rows of K are 4 floats longer than that: 8 lanes that read the same column
-// of 8 rows as float4 then meet in no bank (task 4 says why).
+// WIDTH = head_dim rounded up to 64 or 128. Rows of K are padded by 4 floats: 8 lanes that read the same column of 8
+// rows as float4 then have no bank conflicts (task 4 explains why).
 template <int WIDTH, int BLOCK_ROWS>
 struct Tiles {
     static constexpr int B_r = BLOCK_ROWS;  // rows of Q per block
@@ -49,8 +49,8 @@ struct Tiles {
     static_assert(BYTES <= 64 * 1024, "all that a Turing SM (sm_75) has");
 };
 
-// A warp's rows. m is the same in all lanes; l is not: each lane sums over the keys it owns, and the parts are added
-// once, in store_output.
+// A warp's rows. m is the same in all lanes; l is not: each lane sums over the keys it owns, and the partial sums are
+// added once, in store_output.
 template <typename T>
 struct RowState {
     float m[T::ROWS];
@@ -58,8 +58,8 @@ struct RowState {
     float o[T::ROWS][T::COLS];
 };
 
-// A block has the rows q_start .. q_start + B_r - 1 of one head, numbered 0 .. batch * heads - 1. The last rows of a
-// head come first: under a causal mask they have the longest way to go.
+// A block computes rows q_start .. q_start + B_r - 1 of one head, numbered 0 .. batch * heads - 1. The last rows of a
+// head come first: under a causal mask they have the most work.
 struct BlockRows {
     int head;
     int64_t q_start;
@@ -72,13 +72,13 @@ __device__ __forceinline__ BlockRows block_rows(int64_t S_q) {
     return {block / q_tiles, int64_t{q_tiles - 1 - block % q_tiles} * T::B_r};
 }
 
-// The grid to that: blocks along x.
+// The grid for block_rows: the number of blocks along x.
 template <typename T>
 unsigned grid_size(int64_t batch_heads, int64_t S_q) {
     return grid_blocks(batch_heads * ceil_div(S_q, int64_t{T::B_r}), "query");
 }
 
-// sum + a . b: the four fused multiply-adds that a pair of 16-byte loads pays for.
+// sum + a . b: four fused multiply-adds for two 16-byte loads.
 __device__ __forceinline__ float add_dot(float sum, float4 a, float4 b) {
     sum += a.x * b.x;
     sum += a.y * b.y;
@@ -89,7 +89,7 @@ __device__ __forceinline__ float add_dot(float sum, float4 a, float4 b) {
 
 // tile[r][col] = source[r * row_step][col] * factor for r < rows_left and col < head_dim; zero elsewhere.
 //
-//   tile     [TILE_ROWS][STRIDE], shared        source   rows of head_dim floats, global; those between are not read
+//   tile     [TILE_ROWS][STRIDE], shared        source   rows of head_dim floats, global; rows in between are not read
 template <typename T, int TILE_ROWS, int STRIDE>
 __device__ __forceinline__ void load_tile(float* tile, const float* source, int64_t rows_left, int64_t row_step,
                                           int head_dim, float factor) {
@@ -123,8 +123,8 @@ __device__ __forceinline__ void compute_scores(float (&s)[T::ROWS], const float*
     }
 }
 
-// Bit r of the result says that row r of the warp, whose query has the position query_position + r, may not see the
-// lane's key, which has the position key_position.
+// Bit r of the result is set if row r of the warp, whose query is at position query_position + r, may not see the
+// lane's key, which is at position key_position.
 template <typename T>
 __device__ __forceinline__ unsigned hidden_rows(int64_t key_position, int64_t query_position, int64_t S_k,
                                                 bool causal) {
@@ -135,8 +135,8 @@ __device__ __forceinline__ unsigned hidden_rows(int64_t key_position, int64_t qu
     return hidden;
 }
 
-// The online softmax for one tile: takes s into m, l and P, and rescales what older tiles left in l and o. The scores
-// arrive multiplied by log2(e), so e^x is exp2f(s). A row that has seen no key yet has m = -infinity and subtracts 0.
+// The online softmax for one tile: updates m and l, writes P, and rescales the l and o of earlier tiles. The scores are
+// already multiplied by log2(e), so e^x is exp2f(s). A row that has seen no key has m = -infinity and subtracts 0.
 //
 //   s, state.m, state.l [ROWS], state.o [ROWS][COLS], registers      p_tile [B_r][B_c], shared
 template <typename T>
@@ -182,11 +182,11 @@ __device__ __forceinline__ void accumulate_output(RowState<T>& state, const floa
     }
 }
 
-// One tile of keys: what it adds to m, l and O of the warp's rows. All threads of the block must come here together.
+// Adds one tile of keys to m, l and O of the warp's rows. All threads of the block must call it.
 //
-//   shared       the tiles, see Tiles; Q is there already
+//   shared       the tiles, see Tiles; Q is already loaded
 //   key, value   the tile's first row, global; row r of the tile is r * row_step rows after it, and there are
-//                rows_left of them (more than B_c is as good as B_c)
+//                rows_left of them (any value above B_c acts like B_c)
 //   hidden       of the lane's key, see hidden_rows
 template <typename T>
 __device__ __forceinline__ void attend_to_tile(RowState<T>& state, float* shared, const float* key, const float* value,
@@ -210,7 +210,7 @@ __device__ __forceinline__ void attend_to_tile(RowState<T>& state, float* shared
     __syncthreads();
 }
 
-// Q into shared memory, times factor, and rows that have seen no key. The first barrier is that of attend_to_tile.
+// Loads Q * factor into shared memory and initializes the rows' state. The barrier that follows is in attend_to_tile.
 //
 //   query   the block's first row, global
 template <typename T>

@@ -1,4 +1,4 @@
-"""Task 1's test cases, and the wrong answers that they know by name.
+"""Task 1's test cases, and the known wrong answers that they recognize.
 
 layer       MultiHeadAttention of attention.py
 kernels     each of the three kernels alone

@@ -10,13 +10,13 @@ from common.testing.cases.attention_cases import attention_case, bool_mask, floa
 
 
 def times_200(inputs: dict[str, Tensor]) -> None:
-    """Queries and keys of a few hundred: in float16 a product of two of them overflows."""
+    """Scales queries and keys to a few hundred: in float16, the product of two such numbers overflows."""
     inputs["query"] *= 200
     inputs["key"] *= 200
 
 
 def attention_cases() -> list[Case]:
-    """All three kernels: sizes that are no multiple of anything, 16-bit types, and every form of mask."""
+    """All three kernels: irregular sizes, 16-bit types, and every form of mask."""
     case = partial(attention_case, "naive_attention", "attention", points=0.02)
     full, causal = partial(case, causal=False), partial(case, causal=True)
     # batch 2, 3 heads, 9 queries, 23 keys: no two sizes are equal, so a wrong stride shows

@@ -16,7 +16,7 @@ from common.course.grading.hidden import (
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 
-# Parts in PyTorch; they must do without PyTorch's own attention.
+# Parts in PyTorch, which must not use PyTorch's own attention.
 IN_PYTORCH = ("layer",)
 
 

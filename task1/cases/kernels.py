@@ -71,7 +71,7 @@ def scores_cases() -> list[Case]:
         case("Q K^T, 31 queries, 7 keys, causal", 1, 2, 31, 7, 5, causal=True, points=0.03),
         case("Q K^T, bool mask [heads, 1, S_k]", 2, 3, 9, 23, 8, mask=bool_mask(3, 1, 23), points=0.05),
         case("Q K^T, float mask, scale 0.5", 2, 3, 9, 23, 8, scale=0.5, mask=bias, points=0.05),
-        # more than 1024 blocks of 256 threads: blocks and threads exchanged would not be launched
+        # more than 1024 blocks of 256 threads: a launch with blocks and threads swapped would fail
         case("Q K^T, 521 queries, 519 keys", 1, 1, 521, 519, 16, points=0.02, draws=1),
     ]
 

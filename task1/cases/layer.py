@@ -25,7 +25,7 @@ def multi_head_attention(ops, module: nn.MultiheadAttention, causal: bool):
 
 
 def _stages(call: Call, heads: int, causal: bool) -> dict[str, Tensor]:
-    """What MultiHeadAttention.forward must return, and what it makes on its way."""
+    """What MultiHeadAttention.forward must return, and its intermediate results."""
     given = call.inputs
     query, key, value = (
         one.unflatten(-1, (heads, -1)).transpose(1, 2)

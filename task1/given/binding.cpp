@@ -23,7 +23,7 @@ using torch::headeronly::ScalarType;
 
 namespace {
 
-// Calls run(std::type_identity<T>()), T being the element type of x.
+// Calls run(std::type_identity<T>()), where T is the element type of x.
 template <typename Run>
 void with_type(const Tensor& x, Run run) {
     if (x.scalar_type() == ScalarType::Float)
@@ -34,7 +34,7 @@ void with_type(const Tensor& x, Run run) {
         run(std::type_identity<__nv_bfloat16>());
 }
 
-// One thread computes one element: rows * cols of them must fit into a grid.
+// One thread computes one element, so rows * cols threads must fit in a grid.
 void check_threads(int64_t rows, int64_t cols, const Tensor& a, const char* a_name, const Tensor& b,
                    const char* b_name) {
     check(rows <= MAX_THREADS / cols, a_name, " has shape ", shape_of(a), " and ", b_name, " has shape ", shape_of(b),

@@ -4,9 +4,9 @@
 //   key, value        [batch_heads, S_k, head_dim]     T
 //   scores, weights   [batch_heads, S_q, S_k]          float
 //
-// All pointers are to contiguous device memory: the last dimension of a shape varies fastest. Every
-// function puts its kernels on `stream` and returns without waiting for them. Nothing is checked here: binding.cpp does
-// that before it calls.
+// All pointers are to contiguous, row-major device memory (the last dimension varies fastest). Every
+// function launches its kernels on `stream` and returns without waiting for them. Nothing is checked here: binding.cpp
+// checks the arguments first.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -24,7 +24,7 @@ void launch_scores(const T* query, const T* key, float* scores, int64_t batch_he
                    int64_t head_dim, float scale, bool causal, AttentionMask mask, cudaStream_t stream);
 
 // weights[r, :] = softmax(scores[r, :])          scores, weights [rows, cols]; weights may be scores
-// A row that is -inf throughout (a query that may see no key) gives zeros.
+// A row that is all -inf (a query that may see no key) gives zeros.
 void launch_softmax(const float* scores, float* weights, int64_t rows, int64_t cols, cudaStream_t stream);
 
 // out = weights @ value

@@ -11,7 +11,7 @@ from task2.given.layer import CustomAttention
 
 
 def attention_cases() -> list[Case]:
-    """The whole operator; and the layer built on it."""
+    """The whole operator, and the layer built on it."""
     case = partial(attention_case, "attention", "attention")
     return [
         case("full", 2, 3, 40, 40, 16, causal=False, points=0.1, required=True),

@@ -1,4 +1,4 @@
-"""Cases for task 2's matrix products."""
+"""Cases for task 2's GEMMs."""
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ GEMM_HINT = (
 
 
 def gemm_cases() -> list[Case]:
-    """A @ B^T and A @ B at sizes around those of tiles; square ones too, where a transposed operand still fits."""
+    """A @ B^T and A @ B at sizes around the tile size; also square ones, where a wrongly transposed operand fits."""
 
     def pair(name: str, batch: int, m: int, n: int, k: int, points: float = 0.0, **options) -> list[Case]:
         size = 0.5 * k + 5  # a product is 0.5 on average

@@ -18,7 +18,7 @@ from common.testing.case import Case
 
 
 def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
-    """The softmax, both products, and attention, at sizes beyond the handout's."""
+    """The softmax, both GEMMs, and attention, at sizes beyond the handout's."""
     size = random.randint
     rows, cols = size(130, 300), size(400, 900)
     batch, m, n, k = size(2, 3), size(115, 150), size(70, 120), size(205, 260)

@@ -1,4 +1,4 @@
-"""Cases for task 2's row sums, and what is known to go wrong in them."""
+"""Cases for task 2's row sums, and known mistakes in them."""
 
 import math
 
@@ -19,12 +19,12 @@ HINT = (
 
 
 def row_sum_cases() -> list[Case]:
-    """Rows shorter and longer than a block, and lengths that are no multiple of anything."""
+    """Rows shorter and longer than a block, and irregular lengths."""
 
     def case(name: str, rows: int, cols: int, **options) -> Case:
         def inputs(generator: torch.Generator) -> dict[str, Tensor]:
             x = torch.randn(rows, cols, generator=generator)
-            x[:, -1] += 5  # so that whoever forgets the last entry is far off
+            x[:, -1] += 5  # so that a sum without the last entry is far off
             return {"x": x}
 
         return Case(
@@ -54,7 +54,7 @@ def row_sum_mistakes(x: Tensor) -> list[Mistake]:
     """Wrong sums [rows] of x [rows, cols]."""
     cols = x.size(-1)
     padded = torch.nn.functional.pad(x, (0, -cols % THREADS))
-    parts = padded.view(x.size(0), -1, THREADS).sum(1)  # of each thread
+    parts = padded.view(x.size(0), -1, THREADS).sum(1)  # per thread
     found = [
         known("part of thread 0 only", lambda: parts[:, 0]),
         known("last step of the tree missing", lambda: parts[:, ::2].sum(-1)),

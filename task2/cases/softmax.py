@@ -9,7 +9,7 @@ LOST = 4e-4  # lost_terms of rows of 65,536 numbers 4 N(0, 1), see common.refere
 
 
 def softmax_cases() -> list[Case]:
-    """One for every way in which a row can be awkward."""
+    """One case for each kind of difficult row."""
 
     case = partial(softmax_case, "softmax", "softmax")
     return [

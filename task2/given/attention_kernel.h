@@ -1,8 +1,8 @@
 // attention_kernel.h - the launchers of task 2: what attention_kernel.cu provides and binding.cpp calls.
 //
-// Every pointer is to float32 in device memory; the last dimension of a shape is the contiguous
-// one. Every function puts its kernels on `stream` and returns without waiting for them. Nothing is checked
-// here: binding.cpp refuses sizes beyond the limits before it calls.
+// All pointers are to contiguous, row-major float32 in device memory (the last dimension varies fastest).
+// Every function launches its kernels on `stream` and returns without waiting for them. Nothing is checked
+// here: binding.cpp rejects sizes beyond the limits.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -12,14 +12,14 @@
 
 constexpr int MAX_SOFTMAX_COLS = 65536;
 constexpr int64_t MAX_ROW_BLOCKS = 2147483647;  // 2^31 - 1: gridDim.x, one block per row
-constexpr int64_t MAX_GEMM_SIZE = 2147483616;   // M, N, K: 2^31 - 32; rounded up to a tile still an int
+constexpr int64_t MAX_GEMM_SIZE = 2147483616;   // M, N, K: 2^31 - 32; still an int when rounded up to a tile
 constexpr int64_t MAX_GEMM_N = 65535 * 32;      // gridDim.y tiles of 32 columns
 
 // sums[r] = the sum of x[r, :]        x [rows, cols], sums [rows]
 void row_sum(const float* x, float* sums, int64_t rows, int cols, cudaStream_t stream);
 
 // y[r, :] = softmax(x[r, :])          x, y [rows, cols]; y may be x
-// A row that is -inf throughout (everything masked) gives zeros.
+// A row that is all -inf (everything masked) gives zeros.
 void softmax(const float* x, float* y, int64_t rows, int cols, cudaStream_t stream);
 
 // c[i] = a[i] @ b[i]                  a [batch, M, K], b [batch, K, N], c [batch, M, N]

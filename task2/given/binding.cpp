@@ -37,7 +37,7 @@ Tensor softmax_operator(const Tensor& x) {
     return y;
 }
 
-// N is dimension `n` of b, and K the other one.
+// N is dimension `n` of b, K the other one.
 Tensor gemm_operator(const Tensor& a, const Tensor& b, int64_t n, decltype(&gemm_nn) launch) {
     check_tensor(a, "a", {"batch", "M", "K"});
     check_same_device(a, "a", b, "b");

@@ -29,24 +29,24 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """softmax(query @ key^T * scale + mask) @ value for each head, by the kernels of this task.
+    """softmax(query @ key^T * scale + mask) @ value for each head, using the kernels of this task.
 
     Args:
         ops: the compiled operators of task 2.
         query: [batch, heads, S_q, head_dim], float32 on ops.device, contiguous or not.
         key, value: [batch, heads, S_k, head_dim], likewise; S_k <= 65,536.
-        causal: query position i attends to key positions j <= i only, counted from the first key also where
-            S_q != S_k, as torch's function does it.
-        scale: what the scores are multiplied by, without unit; 1 / sqrt(head_dim) unless given.
-        mask: bool (True: attend) or float32 (added to the scaled scores), of a shape that broadcasts to
+        causal: query i attends to keys j <= i only, counted from the first key even if S_q != S_k, as in
+            F.scaled_dot_product_attention.
+        scale: factor applied to the scores; default 1 / sqrt(head_dim).
+        mask: bool (True: attend) or float32 (added to the scaled scores), broadcastable to
             [batch, heads, S_q, S_k]. Combined with causal, both apply.
 
     Returns:
-        [batch, heads, S_q, head_dim]; zeros for a query that may see no key. Not differentiable. While it runs, the
-        scores take batch * heads * S_q * S_k * 4 bytes.
+        [batch, heads, S_q, head_dim]; zeros for a query that attends to no key. Not differentiable. The scores need a
+        workspace of batch * heads * S_q * S_k * 4 bytes.
 
     Raises:
-        ValueError: a shape, dtype or device that the kernels do not take; the message names the argument.
+        ValueError: an unsupported shape, dtype or device; the message names the argument.
         NotImplementedError: a kernel has an unfilled gap.
     """
     return ops.attention(query.contiguous(), key.contiguous(), value.contiguous(), causal, scale, mask)
@@ -64,7 +64,7 @@ class CustomAttention(AttentionLayer):
         ops: the compiled operators of task 2; the module's weights are created on ops.device.
 
     Raises:
-        ValueError: hidden_dim or num_heads below 1, or hidden_dim no multiple of num_heads.
+        ValueError: hidden_dim or num_heads is below 1, or hidden_dim is not a multiple of num_heads.
     """
 
     def __init__(self, hidden_dim: int, num_heads: int, causal: bool, ops: Operators) -> None:
@@ -80,7 +80,7 @@ class CustomAttention(AttentionLayer):
             mask: see scaled_dot_product_attention; broadcasts to [batch, num_heads, seq_len, seq_len].
 
         Returns:
-            [batch, seq_len, hidden_dim]; without a gradient.
+            [batch, seq_len, hidden_dim]; no gradient.
 
         Raises:
             ValueError: x or mask has another shape.

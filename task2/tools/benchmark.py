@@ -17,12 +17,12 @@ PARTS = ("softmax", "gemm")
 
 
 def problem_of(**fields) -> SoftmaxProblem | GemmProblem:
-    """One of the two kinds, from a JSON file."""
+    """Builds a problem of one of the two kinds from a JSON file's fields."""
     return GemmProblem(**fields) if "operator" in fields else SoftmaxProblem(**fields)
 
 
 def problems(options: argparse.Namespace) -> list[SoftmaxProblem | GemmProblem]:
-    """Both kinds, or the part that was requested; two sizes of softmax and one of a product for --steps."""
+    """Both kinds, or the part that was requested; for --steps, two softmax sizes and one GEMM size."""
     found: list = []
     if options.part != "gemm":
         found += [SoftmaxProblem(*size) for size in (softmax.STEP_SIZES if options.steps else softmax.SIZES)]
@@ -33,7 +33,7 @@ def problems(options: argparse.Namespace) -> list[SoftmaxProblem | GemmProblem]:
 
 
 def versions(options: argparse.Namespace) -> Callable[[SoftmaxProblem | GemmProblem], dict[str, Version]]:
-    """The student's kernels where they are filled, the taught ones, and those of the two rooms."""
+    """The student's kernels if their gaps are filled, the taught ones, and those of common/kernels."""
     wanted = [name for name in ("yours", "taught") if name in (options.versions or LABELS)]
     if not options.versions and not is_filled("task2"):
         wanted.remove("yours")

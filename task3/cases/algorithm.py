@@ -1,4 +1,4 @@
-"""Cases for flash_attention of attention.py: what it computes, and how much memory it takes."""
+"""Cases for flash_attention of attention.py: its results and its memory use."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ def flash_attention(ops, *args, **options):
 
 
 def algorithm_cases() -> list[Case]:
-    """Tiles that fit, tiles that do not, rows that see nothing; the memory that it takes."""
+    """Tile sizes that divide the lengths and ones that don't, rows that see no key, and memory use."""
 
     def case(name, batch, heads, seq_q, seq_k, head_dim, B_r, B_c, causal=False, scale=None, **options) -> Case:
         made = attention_case(
@@ -88,11 +88,11 @@ def algorithm_cases() -> list[Case]:
 
 
 def measured(case: Case, B_r: int, B_c: int, complaint: Callable[..., str] = complaint) -> Case:
-    """The case of flash_attention(..., B_r, B_c); it also fails if there is a complaint of the call's memory."""
+    """The case of flash_attention(..., B_r, B_c); it also fails if `complaint` reports the call's memory use."""
 
     def call(ops, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         if query.is_cuda:
-            case.call(ops, query, key, value)  # its libraries take memory of their own on the first call
+            case.call(ops, query, key, value)  # on the first call, libraries allocate memory of their own
         line = getattr(python_side(ops), "calling_line", None)  # of code that runs in another process
         with AllocationRecorder(query.device, line, (query, key, value), query, key) as made:
             out = case.call(ops, query, key, value)
@@ -104,7 +104,7 @@ def measured(case: Case, B_r: int, B_c: int, complaint: Callable[..., str] = com
 
 
 def lse_of(case: Case, causal: bool, B_r: int, B_c: int) -> Case:
-    """The case with the logsumexp that flash_attention returns when asked to, in place of the output."""
+    """The case, testing the logsumexp (return_lse=True) in place of the output."""
     return replace(
         case,
         call=lambda ops, query, key, value: flash_attention(

@@ -1,4 +1,4 @@
-"""What the functions of attention.py must return for what they are given: FUNCTIONS, see common.testing.case.Python."""
+"""What the functions of attention.py must return for given arguments: FUNCTIONS, see common.testing.case.Python."""
 
 from __future__ import annotations
 

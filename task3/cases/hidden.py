@@ -17,12 +17,12 @@ from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 from common.testing.cases.attention_cases import PEAK
 
-# Parts in PyTorch; they must do without PyTorch's own attention.
+# Parts in PyTorch, which must not use PyTorch's own attention.
 IN_PYTORCH = ("algorithm",)
 
 
 def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
-    """The algorithm, the online softmax, the merge, at sizes beyond the handout's."""
+    """The algorithm, the online softmax, and the merge, at sizes beyond the handout's."""
     size = random.randint
     seq_q, seq_k, head_dim = size(120, 170), size(210, 280), size(17, 40)
     rows, cols = size(115, 200), size(1100, 1900)

@@ -1,4 +1,4 @@
-"""What is too much for flash_attention: complaint of its memory, causal_complaint of tiles that a mask hides."""
+"""Limits on flash_attention: `complaint` on its memory use, `causal_complaint` also on computing masked tiles."""
 
 from torch import Tensor
 
@@ -6,16 +6,15 @@ from common.measure.allocations import AllocationRecorder
 
 
 def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_c: int) -> str:
-    """What is wrong with what flash_attention allocated; "" if nothing is.
+    """What is wrong with flash_attention's allocations; "" if nothing.
 
-    One tensor may be twice as large as the largest of query, key and value. All tensors that are alive at the same time
-    may be twice as large as these and the output together, and 16 tiles of scores; those of them that are computed from
-    the queries may not grow with the number of keys, and none of their numbers may be read into Python. A tile of
-    queries meets the keys once.
+    A single tensor may be up to twice as large as the largest of query, key and value. All tensors alive at the same
+    time may total twice the size of these and the output, plus 16 tiles of scores. Those computed from the queries may
+    not grow with the number of keys, and none of their values may be read into Python. Each tile of queries goes over
+    the keys only once.
 
     Args:
-        made: recorded during one call, and nothing else; `inputs` are query, key and value, `source` is query,
-            `partner` key.
+        made: recorded during one call only; `inputs` are query, key and value, `source` is query, `partner` key.
         query: [batch, heads, S_q, head_dim]; key: [batch, heads, S_k, head_dim].
         B_r, B_c: the tile sizes of the call.
     """
@@ -65,7 +64,7 @@ def complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_
 
 
 def causal_complaint(made: AllocationRecorder, query: Tensor, key: Tensor, B_r: int, B_c: int) -> str:
-    """The same, or what is wrong if tiles above the diagonal were computed, too."""
+    """The same; it also reports tiles above the diagonal that were computed."""
     seq_q, seq_k = query.size(-2), key.size(-2)
     enough = sum(min(seq_k, -(-min(start + B_r, seq_q) // B_c) * B_c) for start in range(0, seq_q, B_r))
     met = made.met * seq_k // key.numel()

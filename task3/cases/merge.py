@@ -14,7 +14,7 @@ from common.testing.cases.attention_cases import attention_case
 
 
 def merge_cases() -> list[Case]:
-    """Any number of parts, parts that saw nothing, and the parts of an attention that was split along the keys."""
+    """Various numbers of parts, parts that saw no key, and the parts of an attention that was split along the keys."""
 
     def inputs(parts: int, rows: int, head_dim: int, offset: float, empty: bool, peak: float = 0.0):
         def make(generator: torch.Generator) -> dict[str, Tensor]:
@@ -22,7 +22,7 @@ def merge_cases() -> list[Case]:
             lse = 2 * torch.randn(parts, rows, generator=generator)
             lse[:, ::2] += offset
             lse[torch.arange(rows) % parts, torch.arange(rows)] += peak
-            if empty:  # a third; all of row 0, all but one of row 1, none of row 2; what they hold must not matter
+            if empty:  # a third; all of row 0, all but one of row 1, none of row 2; their contents must not matter
                 unseen = torch.rand(parts, rows, generator=generator) < 1 / 3
                 unseen[:, 0], unseen[:, 1], unseen[:, 2] = True, torch.arange(parts) != parts // 2, False
                 lse[unseen] = -math.inf
@@ -80,7 +80,7 @@ def merge_cases() -> list[Case]:
 
 
 def split_attention_case(name, batch, heads, seq_q, seq_k, head_dim, causal: bool, sizes: tuple[int, ...], **options):
-    """Attention over each of several sets of keys, merged, against attention over all of them."""
+    """Attention over several sets of keys, merged, compared with attention over all of them."""
 
     def call(ops, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         scores = reference.scores(query, key, causal).split(sizes, -1)

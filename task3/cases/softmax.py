@@ -13,11 +13,11 @@ from common.testing.case import Case
 from common.testing.cases.softmax import with_high_end, with_peaks
 from common.testing.cases.steps import softmax_steps
 
-THREADS, ITEMS = 256, 4  # of online_softmax_kernel: threads per row, columns that each takes in at a time
+THREADS, ITEMS = 256, 4  # of online_softmax_kernel: threads per row, columns that each thread processes at a time
 
 
 def softmax_cases() -> list[Case]:
-    """y and lse of online_softmax for every way in which a row can be awkward."""
+    """y and lse of online_softmax for each kind of difficult row."""
 
     def both(rows: int, cols: int, change: Callable[[Tensor], Tensor]) -> dict:
         return {
@@ -44,7 +44,7 @@ def softmax_cases() -> list[Case]:
             name,
             call=lambda ops, x: ops.online_softmax(x)[1],
             reference=lambda x: torch.logsumexp(x, -1),
-            # `size` is how large lse becomes: m + log(l) is rounded; and log(l) is off by l's relative error
+            # `size` is the magnitude of lse: m + log(l) is rounded, and log(l) is off by l's relative error
             floor=1e-6 + 2.0**-23 * size + running_sum_floor(cols, 1),
             axes=("row",),
             mistakes=lambda x: row_lse_mistakes(x, THREADS, ITEMS) + row_formulas(x, "lse"),
@@ -66,8 +66,8 @@ def softmax_cases() -> list[Case]:
         y("masked entries, a masked row", 9, 1500, with_masks, points=0.05),
         y("masked, others far below 0", 3, 300, far_below, size=200.0, points=0.05),
         y("rows that rise and fall", 6, 5000, with_slopes, points=0.05),
-        # without their size: here y = exp(x - lse), whose lse is rounded, must not pass
-        # No points: exp2f(x * log2(e) - m * log2(e)) is right, too, where a compiler makes one multiply-add of it, as
+        # without `size`: y = exp(x - lse), whose lse is rounded, must not pass here
+        # No points: exp2f(x * log2(e) - m * log2(e)) is also right if the compiler fuses it into one multiply-add, as
         # nvcc does and the simulator's g++ does not.
         y("numbers around 10,000", 7, 300, lambda x: x + 10_000),
         y("70,001 columns", 1, 70_001, with_high_end, points=0.05),
@@ -92,7 +92,7 @@ def with_masks(x: Tensor) -> Tensor:
 
 
 def far_below(x: Tensor) -> Tensor:
-    """Around -200, and -inf in all columns of some threads: what these know must not count as a maximum of 0."""
+    """Around -200, and -inf in all columns of some threads: those threads must not contribute a maximum of 0."""
     return (x - 200).masked_fill(torch.arange(x.size(1)) % 7 == 3, -math.inf)
 
 

@@ -1,4 +1,4 @@
-"""What attention.py's flash_attention refuses."""
+"""Checks the arguments of attention.py's flash_attention."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common.reference.oracle import scale_or_default
 
 
 def check_arguments(query: Tensor, key: Tensor, value: Tensor, scale: float | None, B_r: int, B_c: int) -> float:
-    """The scale to use. Raises ValueError for arguments that flash_attention does not take."""
+    """The scale to use. Raises ValueError for arguments that flash_attention does not support."""
     if query.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"query has dtype {query.dtype}; it must be torch.float32 or torch.float64")
     for name, x in (("query", query), ("key", key), ("value", value)):

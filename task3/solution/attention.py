@@ -1,17 +1,17 @@
-"""FlashAttention-2, forward, in PyTorch: attention tile by tile, without ever holding all the scores.
+"""The FlashAttention-2 forward pass in PyTorch: attention tile by tile, never materializing all the scores.
 
     RowState           what a tile of rows carries from one tile of keys to the next: m, l and O
     nothing_seen       m, l and O before the first tile
     tile_scores        S of one tile, masked                                                     (gap 1)
-    add_tile           the online softmax: one more tile of scores goes into m, l and O          (gap 2)
-    attend             one tile of queries walks over the keys                                   (gap 3)
+    add_tile           the online softmax: updates m, l and O with one more tile of scores       (gap 2)
+    attend             the loop over the keys for one tile of queries                            (gap 3)
     output_of          O / l                                                                     (gap 4)
     logsumexp_of       m + log(l)
     flash_attention    all tiles of queries                                                      (gap 5)
 
 Source: T. Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023,
-arXiv:2307.08691, section 3.1.1, Algorithm 1. The line numbers in the comments are those of the algorithm, the names
-m, l (the paper's script l), O, S, P, B_r and B_c are the paper's. Line 10 is misprinted there; see the handout.
+arXiv:2307.08691, section 3.1.1, Algorithm 1. Line numbers in the comments refer to that algorithm; the names m, l
+(the paper's script l), O, S, P, B_r and B_c are the paper's. Line 10 of the paper has a misprint; see the handout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from task3.given.arguments import check_arguments
 
 
 class RowState(NamedTuple):
-    """What is known of the rows of one tile of queries after some tiles of keys.
+    """The state of one tile's query rows after some tiles of keys.
 
     Attributes:
         m: [batch, heads, rows, 1], the largest score so far; -inf before the first.
@@ -50,14 +50,14 @@ def tile_scores(query_tile: Tensor, key_tile: Tensor, q_start: int, k_start: int
     Args:
         query_tile: [batch, heads, rows, head_dim]; its first row is query q_start of the sequence.
         key_tile: [batch, heads, keys, head_dim]; its first row is key k_start.
-        scale: what the scores are multiplied by.
+        scale: factor applied to the scores.
         causal: query i sees key j only if j <= i; i and j count from the beginning of the sequence.
 
     Returns:
         S [batch, heads, rows, keys], -inf where a query does not see a key.
     """
-    # BEGIN SOLUTION 1 (6 lines): the products of all rows with all keys of the tile, times `scale`. If causal, compare
-    #     the positions: torch.arange gives those of the tile's queries and those of its keys (on S.device), and
+    # BEGIN SOLUTION 1 (6 lines): the dot product of every row with every key of the tile, times `scale`. If causal,
+    #     compare positions: torch.arange gives those of the tile's queries and those of its keys (on S.device), and
     #     masked_fill puts -inf where the key comes after the query.
     S = query_tile @ key_tile.transpose(-2, -1) * scale
     if causal:
@@ -71,8 +71,8 @@ def tile_scores(query_tile: Tensor, key_tile: Tensor, q_start: int, k_start: int
 def add_tile(state: RowState, S: Tensor, value_tile: Tensor) -> RowState:
     """One step of the online softmax (lines 9 and 10).
 
-    A row that has not seen any key so far has m = -inf, and -inf - (-inf) is NaN. Such a row subtracts 0 instead of
-    its maximum: then every exp() in it is exp(-inf) = 0, and m, l and O stay what they were.
+    A row that has not seen any key yet has m = -inf, and -inf - (-inf) is NaN. Such a row subtracts 0 instead of
+    its maximum: then every exp() in it is exp(-inf) = 0, and m, l and O do not change.
 
     Args:
         state: the rows after the tiles before this one.
@@ -83,9 +83,9 @@ def add_tile(state: RowState, S: Tensor, value_tile: Tensor) -> RowState:
         The rows after this tile.
     """
     # BEGIN SOLUTION 2 (7 lines): the new maximum of each row (amax with keepdim, torch.maximum); what to subtract,
-    #     which is the new maximum or 0 (torch.where); the factor that turns sums relative to the old maximum into sums
-    #     relative to the new one; P, the exponentials of this tile; then l and O: what was there times the factor, plus
-    #     what this tile adds.
+    #     which is the new maximum or 0 (torch.where); the factor that rescales sums from the old maximum to the new
+    #     one; P, the exponentials of this tile; then l and O: the old value times the factor, plus what this tile
+    #     adds.
     m = torch.maximum(state.m, S.amax(-1, keepdim=True))
     shift = torch.where(m == -torch.inf, 0.0, m)
     rescale = torch.exp(state.m - shift)
@@ -104,13 +104,13 @@ def attend(
     Args:
         query_tile: [batch, heads, rows, head_dim]; its first row is query q_start of the sequence.
         key, value: [batch, heads, S_k, head_dim].
-        B_c: how many keys a tile has; the last one may have fewer.
+        B_c: the number of keys per tile; the last tile may have fewer.
 
     Returns:
         The rows after the last tile of keys.
     """
-    # BEGIN SOLUTION 3 (7 lines): begin with nothing_seen, then loop over k_start. Per tile: slice key and value (a
-    #     slice that reaches past the end stops there, so the last tile needs no special care), tile_scores, add_tile.
+    # BEGIN SOLUTION 3 (7 lines): start from nothing_seen, then loop over k_start. Per tile: slice key and value (a
+    #     slice that reaches past the end stops there, so the last tile needs no special case), tile_scores, add_tile.
     #     If causal, end the loop where the last query of this tile sees no further key: tiles above the diagonal are
     #     not computed at all.
     state = nothing_seen(query_tile)
@@ -133,7 +133,7 @@ def output_of(state: RowState) -> Tensor:
 def logsumexp_of(state: RowState) -> Tensor:
     """log(sum of exp(score)) of each row, [batch, heads, rows] (line 13); -inf for a row that saw no key.
 
-    m and l in one number: enough to merge this output with that of other keys later, see online_softmax.cu.
+    It combines m and l in one number, enough to merge this output with that of other keys later; see online_softmax.cu.
     """
     return (state.m + torch.log(state.l)).squeeze(-1)
 
@@ -148,22 +148,22 @@ def flash_attention(
     B_c: int = 64,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """softmax(scale * query @ key^T) @ value; no tensor in it grows with S_q * S_k.
+    """softmax(scale * query @ key^T) @ value, with no intermediate tensor of size S_q * S_k.
 
     Args:
         query: [batch, heads, S_q, head_dim], float32 or float64.
         key, value: [batch, heads, S_k, head_dim], dtype and device of query.
         causal: query i sees the keys j <= i, both counted from the beginning, whether or not S_q equals S_k.
-        scale: what the scores are multiplied by; 1 / sqrt(head_dim) unless given.
-        B_r, B_c: how many queries and keys a tile has, at least 1 each. The last tiles may have fewer.
+        scale: factor applied to the scores; default 1 / sqrt(head_dim).
+        B_r, B_c: queries and keys per tile, at least 1 each. The last tiles may have fewer.
         return_lse: also return the logsumexp of the scores of each row.
 
     Returns:
         out [batch, heads, S_q, head_dim], or (out, lse) with lse [batch, heads, S_q]. A row whose scores are all
-        -inf gives zeros, and -inf in lse.
+        -inf has zeros in out and -inf in lse.
 
     Raises:
-        ValueError: a shape, dtype, device or tile size that is not supported; the message names the argument.
+        ValueError: an unsupported shape, dtype, device or tile size; the message names the argument.
     """
     scale = check_arguments(query, key, value, scale, B_r, B_c)
     out = query.new_empty(query.shape)

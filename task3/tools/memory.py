@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_variant_arguments(parser, (Variant.STUDENT, Variant.SOLUTION))
     options = parser.parse_args(argv)
     module = python_module("task3", options.variant)
-    torch.set_num_threads(1)  # the tiles are small: handing them to threads takes longer than working on them
+    torch.set_num_threads(1)  # the tiles are small: multithreading would cost more than it saves
     console = Console()
     say(console, "Peak KiB beyond the inputs; 1 head, head_dim 64, tiles of 64 x 64, float32")
     table = Table(box=SIMPLE)

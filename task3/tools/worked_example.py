@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for column in ("scores", "values", "m", "exp(m_old - m)", "l", "O"):
         table.add_column(column, justify="right")
     state = module.nothing_seen(_row([0.0]))
-    misprinted = 0.0  # what line 10 gives as it is printed in the paper, from the second tile on
+    misprinted = 0.0  # the result of line 10 as printed in the paper, from the second tile on
     for scores, values in zip(SCORES, VALUES, strict=True):
         before = state
         try:

@@ -1,4 +1,4 @@
-"""Cases for flash_attention, without a mask and causal."""
+"""Cases for flash_attention, unmasked and causal."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ NAN_HINT = (
 
 
 def full_cases() -> list[Case]:
-    """Without a mask: sizes that fill the tiles and sizes that do not, every head_dim, scores of every kind."""
+    """Without a mask: sizes that fill the tiles and sizes that don't, every head_dim, scores of every kind."""
 
     def full(name, batch, heads, seq_q, seq_k, head_dim, **options) -> Case:
         return case("full", name, batch, heads, seq_q, seq_k, head_dim, causal=False, **options)
@@ -57,7 +57,7 @@ def full_cases() -> list[Case]:
 
 
 def causal_cases() -> list[Case]:
-    """With a causal mask, and both alignments of it where there are not as many queries as keys."""
+    """With a causal mask, in both alignments where the numbers of queries and keys differ."""
 
     def causal(name, batch, heads, seq_q, seq_k, head_dim, **options) -> Case:
         return case("causal", name, batch, heads, seq_q, seq_k, head_dim, causal=True, **options)

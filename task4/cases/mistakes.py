@@ -1,6 +1,6 @@
-"""Wrong answers that the way task 4's kernel works makes possible: kernel_mistakes(query, key, value, ...).
+"""Wrong answers specific to how task 4's kernel works: kernel_mistakes(query, key, value, ...).
 
-They come on top of those of any attention and of the loop over tiles (common/diagnosis/mistakes).
+They are in addition to those of any attention and of the loop over tiles (common/diagnosis/mistakes).
 """
 
 import math
@@ -24,7 +24,7 @@ def kernel_mistakes(
     s = right.scores(query, key, causal, scale, lower_right=lower_right)
 
     def of_one_lane() -> Tensor:
-        """O / l, where the l of column c holds the keys of lane c % 32 only."""
+        """O / l, where the l of column c includes only the keys of lane c % 32."""
         weights = torch.exp(s - shift_of(s.amax(-1, keepdim=True)))
         whole = torch.nn.functional.pad(weights, (0, -s.size(-1) % LANES))
         of_lane = whole.view(*s.shape[:-1], -1, LANES).sum(-2)  # [..., S_q, 32]

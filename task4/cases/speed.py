@@ -1,14 +1,14 @@
 """The speed part of task 4's test: the kernel inside a multi-head attention layer, against torch.nn.MultiheadAttention.
 
     measure_layer(configuration, ops)      one configuration: checked, then timed
-    points_for(speedup)                    what its speedup earns
+    points_for(speedup)                    the points for its speedup
     SPEED                                  the part, for common.cli.test.TaskTest
 
-The four configurations are in float32, without TF32 in the projections; both layers have the same weights, get the same
-inputs and are timed in turn (common/measure/timing.py). The peer is the module at its best: eval(), no gradients,
-need_weights=False, and PyTorch's fast path where there is no mask. (With a causal mask the fast path stores it and all
-scores; without it the module calls scaled_dot_product_attention with is_causal=True, which takes less time.) The time
-with need_weights=True, the module's default, is next to it.
+The four configurations are in float32, without TF32 in the projections; both layers have the same weights and inputs
+and are timed in turn (common/measure/timing.py). The peer is the module in its fastest configuration: eval(), no
+gradients, need_weights=False, and PyTorch's fast path where there is no mask. (With a causal mask, the fast path stores
+the mask and all scores; without the fast path, the module calls scaled_dot_product_attention with is_causal=True, which
+is faster.) The time with need_weights=True, the module's default, is reported next to it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from common.compiling.operators import Operators
 
 POINTS = 2.0
-FULL_FROM, HALF_FROM = 0.6, 0.4  # speedups; the handout says why these
+FULL_FROM, HALF_FROM = 0.6, 0.4  # speedups; the handout explains them
 BLOCK = "task4 speedups"  # in Results.md
 ROUNDS = 20
 
@@ -66,7 +66,7 @@ class Configuration:
 
     @property
     def attention_flops(self) -> float:
-        """Q K^T and P V, 2 operations per multiplication; half of them under a causal mask."""
+        """FLOPs of Q K^T and P V, 2 per multiply-add; half of them under a causal mask."""
         return 4 * self.batch * self.seq_len**2 * self.hidden_dim * (0.5 if self.causal else 1.0)
 
 
@@ -79,7 +79,7 @@ CONFIGURATIONS = (
 
 
 class KernelLayer(AttentionLayer):
-    """The layer that is timed: multi-head self-attention whose core is flash_attention of some operators of task 4.
+    """The timed layer: multi-head self-attention built on flash_attention of task 4's operators.
 
     Args:
         hidden_dim, num_heads, causal: see AttentionLayer; head_dim is at most 128.
@@ -92,16 +92,16 @@ class KernelLayer(AttentionLayer):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """x [batch, seq_len, hidden_dim], float32 -> the same; without a gradient."""
+        """x [batch, seq_len, hidden_dim], float32 -> the same; no gradient."""
         qkv = self.split_heads(x)
-        if self.ops.variant != "tuned":  # the tuned kernels read the heads where they are
+        if self.ops.variant != "tuned":  # the tuned kernels read the heads in place
             qkv = qkv.contiguous()
         return self.out_projection(self.merge_heads(self.ops.flash_attention(*qkv, self.causal)))
 
 
 @dataclass(frozen=True)
 class LayerSpeed:
-    """What was measured for one configuration.
+    """The measurements for one configuration.
 
     Attributes:
         layer: KernelLayer on the operators.
@@ -128,13 +128,13 @@ class LayerSpeed:
 
 
 def points_for(speedup: float) -> float:
-    """The share of one configuration in the part's points: all of it, half of it, or none."""
+    """One configuration's points: its full share of the part's points, half of it, or none."""
     share = POINTS / len(CONFIGURATIONS)
     return share if speedup >= FULL_FROM else share / 2 if speedup >= HALF_FROM else 0.0
 
 
 def case_of(configuration: Configuration) -> Case:
-    """The layer against torch.nn.MultiheadAttention in float64, as the cases of the test do."""
+    """The layer compared with torch.nn.MultiheadAttention in float64, like the test's cases."""
     return layer_case(
         lambda ops, module, causal: KernelLayer.from_multihead_attention(module, causal, ops=ops),
         "speed",
@@ -149,15 +149,15 @@ def case_of(configuration: Configuration) -> Case:
 
 
 def judge_layer(configuration: Configuration, ops: Operators, seed: int = 0) -> Verdict:
-    """Judges it."""
+    """Judges the layer's output."""
     return judge(case_of(configuration), ops, seed)
 
 
 def prepare(ops: Operators | None, number: int, inputs: Mapping[str, Tensor]) -> Callable[[], Tensor]:
-    """The call that grading times (common/course/grading/timed.py): the layer on these operators, or torch's.
+    """The call timed by grading (common/course/grading/timed.py): the layer on these operators, or PyTorch's.
 
     Args:
-        ops: task 4's; None: torch.nn.MultiheadAttention at its best.
+        ops: task 4's; None: torch.nn.MultiheadAttention in its fastest configuration.
         number: of the configuration.
         inputs: those of case_of, on the GPU.
     """
@@ -176,7 +176,7 @@ def prepare(ops: Operators | None, number: int, inputs: Mapping[str, Tensor]) ->
 def measure_layer(
     configuration: Configuration, ops: Operators, rounds: int = ROUNDS, stopwatch: Stopwatch | None = None
 ) -> LayerSpeed:
-    """Times the layer, torch's with and without weights, and the kernel alone, in turn; medians of `rounds` runs."""
+    """Times the layer, PyTorch's with and without weights, and the kernel alone, in turn; medians of `rounds` runs."""
     sizes = configuration
     module = nn.MultiheadAttention(sizes.hidden_dim, sizes.heads, batch_first=True, device=ops.device).eval()
     layer = KernelLayer.from_multihead_attention(module, sizes.causal, ops=ops)
@@ -207,7 +207,7 @@ def measure_layer(
 
 
 def table(measured: Sequence[LayerSpeed], matmul_rate: float) -> Table:
-    """A row per configuration; matmul_rate: operations per second of a float32 matrix product, for the share."""
+    """A row per configuration; matmul_rate: operations per second of a float32 GEMM, for the share."""
     result = Table(title="speed, float32; ms are medians", title_justify="left")
     for number, (column, _) in enumerate(_COLUMNS):
         result.add_column(column, justify="right" if number else "left")

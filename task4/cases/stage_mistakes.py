@@ -1,6 +1,6 @@
-"""Wrong answers that the stages of task 4's kernel are known to give; what a Mistake is: common/diagnosis/mistakes.
+"""Known wrong answers of the stages of task 4's kernel; for Mistake see common/diagnosis/mistakes.
 
-Most are derived: a stage's formulas, and the indices at which it reads, with one thing wrong.
+Most are derived from a stage's formulas and read indices, with one thing wrong.
 """
 
 import math
@@ -22,7 +22,7 @@ row = first_row + r
 key = lane + 32 * c
 hidden = (key >= keys_left) | (key > row + diagonal)
 """
-# One step of the online softmax in base 2, O without the tile's own part, which another stage adds
+# One step of the online softmax in base 2; O excludes the tile's own contribution, which another stage adds
 STEP = """\
 m_new = maximum(m, rowmax(s))
 p = exp2(s - shift_of(m_new))
@@ -32,20 +32,20 @@ O = rescale * O
 m = m_new
 """
 RESCALE, INVERSE = "exp2(m - shift_of(m_new))", "exp2(shift_of(m_new) - m)"
-MAXIMUM = "m = maximum(m, rowmax(s))"  # of what is stored; with a wrong m_new P is wrong, too
+MAXIMUM = "m = maximum(m, rowmax(s))"  # the stored m only; with a wrong m_new, P would be wrong, too
 RESULT = {"P": "p", "m": "m", "l": "l", "O": "O"}
 OUTPUT = "O = O + P @ V"
 STORE = "total = rowsum(l)\nout = divided(O, total)"
 
 
 def _rows(device: torch.device) -> dict[str, Tensor]:
-    """What stands for first_row and r in the rows of a tile, [B_R, 1]."""
+    """The values of first_row and r for each row of a tile, [B_R, 1]."""
     row = torch.arange(B_R, device=device)[:, None]
     return {"first_row": row - row % ROWS, "r": row % ROWS}
 
 
 def _columns(size: int, device: torch.device) -> dict[str, Tensor]:
-    """What stands for lane and c in the columns of a tile: column lane + 32 * c."""
+    """The values of lane and c for each column of a tile: column lane + 32 * c."""
     column = torch.arange(size, device=device)
     return {"lane": column % LANES, "c": column // LANES}
 

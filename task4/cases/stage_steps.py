@@ -1,11 +1,11 @@
-"""The sizes of the tile that a stage of task 4 is tested with, and what the stages compute, in PyTorch."""
+"""The tile sizes used to test the stages of task 4, and reference stages in PyTorch."""
 
 import math
 
 import torch
 from torch import Tensor
 
-# task4/given/stages.h has the same
+# the same as in task4/given/stages.h
 B_R, B_C, D, WARPS = 12, 64, 64, 4
 LANES = 32
 ROWS, KEYS = B_R // WARPS, B_C // LANES  # rows per warp, keys per lane
@@ -23,7 +23,7 @@ def softmax_step(s: Tensor, m: Tensor, l: Tensor, o: Tensor) -> tuple[Tensor, Te
 
     Args:
         s: the tile's scores [B_r, B_c].
-        m, l: maximum and sum of the older tiles [B_r].
+        m, l: maximum and sum of the earlier tiles [B_r].
         o: their output [B_r, D].
     """
     m_new = torch.maximum(m, s.amax(-1))

@@ -1,7 +1,7 @@
 """Cases for the stages of task 4's kernel, one device function and one tile each: stage_cases().
 
-The sizes are those of task4/given/stages.h. The stages carry no points: they tell what is wrong before
-there is a kernel.
+The sizes are those of task4/given/stages.h. The stages carry no points; they help find mistakes before the kernel is
+complete.
 """
 
 import math
@@ -95,9 +95,9 @@ def _softmax(name: str, index: int, output: str) -> Case:
         s, o = 2 * torch.randn(B_R, B_C, generator=generator), torch.randn(B_R, D, generator=generator)
         m = torch.full((B_R,), -math.inf)
         l = torch.rand(B_R, generator=generator) + 1  # noqa: E741
-        m[4:8], m[8:] = -3.0, s[8:].amax(-1) + 1.5  # the tile raises the maximum of rows 4 to 7 and not of the others
+        m[4:8], m[8:] = -3.0, s[8:].amax(-1) + 1.5  # the tile raises the maximum of rows 4 to 7, not that of rows 8 on
         s[8:, 40:] = -math.inf
-        o[:4], l[:4] = 0, 0  # these have seen no key yet; row 0 sees none of this tile either
+        o[:4], l[:4] = 0, 0  # these have seen no key yet; row 0 sees none in this tile either
         s[0] = -math.inf
         return {"s": s, "m": m, "l": l, "o": o}
 

@@ -1,5 +1,5 @@
-// binding.cpp - checks the arguments of flash_attention and of its stages, and registers them as operators. Nothing to
-// do here.
+// binding.cpp - checks the arguments of flash_attention and of its stages, and registers them as operators. You don't
+// need to change anything here.
 #include <optional>
 #include <tuple>
 
@@ -43,7 +43,7 @@ void check_stage(const Tensor& x, const char* name, int64_t rows, int64_t cols) 
           cols ? ", " + std::to_string(cols) : std::string(), "]");
 }
 
-// The sizes of a stage that reads or writes only a part of a tile.
+// The sizes of a stage that reads or writes only part of a tile.
 void check_part(int64_t rows, int64_t most, int64_t head_dim) {
     check(rows >= 1 && rows <= most, "rows_left is ", rows, "; it must be 1 .. ", most);
     check(head_dim >= 1 && head_dim <= STAGE_DIM, "head_dim is ", head_dim, "; it must be 1 .. ", STAGE_DIM);

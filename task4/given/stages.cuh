@@ -2,7 +2,7 @@
 //
 // flash_attention.cu includes this as its last line. One block per stage: it puts the stage's input where the kernel
 // would have it (shared memory or registers), calls your function, and writes out the result. Shared memory
-// that a stage writes is filled with NaN first, so that what it forgets shows.
+// that a stage writes is filled with NaN first, so that missing writes show up.
 #pragma once
 #include "task4/given/stages.h"
 
@@ -12,7 +12,7 @@ constexpr int UNWRITTEN = 0x7fc00000;  // the NaN that the test fills outputs wi
 
 using StageTiles = Tiles<STAGE_ROWS, STAGE_KEYS, STAGE_DIM, STAGE_WARPS>;
 
-// Both calls wait for all threads, so that what is filled or copied can be read by any.
+// fill and copy_rows end with a barrier, so that any thread can read what was filled or copied.
 __device__ inline void fill(float* tile, int size, float value) {
     for (int i = threadIdx.x; i < size; i += blockDim.x) tile[i] = value;
     __syncthreads();
@@ -25,7 +25,7 @@ __device__ inline void copy_rows(float* to, int to_length, const float* from, in
     __syncthreads();
 }
 
-// Which row of the tile a thread's row r is, and which column its c.
+// The row and column of the tile that correspond to a thread's r and c.
 __device__ inline int stage_row(int r) { return threadIdx.x / 32 * StageTiles::ROWS + r; }
 __device__ inline int stage_col(int c) { return threadIdx.x % 32 + 32 * c; }
 
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(StageTiles::THREADS)
     }
 }
 
-// Lane 0 begins with the whole sum l of its rows, the other lanes with 0.
+// Lane 0 starts with the whole sum l of its rows, the other lanes with 0.
 __global__ void __launch_bounds__(StageTiles::THREADS)
     softmax_stage_kernel(const float* in, const float* m, const float* l, const float* o, float* p, float* new_m,
                          float* new_l, float* new_o) {

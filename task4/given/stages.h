@@ -3,8 +3,8 @@
 // Each runs one of your device functions for one tile, in one block: B_r = 12 rows of Q and B_c = 64 keys, D = 64
 // columns, 4 warps of 3 rows. All pointers are to float32 in device memory.
 //
-// The declarations are weak: a flash_attention.cu that does not include stages.cuh (because its functions differ)
-// still builds, without stages.
+// The declarations are weak, so a flash_attention.cu that does not include stages.cuh (because its functions differ)
+// still builds, without the stages.
 #pragma once
 #include <cuda_runtime.h>
 

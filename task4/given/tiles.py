@@ -1,4 +1,4 @@
-"""Reads and writes tiles.h: which tiles flash_attention.cu uses for which head_dim.
+"""Reads and writes tiles.h: the tile sizes that flash_attention.cu uses for each head_dim.
 
 read_tiles()                 {32: TileSizes(64, 32, 4), 64: ..., 96: ..., 128: ...}
 tiles_for(80)                the tiles of head_dim 80: those of 96
@@ -15,7 +15,7 @@ from pathlib import Path
 from common.console.paths import shown_path
 
 FILE = Path(__file__).resolve().parents[1] / "tiles.h"
-HEAD_DIMS = (32, 64, 96, 128)  # what a head_dim is padded to
+HEAD_DIMS = (32, 64, 96, 128)  # a head_dim is padded to one of these
 _LINE = r"^(constexpr TileSizes TILES_{} = )\{{(\s*\d+\s*,\s*\d+\s*,\s*\d+\s*)\}}; *(//.*)$"
 _SHARED = re.compile(r"^(constexpr int SHARED_KB = )(\d+)(;.*)$", re.MULTILINE)
 
@@ -40,7 +40,7 @@ def padded_head_dim(head_dim: int) -> int:
 
 
 def read_tiles(file: Path = FILE) -> dict[int, TileSizes]:
-    """The tiles of every padded head_dim. ValueError if the file does not hold them."""
+    """The tiles of every padded head_dim. Raises ValueError if the file does not contain them."""
     text = file.read_text()
     return {D: TileSizes(*map(int, _line(text, D, file)[2].split(","))) for D in HEAD_DIMS}
 
@@ -51,20 +51,20 @@ def tiles_for(head_dim: int) -> TileSizes:
 
 
 def shared_kb(file: Path = FILE) -> int:
-    """SHARED_KB: what a block may use at most."""
+    """SHARED_KB: the shared memory limit per block."""
     if not (found := _SHARED.search(file.read_text())):
         raise ValueError(f"{shown_path(file)} has no line 'constexpr int SHARED_KB = 64;'")
     return int(found[2])
 
 
 def written(text: str, tiles: Mapping[int, TileSizes], kb: int, note: str, file: Path = FILE) -> str:
-    """The text of tiles.h with these tiles in place of its own; head_dims that are not named keep theirs.
+    """The text of tiles.h with these tiles in place of its own; other head_dims keep their tiles.
 
     Args:
         text: of tiles.h.
         tiles: padded head_dim -> tiles.
         kb: SHARED_KB.
-        note: who chose them: command and GPU.
+        note: how they were chosen: command and GPU.
         file: named in errors.
     """
     if not _SHARED.search(text):
@@ -79,7 +79,7 @@ def written(text: str, tiles: Mapping[int, TileSizes], kb: int, note: str, file:
 
 
 def _aligned(text: str) -> str:
-    """The comments after the four lines in one column."""
+    """Aligns the comments after the four lines."""
     lines = text.split("\n")
     split = {i: line.split("//") for i, line in enumerate(lines) if line.startswith("constexpr TileSizes")}
     column = max(len(code.rstrip()) for code, _ in split.values()) + 2

@@ -1,4 +1,4 @@
-"""Attention, every version of the course compared with PyTorch's: common/measure/benchmarks/flash.py, and four more."""
+"""The course's versions of attention compared with PyTorch's: common/measure/benchmarks/flash.py, and four more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COURSE = {
 
 
 def of_the_course(options: argparse.Namespace) -> Callable[[Problem], dict[str, Version]]:
-    """The kernels of the chapters, compiled where they take part."""
+    """The kernels of the tasks, compiled if they take part."""
     wanted = [name for name in options.versions or COURSE if name in COURSE]
     if not options.versions and not is_filled("task4"):
         wanted.remove("yours")

@@ -17,7 +17,7 @@ PARTS = {
 def cases(variant: Variant = Variant.STUDENT) -> list[Case]:
     """All test cases; the four parts are worth 0.75 points each.
 
-    The tuned operators take float16, and what they make of numbers that are no block's is open.
+    The tuned operators take float16, and their behavior for invalid block indices is unspecified.
     """
     made = full_cases() + causal_cases() + window_cases() + block_cases()
     return [in_half(case) for case in made if case.name != NO_BLOCKS] if variant == Variant.TUNED else made

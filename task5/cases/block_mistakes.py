@@ -1,8 +1,8 @@
-"""Wrong answers that block-sparse attention is known to give.
+"""Known wrong answers of block-sparse attention.
 
     lists(block_mask)                                                   counts and columns as one tensor
-    list_mistakes(block_mask)                                           the lists of a block mask's blocks
-    block_mistakes(query, key, value, block_mask, block, causal, scale) attention to listed blocks
+    list_mistakes(block_mask)                                           the lists of a block mask's true blocks
+    block_mistakes(query, key, value, block_mask, block, causal, scale) attention to the listed blocks
 
 Rows of the mask mixed up, blocks left out, the causal mask inside blocks. What a Mistake is, and
 those of any attention: common/diagnosis/mistakes.
@@ -29,13 +29,13 @@ known = Words(__file__, B_C=B_C, LANES=LANES)
 
 
 def lists(block_mask: Tensor) -> Tensor:
-    """compress_block_mask's two outputs as one: [heads, q_blocks, 1 + k_blocks], the count in front of the columns."""
+    """compress_block_mask's two outputs as one: [heads, q_blocks, 1 + k_blocks], the count before the columns."""
     counts, columns = naive_compress_block_mask(block_mask)
     return torch.cat([counts[..., None], columns], -1).double()
 
 
 def list_mistakes(block_mask: Tensor) -> list[Mistake]:
-    """Wrong lists, as `lists` gives them; block_mask [heads, q_blocks, k_blocks]."""
+    """Wrong lists, in the format of `lists`; block_mask [heads, q_blocks, k_blocks]."""
     mask = block_mask.bool()
     column = torch.arange(mask.size(-1), device=mask.device)
     found = [
@@ -49,7 +49,7 @@ def list_mistakes(block_mask: Tensor) -> list[Mistake]:
 
 
 def _not_added_up(mask: Tensor) -> Tensor:
-    """Lists whose count is that of the last 32 columns, and which end after as many numbers."""
+    """Lists whose count covers only the last 32 columns, and which end after that many entries."""
     answer = torch.full((*mask.shape[:-1], 1 + mask.size(-1)), -1.0, dtype=torch.double, device=mask.device)
     for line, row in zip(answer.flatten(0, 1), mask.flatten(0, 1), strict=True):
         count = 0
@@ -82,7 +82,7 @@ def block_mistakes(
     found = [known(name, on.answer(elements(one) & before)) for name, one in _wrong_masks(mask, query.size(0))]
     if block != B_C:  # the tiles of B_c keys within a block
         inside, listed, told = on.key % block, elements(mask) & before, {"block": block, "tiles": block // B_C}
-        # row r of block c is read where row r would be if blocks had B_C rows
+        # row r of block c is read from where it would be if blocks had B_C rows
         k, v = (x[..., on.key // block * B_C + inside, :] for x in (key, value))
         found += [
             known("only the first tile of a block", on.answer(listed & (inside < B_C)), **told),
@@ -94,7 +94,7 @@ def block_mistakes(
 
 
 def _wrong_masks(mask: Tensor, batch: int) -> list[tuple[str, Tensor]]:
-    """What is attended to if the wrong row of the mask is read, or the wrong numbers of it, with the mistake's name."""
+    """(the mistake's name, the blocks attended to) for reading the wrong row of the mask, or wrong entries of it."""
     heads, q_blocks, k_blocks = mask.shape
     counts = mask.sum(-1, keepdim=True)
     place = mask.cumsum(-1)  # 1 for the first true block of a row, 2 for the second, ...
@@ -117,7 +117,7 @@ def _wrong_masks(mask: Tensor, batch: int) -> list[tuple[str, Tensor]]:
 
 
 def _causal_mistakes(on: Tiles, blocks: Tensor) -> list[Mistake]:
-    """The causal mask, which cuts through the blocks on the diagonal; blocks: what is listed, [..., S_q, S_k]."""
+    """The causal mask, which cuts through the blocks on the diagonal; blocks: the listed ones, [..., S_q, S_k]."""
     row, key = on.row, on.key
     visited = blocks & (key // B_C <= row // ROWS)  # with tiles of 32 x 32
     warp_row = row // (ROWS // 4) * (ROWS // 4)
@@ -131,6 +131,6 @@ def _causal_mistakes(on: Tiles, blocks: Tensor) -> list[Mistake]:
         of_scores("masked scores are 0", lambda: right.softmax(zeros) @ on.values),
         of_strided("mask of the warp's first row", on.answer(visited & (key <= warp_row))),
     ]
-    for seen in (visited, blocks):  # a loop that ends at the diagonal, and one that goes through all tiles
+    for seen in (visited, blocks):  # a loop that ends at the diagonal, and one over all tiles
         found += varied(HIDDEN, places, lambda after, seen=seen: on.answer(seen & ~after["hidden"])())
     return found

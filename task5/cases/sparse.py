@@ -43,7 +43,7 @@ LIST_HINT = "Print one row of the mask and its list: which lanes hold a true blo
 
 
 def window_cases() -> list[Case]:
-    """Sliding windows, causal but for those of "both sides". In a name, 113 x 203 stands for S_q x S_k."""
+    """Sliding windows, causal except for "both sides". In a name, 113 x 203 means S_q x S_k."""
     one, both = partial(window_case, causal=True), partial(window_case, causal=False)
     return [
         one("64 tokens, window 16", 2, 3, 64, 64, 64, 16, points=0.1, required=True),
@@ -66,13 +66,13 @@ def window_cases() -> list[Case]:
 
 
 def in_the_window(row: int, keys: int) -> int:
-    """One of the last 40 keys that the query in this row sees, for the argument of `peaks`."""
+    """One of the last 40 keys that the query in this row sees, for use with `peaks`."""
     query = row % keys
-    return query - (row * 7 + row // 20) % min(40, query + 1)  # row // 20: else every key would be an even one
+    return query - (row * 7 + row // 20) % min(40, query + 1)  # row // 20: otherwise every key would be even
 
 
 def unread(first: int) -> Callable[[dict[str, Tensor]], None]:
-    """The keys and values from `first` on are infinite: no block of queries comes near them."""
+    """Makes the keys and values from `first` on infinite: no block of queries may read them."""
 
     def change(inputs: dict[str, Tensor]) -> None:
         inputs["key"][:, :, first:] = inputs["value"][:, :, first:] = math.inf
@@ -120,9 +120,9 @@ def window_case(
 
 
 def block_cases() -> list[Case]:
-    """Lists of blocks, and attention to them. In a name, 96 x 128 by 32 stands for S_q x S_k by block.
+    """Lists of blocks, and attention to them. In a name, 96 x 128 by 32 means S_q x S_k by block.
 
-    The lists that attention gets are made in PyTorch, but for the last case, so that each kernel is tested by itself.
+    Except in the last case, PyTorch makes the lists for the attention, so that each kernel is tested by itself.
     """
     full, causal = partial(block_case, causal=False), partial(block_case, causal=True)
     some = bool_mask(2, 6, 6, nothing_for=(0, 3))
@@ -154,7 +154,7 @@ def list_case(name: str, mask: MaskMaker, **options) -> Case:
     def call(ops, block_mask: Tensor) -> Tensor:
         counts, columns = ops.compress_block_mask(block_mask.view(torch.bool))
         both = torch.cat([counts[..., None], columns], -1)
-        return both.float().masked_fill(both == torch.iinfo(torch.int32).max, math.nan)  # the poison of integers
+        return both.float().masked_fill(both == torch.iinfo(torch.int32).max, math.nan)  # the poison value for integers
 
     return Case(
         name,
@@ -162,7 +162,7 @@ def list_case(name: str, mask: MaskMaker, **options) -> Case:
         lambda generator: {"block_mask": mask(generator)},
         call,
         lists,
-        floor=1e-3,  # whole numbers: nothing is rounded
+        floor=1e-3,  # integers: nothing is rounded
         axes=("head", "row", "entry (0: count)"),
         mistakes=list_mistakes,
         hint=LIST_HINT,
@@ -171,7 +171,7 @@ def list_case(name: str, mask: MaskMaker, **options) -> Case:
 
 
 def column_1_unlisted(generator: torch.Generator) -> Tensor:
-    """[2, 3, 6], no row of which lists block 1."""
+    """[2, 3, 6]; no row lists block 1."""
     mask = bool_mask(2, 3, 6)(generator)
     mask[..., 1] = 0
     return mask
@@ -183,13 +183,13 @@ def all_blocks(generator: torch.Generator) -> Tensor:
 
 
 def stale(block_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The lists; after its count each holds the numbers of the other blocks, as an older list may have left them."""
+    """The lists; after its count, each holds the indices of the other blocks, as if left over from an older list."""
     counts, _ = naive_compress_block_mask(block_mask)
     return counts, torch.sort((~block_mask).int(), dim=-1, stable=True).indices.int()
 
 
 def no_blocks(block_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The lists with counts that are too large, and before and after the blocks numbers that no block has."""
+    """The lists with counts that are too large, and with invalid block indices before and after the valid ones."""
     counts, columns = naive_compress_block_mask(block_mask)
     wild = torch.tensor([-1, 2**31 - 1, -(2**31), columns.size(-1)], dtype=columns.dtype, device=columns.device)
     wild = wild.repeat(-(-columns.size(-1) // 4))[: columns.size(-1)]
@@ -214,7 +214,7 @@ def block_case(
     """A case for block_sparse_attention.
 
     Args:
-        name, causal, scale: as everywhere.
+        name, causal, scale: as in the other cases.
         batch, heads, seq_q, seq_k, head_dim, options: see common.testing.cases.attention_cases.attention_case.
         block: rows and columns of a block.
         mask: makes the block mask, uint8 [heads, seq_q / block, seq_k / block]; by default about two blocks in three.

@@ -1,4 +1,4 @@
-"""The times of task 5's test: its kernels against PyTorch's at one length, as `python -m task5.benchmark` does."""
+"""The timings of task 5's test: its kernels and PyTorch's at one length, as in `python -m task5.benchmark`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from common.testing import results
 from common.testing.measurement import Earned, Measurement, TestRun
 from task5.tools.benchmark import BLOCK, LABELS
 
-SEQ_LEN = 4096  # at which a round takes milliseconds
+SEQ_LEN = 4096  # a round takes milliseconds
 OPTIONS = argparse.Namespace(seconds=120.0, rounds=20)
 
 
@@ -19,7 +19,7 @@ def run(test_run: TestRun) -> list[Earned]:
     """Times every pattern, prints the tables, and writes them into Results.md with --report."""
     ops, variant = test_run.ops, str(test_run.ops.variant)
     problems = grid("bf16" if variant == "tuned" else "fp32", PATTERNS, (SEQ_LEN,))
-    peers = [name for name in PEERS if name != "flex"]  # which takes minutes to compile
+    peers = [name for name in PEERS if name != "flex"]  # flex takes minutes to compile
 
     def versions(problem) -> dict:
         return {variant: kernel_version(problem, ops, LABELS[variant]), **torch_versions(problem, peers)}

@@ -1,4 +1,4 @@
-"""Cases for strided attention, without a mask and causal."""
+"""Cases for strided attention, unmasked and causal."""
 
 import math
 from collections.abc import Callable
@@ -28,7 +28,7 @@ NAN_HINT = (
 
 
 def full_cases() -> list[Case]:
-    """Without a mask. In a name, 2 + 3n says that the keys 2, 5, 8, ... are attended to: offset 2, stride 3."""
+    """Without a mask. In a name, 2 + 3n means attention to the keys 2, 5, 8, ...: offset 2, stride 3."""
     full = partial(strided_case, "full", False)
     return [
         full("64 tokens, stride 2", 2, 3, 64, 64, 64, stride=2, points=0.1, required=True),
@@ -50,7 +50,7 @@ def full_cases() -> list[Case]:
 
 
 def causal_cases() -> list[Case]:
-    """With a causal mask, aligned to the top left where there are not as many queries as keys."""
+    """With a causal mask, aligned to the top left where the numbers of queries and keys differ."""
     causal = partial(strided_case, "causal", True)
     return [
         causal("64 tokens, stride 2", 2, 3, 64, 64, 64, stride=2, points=0.1, required=True),
@@ -68,12 +68,12 @@ def causal_cases() -> list[Case]:
 
 
 def even(row: int, keys: int) -> int:
-    """Of the keys that stride 2 sees one after the other, for the argument of `peaks`."""
+    """The keys that stride 2 sees, one after another, for use with `peaks`."""
     return 2 * row % keys
 
 
 def unread(stride: int, offset: int) -> Callable[[dict[str, Tensor]], None]:
-    """Keys and values at positions that no query attends to are infinite: the weight 0 does not make that go away."""
+    """Makes keys and values that no query attends to infinite: a weight of 0 would not hide them."""
 
     def change(inputs: dict[str, Tensor]) -> None:
         for position in range(inputs["key"].size(2)):
@@ -123,7 +123,7 @@ def strided_case(
 
 
 def _over_all_keys(query: Tensor, key: Tensor, value: Tensor, stride: int, offset: int, **options) -> dict[str, Tensor]:
-    """strided_stages with a column of S and P for each key, as the kernel's output shows them."""
+    """strided_stages with one column of S and P for every key, not just the strided ones."""
     stages = strided_stages(query, key, value, stride, offset, **options)
     for name, elsewhere in (("S", -math.inf), ("P", 0.0)):
         whole = stages[name].new_full((*stages[name].shape[:-1], key.size(-2)), elsewhere)

@@ -1,7 +1,7 @@
-"""Wrong answers that strided attention is known to give: strided_mistakes(query, key, value, stride, offset, ...).
+"""Known wrong answers of strided attention: strided_mistakes(query, key, value, stride, offset, ...).
 
-Attention over the wrong keys, and what the loop over tiles of strided keys can get wrong. What a Mistake is, and those
-of any attention: common/diagnosis/mistakes; for those the strided keys are keys like all others.
+Attention over the wrong keys, and mistakes in the loop over tiles of strided keys. For Mistake, and the mistakes of any
+attention, see common/diagnosis/mistakes; the latter treat the strided keys as ordinary keys.
 """
 
 import math
@@ -23,12 +23,12 @@ B_R, B_C = 48, 32  # rows and strided keys per tile, as in strided_attention.cu
 WARP_ROWS = B_R // 4
 POSITION = "key_position = position + lane * stride"
 known = Words(__file__, B_C=B_C)
-# What is said of a mask argument, which these operators lack; of their own masks their mistakes say it
+# Mistakes with a mask argument, which these operators don't have; mistakes with their own masks are listed separately
 OF_A_MASK_ARGUMENT = ("mask ignored", "mask inverted", "mask broadcast wrong")
 
 
 def of_a_mask(query: Tensor, key: Tensor, value: Tensor, scale: float | None, see: Tensor) -> list[Mistake]:
-    """Those of any attention under an operator's own mask."""
+    """The mistakes of any attention, under an operator's own mask."""
     every = attention_mistakes(query, key, value, False, scale, mask=see)
     return [one for one in every if one.name not in OF_A_MASK_ARGUMENT]
 
@@ -46,7 +46,7 @@ def strided_mistakes(
     positions = strided_positions(key.size(-2), stride, offset, key.device)
     see = strided_mask(query.size(-2), key.size(-2), stride, offset, causal, key.device).expand(query.size(-2), -1)
     of_loop = {"keys": key.size(-2), "stride": stride, "offset": offset, "causal": causal, "scale": scale}
-    # rows that come into the tiles if each tile begins where it should and goes on with neighbors
+    # the rows loaded if each tile starts at the right key and continues with its neighbors
     row = torch.arange(len(positions), device=key.device)
     neighbors = positions[row // B_C * B_C] + row % B_C
 
@@ -69,7 +69,7 @@ def strided_mistakes(
         found.append(known("V without offset", reading(positions, positions - offset)))
     loop = loop_over(positions)
     found += loop.mistakes()
-    if offset:  # the loop over the keys 0, stride, 2 * stride, ..., as many as there are from `offset` on
+    if offset:  # the loop over the keys 0, stride, 2 * stride, ..., with the count of those from `offset` on
         before = loop_over(positions - offset)
         found.append(known("offset ignored", before.answer(before.at(before.key * stride)), offset=offset))
         found.append(known("offset ignored (in the loads)", before.answer(), offset=offset))
@@ -80,7 +80,7 @@ def strided_mistakes(
 
 
 class _Loop(Tiles):
-    """The kernel's loop over tiles of strided keys, right or with one thing wrong; k and v are the strided ones."""
+    """The kernel's loop over tiles of strided keys, right or with one mistake; k and v are the strided ones."""
 
     def __init__(
         self,
@@ -99,11 +99,11 @@ class _Loop(Tiles):
         self.exists = self.position < keys
         self.sees = self.at(self.position)
         end = (self.q_start + B_R).clamp(max=keys) if causal else torch.full_like(self.row, keys)
-        self.end = self.before(end)  # how many strided keys a block goes through
+        self.end = self.before(end)  # the number of strided keys that a block loops over
         self.rounded_down = (end - offset).clamp(min=0) // stride
 
     def at(self, position: Tensor) -> Tensor:
-        """What the mask shows if `position` [whole tiles] is taken for the position of the strided keys."""
+        """The keys that the mask lets through if `position` [whole tiles] is used as the strided keys' position."""
         return (position < self.keys) & ((position <= self.row) if self.causal else (self.row >= 0))
 
     def before(self, end: Tensor) -> Tensor:
@@ -123,10 +123,10 @@ class _Loop(Tiles):
     def causal_mistakes(self) -> list[Mistake]:
         """Mistakes with the causal mask."""
         row, position, exists = self.row, self.position, self.exists
-        everything = torch.full_like(self.end, len(self.key))  # a loop that goes through all keys
+        everything = torch.full_like(self.end, len(self.key))  # a loop over all keys
         taken = {"mask counts strided keys": self.key, "offset left out of the mask": self.key * self.stride}
         shown = [("causal mask missing", exists.expand_as(self.sees))]
-        for key, one in taken.items():  # for the position
+        for key, one in taken.items():  # in place of the position
             shown += [(key, self.at(one)), (key, exists & (one <= row))]
         shown += [
             ("mask off by one (own position hidden)", exists & (position < row)),

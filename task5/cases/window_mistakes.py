@@ -1,7 +1,7 @@
-"""Wrong answers that sliding window attention is known to give: window_mistakes(query, key, value, window, ...).
+"""Known wrong answers of sliding window attention: window_mistakes(query, key, value, window, ...).
 
-The window's two edges, the causal mask, and the range of keys that a block goes through. What a Mistake is, and those
-of any attention: common/diagnosis/mistakes.
+The window's two edges, the causal mask, and the range of keys that a block loops over. For Mistake, and the mistakes of
+any attention, see common/diagnosis/mistakes.
 """
 
 import math
@@ -37,7 +37,7 @@ def window_mistakes(
 
 
 class _Band(Tiles):
-    """The kernel's loop over the tiles of keys of a window, right or with one thing wrong."""
+    """The kernel's loop over the tiles of keys of a window, right or with one mistake."""
 
     def __init__(
         self, query: Tensor, key: Tensor, value: Tensor, window: int, causal: bool, scale: float | None
@@ -46,34 +46,34 @@ class _Band(Tiles):
         self.window, self.causal = window, causal
         self.ahead = self.key - self.row
         self.sees = self.within(window)
-        self.first = (self.q_start - window + 1).clamp(min=0)  # that the block's first row sees
+        self.first = (self.q_start - window + 1).clamp(min=0)  # the first key that the block's first row sees
         self.begin = self.begins(window)
         self.end = self.ends(0 if causal else window - 1)
         self.whole = torch.full_like(self.row, self.seq_k)
 
     def shown(self, ahead: Tensor, left: int | None = None, right: int | None = None) -> Tensor:
-        """The keys with -left < ahead < right, of the window unless given, also behind the last one."""
+        """The keys with -left < ahead < right, by default the window's, including positions past the last key."""
         right = (1 if self.causal else self.window) if right is None else right
         return (ahead > -(self.window if left is None else left)) & (ahead < right)
 
     def within(self, window: int) -> Tensor:
-        """What a mask for this window shows."""
+        """The keys that a mask for this window lets through."""
         return self.shown(self.ahead, window, 1 if self.causal else window) & self.exists
 
     def begins(self, window: int) -> Tensor:
-        """Where a loop for this window begins."""
+        """The start of a loop for this window."""
         return (self.q_start - window + 1).clamp(min=0) // B_C * B_C
 
     def ends(self, keys_ahead: int) -> Tensor:
-        """Where a loop ends whose last row looks that many keys ahead."""
+        """The end of a loop whose last row sees that many keys ahead."""
         return (self.q_start + B_R + keys_ahead).clamp(max=self.seq_k)
 
     def told(self, key: str, *loop: Tensor | None, **more: object) -> Mistake:
-        """A mistake; loop: what the mask shows, where the loop begins, and where it ends."""
+        """A mistake; loop: the keys that the mask lets through, and the start and end of the loop."""
         return known(key, self.answer(*loop), **{"window": self.window, "seq_k": self.seq_k} | more)
 
     def each(self, key: str, sees: Tensor, begin: Tensor | None = None, end: Tensor | None = None) -> list[Mistake]:
-        """The mistake with the right range of keys, with the range that goes with it, and with all keys."""
+        """The mistake with the right range of keys, with its own matching range, and with all keys."""
         return [self.told(key, sees, *keys) for keys in ((), (begin, end), (0 * self.whole, self.whole))]
 
 
@@ -115,7 +115,7 @@ def _range_mistakes(band: _Band) -> list[Mistake]:
 def _mask_mistakes(band: _Band) -> list[Mistake]:
     """The causal mask, the keys that do not exist, and rows that see nothing."""
     first_seen = torch.where(band.sees, band.key, len(band.key)).amin(-1, keepdim=True)
-    blind = (first_seen >= band.begin + B_C) & (band.begin < band.end)  # in the first tile that they come to
+    blind = (first_seen >= band.begin + B_C) & (band.begin < band.end)  # in their first tile
     within_the_tile = band.shown(band.key % B_C - band.row % B_R) & band.exists
     found = [
         known("masked row is NaN", lambda: torch.where(blind, math.nan, band.answer()())),

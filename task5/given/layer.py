@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 class CustomStridedAttention(AttentionLayer):
-    """Multi-head self-attention that attends to every stride-th position, by this task's kernel.
+    """Multi-head self-attention that attends to every stride-th position, using this task's kernel.
 
-    The output always comes from the kernel in `ops`. Its gradient comes from the fast kernels (common/kernels): strided
-    attention is attention to a strided view of key and value, and so is its backward pass. That pass computes the
-    forward again, since it needs the logsumexp of every row, which strided_attention does not return.
+    The output always comes from the kernel in `ops`. The gradient comes from the fast kernels (common/kernels), run on
+    a strided view of key and value. The backward pass recomputes the forward, since it needs the logsumexp of every
+    row, which strided_attention does not return.
 
     Args:
         hidden_dim: width of the input and the output; a multiple of num_heads.
         num_heads: number of heads; head_dim = hidden_dim / num_heads, at most 128.
         stride: query i sees the keys offset, offset + stride, ...; at most the seq_len of the inputs.
-        causal: and of these only the keys j <= i.
+        causal: query i sees only those of these keys with j <= i.
         ops: the operators of task 5; the module's weights are created on ops.device.
         offset: 0 .. stride - 1.
 
     Raises:
-        ValueError: hidden_dim or num_heads below 1, hidden_dim no multiple of num_heads, stride below 1, offset out of
-            range.
+        ValueError: hidden_dim, num_heads or stride is below 1, hidden_dim is not a multiple of num_heads, or offset is
+            out of range.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class CustomStridedAttention(AttentionLayer):
             x: [batch, seq_len, hidden_dim], float32 on the device of the weights; seq_len >= stride.
 
         Returns:
-            [batch, seq_len, hidden_dim]. For inference call it under torch.no_grad(), which saves memory.
+            [batch, seq_len, hidden_dim]. For inference, call it under torch.no_grad() to save memory.
 
         Raises:
             ValueError: x has another shape, or the operator does not support it.
@@ -76,7 +76,7 @@ class CustomStridedAttention(AttentionLayer):
 
 
 class _StridedAttention(torch.autograd.Function):
-    """This task's kernel forward, the fast kernels backward; query, key and value [batch, heads, seq_len, head_dim]."""
+    """Forward: this task's kernel; backward: the fast ones. query, key, value [batch, heads, seq_len, head_dim]."""
 
     @staticmethod
     def forward(ctx, query, key, value, stride, offset, causal, ops) -> Tensor:

@@ -4,11 +4,11 @@
     model = StridedTransformer(ops, vocab_size=100, max_seq_len=64, hidden_dim=64, num_heads=4, strides=(1, 4))
     logits = model(tokens)                      [batch, seq_len] -> [batch, seq_len, vocab_size]
 
-One block per entry of `strides`: x + attention(norm(x)), then x + mlp(norm(x)), as in GPT-2 (Radford et al. 2019; norms
-in front). A block of stride 1 is dense and mixes neighbors; one of stride s sees every s-th position only, at 1/s of
-the work. After a dense block that is less of a loss than it looks: each position it reads has seen all before it.
+One block per entry of `strides`: x + attention(norm(x)), then x + mlp(norm(x)), as in GPT-2 (Radford et al. 2019;
+pre-norm). A block of stride 1 is dense and mixes neighbors; one of stride s sees only every s-th position, at 1/s of
+the work. After a dense block little is lost: each position it reads has already attended to all earlier ones.
 
-The backward pass of the attention is that of the fast kernels (common/kernels). Without a gradient, call it under
+The backward pass of the attention uses the fast kernels (common/kernels). If you need no gradient, call the model under
 torch.no_grad().
 """
 
@@ -25,12 +25,12 @@ from task5.given.layer import CustomStridedAttention
 if TYPE_CHECKING:
     from common.compiling.operators import Operators
 
-# Below 1, so that what the blocks add to the embeddings counts from the beginning: it trains sooner
+# Below 1, so that the blocks' contributions matter relative to the embeddings from the start: it trains faster
 EMBEDDING_STD = 0.3
 
 
 class Block(nn.Module):
-    """Attention and a two-layer perceptron, each after a norm and around a residual connection."""
+    """Attention and a two-layer MLP, each after a norm and with a residual connection."""
 
     def __init__(self, ops: Operators, hidden_dim: int, num_heads: int, stride: int) -> None:
         super().__init__()
@@ -51,17 +51,17 @@ class Block(nn.Module):
 
 
 class StridedTransformer(nn.Module):
-    """A causal language model; weights are random and are on ops.device.
+    """A causal language model with random weights on ops.device.
 
     Args:
         ops: the operators of task 5.
         vocab_size: number of tokens.
-        max_seq_len: how many positions have an embedding.
-        hidden_dim, num_heads: width of the model, a multiple of num_heads; head_dim at most 128.
-        strides: of the blocks, the first one first; each 1 .. the seq_len of the inputs.
+        max_seq_len: the number of positions that have an embedding.
+        hidden_dim, num_heads: hidden_dim is a multiple of num_heads; head_dim is at most 128.
+        strides: the stride of each block, in order; each 1 .. the seq_len of the inputs.
 
     Raises:
-        ValueError: vocab_size or max_seq_len below 1, no strides, or what CustomStridedAttention refuses.
+        ValueError: vocab_size or max_seq_len is below 1, strides is empty, or see CustomStridedAttention.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class StridedTransformer(nn.Module):
         self.head = nn.Linear(hidden_dim, vocab_size, bias=False, device=ops.device)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The scores of the token that follows each position.
+        """The logits for the token that follows each position.
 
         Args:
             tokens: int64 [batch, seq_len] on ops.device, 0 .. vocab_size - 1; max(strides) <= seq_len <= max_seq_len.

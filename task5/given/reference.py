@@ -1,4 +1,4 @@
-"""Attention to some of the keys: plain PyTorch references, and a module that runs on this task's kernel. Given.
+"""Sparse attention: plain PyTorch references, and a module that runs on this task's kernel. Given.
 
     ops = common.compiling.load.load("task5")                                    the student's kernel, compiled
     naive_strided_attention(query, key, value, stride=4, causal=True)   the references
@@ -6,9 +6,9 @@
     naive_block_sparse_attention(query, key, value, block_mask, block=64), naive_compress_block_mask(block_mask)
     CustomStridedAttention(hidden_dim=64, num_heads=4, stride=4, causal=True, ops=ops)(x)
 
-Strided: query i attends to the keys at the positions offset, offset + stride, offset + 2 * stride, ... < S_k, and with
-causal only to those at positions j <= i. Query 0 and key 0 are the same position even if S_q != S_k (aligned to the
-top left, as in PyTorch). Source of the pattern: Child et al., "Generating Long Sequences with Sparse Transformers",
+Strided: query i attends to the keys at positions offset, offset + stride, offset + 2 * stride, ... < S_k; with causal,
+only to those at positions j <= i. Query 0 and key 0 are the same position even if S_q != S_k (the mask is aligned to
+the top left, as in PyTorch). Source of the pattern: Child et al., "Generating Long Sequences with Sparse Transformers",
 2019, arXiv:1904.10509: the second head of their "fixed" pattern with c = 1 (there offset = stride - 1).
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def strided_positions(seq_k: int, stride: int, offset: int = 0, device=None) -> Tensor:
-    """The positions that are attended to: offset, offset + stride, ... < seq_k, int64 [strided keys].
+    """The attended positions: offset, offset + stride, ... < seq_k, int64 [strided keys].
 
     Raises:
         ValueError: stride outside 1 .. seq_k or offset outside 0 .. stride - 1.
@@ -39,7 +39,8 @@ def strided_positions(seq_k: int, stride: int, offset: int = 0, device=None) -> 
 
 
 def strided_mask(seq_q: int, seq_k: int, stride: int, offset: int = 0, causal: bool = False, device=None) -> Tensor:
-    """bool [seq_q, strided keys], True where query i may see the strided key: all of them, or those at or before i.
+    """bool [seq_q, strided keys], True where query i may see the strided key: all of them, or with causal those at
+    positions j <= i.
 
     Raises:
         ValueError: see strided_positions.
@@ -74,13 +75,13 @@ def naive_strided_attention(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """softmax(scale * query @ K^T) @ V with K and V = every stride-th row of key and value, in plain PyTorch.
+    """softmax(scale * query @ K^T) @ V in plain PyTorch, where K and V are every stride-th row of key and value.
 
     Args:
         query: [..., S_q, head_dim], any floating-point type and device.
         key, value: [..., S_k, head_dim], likewise.
         stride: 1 .. S_k.
-        offset: the first key that is attended to, 0 .. stride - 1.
+        offset: the first attended key, 0 .. stride - 1.
         causal: query i sees only the keys at positions j <= i, counted from the first key even if S_q != S_k.
         scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
 
@@ -111,10 +112,10 @@ def block_sparse_mask(block_mask: Tensor, block: int, causal: bool = False) -> T
     Args:
         block_mask: bool (or other numbers, 0 for False) [heads, S_q / block, S_k / block].
         block: rows and columns of a block.
-        causal: of these only j <= i.
+        causal: also require j <= i.
 
     Raises:
-        ValueError: block_mask has not three dimensions, or block is below 1.
+        ValueError: block_mask does not have three dimensions, or block is below 1.
     """
     if block_mask.dim() != 3:
         raise ValueError(f"block_mask has shape {list(block_mask.shape)}; it must be [heads, S_q / block, S_k / block]")
@@ -129,7 +130,7 @@ def masked_stages(
 ) -> dict[str, Tensor]:
     """{"S", "P", "O"} of dense attention under a bool mask that broadcasts to [..., S_q, S_k].
 
-    Values that no query sees are left out, so that they may be infinite: 0 * infinity would be NaN.
+    Values that no query sees are replaced by 0, so that they may be infinite: 0 * infinity would be NaN.
     """
     read = mask.any(-2)[..., None]  # [..., S_k, 1]
     return reference.stages(query, key, value.masked_fill(~read, 0.0), scale=scale, mask=mask)
@@ -138,14 +139,14 @@ def masked_stages(
 def naive_sliding_window_attention(
     query: Tensor, key: Tensor, value: Tensor, window: int, causal: bool = True, scale: float | None = None
 ) -> Tensor:
-    """Attention to the keys with |i - j| < window, and with causal only j <= i, in plain PyTorch.
+    """Attention to the keys with |i - j| < window and, with causal, j <= i, in plain PyTorch.
 
     Source of the pattern: Beltagy, Peters, Cohan, "Longformer: The Long-Document Transformer", 2020, arXiv:2004.05150.
 
     Args:
         query: [..., S_q, head_dim], any floating-point type and device.
         key, value: [..., S_k, head_dim], likewise. Query 0 and key 0 are the same position even if S_q != S_k.
-        window: at least 1; a causal query sees that many keys, its own position among them.
+        window: at least 1; a causal query sees that many keys, including its own position.
         causal: whether keys after the query's position are hidden.
         scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
 
@@ -168,21 +169,21 @@ def naive_block_sparse_attention(
     causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """Attention to the blocks of keys that a mask names, in plain PyTorch.
+    """Attention to the blocks of keys that a block mask selects, in plain PyTorch.
 
     Args:
         query: [..., heads, S_q, head_dim], any floating-point type and device.
         key, value: [..., heads, S_k, head_dim], likewise.
         block_mask: bool [heads, S_q / block, S_k / block].
         block: rows and columns of a block.
-        causal: of the keys in the blocks, query i sees only j <= i.
+        causal: query i sees only the keys j <= i of those blocks.
         scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
 
     Returns:
         [..., heads, S_q, head_dim]; zeros for a query that sees no key.
 
     Raises:
-        ValueError: block_mask's shape and block do not fit S_q and S_k.
+        ValueError: block_mask's shape and block do not match S_q and S_k.
     """
     mask = block_sparse_mask(block_mask, block, causal)
     if mask.shape != (query.size(-3), query.size(-2), key.size(-2)):
@@ -196,7 +197,7 @@ def naive_block_sparse_attention(
 def naive_compress_block_mask(block_mask: Tensor) -> tuple[Tensor, Tensor]:
     """bool [heads, q_blocks, k_blocks] -> (counts int32 [heads, q_blocks], columns int32 [heads, q_blocks, k_blocks]).
 
-    counts is how many blocks a row has; columns holds their numbers in ascending order, then -1.
+    counts is the number of true blocks in each row; columns holds their indices in ascending order, then -1.
     """
     numbers = torch.arange(block_mask.size(-1), device=block_mask.device)
     columns = torch.where(block_mask.bool(), numbers, block_mask.size(-1)).sort(-1).values

@@ -2,21 +2,21 @@
 //
 // Contents
 //   (attention_tiles.cuh               the tiles, the online softmax; hidden_rows: gap 1)
-//   window_keys                        which keys the rows of a block see                     (gap 3)
+//   window_keys                        the range of keys that the rows of a block see         (gap 3)
 //   rows_outside_window                which rows may not see the lane's key                  (gap 4)
-//   sliding_window_kernel              the loop over the tiles of keys between
+//   sliding_window_kernel              the loop over the tiles of keys in that range
 //   launch_sliding_window              shared memory, grid and launch
-//   compress_block_mask_kernel         a row of the block mask -> the list of its blocks      (gap 5)
+//   compress_block_mask_kernel         a row of the block mask -> the list of its true blocks (gap 5)
 //   block_sparse_kernel                the loop over the blocks of such a list                (gap 6)
 //   launch_block_sparse                shared memory, grid and launch
 //   custom_sliding_window_attention, custom_compress_block_mask, custom_block_sparse_attention: the host functions
 //
 // Sliding window: query i sees the keys i - window < j <= i, or without `causal` i - window < j < i + window. A block
-// of rows goes through the tiles of keys from the first that its first row sees to the last that its last row sees.
+// of rows loops over the tiles of keys from the first that its first row sees to the last that its last row sees.
 //
-// Block-sparse: the score matrix is cut into squares of block x block, and a mask says which of them are computed. It
-// is bool [heads, S_q / block, S_k / block]. So that no block of the grid has to search its row for the true ones, they
-// are listed first, by a kernel of its own; a list serves all batch entries and every call with the same mask:
+// Block-sparse: the score matrix is cut into squares of block x block, and a bool mask [heads, S_q / block,
+// S_k / block] selects those that are computed. A separate kernel first lists the true blocks of each mask row, so that
+// no thread block has to search for them; the lists serve all batch entries and every call with the same mask:
 //
 //       mask of one head        counts    columns
 //       1 0 0 0                 1         0 -1 -1 -1
@@ -31,7 +31,7 @@ constexpr int WINDOW_ROWS = 48;    // rows of Q per block of sliding_window_kern
 constexpr int SPARSE_ROWS = 32;    // of block_sparse_kernel: they must be in one row of the block mask
 constexpr int COMPRESS_WARPS = 4;  // rows of the mask per block of compress_block_mask_kernel
 
-// Blocks that an SM's registers must hold; left alone, the compiler aims for more, and spills.
+// Minimum blocks per SM for __launch_bounds__; without it, the compiler aims for higher occupancy and spills.
 template <int D>
 constexpr int WINDOW_BLOCKS = D > 64 ? 3 : 4;
 template <int D>
@@ -42,12 +42,12 @@ struct KeyRange {
     int64_t begin, end;
 };
 
-// All keys that the rows q_start .. q_start + rows - 1 see; begin is rounded down to a multiple of tile_keys.
+// The range of keys that rows q_start .. q_start + rows - 1 see; begin is rounded down to a multiple of tile_keys.
 __device__ __forceinline__ KeyRange window_keys(int64_t q_start, int rows, int tile_keys, int64_t S_k, int64_t window,
                                                 bool causal) {
     KeyRange keys = {};
-    // BEGIN SOLUTION 3 (5 lines): the first key that the first row sees, not below 0, rounded down; and one more than
-    //     the last key that the last row sees, not above S_k.
+    // BEGIN SOLUTION 3 (5 lines): the first key that the first row sees, at least 0, rounded down; and one more than
+    //     the last key that the last row sees, at most S_k.
     const int64_t first = q_start - window + 1;
     keys.begin = first > 0 ? first / tile_keys * tile_keys : 0;
     const int64_t end = q_start + rows + (causal ? 0 : window - 1);
@@ -56,13 +56,13 @@ __device__ __forceinline__ KeyRange window_keys(int64_t q_start, int rows, int t
     return keys;
 }
 
-// hidden_rows for a window: bit r says that the query at query_position + r may not see the key at key_position.
+// hidden_rows for a window: bit r is set if the query at query_position + r may not see the key at key_position.
 template <typename T>
 __device__ __forceinline__ unsigned rows_outside_window(int64_t key_position, int64_t query_position, int64_t S_k,
                                                         int64_t window, bool causal) {
     unsigned hidden = 0;
     // BEGIN SOLUTION 4 (7 lines): as in hidden_rows, but the band has two edges. How far is the key ahead of the
-    //     row's query? After it that number is negative.
+    //     row's query? For a key before the query, that distance is negative.
     const int64_t ahead = key_position - query_position;  // of the warp's first row
     const int64_t right = causal ? 1 : window;            // the band ends that many keys ahead
 #pragma unroll
@@ -73,7 +73,7 @@ __device__ __forceinline__ unsigned rows_outside_window(int64_t key_position, in
     return hidden;
 }
 
-// One block: its rows of one head and the tiles of keys that they see. Grid: grid_size blocks along x.
+// One block: B_r rows of one head and the tiles of keys that they see. Grid: grid_size blocks along x.
 //
 //   query, out [batch_heads, S_q, head_dim]      key, value [batch_heads, S_k, head_dim]
 template <int D>
@@ -114,7 +114,7 @@ void launch_sliding_window(const float* query, const float* key, const float* va
     CUDA_CHECK_LAUNCH();
 }
 
-// One warp: a row of the mask, 32 blocks at a time. Grid: ceil_div(rows, COMPRESS_WARPS) blocks along x.
+// One warp per row of the mask, 32 mask blocks at a time. Grid: ceil_div(rows, COMPRESS_WARPS) blocks along x.
 //
 //   mask, columns [rows, k_blocks]      counts [rows]
 __global__ void __launch_bounds__(32 * COMPRESS_WARPS)
@@ -122,13 +122,13 @@ __global__ void __launch_bounds__(32 * COMPRESS_WARPS)
                                int64_t rows, int k_blocks) {
     const int lane = threadIdx.x % 32;
     const int64_t row = int64_t{blockIdx.x} * COMPRESS_WARPS + threadIdx.x / 32;
-    if (row >= rows) return;  // the whole warp does
+    if (row >= rows) return;  // the whole warp returns
     mask += row * k_blocks;
     columns += row * k_blocks;
-    // BEGIN SOLUTION 5 (10 lines): for the columns 32 at a time, one per lane: who holds a true one (__ballot_sync over
-    //     the whole warp; a lane past the row's end takes part and holds none)? A lane that does writes the number of
-    //     its column after those of earlier columns: as many as were counted so far, and as many as lower lanes
-    //     hold (__popc of the ballot's lower bits). Then -1 for the rest of the row, and the count by one lane.
+    // BEGIN SOLUTION 5 (10 lines): go through the columns 32 at a time, one per lane: which lanes have a true entry
+    //     (__ballot_sync over the whole warp; a lane past the row's end takes part, with false)? Such a lane writes
+    //     its column's number after the earlier ones: its position is the count so far plus the number of lower lanes
+    //     with true (__popc of the ballot's lower bits). Then -1 for the rest of the row; one lane writes the count.
     int count = 0;
     for (int start = 0; start < k_blocks; start += 32) {
         const int column = start + lane;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(32 * COMPRESS_WARPS)
     // END SOLUTION
 }
 
-// One block: SPARSE_ROWS rows of one head and the blocks of keys that the list names. Grid: grid_size blocks along x.
+// One block: SPARSE_ROWS rows of one head and the key blocks on their list. Grid: grid_size blocks along x.
 //
 //   query, out [batch_heads, S_q, head_dim]      key, value [batch_heads, S_k, head_dim]
 //   counts [heads, S_q / block]                  columns [heads, S_q / block, S_k / block]
@@ -164,10 +164,10 @@ __global__ void __launch_bounds__(Tiles<D, SPARSE_ROWS>::THREADS, SPARSE_BLOCKS<
 
     RowState<T> state;
     start_rows<T>(state, shared, query, S_q - q_start, head_dim, scale_log2);
-    // BEGIN SOLUTION 6 (13 lines): which row of the block mask is it? `head` counts heads of all batch entries, the
-    //     mask has those of one. For each listed block in turn (at most S_k / block of them, whatever the count says; a
-    //     number that is not a block's is skipped), and for each tile of B_c keys in it: hidden_rows and
-    //     attend_to_tile. With causal, tiles that no row of this block sees are left out.
+    // BEGIN SOLUTION 6 (13 lines): which row of the block mask is it? `head` counts the heads of all batch entries, the
+    //     mask has those of one. For each listed block in turn (at most S_k / block of them, whatever the count says;
+    //     skip an invalid block number), and for each tile of B_c keys in it: hidden_rows and attend_to_tile. With
+    //     causal, skip the tiles that no row of this block sees.
     const int q_blocks = static_cast<int>(S_q) / block, k_blocks = static_cast<int>(S_k) / block;
     const int64_t row = int64_t{head % heads} * q_blocks + static_cast<int>(q_start) / block;
     const int count = counts[row];

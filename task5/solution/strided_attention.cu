@@ -1,4 +1,4 @@
-// strided_attention.cu - attention to every stride-th key, forward, float32: one kernel, no copy of K and V.
+// strided_attention.cu - attention to every stride-th key, forward, float32: one kernel, without copying K and V.
 //
 // Contents
 //   (attention_tiles.cuh          the tiles, the online softmax; hidden_rows: gap 1)
@@ -7,13 +7,13 @@
 //   custom_strided_attention      the host function: picks the tile width for a head_dim
 //
 // Every query attends to the keys at the positions offset, offset + stride, offset + 2 * stride, ... < S_k. They are
-// numbered n = 0, 1, 2, ...; strided key n has the position offset + n * stride. For stride 4 and offset 1:
+// numbered n = 0, 1, 2, ...; strided key n is at position offset + n * stride. For stride 4 and offset 1:
 //
 //        position    0   1   2   3   4   5   6   7   8   9  10
 //        n               0               1               2
 //
-// The algorithm is task 4's over n instead of the position. In shared memory the strided keys are neighbors, so
-// after load_tile a tile looks like one of task 4. The mask and the end of the loop compare positions: with `causal`,
+// The algorithm is task 4's, with n in place of the position. load_tile packs the strided keys contiguously in shared
+// memory, so a tile looks like one of task 4. The mask and the end of the loop compare positions: with `causal`,
 // query i sees strided key n when offset + n * stride <= i.
 
 #include "task5/given/strided_attention.h"
@@ -22,7 +22,7 @@
 
 constexpr int STRIDED_ROWS = 48;  // rows of Q per block
 
-// One block: its rows of one head and all strided keys that they see. Grid: grid_size blocks along x.
+// One block: B_r rows of one head and all strided keys that they see. Grid: grid_size blocks along x.
 //
 //   query, out [batch_heads, S_q, head_dim]      key, value [batch_heads, S_k, head_dim]
 template <int D>
@@ -43,10 +43,10 @@ __global__ void __launch_bounds__(Tiles<D, STRIDED_ROWS>::THREADS)
     RowState<T> state;
     start_rows<T>(state, shared, query, S_q - q_start, head_dim, scale_log2);
     // BEGIN SOLUTION 2 (8 lines): how many strided keys does the last row of this block, q_start + B_r - 1, see? They
-    //     are those at positions before S_k and, with causal, before q_start + B_r; there may be none. Then the loop
-    //     over n = 0, B_c, 2 * B_c, ... below that number: the position of strided key n; hidden_rows, which wants the
+    //     are those at positions before S_k and, with causal, before q_start + B_r; there may be none. Then loop over
+    //     n = 0, B_c, 2 * B_c, ... below that number: the position of strided key n; hidden_rows, which takes the
     //     positions of the lane's key and of the warp's first row; attend_to_tile with K and V from that position on
-    //     (rows_left: as many as are left of that number).
+    //     (rows_left: how many of the strided keys are left).
     const int64_t seen = causal && q_start + T::B_r < S_k ? q_start + T::B_r : S_k;  // positions before it
     const int64_t count = ceil_div(seen - offset, stride);  // strided keys among them: 0 or more, since offset < stride
     for (int64_t n = 0; n < count; n += T::B_c) {

@@ -17,12 +17,12 @@ BLOCK = "task5 benchmark"  # in Results.md
 
 
 def operators(options: argparse.Namespace) -> Operators:
-    """Those of the variant that was requested."""
+    """The operators of the requested variant."""
     return load(BuildRequest("task5", options.variant, "cuda"))
 
 
 def dtype_of(options: argparse.Namespace) -> str:
-    """What was asked for, else what suits the variant.
+    """The requested dtype, or the variant's default.
 
     Raises:
         ValueError: the variant has no such kernels.

@@ -3,8 +3,8 @@
 python -m task5.patterns [--solution | --tuned] [--seq-len 256] [--stride 4] [--window 64] [--block 32]
                          [--picture FOLDER]
 
-A kernel works tile by tile, so at the edges of a pattern it computes scores that its mask discards. Both can be read
-off its output; see probe.py.
+A kernel works tile by tile, so at the edges of a pattern it computes scores that its mask discards. Both can be
+determined from its output; see probe.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def patterns(ops: Operators, stride: int, window: int, block: int, seq_len: int)
     """Name -> call of one operator of task 5.
 
     Raises:
-        ValueError: seq_len is below 1, or block does not divide it; what else is out of range the operators refuse.
+        ValueError: seq_len is below 1, or block does not divide it. The operators check the other arguments.
     """
     if seq_len < 1:
         raise ValueError(f"seq_len is {seq_len}; it must be at least 1")
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def table(found: dict[str, Probe], seq_len: int) -> Table:
-    """The shares of the score matrix."""
+    """The computed and attended shares of the score matrix."""
     result = Table(title=f"shares of the {seq_len} x {seq_len} scores", title_justify="left")
     result.add_column("pattern")
     for column in ("attended to", "computed", "computed for nothing"):

@@ -1,10 +1,10 @@
-"""Which scores a kernel computes and which of them count, seen from outside.
+"""Finds out which scores a kernel computes and which of them count, from its output alone.
 
     probe(attend, seq_len, ops.device)      -> Probe(attended, computed), bool [seq_len, seq_len] both
 
-With `value` = a unit matrix the output is the matrix of weights. With NaN in place of the ones a weight of 0 does not
-keep a NaN out, since 0 * NaN is NaN: the output is NaN wherever the kernel multiplied a query's weight with that key's
-value. No kernel has to tell what it does.
+With `value` = the identity matrix, the output is the matrix of weights. With NaN in place of the ones, the output is
+NaN wherever the kernel multiplied a query's weight by that key's value, even if the weight is 0, since 0 * NaN is NaN.
+The kernel needs no instrumentation.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Probe:
-    """What was seen of a kernel.
+    """The scores that a kernel computes.
 
     Attributes:
         attended: bool [seq_len, seq_len], True where a query gave a key a weight above 0.
-        computed: bool [seq_len, seq_len], True where a weight was multiplied with a value, be it 0.
+        computed: bool [seq_len, seq_len], True where a weight, even one of 0, was multiplied by a value.
     """
 
     attended: Tensor
@@ -44,14 +44,14 @@ class Probe:
 
 
 def probe(attend: Attend, seq_len: int, device: torch.device | str, dtype: torch.dtype = torch.float32) -> Probe:
-    """Calls a kernel twice and looks at its outputs.
+    """Calls a kernel twice and analyzes its outputs.
 
     Args:
         attend: query, key, value [batch, 1, seq_len, 128] -> out of the same shape; one head per batch entry.
         seq_len: how many queries and keys, at least 1.
-        device, dtype: what the kernel takes.
+        device, dtype: those of the kernel's inputs.
     """
-    parts = math.ceil(seq_len / WIDTH)  # entry p of the batch tells the keys 128 p ... 128 p + 127 apart
+    parts = math.ceil(seq_len / WIDTH)  # batch entry p distinguishes the keys 128 p ... 128 p + 127
     generator = torch.Generator().manual_seed(0)
     query, key = (
         torch.randn(1, 1, seq_len, WIDTH, generator=generator).to(device, dtype).repeat(parts, 1, 1, 1)

@@ -1,20 +1,20 @@
-"""A toy sequence task that needs attention over a distance: recall.
+"""A toy sequence task that needs long-range attention: recall.
 
     task = Recall(pairs=4, record=4)
     tokens, answers = task.batch(32, generator)     [32, task.seq_len], [32, 4]
 
-A sequence is a list of records, each a key, its value and dots, and then the keys again in another order, each followed
-by its value. With 3 records of 4 tokens, keys in letters, values in digits:
+A sequence is a list of records, each a key, its value and dots, followed by the keys again in another order, each with
+its value. With 3 records of 4 tokens, keys as letters, values as digits:
 
     position   0  1  2  3  4  5  6  7  8  9 10 11   12 13 14 15 16
     token      c  5  .  .  a  2  .  .  f  5  .  .    a  2  f  5  c
     answer                                           2     5     5
 
-At a key of the second half the model has to say its value. Keys and values are drawn anew for every sequence, so that
-they cannot be learned by heart: the model has to find the record, and that takes two attention blocks. The first one
-brings key and value of a record together in one position, the second one finds the position whose key was queried
-(an "induction head": Olsson et al. 2022, arXiv:2209.11895). The second may be strided, if each record has a position
-of its own among those that are seen.
+At each key of the second half, the model has to predict its value. Keys and values are drawn anew for every sequence,
+so they cannot be memorized: the model has to find the record, which takes two attention blocks. The first brings the
+key and value of a record together in one position, the second finds the position whose key was queried (an "induction
+head": Olsson et al. 2022, arXiv:2209.11895). The second may be strided, if each record contains one of the attended
+positions.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Recall:
     """The task's sizes.
 
     Args:
-        pairs: records of a sequence, 1 .. SYMBOLS, whose keys are all different.
-        record: tokens of a record, 2 or more.
+        pairs: records per sequence, 1 .. SYMBOLS, with distinct keys.
+        record: tokens per record, 2 or more.
 
     Raises:
         ValueError: pairs or record out of range.
@@ -51,17 +51,17 @@ class Recall:
 
     @property
     def vocab_size(self) -> int:
-        """The dot, the keys, the values."""
+        """The number of tokens: the dot, the keys, the values."""
         return 1 + 2 * SYMBOLS
 
     @property
     def seq_len(self) -> int:
-        """Of the model's input: without the last answer."""
+        """The length of the model's input, which excludes the last answer."""
         return self.pairs * self.record + 2 * self.pairs - 1
 
     @property
     def questions(self) -> slice:
-        """The positions of the keys in the second half: what the model says there is compared with the answers."""
+        """The positions of the keys in the second half, where the model's output is compared with the answers."""
         return slice(self.pairs * self.record, None, 2)
 
     def batch(self, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

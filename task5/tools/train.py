@@ -3,9 +3,9 @@
     train((1, 4), setting, ops, seed=0)                   one model from random weights -> Run
     main(["--steps", "200"])                              the command line
 
-Both models have two blocks and begin with the same weights, and they see the same sequences (toy_task.py). The first
-block is dense in both; the second one is dense, or reads every stride-th position. Forward runs your kernel, backward
-the fast kernels of common/kernels.
+Both models have two blocks, start from the same weights, and see the same sequences (toy_task.py). The first block is
+dense in both; the second is dense, or attends to every stride-th position. The forward pass runs your kernel, the
+backward pass the fast kernels of common/kernels.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from task5.tools.toy_task import SYMBOLS, Recall
 if TYPE_CHECKING:
     from common.compiling.operators import Operators
 
-WARM_UP_STEPS = 30  # in which the learning rate rises
+WARM_UP_STEPS = 30  # steps in which the learning rate rises
 UNTIMED_STEPS = 3
 TEST_BATCHES = 4
-TEST_SEED = 2**31  # added to the seed: sequences that training has not seen
+TEST_SEED = 2**31  # added to the seed: sequences not seen in training
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained, and how.
+    """What to train, and how.
 
     Args:
         task: the sequences.
         hidden_dim, num_heads: of the model.
         batch: sequences per step.
-        steps: how many.
+        steps: the number of training steps.
         learning_rate: of AdamW, after the warm-up.
     """
 
@@ -67,19 +67,19 @@ class Setting:
 
 SETTINGS = {
     "cuda": Setting(Recall(pairs=8, record=4), 64, 4, 128, 1000, 2e-3),
-    # The simulator is slow: few pairs, so that there is something to see after few steps
+    # The simulator is slow: few pairs, so that the loss drops within few steps
     "simulator": Setting(Recall(pairs=2, record=8), 64, 1, 16, 120, 3e-3),
 }
 
 
 @dataclass(frozen=True)
 class Run:
-    """A training run: the loss of each step, and what the trained model does with new sequences.
+    """A training run: the loss of each step, and the trained model's results on new sequences.
 
     Args:
-        losses: cross-entropy of the answers, in nats, one a step.
-        loss, accuracy: of new sequences, after the last step; accuracy 0 .. 1.
-        tokens_per_second: of the training steps but for the first few.
+        losses: cross-entropy of the answers, in nats, one per step.
+        loss, accuracy: on new sequences, after the last step; accuracy 0 .. 1.
+        tokens_per_second: of the training steps, excluding the first few.
     """
 
     losses: list[float]
@@ -89,7 +89,7 @@ class Run:
 
 
 def answers_of(model: StridedTransformer, task: Recall, tokens: Tensor) -> Tensor:
-    """What the model says at the questions: logits [batch, pairs, vocab_size]."""
+    """The model's output at the questions: logits [batch, pairs, vocab_size]."""
     return model(tokens)[:, task.questions]
 
 
@@ -106,11 +106,11 @@ def train(
         strides: of its blocks.
         setting: the task and the sizes.
         ops: the operators of task 5.
-        seed: of weights and sequences; runs of the same seed differ by their strides alone.
+        seed: of weights and sequences; runs with the same seed differ only in their strides.
         advance: called after every step with its number and its loss, a tensor.
 
     Raises:
-        ValueError: a stride that does not fit the sequences, or steps or batch below 1.
+        ValueError: a stride does not fit the sequences, or steps or batch is below 1.
         NotImplementedError: the kernel has an unfilled gap.
     """
     for name, number in (("steps", setting.steps), ("batch", setting.batch)):
@@ -160,7 +160,7 @@ def _wait(ops: Operators) -> None:
 
 
 def _with_progress(console: Console, name: str, steps: int, run: Callable[..., Run]) -> Run:
-    """Calls run(advance=...) with a progress bar and the loss, which is read seldom, since that waits for the GPU."""
+    """Calls run(advance=...) with a progress bar and the loss, which it reads rarely, since that waits for the GPU."""
     every = max(1, steps // 50)
     columns = (
         TextColumn("{task.description}"),
@@ -198,7 +198,7 @@ def table(runs: dict[str, tuple[Sequence[int], Run]]) -> Table:
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the command takes."""
+    """The command line's parser."""
     result = argparse.ArgumentParser(prog="python -m task5.train", description=__doc__.split("\n")[0])
     add_build_arguments(result, (Variant.STUDENT, Variant.SOLUTION))
     steps = f"{SETTINGS['cuda'].steps} on a GPU, {SETTINGS['simulator'].steps}"

@@ -1,4 +1,4 @@
-"""The picture of `python -m task5.train`: the loss of every model over the steps.
+"""The plot of `python -m task5.train`: the loss of every model over the steps.
 
 draw({"dense": [2.8, 2.7, ...], ...}, "title", levels, file)
 """
@@ -14,7 +14,7 @@ COLORS = ("#7f7f7f", "#d62728")
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
-    """Means over the last `window` losses, fewer at the beginning; window >= 1."""
+    """Moving average over the last `window` losses, fewer at the beginning; window >= 1."""
     result = []
     for end in range(1, len(losses) + 1):
         part = losses[max(0, end - window) : end]
@@ -23,13 +23,13 @@ def smoothed(losses: Sequence[float], window: int) -> list[float]:
 
 
 def draw(losses: Mapping[str, Sequence[float]], title: str, levels: Mapping[str, float], file: Path) -> None:
-    """Writes the picture: each model's losses faintly, their mean over the last fiftieth of the steps in front.
+    """Writes the plot: each model's losses, faint, and on top their moving average over a fiftieth of the steps.
 
     Args:
         losses: name of the model -> loss of every step, in nats; two models at most.
         title: of the picture.
-        levels: losses to mark by a line, with their names.
-        file: a PNG; its folder is made.
+        levels: losses to mark with a line, with their names.
+        file: a PNG; its folder is created.
     """
     figure, axes = pyplot().subplots(figsize=(7.5, 4.2), layout="constrained")
     for (name, values), color in zip(losses.items(), COLORS, strict=False):

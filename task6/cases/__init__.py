@@ -1,4 +1,4 @@
-"""Task 6's test cases: the cache bit for bit, attention over it, the layer around both, and the ring's two gaps."""
+"""Task 6's test cases: the cache (bitwise), attention over it, the layer around both, and the ring's two gaps."""
 
 from common.compiling.variant import Variant
 from common.testing.case import Case
@@ -17,5 +17,5 @@ PARTS = {
 
 
 def cases(variant: Variant = Variant.STUDENT) -> list[Case]:
-    """All test cases; update is worth 1 point, decode 1.5, generate 0.5, pipeline 1, and split and ring none."""
+    """All test cases; update is worth 1 point, decode 1.5, generate 0.5, pipeline 1, split and ring none."""
     return update_cases() + decode_cases() + generate_cases() + split_cases() + ring_cases() + pipeline_cases()

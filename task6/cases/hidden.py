@@ -9,9 +9,9 @@ from common.course.grading.hidden import HiddenCase, like, with_peaks
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 
-# A part whose own calls go through Python: the parts whose kernels it builds on must have been found to be kernels.
+# Parts whose calls go through Python: the parts that they build on must have been verified to run in kernels.
 RESTS_ON = {"generate": ("task6 update", "task6 decode"), "pipeline": ("task6 update", "task6 decode", "task4 causal")}
-SLOTS, NEW = 64, 37  # of the public case whose call this is
+SLOTS, NEW = 64, 37  # of the public case with this call
 
 
 def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:

@@ -1,4 +1,4 @@
-"""Test cases for the kernels: update_cache bit for bit, decoding whole and in parts against a float64 reference."""
+"""Test cases for the kernels: update_cache bitwise, and decoding, whole and split, against a float64 reference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _as_int(values: list[int]) -> Tensor:
 
 
 def update_cases() -> list[Case]:
-    """Both caches after the update; what is not written must keep its bits, so the floor is 1e-30, almost 0."""
+    """Both caches after the update; all other slots must stay bitwise unchanged, so the floor is 1e-30, almost 0."""
 
     def case(name: str, positions: list[int], kv_heads: int, max_seq_len: int, new: int, head_dim: int, **options):
         batch = len(positions)
@@ -88,9 +88,9 @@ def _decode_inputs(
 ):
     """Makes the inputs of a decode step; slots past a sequence's length hold NaN.
 
-    masked: keys with the score -inf. below: all scores are below 0, far below where sharpness is large; in
-    all sequences but the first that of key 30 is far above the others. peaked: in each row, of a head of a sequence,
-    one score is above all others by more than 100, and its key comes 8 behind that of the row before: one of the next
+    masked: the number of keys with the score -inf. below: all scores are below 0, far below if sharpness is large; in
+    all sequences but the first, key 30's score is far above the others. peaked: in each row (one head of one sequence),
+    one score exceeds all others by more than 100, and its key is 8 after the previous row's, so it belongs to the next
     warp.
     """
 
@@ -121,7 +121,7 @@ def _decode_inputs(
 
 
 def decode_cases() -> list[Case]:
-    """Lengths around the sizes of groups of keys; slots past a sequence's length must not be read."""
+    """Lengths around the sizes of key groups; slots past a sequence's length must not be read."""
 
     def case(
         name,
@@ -172,7 +172,7 @@ def decode_cases() -> list[Case]:
 
 
 def generate_cases() -> list[Case]:
-    """KVCache as a model uses it: the prompt at once, then token after token, all against full causal attention."""
+    """KVCache as a model uses it: the prompt at once, then one token at a time, compared with full causal attention."""
 
     def case(name: str, batch: int, heads: int, prompt: int, new: int, head_dim: int, **options) -> Case:
         total = prompt + new
@@ -213,8 +213,8 @@ def generate_cases() -> list[Case]:
 
 
 def _split_values(call: Call) -> dict[str, Tensor] | None:
-    """What decode_attention_split of attention.py must return, and the parts, where it has another shape: wrong numbers
-    may be those of the kernels that it calls."""
+    """What decode_attention_split of attention.py must return, and the parts; None if the result has the right shape,
+    since wrong numbers may come from the kernels that it calls."""
     query, k_cache, v_cache, lengths = (call.arguments[name] for name in ("query", "k_cache", "v_cache", "lengths"))
     splits, scale = min(call.arguments["splits"], k_cache.size(2)), call.arguments["scale"]
     outs, lse = split_mistakes.parts_of(*mistakes.seen(query, k_cache, v_cache, lengths, scale), lengths.int(), splits)
@@ -225,7 +225,7 @@ def _split_values(call: Call) -> dict[str, Tensor] | None:
 
 
 def split_cases() -> list[Case]:
-    """The parts as the kernel gives them, and merged by task 3's operator."""
+    """The parts as the kernel returns them, and merged by task 3's operator."""
 
     def case(
         name,
@@ -253,7 +253,7 @@ def split_cases() -> list[Case]:
             outs, lse = ops.decode_attention_split(**inputs, lengths=lengths, splits=splits, scale=scale)
             if what == "lse":
                 return lse
-            empty = []  # their outputs may be anything
+            empty = []  # the outputs of these parts may be anything
             for part in range(splits):
                 clamped = lengths.clamp(0, max_seq_len).tolist()
                 empty.append([part * split_mistakes.keys_per_part(length, splits) >= length for length in clamped])

@@ -24,7 +24,7 @@ def layer_mistakes(
     Args:
         query: [batch, heads, tokens, head_dim], of several prompts one after another.
         key, value: [batch, kv_heads, tokens, head_dim].
-        prompts: (tokens of the prompt, tokens one by one after it) of each; `tokens` is the sum of all.
+        prompts: (prompt tokens, single tokens after it) of each prompt; `tokens` is the sum of all.
         project: [batch, heads, tokens, head_dim] -> the layer's output.
     """
     heads, kv_heads = query.size(1), key.size(1)
@@ -35,7 +35,7 @@ def layer_mistakes(
         return x.repeat_interleave(group, 1)
 
     def layer(attend: Callable[..., Tensor], key: Tensor = key, value: Tensor = value, spread=spread) -> Tensor:
-        """attend(query, key, value, prompt) for each prompt and what follows it."""
+        """attend(query, key, value, prompt) for each prompt and the tokens that follow it."""
         pieces = zip(*(x.split(sizes, 2) for x in (query, spread(key), spread(value))), prompts, strict=True)
         return project(torch.cat([attend(q, k, v, prompt) for q, k, v, (prompt, _) in pieces], 2))
 
@@ -56,7 +56,7 @@ def layer_mistakes(
         return reference.softmax(s.masked_fill(itself, -math.inf)) @ v
 
     def decoding(attend_to: Attend) -> Tensor:
-        """The layer whose blocks compute this for the tokens after the prompt."""
+        """The layer, with attend_to as the attention of the tokens after the prompt."""
 
         def attend(q: Tensor, k: Tensor, v: Tensor, prompt: int) -> Tensor:
             s = reference.scores(q, k, causal=True)[:, :, prompt:]

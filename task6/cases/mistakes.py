@@ -1,10 +1,10 @@
-"""Wrong answers that kernels of a KV cache are known to give; what a Mistake is: common/diagnosis/mistakes.
+"""Known wrong answers of KV cache kernels; for Mistake see common/diagnosis/mistakes.
 
     update_mistakes(...)             the caches after update_cache
     decode_mistakes(...)             decode_attention: lengths, groups of heads, what happens within a block
-    generate_mistakes(...)           the same for token after token
+    generate_mistakes(...)           the same for token-by-token generation
 
-Scores come masked: -inf for keys that a query does not see, and the values of slots that hold nothing are 0.
+Scores are already masked (-inf for keys that a query does not see), and the values of empty slots are 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from common.diagnosis.mistakes.known import Mistake, Words
 from common.diagnosis.mistakes.softmax import MOST_SCORES, STEP, state_after
 from common.reference import oracle as reference
 
-WARPS, KEYS = 8, 8  # of decode_attention.cu: warps per block, keys that a warp takes at once
+WARPS, KEYS = 8, 8  # of decode_attention.cu: warps per block, keys that a warp processes at once
 GROUPS = "neighboring query heads share a K/V head, number h / (heads / kv_heads)"
 known = Words(__file__, KEYS=KEYS, GROUPS=GROUPS)
 
@@ -68,7 +68,7 @@ def update_mistakes(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor
 # ------------------------------------------------------------------------------------------------------ within a block
 
 
-# The warps' states, along the first axis, put together
+# Merges the warps' states along the first axis
 MERGE = """\
 largest = partmax(m)
 weight = exp(m - shift_of(largest))
@@ -97,8 +97,8 @@ def block_mistakes(use: Callable[[Attend], Tensor], scores: Tensor | None = None
     """Mistakes of a block whose warps share the keys.
 
     Args:
-        use: use(attend) -> the output, if attend(masked scores, values) is what a block computes.
-        scores: of the case, where wrong lines of the formulas are looked for, too.
+        use: use(attend) -> the output, if a block computes attend(masked scores, values).
+        scores: of the case; if given, mistakes in single lines of the formulas are included.
     """
 
     def merged(step: str = STEP, merge: str = MERGE) -> Tensor:
@@ -151,9 +151,10 @@ def seen(
 
 
 def decoded(query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, scale: float | None = None) -> Tensor:
-    """The right answer of decode_attention, [batch, heads, 1, head_dim], in the precision of query.
+    """The correct result of decode_attention, [batch, heads, 1, head_dim], in the precision of query.
 
-    One sequence after another: the keys and values of all, repeated for every head in float64, need 13 GB in a case.
+    Computed one sequence at a time: all keys and values, repeated for every head in float64, would need 13 GB in one
+    case.
     """
     each = zip(*(x.split(1) for x in (query, k_cache, v_cache, lengths)), strict=True)
     return torch.cat([decode_stages(*one, scale)["O"] for one in each])
@@ -169,7 +170,7 @@ def decode_stages(
 
 
 def _misread(k_cache: Tensor, v_cache: Tensor, decode: Callable[[Tensor, Tensor], Tensor]) -> list[Mistake]:
-    """The rows of a head read at a wrong index; decode(k_cache, v_cache) -> the output."""
+    """Reading a head's rows at a wrong index; decode(k_cache, v_cache) -> the output."""
     batch, kv_heads, capacity, head_dim = k_cache.shape
     if k_cache.numel() > MOST_SCORES:
         return []
@@ -181,7 +182,7 @@ def _misread(k_cache: Tensor, v_cache: Tensor, decode: Callable[[Tensor, Tensor]
 
     def with_keys(read: Tensor) -> Tensor:
         is_one_row = read.size(2) > 1 and torch.equal(*(x.nan_to_num() for x in (read, read[:, :, :1].expand_as(read))))
-        return torch.empty(0) if is_one_row else decode(read, v_cache)  # equal weights, which other mistakes give too
+        return torch.empty(0) if is_one_row else decode(read, v_cache)  # equal weights, as with other mistakes
 
     return [
         *misread("k_rows", index, k_cache, places, with_keys, head),
@@ -192,7 +193,7 @@ def _misread(k_cache: Tensor, v_cache: Tensor, decode: Callable[[Tensor, Tensor]
 def decode_mistakes(
     query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, scale: float | None
 ) -> list[Mistake]:
-    """Wrong [batch, heads, 1, head_dim]; with one common length and no groups also those of attention."""
+    """Wrong [batch, heads, 1, head_dim]; if all lengths are equal and there are no groups, also those of attention."""
     batch, heads, kv_heads, capacity = query.size(0), query.size(1), k_cache.size(1), k_cache.size(2)
     clamped = lengths.clamp(0, capacity)
 
@@ -218,7 +219,7 @@ def decode_mistakes(
 
 
 def generate_mistakes(query: Tensor, key: Tensor, value: Tensor, prompt: int) -> list[Mistake]:
-    """Wrong [batch, heads, new tokens, head_dim] of token after token after a prompt of that many tokens."""
+    """Wrong [batch, heads, new tokens, head_dim] of generating token by token after a prompt of `prompt` tokens."""
     total = query.size(2)
     s = reference.scores(query, key)
     newest = torch.arange(prompt, total, device=query.device)[:, None]  # the position of each row

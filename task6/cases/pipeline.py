@@ -1,4 +1,4 @@
-"""Test cases for customAttention and for the model around it: every output against full attention without a cache."""
+"""Test cases for customAttention and the model around it: every output compared with full attention, no cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from task6.given.model import DummyLLM, Sizes
 from task6.given.operators import load_beside
 
 SHARPNESS = 1.5  # the scaled scores have a standard deviation of about its square
-FLOOR = 1.35e-5 * SHARPNESS**2  # the rounding of the scores, passed on through two products
+FLOOR = 1.35e-5 * SHARPNESS**2  # the rounding of the scores, propagated through two GEMMs
 HEAD_DIM = 16
 SPARE = 3  # slots of the cache that stay empty
 ONE = torch.ones(3, 1)
@@ -31,7 +31,7 @@ known = Words(__file__)
 
 
 def pipeline_cases() -> list[Case]:
-    """The layer alone, prompt and single tokens; then the model."""
+    """The layer alone, with prompts and single tokens; then the model."""
     return [
         layer_case("a prompt of 21", [(21, 0)], points=0.2, required=True),
         layer_case("a prompt of 9, then 12", [(9, 12)], points=0.3, required=True),
@@ -45,9 +45,9 @@ def pipeline_cases() -> list[Case]:
 
 
 def multiplied(ops: Operators, factors: Tensor) -> Operators:
-    """The operators, with what they are given times `factors` [3, head_dim] unless these are ONE: the queries of
-    flash_attention, the queries of decode_attention, and a single token's values that update_cache writes (not a whole
-    prompt's, since prefill may attend to them where they are written)."""
+    """The operators with inputs multiplied by `factors` [3, head_dim] unless these are ONE: the queries of
+    flash_attention, the queries of decode_attention, and the values of single tokens that update_cache writes (not of
+    whole prompts, since prefill may read them from the cache)."""
     if factors is ONE:
         return ops
     made = copy.copy(ops)
@@ -86,11 +86,10 @@ def layer_case(
 
     Args:
         name: see common.testing.case.Case, which also takes `options`.
-        prompts: (tokens of the prompt, tokens one by one after it), each prompt with the cache as the one before left
-            it.
+        prompts: (prompt tokens, single tokens after it); each prompt starts with the cache that the previous one left.
         batch, heads, kv_heads, head_dim: of the layer.
-        changed: the kernels are given something else than the layer hands them, each in its own way, see multiplied;
-            the output shows then which of them computed it.
+        changed: change each kernel's inputs in a different way (see multiplied), so that the output shows which kernel
+            computed it.
     """
     hidden_dim = heads * head_dim
     sizes = [prompt + new for prompt, new in prompts]
@@ -132,7 +131,7 @@ def layer_case(
         return split.split((heads, kv_heads, kv_heads), 1)
 
     def expected(of_query: tuple, of_value: tuple, x: Tensor, in_weight, in_bias, out_weight, out_bias) -> Tensor:
-        """The output; of_query, of_value: what these are multiplied by in the prompt and after it."""
+        """The output; of_query, of_value: factors of queries and values, in the prompt and after it."""
         outs = []
         pieces = zip(*(part.split(sizes, 2) for part in heads_of(x, in_weight, in_bias)), strict=True)
         for (query, *both), (prompt, new) in zip(pieces, prompts, strict=True):
@@ -162,7 +161,7 @@ def layer_case(
         ]
 
     def of_forward(given: Call) -> dict[str, Tensor]:
-        """Of the layer's call for these tokens what it must return, and its queries, keys and values."""
+        """What the layer's call for these tokens must return, and its queries, keys and values."""
         start, at, tokens = _calls(prompts)[given.number - 1]
         query, key, value = (one[:, :, start + at : start + at + tokens] for one in heads_of(*_of_layer(given.inputs)))
         keys, values = (one.repeat_interleave(heads // kv_heads, 1) for one in (key, value))
@@ -184,12 +183,12 @@ def layer_case(
 
 
 def _steps(x: Tensor, prompt: int, new: int) -> list[tuple[int, Tensor]]:
-    """(position, the tokens that go in) of each step: the prompt, then one at a time; x [..., tokens, ...] along 1."""
+    """(position, input tokens) of each step: the prompt, then one token at a time; tokens are dimension 1 of x."""
     return [(0, x[:, :prompt]), *((at, x[:, at : at + 1]) for at in range(prompt, prompt + new))]
 
 
 def _calls(prompts: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
-    """(where a prompt begins among all tokens, its position, how many tokens) of each call of the layer."""
+    """(start of the prompt among all tokens, position, number of tokens) of each call of the layer."""
     found, start = [], 0
     for prompt, new in prompts:
         found += [(start, 0, prompt), *((start, at, 1) for at in range(prompt, prompt + new))]
@@ -209,7 +208,7 @@ def _checked_shape(out: Tensor, x: Tensor) -> Tensor:
 
 
 class _FullAttention(CachedAttentionLayer):
-    """Without a cache, in the precision of the weights: every call sees all tokens from the first one on."""
+    """Without a cache, in the precision of the weights: every call is given all tokens from the first on."""
 
     def forward(self, x: Tensor, position: int) -> Tensor:
         self.check_call(x, position, 0)
@@ -219,7 +218,7 @@ class _FullAttention(CachedAttentionLayer):
 
 
 def model_case(name: str, **options) -> Case:
-    """The logits of a model after a prompt of 8 tokens and 13 more, given one by one."""
+    """The logits of a model after a prompt of 8 tokens and after 13 more, passed one at a time."""
     sizes, batch, prompt, new = Sizes(2, 32, 4, 2, 40), 2, 8, 13
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
@@ -250,8 +249,8 @@ def model_case(name: str, **options) -> Case:
         inputs,
         call,
         right,
-        floor=2 * sizes.layers * FLOOR,  # attention and perceptron of each layer
-        python=Python("attention", {"forward": lambda call: None}),  # the cases of the layer alone know what is right
+        floor=2 * sizes.layers * FLOOR,  # attention and MLP of each layer
+        python=Python("attention", {"forward": lambda call: None}),  # the layer's own cases check this
         axes=("batch", "step", "token"),
         **options,
     )

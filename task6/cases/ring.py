@@ -58,7 +58,7 @@ PYTHON = Python("ring", {"pieces_of": _pieces, "merge": _merged})
 
 
 def order_case(ranks: int) -> Case:
-    """pieces_of for every rank: [ranks, 2], each rank's in ascending order."""
+    """pieces_of for every rank: [ranks, 2], each rank's pieces in ascending order."""
 
     def call(ops, ranks: Tensor) -> Tensor:
         python, count = python_side(ops, "ring"), int(ranks)
@@ -85,10 +85,10 @@ def order_case(ranks: int) -> Case:
 
 
 def _inputs(rows: int, offset: float, empty: bool):
-    """Attention so far and of further keys.
+    """Attention over the keys so far, and over further keys.
 
-    The lse of every second row is around `offset`. With `empty`, of four rows one has seen nothing in either, one
-    nothing so far, and one nothing in the further keys.
+    The lse of every second row is around `offset`. With `empty`, one row in four has seen no key in either, one none so
+    far, and one none of the further keys.
     """
 
     def make(generator: torch.Generator) -> dict[str, Tensor]:
@@ -106,7 +106,7 @@ def _inputs(rows: int, offset: float, empty: bool):
 
 
 def _both(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """As merge_states takes them: outs [2, rows of all heads, head_dim], lse [2, rows of all heads]."""
+    """The arguments of merge_states: outs [2, rows of all heads, head_dim], lse [2, rows of all heads]."""
     return torch.stack((out, part)).flatten(1, 3), torch.stack((lse, part_lse)).flatten(1)
 
 
@@ -115,7 +115,7 @@ def _narrow(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _floor(offset: float) -> float:
-    """A weight may be exp(lse - merged lse), whose rounding to float32 is 2^-24 of the lse, on both sides."""
+    """Allows weights exp(lse - merged lse), where both lse have a float32 rounding error of 2^-24 relative."""
     return LARGEST * 2.0**-23 * (abs(offset) + 16)
 
 

@@ -1,10 +1,10 @@
-"""Wrong answers that ring.py is known to give; see common.diagnosis.mistakes.known.
+"""Known wrong answers of ring.py; see common.diagnosis.mistakes.known.
 
 order_mistakes(ranks, device)               wrong pieces [ranks, 2]
 merge_out_mistakes(outs, lse, shape)        wrong out of the merge
 merge_lse_mistakes(lse, shape)              wrong lse of the merge
 
-outs [2, rows, head_dim] and lse [2, rows] are what a rank knew so far, and the part.
+outs [2, rows, head_dim] and lse [2, rows] are a rank's result so far, and the new part.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from common.reference import oracle as right
 
 known = Words(__file__)
 
-# Mistakes of task 3's kernel that are none here: tensors know their shape, and the rounding is within the bound.
+# Mistakes of task 3's kernel that do not apply here: tensors know their shape, and the rounding is within the bound.
 NONE_HERE = ("lse read as [rows, parts]", "weights from the rounded lse")
 
 MERGE = """\
@@ -37,7 +37,7 @@ merged_lse = shift + log(total)
 
 
 def order_mistakes(ranks: int, device: torch.device) -> list[Mistake]:
-    """Wrong orders, on that device; each rank's pieces ascending, as the cases take them."""
+    """Wrong orders, on that device; each rank's pieces ascending, as in the cases."""
 
     def order(pieces: Callable[[int], tuple[int, int]]) -> Tensor:
         held = [sorted(pieces(rank)) for rank in range(ranks)]
@@ -88,7 +88,7 @@ def merge_lse_mistakes(lse: Tensor, shape: Sequence[int]) -> list[Mistake]:
 
 
 def _formulas(outs: Tensor, lse: Tensor, result: str, shape: Sequence[int]) -> list[Mistake]:
-    """What one wrong line of MERGE gives."""
+    """The results of MERGE with one line wrong."""
     outs = outs.masked_fill((lse == -math.inf)[..., None], 0.0)
     values = {"out": outs[0], "part": outs[1], "lse": lse[0][..., None], "part_lse": lse[1][..., None]}
     return varied(MERGE, values, lambda after: after[result].reshape(shape))

@@ -1,4 +1,4 @@
-"""How fast the decode kernel is on a GPU: compared with recomputing everything by task 4, and PyTorch's attention.
+"""How fast the decode kernel is on a GPU, compared with recomputing everything with task 4, and PyTorch's attention.
 
     measure_problem(problem, ops)        one problem: checked, then timed
     SPEED                                the part, for common.cli.test.TaskTest
@@ -6,8 +6,8 @@
 One step of one layer over a cache that holds `tokens` tokens, float32, without the linear layers around it:
 
     decode      decode_attention: one query per sequence over the cache
-    split       the same, keys cut into parts, merged by task 3 (where this optional part is there)
-    recompute   what it takes without a cache: causal attention of all tokens by task 4's flash_attention
+    split       the same, keys split into parts, merged by task 3 (if this optional part is implemented)
+    recompute   the cost without a cache: causal attention of all tokens with task 4's flash_attention
     PyTorch     scaled_dot_product_attention of one query over the same cache
 """
 
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 BLOCK = "task6 speedups"  # in Results.md
 ROUNDS = 20
-BLOCKS_PER_SM = 4  # split: how many blocks there should be,
-KEYS_PER_PART = 128  # and how many keys a part should have at least
+BLOCKS_PER_SM = 4  # split: the target number of blocks,
+KEYS_PER_PART = 128  # and the minimum number of keys per part
 PYTORCH, RECOMPUTE, DECODE, SPLIT = "PyTorch", "recompute", "decode", "split"
 
 
@@ -58,7 +58,7 @@ class Problem:
 
     @property
     def cache_bytes(self) -> int:
-        """Of K and V together; a step reads each of them once."""
+        """Bytes of K and V together; a step reads each once."""
         return 2 * 4 * self.batch * self.heads * self.tokens * self.head_dim
 
 
@@ -66,15 +66,15 @@ PROBLEMS = (Problem(1, 16, 64, 1124), Problem(1, 16, 64, 8192), Problem(16, 16, 
 
 
 def splits_for(problem: Problem, sms: int) -> int:
-    """How many parts give every SM work: none more than KEYS_PER_PART keys allow, at least 1."""
+    """The number of parts that keeps every SM busy, limited by KEYS_PER_PART; at least 1."""
     wanted = -(-BLOCKS_PER_SM * sms // (problem.batch * problem.heads))
     return max(1, min(wanted, problem.tokens // KEYS_PER_PART))
 
 
 def peers_of(problem: Problem, ops: Operators, sms: int) -> dict[str, Callable[..., Tensor]]:
-    """Name -> function of what make_inputs gives -> [batch, heads, 1, head_dim], from RECOMPUTE for all tokens."""
+    """Name -> function from make_inputs' result to [batch, heads, 1, head_dim] (RECOMPUTE: for all tokens)."""
     python, splits = python_side(ops), splits_for(problem, sms)
-    merge_ops, flash_ops = (load_beside(ops, task) for task in ("task3", "task4"))  # to load takes milliseconds
+    merge_ops, flash_ops = (load_beside(ops, task) for task in ("task3", "task4"))  # loading takes milliseconds
 
     def split(query: Tensor, newest: Tensor, key: Tensor, value: Tensor, lengths: Tensor) -> Tensor:
         return python.decode_attention_split(ops, merge_ops, newest, key, value, lengths, splits)
@@ -88,7 +88,7 @@ def peers_of(problem: Problem, ops: Operators, sms: int) -> dict[str, Callable[.
 
 
 def make_inputs(problem: Problem, device: torch.device) -> tuple[Tensor, ...]:
-    """(the queries of all tokens, the newest of them, keys, values, lengths)."""
+    """(the queries of all tokens, the newest query, keys, values, lengths)."""
     shape = (problem.batch, problem.heads, problem.tokens, problem.head_dim)
     query, key, value = (torch.randn(shape, device=device) for _ in range(3))
     lengths = torch.full((problem.batch,), problem.tokens, dtype=torch.int32, device=device)
@@ -96,7 +96,7 @@ def make_inputs(problem: Problem, device: torch.device) -> tuple[Tensor, ...]:
 
 
 def checked_peers(problem: Problem, ops: Operators, sms: int) -> dict[str, Callable[..., Tensor]]:
-    """Those of peers_of that are implemented, each compared with float64.
+    """The implemented ones of peers_of, each checked against float64.
 
     Raises:
         NotImplementedError: decode_attention has an unfilled gap.
@@ -136,7 +136,7 @@ COLUMNS = ("batch, heads, head_dim, tokens", "decode", "TB/s", "of copy", "split
 
 
 def cells(problem: Problem, timings: dict[str, Timing], copy_rate: float) -> list[str]:
-    """A row of the table. The speedups are those of the faster of decode and split, over recomputing and PyTorch."""
+    """A row of the table. Speedups: the faster of decode and split, over recomputing and over PyTorch."""
     decode = timings[DECODE].seconds
     best = min(timings[name].seconds for name in (DECODE, SPLIT) if name in timings)
     rate = problem.cache_bytes / decode
@@ -167,7 +167,7 @@ NOTE = (
 
 
 def table(rows: Sequence[Sequence[str]]) -> Table:
-    """What `cells` gave, a row per problem."""
+    """A table of `cells` results, a row per problem."""
     made = Table(title="speed, float32", title_justify="left")
     for number, column in enumerate(COLUMNS):
         made.add_column(column, justify="right" if number else "left")

@@ -1,4 +1,4 @@
-"""What split-KV decoding must give, and wrong answers that it is known to give; see common.diagnosis.mistakes.known.
+"""The correct results of split-KV decoding, and known wrong answers; see common.diagnosis.mistakes.known.
 
     parts_of(...)                                          the right (outs, lse), in the precision of the arguments
     split_mistakes(...)                                    the merged result
@@ -39,10 +39,10 @@ def part_slices(lengths: Tensor, capacity: int, splits: int, text: str = PART) -
     """The keys of each part of each sequence, [splits][batch].
 
     Args:
-        lengths: [batch], counted as 0 .. capacity.
+        lengths: [batch], clamped to 0 .. capacity.
         capacity: max_seq_len.
-        splits: how many parts.
-        text: where a part begins and ends, PART or with something wrong.
+        splits: the number of parts.
+        text: the formula for the start and end of a part, PART or with a mistake.
     """
     part = torch.arange(splits)[:, None].expand(splits, len(lengths))
     sizes = {"length": lengths.clamp(0, capacity).cpu(), "max_seq_len": torch.tensor(capacity)}
@@ -55,7 +55,7 @@ def part_slices(lengths: Tensor, capacity: int, splits: int, text: str = PART) -
 def _of_wrong_parts(
     lengths: Tensor, capacity: int, splits: int, answer: Callable[[list[list[slice]]], Tensor]
 ) -> list[Mistake]:
-    """What parts with other keys give, one line of PART wrong; answer(the keys of each part of each sequence)."""
+    """The results with one line of PART wrong; answer(the keys of each part of each sequence)."""
     clamped, part = lengths.clamp(0, capacity).cpu(), torch.arange(splits)[:, None]
     keys = -(-clamped // splits)
     beyond = ((part + 1) * keys > clamped) & (clamped < capacity)
@@ -101,7 +101,7 @@ def lse_of(s: Tensor, slices: list[list[slice]]) -> Tensor:
 
 
 def parts_of(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> tuple[Tensor, Tensor]:
-    """What decode_attention_split must give: (outs, lse); s and value are what `seen` gives."""
+    """What decode_attention_split must return: (outs, lse); s and value are the results of `seen`."""
     slices = part_slices(lengths, s.size(-1), splits)
     return outs_of(s, value, slices), lse_of(s, slices)
 

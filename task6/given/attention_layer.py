@@ -2,7 +2,7 @@
 
     x -> project -> query, key, value -> attention over the cache -> merge -> [batch, new_tokens, hidden_dim]
 
-Two classes write the attention in between: customAttention (attention.py, on the kernels of tasks 4 and 6) and
+Two subclasses implement the attention in between: customAttention (attention.py, on the kernels of tasks 4 and 6) and
 TorchAttention (torch_attention.py, PyTorch's own), with the same weights under the same names.
 """
 
@@ -20,12 +20,12 @@ class CachedAttentionLayer(nn.Module):
         num_heads: query heads; head_dim = hidden_dim / num_heads.
         num_kv_heads: K/V heads; num_heads is a multiple of it. Query head h reads K/V head h // (num_heads /
             num_kv_heads).
-        batch: how many sequences there are.
-        max_seq_len: how many tokens of each are remembered.
+        batch: the number of sequences.
+        max_seq_len: the number of tokens of each that the cache can hold.
         device: of the weights.
 
     Raises:
-        ValueError: a size below 1, or one that is not a multiple as it must be.
+        ValueError: a size is below 1, or not a multiple as required above.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class CachedAttentionLayer(nn.Module):
         self.head_dim = hidden_dim // num_heads
         self.batch = batch
         self.max_seq_len = max_seq_len
-        # one product in place of three: first the rows that make the queries, then those of the keys and of the values
+        # one GEMM instead of three: first the rows for the queries, then those for the keys and the values
         self.qkv_projection = nn.Linear(hidden_dim, (num_heads + 2 * num_kv_heads) * self.head_dim, device=device)
         self.out_projection = nn.Linear(hidden_dim, hidden_dim, device=device)
 
@@ -69,12 +69,12 @@ class CachedAttentionLayer(nn.Module):
         return self.out_projection(heads.transpose(1, 2).flatten(-2))
 
     def check_call(self, x: Tensor, position: int, cached: int) -> None:
-        """Refuses what forward(x, position) cannot do with a cache that holds `cached` tokens of each sequence.
+        """Checks the arguments of forward(x, position) when the cache holds `cached` tokens of each sequence.
 
         Raises:
-            ValueError: x has another shape than [batch, new_tokens, hidden_dim], or another dtype or device than the
-                weights; position is neither 0 nor `cached`; there are several new tokens that are no
-                prompt; the tokens do not fit into max_seq_len.
+            ValueError: x is not [batch, new_tokens, hidden_dim], or not of the weights' dtype and device; position is
+                neither 0 nor `cached`; there are several new tokens but position is not 0; the tokens do
+                not fit into max_seq_len.
         """
         if x.dim() != 3 or x.size(0) != self.batch or x.size(1) < 1 or x.size(2) != self.hidden_dim:
             raise ValueError(

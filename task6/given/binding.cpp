@@ -29,7 +29,7 @@ void check_caches(const Tensor& k_cache, const Tensor& v_cache) {
     check_same_device(v_cache, "v_cache", k_cache, "k_cache");
 }
 
-// Their number and type only: the values stay on the device. Whatever they are, no kernel leaves the cache.
+// Checks shape, type and device only: the values stay on the device. No value makes a kernel leave the cache.
 void check_per_sequence(const Tensor& x, const char* name, const Tensor& k_cache) {
     check_tensor(x, name, {"batch"}, INT32);
     check_same_size(x, name, 0, k_cache, "k_cache", 0);
@@ -57,7 +57,7 @@ void update_cache_checked(Tensor k_cache, Tensor v_cache, const Tensor& key, con
                  static_cast<int>(k_cache.size(3)), current_stream(k_cache));
 }
 
-// What decoding takes, whole or in parts; returns the scale.
+// Checks the arguments of decoding, split or not; returns the scale.
 float check_decode(const Tensor& query, const Tensor& k_cache, const Tensor& v_cache, const Tensor& lengths,
                    std::optional<double> scale) {
     check_tensor(query, "query", {"batch", "heads", "1", "head_dim"});

@@ -13,8 +13,8 @@
 
 constexpr int MAX_HEAD_DIM = 128;
 
-// Token t of sequence b is written to slot positions[b] + t of the sequence's caches. A sequence whose tokens
-// do not all fit, because positions[b] is outside 0 .. max_seq_len - new_tokens, is left as it is; the others
+// Writes token t of sequence b to slot positions[b] + t of the sequence's caches. A sequence whose tokens do
+// not all fit, because positions[b] is outside 0 .. max_seq_len - new_tokens, is left unchanged; the others
 // are written.
 void update_cache(float* k_cache, float* v_cache, const float* key, const float* value, const int* positions,
                   int64_t batch, int64_t kv_heads, int64_t max_seq_len, int64_t new_tokens, int head_dim,
@@ -26,9 +26,9 @@ void decode_attention(const float* query, const float* k_cache, const float* v_c
                       float* out, int64_t batch, int64_t heads, int64_t kv_heads, int64_t max_seq_len,
                       int head_dim, float scale, cudaStream_t stream);
 
-// The same in parts ("split-KV"). Part p of sequence b is the keys p c .. min((p + 1) c, length) - 1 with
-// c = ceil(length / splits): outs gets the attention to these keys alone, lse the logsumexp of their scores. A part
-// without keys has the lse -infinity, and its output need not be read. batch * heads * splits < 2^31.
+// The same, split into parts ("split-KV"). Part p of sequence b is the keys p c .. min((p + 1) c, length) - 1 with
+// c = ceil(length / splits): outs receives the attention to these keys alone, lse the logsumexp of their scores. The
+// lse of a part without keys is -infinity, and its output need not be read. batch * heads * splits < 2^31.
 //
 //   outs     [splits, batch * heads, head_dim]
 //   lse      [splits, batch * heads]

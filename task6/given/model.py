@@ -3,9 +3,9 @@
     model = DummyLLM(Sizes(...), lambda *sizes: customAttention(*sizes, ops, flash_ops), batch=1, max_seq_len=100)
     generation = generate(model, prompt, new_tokens=20)         greedy; timed token by token
 
-It has never been trained: its weights are random (the same ones every time), and so are the tokens that it "writes".
-But the work of a step, and its time, are those of a real model of these sizes: GPT-2's (Radford et al. 2019), norms in
-front, with groups of query heads as in Ainslie et al. 2023, arXiv:2305.13245.
+The model is not trained: its weights are random (the same every time), and so are the tokens that it "writes".
+But the work and time of a step are those of a real model of these sizes: GPT-2's architecture (Radford et al. 2019;
+pre-norm), with grouped-query attention as in Ainslie et al. 2023, arXiv:2305.13245.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEED = 6
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large a model is; hidden_dim is a multiple of num_heads, and that one of num_kv_heads."""
+    """The sizes of a model; hidden_dim is a multiple of num_heads, num_heads one of num_kv_heads."""
 
     layers: int
     hidden_dim: int
@@ -42,7 +42,7 @@ class Sizes:
 
 
 class Block(nn.Module):
-    """Attention and a two-layer perceptron, each after a norm and around a residual connection."""
+    """Attention and a two-layer MLP, each after a norm and with a residual connection."""
 
     def __init__(self, attention: CachedAttentionLayer, device: torch.device | str | None) -> None:
         super().__init__()
@@ -68,12 +68,12 @@ class DummyLLM(nn.Module):
     Args:
         sizes: see Sizes.
         make_attention: makes the attention layer of a block.
-        batch: how many sequences there are.
-        max_seq_len: how many tokens of each, prompt and new ones together.
+        batch: the number of sequences.
+        max_seq_len: the number of tokens of each, prompt and new tokens together.
         device: of the weights.
 
     Raises:
-        ValueError: sizes below 1, or what the attention layer refuses.
+        ValueError: a size is below 1, or the attention layer does not support the sizes.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class DummyLLM(nn.Module):
         self._randomize()
 
     def _randomize(self) -> None:
-        """Weights that keep the size of the numbers, and peaked enough for attention to matter. The same every time."""
+        """Weights that preserve the activations' scale and give attention distinct peaks. The same every time."""
         generator = torch.Generator().manual_seed(SEED)
         with torch.no_grad():
             for name, weight in self.named_parameters():
@@ -114,22 +114,22 @@ class DummyLLM(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the tokens must be."""
+        """The device that the tokens must be on."""
         return self.head.weight.device
 
     @torch.no_grad()
     def forward(self, tokens: Tensor, position: int) -> Tensor:
-        """The scores of the token that comes next.
+        """The logits for the next token.
 
         Args:
-            tokens: int64 [batch, new_tokens]; a prompt (position 0), or one token after what went in before.
-            position: how many tokens went in before.
+            tokens: int64 [batch, new_tokens]; a prompt (position 0), or one token that follows the earlier ones.
+            position: the number of tokens passed in before.
 
         Returns:
             logits [batch, vocab_size] after the last of the tokens.
 
         Raises:
-            ValueError: tokens has another shape, or they do not fit; see CachedAttentionLayer.check_call.
+            ValueError: tokens has the wrong shape, or does not fit; see CachedAttentionLayer.check_call.
         """
         if tokens.dim() != 2 or tokens.size(1) < 1:
             raise ValueError(f"tokens has shape {list(tokens.shape)}; it must be [batch, new_tokens]")
@@ -152,7 +152,7 @@ class Generation:
     Attributes:
         tokens: int64 [batch, new_tokens] on the CPU.
         ttft_ms: time to first token: from the prompt to the first new token on the host.
-        tbt_ms: times between tokens, one for each token after the first.
+        tbt_ms: times between tokens, one per token after the first.
     """
 
     tokens: Tensor
@@ -162,15 +162,15 @@ class Generation:
 
 @torch.no_grad()
 def generate(model: DummyLLM, prompt: Tensor, new_tokens: int) -> Generation:
-    """Greedy generation: the prompt at once, then token after token, each timed on the host.
+    """Greedy generation: the prompt in one call, then one token at a time, each timed on the host.
 
     Args:
         model: see DummyLLM.
         prompt: int64 [batch, tokens] on model.device.
-        new_tokens: how many, at least 1.
+        new_tokens: the number of tokens to generate, at least 1.
 
     Raises:
-        ValueError: new_tokens is below 1, or they do not fit after the prompt; nothing was computed then.
+        ValueError: new_tokens is below 1, or they do not fit after the prompt; raised before anything is computed.
     """
     length = prompt.size(-1)
     if new_tokens < 1 or length + new_tokens > model.max_seq_len:

@@ -1,4 +1,4 @@
-"""The operators of earlier tasks that task 6 works with: task 3's merge_states, task 4's flash_attention."""
+"""The operators of earlier tasks that task 6 uses: task 3's merge_states, task 4's flash_attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def load_beside(ops: Operators, task: str) -> Operators:
-    """The operators of another task that belong to these: the student's for the student's, else the solution's.
+    """The matching operators of another task: the student's for the student's, otherwise the solution's.
 
     Args:
         ops: the operators of task 6.

@@ -1,18 +1,18 @@
-"""Ring attention but for its two ideas, which are ring.py's: the steps, and who computes what in each.
+"""Ring attention except for the two functions of ring.py: the steps, and what each rank computes in each.
 
     step        rank 0 has the keys of      rank 1      rank 2
     0           rank 0                      rank 1      rank 2
-    1           rank 2                      rank 0      rank 1      all keys went on to the next rank meanwhile
+    1           rank 2                      rank 0      rank 1      every rank has passed its keys to the next
     2           rank 1                      rank 2      rank 0
 
-A rank keeps its queries. In each step it computes their attention over the keys that it has, piece by piece, while
-those keys travel on. Under a causal mask a pair of pieces is
+A rank keeps its queries. In each step it computes their attention over the keys that it currently has, piece by piece,
+while sending those keys to the next rank. Under a causal mask, a pair of pieces is
 
-    the keys' piece is the earlier one      whole: every query sees every key
-    it is the same                          causal
-    the later one                           nothing: it is left out
+    the keys' piece is the earlier one      full: every query sees every key
+    both are the same piece                 causal
+    the keys' piece is the later one        skipped
 
-so the result is right for any order of the pieces; the order decides who has how much to do.
+so the result is correct for any order of the pieces; the order only affects the load balance.
 
 Source: Liu, Zaharia, Abbeel 2023, arXiv:2310.01889 (the ring); Brandon et al. 2023, arXiv:2311.09431 (the balance).
 """
@@ -34,7 +34,7 @@ Merge = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 class Pair(NamedTuple):
-    """A piece of queries and a piece of keys: 0 or 1 for a rank's first or second, and whether a causal mask is due."""
+    """A piece of queries and one of keys, 0 or 1 for a rank's first or second, and whether a causal mask applies."""
 
     queries: int
     keys: int
@@ -42,7 +42,7 @@ class Pair(NamedTuple):
 
 
 def contiguous(rank: int, ranks: int) -> Pieces:
-    """The order that comes first to mind: neighboring pieces."""
+    """The obvious order: adjacent pieces."""
     return 2 * rank, 2 * rank + 1
 
 
@@ -50,7 +50,7 @@ def two_numbers(pieces: object, rank: int, ranks: int) -> Pieces:
     """What pieces_of(rank, ranks) returned, as two numbers.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: it is not two numbers.
     """
     try:
         first, second = pieces
@@ -64,7 +64,7 @@ def order_of(pieces_of: Callable[[int, int], object], ranks: int) -> list[Pieces
     """The pieces of every rank.
 
     Raises:
-        ValueError: a piece that does not exist, that no rank holds, or that is held twice.
+        ValueError: a piece does not exist, is held by no rank, or is held twice.
     """
     order = [two_numbers(pieces_of(rank, ranks), rank, ranks) for rank in range(ranks)]
     holders: dict[int, list[int]] = {piece: [] for piece in range(2 * ranks)}
@@ -86,13 +86,13 @@ def order_of(pieces_of: Callable[[int, int], object], ranks: int) -> list[Pieces
 
 
 def pairs(mine: Pieces, theirs: Pieces, causal: bool) -> list[Pair]:
-    """What a rank computes that holds `mine`, with the keys of one that holds `theirs`."""
+    """The pairs that a rank holding `mine` computes with the keys of a rank holding `theirs`."""
     every = [(i, j) for i in range(2) for j in range(2)]
     return [Pair(i, j, causal and mine[i] == theirs[j]) for i, j in every if not causal or theirs[j] <= mine[i]]
 
 
 def work(mine: Pieces, theirs: Pieces, size: int, causal: bool) -> int:
-    """How many queries meet how many keys in that: the number of scores. A piece has `size` tokens."""
+    """The number of scores computed for these pairs. A piece has `size` tokens."""
     whole, half = size * size, size * (size + 1) // 2
     return sum(half if pair.causal else whole for pair in pairs(mine, theirs, causal))
 
@@ -111,18 +111,18 @@ def ring_attention(
 
     Args:
         ops: the operators of common/kernels/flash.
-        query, key, value: [batch, heads, 2 pieces of tokens, head_dim], this rank's, its pieces in the order of
-            `order`; float32.
+        query, key, value: [batch, heads, 2 pieces of tokens, head_dim], float32: this rank's, its pieces in the order
+            of `order`.
         order: the pieces of every rank.
-        merge: of ring.py.
+        merge: ring.py's function.
         causal: a query sees no later key.
 
     Returns:
         [batch, heads, 2 pieces of tokens, head_dim], float32.
 
     Raises:
-        ValueError: merge returned something else than (out, lse).
-        RankLost: another rank went away.
+        ValueError: merge returned something other than (out, lse).
+        RankLost: another rank exited.
     """
     rank, ranks, size = dist.get_rank(group), dist.get_world_size(group), query.size(2) // 2
     places = [slice(0, size), slice(size, 2 * size)]
@@ -145,7 +145,7 @@ def merged(merge: Merge, out: Tensor, lse: Tensor, part: Tensor, part_lse: Tenso
     """merge(out, lse, part, part_lse).
 
     Raises:
-        ValueError: it returned something else than (out, lse), float32 and of these shapes.
+        ValueError: it returned something other than (out, lse), float32, of these shapes.
     """
     found = merge(out, lse, part, part_lse)
     wanted = [("out", out), ("lse", lse)]

@@ -1,4 +1,4 @@
-"""The same attention layer by PyTorch alone: what customAttention is compared with. Given."""
+"""The same attention layer in pure PyTorch, the baseline for customAttention. Given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from task6.given.attention_layer import CachedAttentionLayer
 
 
 class TorchAttention(CachedAttentionLayer):
-    """Attention by scaled_dot_product_attention over a plain cache: two buffers that are filled from the left.
+    """scaled_dot_product_attention over a plain cache: two buffers, filled from the left.
 
     Its arguments are those of CachedAttentionLayer.
     """

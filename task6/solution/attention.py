@@ -1,7 +1,7 @@
-"""The attention layer of a model that generates text, and decoding with the keys cut into parts.
+"""The attention layer of a model that generates text, and split-KV decoding.
 
-    customAttention          a layer with a KV cache of its own; forward() does prefill or decode           (gap 7)
-    decode_attention_split   split-KV decoding: the parts by this task's kernel, merged by task 3's   (gap 10, optional)
+    customAttention          a layer with its own KV cache; forward() does prefill or decode                (gap 7)
+    decode_attention_split   split-KV decoding: this task's kernel, merged by task 3's                (gap 10, optional)
 
 KVCache, update_cache and decode_attention are in cache.py and can be imported from here as well.
 """
@@ -23,11 +23,11 @@ __all__ = ["KVCache", "customAttention", "decode_attention", "decode_attention_s
 
 
 class customAttention(CachedAttentionLayer):
-    """Causal self-attention that remembers: a prompt goes in at once, every further token alone.
+    """Causal self-attention with a KV cache: pass the prompt in one call, then one token per call.
 
         layer = customAttention(64, 4, 2, 1, 100, ops, flash_ops)
         layer(prompt, 0)            [1, 10, 64]: prefill
-        layer(token, 10)            [1, 1, 64]: decode; it sees the 10 tokens before it, and itself
+        layer(token, 10)            [1, 1, 64]: decode; the token attends to the 10 tokens before it, and itself
         layer(token, 11)
 
     Args:
@@ -39,7 +39,7 @@ class customAttention(CachedAttentionLayer):
         cache: a KVCache with room for max_seq_len tokens of each sequence.
 
     Raises:
-        ValueError: sizes that do not go together.
+        ValueError: inconsistent sizes.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class customAttention(CachedAttentionLayer):
 
     @torch.no_grad()
     def forward(self, x: Tensor, position: int) -> Tensor:
-        """Attention of the new tokens to all tokens up to themselves.
+        """Causal attention of the new tokens to themselves and all earlier tokens.
 
         Args:
             x: [batch, new_tokens, hidden_dim], float32 on the device of the weights.
-            position: how many tokens of each sequence came before x. 0: x is a prompt of any length, and what the cache
-                still holds belongs to an earlier one. Else x is one token.
+            position: the number of tokens of each sequence before x. 0: x is a prompt of any length, and anything still
+                in the cache belongs to an earlier prompt. Otherwise x is one token.
 
         Returns:
-            [batch, new_tokens, hidden_dim]; without a gradient.
+            [batch, new_tokens, hidden_dim]; no gradient.
 
         Raises:
             ValueError: see CachedAttentionLayer.check_call.
@@ -76,9 +76,9 @@ class customAttention(CachedAttentionLayer):
         # BEGIN SOLUTION 7 (11 lines): self.project makes query [batch, num_heads, new_tokens, head_dim], key and value
         #     [batch, num_kv_heads, new_tokens, head_dim]. A prompt empties the cache, is appended as a whole, and
         #     attends to itself with task 4's operator, self.flash_ops.flash_attention(query, key, value, causal), which
-        #     needs a K/V head for every query head: repeat each K/V head for its group of neighbors. A single token is
-        #     appended to the cache and then attends to all of it. The result of either, [batch, num_heads, new_tokens,
-        #     head_dim], goes through self.merge.
+        #     needs one K/V head per query head: repeat each K/V head for its group of adjacent query heads. A single
+        #     token is appended to the cache and then attends to all of it. In both cases the result, [batch, num_heads,
+        #     new_tokens, head_dim], goes through self.merge.
         query, key, value = self.project(x)
         if position == 0:
             self.cache.reset()
@@ -103,7 +103,7 @@ def decode_attention_split(
     splits: int,
     scale: float | None = None,
 ) -> Tensor:
-    """What decode_attention computes, with the keys of each sequence cut into parts that work at the same time.
+    """decode_attention with each sequence's keys split into parts that are processed in parallel.
 
     Args:
         ops: the operators of task 6.
@@ -111,19 +111,19 @@ def decode_attention_split(
             head_dim], lse [rows]).
         query: [batch, heads, 1, head_dim].
         k_cache, v_cache: [batch, kv_heads, max_seq_len, head_dim].
-        lengths: int32 [batch], counted as 0 .. max_seq_len.
-        splits: how many parts, 1 .. max_seq_len.
-        scale: what the scores are multiplied by; 1 / sqrt(head_dim) when None.
+        lengths: int32 [batch], clamped to 0 .. max_seq_len.
+        splits: the number of parts, 1 .. max_seq_len.
+        scale: factor applied to the scores; default 1 / sqrt(head_dim).
 
     Returns:
         [batch, heads, 1, head_dim]; zeros where the length is 0.
 
     Raises:
-        ValueError: splits out of range; a shape, dtype or layout that the kernel does not support.
+        ValueError: splits out of range; an unsupported shape, dtype or layout.
         NotImplementedError: a kernel of task 3 or 6 has an unfilled gap.
     """
-    # BEGIN SOLUTION 10 (3 lines): the operator decode_attention_split gives (outs, lse) in the shapes that merge_states
-    #     takes; a row is a query head of a sequence. Give the merged rows the shape of query.
+    # BEGIN SOLUTION 10 (3 lines): the operator decode_attention_split returns (outs, lse) in the shapes that
+    #     merge_states takes; a row is one query head of one sequence. Give the merged rows the shape of query.
     outs, lse = ops.decode_attention_split(query, k_cache, v_cache, lengths, splits, scale)
     out, _ = merge_ops.merge_states(outs, lse)
     return out.view(query.shape)

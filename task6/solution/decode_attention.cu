@@ -1,4 +1,4 @@
-// decode_attention.cu - the kernels of a KV cache, float32: write new tokens, attend to all, attend to them in parts.
+// decode_attention.cu - KV-cache kernels, float32: write new tokens, attend to all tokens, attend with the keys split.
 //
 // Contents
 //   update_cache_kernel     keys and values of the new tokens -> their slots                      (gap 1)
@@ -13,40 +13,40 @@
 //   launch_decode           grid and launch                                                       (gap 6)
 //   decode_attention        the host function: picks D for a head_dim
 //
-//   Optional, split-KV decoding: nothing above needs it
+//   Optional: split-KV decoding; nothing above depends on it
 //   split_kernel            one block per sequence, query head and part of the keys         (gaps 8 and 9)
 //   launch_split            grid and launch
 //   decode_attention_split  the host function
 //
-// Decoding is task 4 with S_q = 1. There is no longer a tile of Q: each key and value is read once and used
-// for one dot product and one sum, so nothing is gained by keeping it in shared memory, and what counts is
-// reading K and V at the full speed of the memory.
+// Decoding is task 4 with S_q = 1. There is no tile of Q: each key and value is read once and used for one dot
+// product and one sum, so staging it in shared memory gains nothing. The kernel is memory-bound: the goal is to
+// read K and V at full memory bandwidth.
 //
-// Who does what. One block per sequence and query head. Its 8 warps split the keys, KEYS = 8 at a time:
+// Work partitioning. One block per sequence and query head. Its 8 warps split the keys, KEYS = 8 at a time:
 //
 //        keys    0..7   8..15   16..23   ...   56..63 | 64..71   72..79  ...
 //        warp      0      1        2     ...      7   |    0        1    ...
 //
-// Each warp runs its own online softmax over its own keys and learns about the others only once, at the end.
+// Each warp runs its own online softmax over its own keys; the warps are merged only once, at the end.
 // Within a warp, lane i owns the columns i, i + 32, ... of the query, of every key and value, and of the
-// output, so that neighboring lanes read neighboring floats; the dot product is a warp_sum. Taking 8 keys
-// at once does not save arithmetic, but it keeps 8 times as many reads in flight, and pays for one
+// output, so that neighboring lanes read neighboring floats; the dot product is a warp_sum. Processing 8
+// keys at once does not save arithmetic, but it keeps 8 times as many loads in flight and needs one
 // rescaling instead of eight.
 //
 // Merging. A warp ends with m (its largest score), l = sum of exp(score - m) and
 // o = sum of exp(score - m) * V. To add up states that are relative to different maxima, scale each by
-// exp(m_w - m), m being the largest of all m_w:
+// exp(m_w - m), where m is the largest of all m_w:
 //
 //        out = (sum over w of exp(m_w - m) * o_w) / (sum over w of exp(m_w - m) * l_w)
 //
-// Split-KV ("flash-decoding"). One sequence with 8 heads makes 8 blocks, and a GPU has a hundred SMs.
-// So the keys of a sequence are cut into parts, and each part gets a block of its own:
+// Split-KV ("flash-decoding"). One sequence with 8 heads gives only 8 blocks, and a GPU has over 100 SMs.
+// So the keys of a sequence are split into parts, with one block per part:
 //
 //        keys    0 .. c - 1 | c .. 2c - 1 | ... | (splits - 1) c .. length - 1        c = ceil(length / splits)
 //        block       0      |      1      | ... |         splits - 1
 //
-// A block writes what attention over its keys alone gives, and the logsumexp of their scores; task 3's merge_states
-// puts the parts together: the formula above again, with blocks instead of warps.
+// A block writes the attention output over its keys alone and the logsumexp of their scores; task 3's merge_states
+// combines the parts: the formula above again, with blocks instead of warps.
 
 #include "task6/given/decode_attention.h"
 
@@ -57,7 +57,7 @@
 
 constexpr int WARPS = 8;
 constexpr int THREADS = 32 * WARPS;
-constexpr int KEYS = 8;  // that a warp takes at once
+constexpr int KEYS = 8;  // that a warp processes at once
 
 // One warp per new row; a row is head_dim floats of one token in one K/V head.
 //
@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t row = int64_t{blockIdx.x} * WARPS + threadIdx.x / 32;
     if (row >= rows) return;
     // BEGIN SOLUTION 1 (9 lines): from `row`, find the token, the K/V head and the sequence; return if the
-    //     sequence's position is outside 0 .. max_seq_len - new_tokens. Else copy the row's head_dim floats
-    //     of key and value to the token's slot: lane i takes the columns i, i + 32, ...
+    //     sequence's position is outside 0 .. max_seq_len - new_tokens. Otherwise copy the row's head_dim
+    //     floats of key and value to the token's slot: lane i takes the columns i, i + 32, ...
     const int64_t token = row % new_tokens;
     const int64_t sequence_head = row / new_tokens;  // counts the K/V heads of all sequences
     const int64_t position = positions[sequence_head / kv_heads];
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(THREADS)
     // END SOLUTION
 }
 
-// A grid may have 2^31 - 1 blocks along x (and only 65,535 along y and z: everything here uses x). grid_blocks, of
-// common/cuda/check.h, refuses more.
+// A grid may have up to 2^31 - 1 blocks along x (but only 65,535 along y and z, so everything here uses x).
+// grid_blocks, in common/cuda/check.h, throws above that.
 void update_cache(float* k_cache, float* v_cache, const float* key, const float* value, const int* positions,
                   int64_t batch, int64_t kv_heads, int64_t max_seq_len, int64_t new_tokens, int head_dim,
                   cudaStream_t stream) {
@@ -105,8 +105,8 @@ struct WarpState {
     float o[COLS];
 };
 
-// s[i] = query . K[first_key + i], in all lanes, for i < KEYS; -infinity for keys from `length` on, which
-// must not be read either: those slots hold whatever was in memory.
+// s[i] = query . K[first_key + i], in all lanes, for i < KEYS; -infinity for keys from `length` on, which must
+// not be read: those slots are uninitialized.
 //
 //   q [COLS], registers: the lane's columns, zero from head_dim on
 //   k_rows [max_seq_len, head_dim], global
@@ -115,8 +115,8 @@ __device__ __forceinline__ void score_keys(float (&s)[KEYS], const float (&q)[CO
                                            int64_t first_key, int64_t length, int head_dim) {
     const int lane = threadIdx.x % 32;
     // BEGIN SOLUTION 2 (15 lines): add up the products of the lane's columns for all KEYS keys first, then call
-    //     warp_sum for each: that way all the reads are in flight before the first sum needs one.
-    //     #pragma unroll before every loop over keys or columns. A warp_sum needs all lanes.
+    //     warp_sum for each: that way all the loads are in flight before the first sum needs one.
+    //     #pragma unroll before every loop over keys or columns. All lanes must call warp_sum.
 #pragma unroll
     for (int i = 0; i < KEYS; ++i) {
         s[i] = 0.0f;
@@ -135,9 +135,9 @@ __device__ __forceinline__ void score_keys(float (&s)[KEYS], const float (&q)[CO
     // END SOLUTION
 }
 
-// Takes KEYS scores and their values into the state. The scores are multiplied by log2(e) already
-// (decode_attention puts it into the scale): e^x is exp2f(s). first_key < length, so at least one score is
-// not masked.
+// Updates the state with KEYS scores and their values. The scores are already multiplied by log2(e)
+// (decode_attention folds it into the scale), so e^x is exp2f(s). first_key < length, so at least one score
+// is not masked.
 //
 //   v_rows [max_seq_len, head_dim], global
 template <int COLS>
@@ -148,9 +148,9 @@ __device__ __forceinline__ void accumulate_values(WarpState<COLS>& state, const 
     float m_new = state.m;
 #pragma unroll
     for (int i = 0; i < KEYS; ++i) m_new = fmaxf(m_new, s[i]);
-    // BEGIN SOLUTION 3 (17 lines): rescale l and o to the new maximum; then per key p = exp2f(s - maximum), add
-    //     p to l and p * V to o. Do not read values of keys from `length` on: 0 * NaN is NaN. If every score
-    //     so far is -infinity, subtract 0 instead of the maximum.
+    // BEGIN SOLUTION 3 (17 lines): rescale l and o to the new maximum; then for each key p = exp2f(s - maximum),
+    //     add p to l and p * V to o. Do not read values of keys from `length` on: 0 * NaN is NaN. If every
+    //     score so far is -infinity, subtract 0 instead of the maximum.
     const float shift = m_new == -INFINITY ? 0.0f : m_new;
     const float rescale = exp2f(state.m - shift);
     state.m = m_new;
@@ -171,7 +171,7 @@ __device__ __forceinline__ void accumulate_values(WarpState<COLS>& state, const 
     // END SOLUTION
 }
 
-// The WARPS states of the block -> out. A warp that got no key has m = -infinity, l = 0 and o = 0.
+// Merges the block's WARPS states into out. A warp that had no key has m = -infinity, l = 0 and o = 0.
 //
 //   m, l [WARPS], o [WARPS][D], shared memory, complete when this is called      out [head_dim], global
 template <int D>
@@ -194,8 +194,8 @@ __device__ __forceinline__ void merge_warps(float* out, const float* m, const fl
     // END SOLUTION
 }
 
-// Attention of one query to the keys begin .. end - 1: the block's warps split them, and leave their states in
-// shared memory, where any thread may read them when this returns.
+// Attention of one query to the keys begin .. end - 1: the block's warps split them and write their states to
+// shared memory, where any thread may read them once this returns.
 //
 //   m_shared, l_shared [WARPS], o_shared [WARPS][D]      the states
 //   query [head_dim]; k_rows, v_rows [max_seq_len, head_dim], global
@@ -207,7 +207,7 @@ __device__ __forceinline__ void attend_keys(float* m_shared, float* l_shared, fl
     static_assert(D % 32 == 0 && D <= THREADS);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-    // The scale goes into q, once, and not into every score.
+    // Scale q once instead of every score.
     float q[COLS];
     WarpState<COLS> state;
     state.m = -INFINITY;
@@ -221,7 +221,7 @@ __device__ __forceinline__ void attend_keys(float* m_shared, float* l_shared, fl
 
     // BEGIN SOLUTION 5 (12 lines): loop over this warp's groups of KEYS keys, see the picture at the top (key 0 there
     //     is `begin` here): score them, accumulate their values. Then every lane writes its columns of o to o_shared,
-    //     one lane m and l, and all warps wait until all have done so.
+    //     one lane writes m and l, and all warps wait until all have done so.
     for (int64_t first_key = begin + warp * KEYS; first_key < end; first_key += WARPS * KEYS) {
         float s[KEYS];
         score_keys<COLS>(s, q, k_rows, first_key, end, head_dim);
@@ -245,14 +245,14 @@ struct HeadRows {
     int64_t length;      // 0 .. max_seq_len
 };
 
-// `row` counts the query heads of all sequences.
+// `row` is the index over the query heads of all sequences.
 //
 //   query [batch, heads, head_dim]; k_cache, v_cache [batch, kv_heads, max_seq_len, head_dim]; lengths [batch]
 __device__ __forceinline__ HeadRows head_rows(int64_t row, const float* query, const float* k_cache,
                                               const float* v_cache, const int* lengths, int64_t heads,
                                               int64_t kv_heads, int64_t max_seq_len, int head_dim) {
     const int64_t sequence = row / heads, head = row % heads;
-    const int64_t kv_head = head / (heads / kv_heads);  // grouped-query attention: neighbors share K and V
+    const int64_t kv_head = head / (heads / kv_heads);  // grouped-query attention: adjacent heads share K and V
     const int64_t offset = (sequence * kv_heads + kv_head) * max_seq_len * head_dim;
     int64_t length = lengths[sequence];
     if (length < 0) length = 0;
@@ -307,7 +307,7 @@ void decode_attention(const float* query, const float* k_cache, const float* v_c
 // ---------------------------------------------------------------------------------------------------------------------
 // Optional: split-KV decoding
 
-// One block per (sequence, query head, part of the keys). A part without keys gets the logsumexp -infinity.
+// One block per (sequence, query head, part of the keys). The logsumexp of a part without keys is -infinity.
 //
 //   query [batch, heads, head_dim]      lengths [batch]
 //   k_cache, v_cache [batch, kv_heads, max_seq_len, head_dim]
@@ -338,8 +338,8 @@ __global__ void __launch_bounds__(THREADS)
     merge_warps<D>(outs + result * head_dim, m_shared, l_shared, o_shared, head_dim);
     if (threadIdx.x > 0) return;
     // BEGIN SOLUTION 9 (6 lines): one thread writes the logsumexp of the part's scores to lse[result]: the largest m,
-    //     and the sum of all l relative to it, as in merge_warps. Maxima and sums are those of scores in base 2 (the
-    //     scale holds log2(e)); the logsumexp is in base e. If no warp has seen a key it is -infinity, and not NaN.
+    //     and the sum of all l relative to it, as in merge_warps. Maxima and sums are of scores in base 2 (the scale
+    //     includes log2(e)); the logsumexp is in base e. If no warp has seen a key, it is -infinity, not NaN.
     float m_all = -INFINITY, l_all = 0.0f;
     for (int w = 0; w < WARPS; ++w) m_all = fmaxf(m_all, m_shared[w]);
     const float shift = m_all == -INFINITY ? 0.0f : m_all;

@@ -14,7 +14,7 @@ LABELS = {"yours": "yours", "taught": "taught"}
 
 
 def of_the_course(options: argparse.Namespace) -> dict[str, Operators]:
-    """The taught kernel, and the student's where it is filled or named; both are float32."""
+    """The taught kernel, and the student's if its gaps are filled or it was requested; both are float32."""
     wanted = [name for name in LABELS if name in (options.versions or LABELS)]
     if not options.versions and not is_filled("task6"):
         wanted.remove("yours")

@@ -1,4 +1,4 @@
-"""Time to first token and time between tokens of the dummy model, against the same model with PyTorch's attention.
+"""Time to first token and time between tokens of the dummy model, compared with the model with PyTorch's attention.
 
     measure(ops, workload)               both models generate from the same prompts: Comparison
     PIPELINE                             the part, for common.cli.test.TaskTest
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 BLOCK = "task6 pipeline"  # in Results.md
 NEW_TOKENS = 100
-SEED = 3  # of the prompts. With these the two likeliest tokens are never so close that rounding decides between them
+SEED = 3  # of the prompts. With these, the top two tokens are never so close that rounding could decide between them
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A model and what it is given.
+    """A model and its prompts.
 
     Attributes:
         sizes: of the model.
         prompt_tokens: of each prompt.
-        prompts: how many. The first is followed by NEW_TOKENS tokens, the others by one: they are there for TTFT.
+        prompts: the number of prompts. The first is continued by NEW_TOKENS tokens, the others by one, for TTFT only.
     """
 
     sizes: Sizes
@@ -61,11 +61,11 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class Times:
-    """What one model took, in milliseconds.
+    """One model's times, in milliseconds.
 
     Attributes:
-        ttft: one for each prompt.
-        tbt: one for each token after the first one of the first prompt.
+        ttft: one per prompt.
+        tbt: for the first prompt, one per token after the first.
     """
 
     ttft: Sequence[float]
@@ -74,7 +74,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Both models' times, and where their tokens differ: "" if nowhere."""
+    """Both models' times, and where their tokens differ ("" if they are equal)."""
 
     ours: Times
     torch: Times
@@ -105,11 +105,11 @@ def measure(ops: Operators, workload: Workload) -> Comparison:
 
     Args:
         ops: the operators of task 6; task 4's are loaded as well.
-        workload: model and prompts.
+        workload: the model and the prompts.
 
     Raises:
         NotImplementedError: a kernel, or forward() of customAttention, has an unfilled gap.
-        RuntimeError, ValueError: what they raise.
+        RuntimeError, ValueError: raised by the kernels or the layer.
     """
     both = models(ops, workload)
     generator = torch.Generator().manual_seed(SEED)
@@ -162,7 +162,7 @@ def rows(found: Comparison) -> list[list[str]]:
 
 
 def notes(workload: Workload, tokens_agree: bool) -> str:
-    """What was measured, a sentence or two."""
+    """A sentence or two on what was measured."""
     agree = "all tokens equal" if tokens_agree else "the tokens differ"
     return (
         f"{workload.sizes}; float32, batch 1, prompts of {workload.prompt_tokens} tokens. Medians; 80% of the times "
@@ -172,7 +172,7 @@ def notes(workload: Workload, tokens_agree: bool) -> str:
 
 
 def run(test_run: TestRun) -> list[Earned]:
-    """Measures, prints, and writes into Results.md with --report; a token that differs is a problem."""
+    """Measures, prints, and writes into Results.md with --report; a differing token is reported as a problem."""
     console, ops, options = test_run.console, test_run.ops, test_run.options
     workload = WORKLOADS[options.size or default_size(ops)]
     with working(console, f"generating {NEW_TOKENS} tokens: {workload.sizes} ..."):

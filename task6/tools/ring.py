@@ -1,8 +1,7 @@
 """Ring attention with one process per rank: what each holds and sends at each step, and whether the result is right.
 
-Under torchrun every process runs this, and the first of them says what there is to say. It says it also of what is
-wrong, and the exit status is 0 even then: of every other one torchrun gives a report of its own, a page long, which
-would be below ours.
+Under torchrun every process runs this, and only the first prints. If something is wrong, it prints that, and the exit
+status is still 0: for any other status, torchrun prints a page-long report of its own below ours.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ from task6.given.ring_steps import Pieces, contiguous, merged, order_of, ring_at
 
 TOLD, NO_RANKS = 0, 2  # exit statuses
 COMMAND = "torchrun --nproc-per-node 4 -m task6.ring"
-MOST_TOKENS = 8192  # all scores in float64 are compared with
+MOST_TOKENS = 8192  # the reference computes all scores in float64
 SHARPNESS = 1.5  # of queries and keys
 
 
 class _Refused(Exception):
-    """The command line is wrong; the text says how."""
+    """The command line is invalid; the text says why."""
 
 
 class _OfOneRank(Exception):
-    """What went wrong while the keys traveled: perhaps on this rank alone."""
+    """An error while keys were being exchanged, possibly on this rank only."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises where another would print and end the process: all ranks read the same line, and one speaks."""
+    """Raises instead of printing and exiting: all ranks parse the same command line, but only one prints."""
 
     def error(self, message: str):
         raise _Refused(f"{message}\n{self.format_usage().strip()}")
@@ -79,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _OfOneRank as error:
         console.quiet = False
         say(console, f"rank {rank}: {error}", "red")
-    except Exception as error:  # the same on all ranks; much of it is the student's code
+    except Exception as error:  # the same on all ranks; often from student code
         say(console, CallFailed.because(error), "red")
     finally:
         dist.destroy_process_group()
@@ -115,7 +114,7 @@ def _options(argv: Sequence[str] | None, ranks: int) -> argparse.Namespace:
 
 
 def _device() -> torch.device:
-    """A GPU of its own for each rank where there are as many, else the CPU."""
+    """A separate GPU for each rank if there are enough, otherwise the CPU."""
     if torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")):
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         return torch.device("cuda", torch.cuda.current_device())
@@ -129,7 +128,7 @@ def _run(console: Console, options: argparse.Namespace, device: torch.device) ->
     with naming_the_line(module):
         order = order_of(module.pieces_of if options.order == "yours" else contiguous, ranks)
         nothing = torch.zeros(1, 1, 1, 1, device=device)
-        merged(module.merge, nothing, nothing[..., 0], nothing, nothing[..., 0])  # before anybody waits for anybody
+        merged(module.merge, nothing, nothing[..., 0], nothing, nothing[..., 0])  # before any rank waits for another
     _say_shards(console, options, order, size)
     _say_steps(console, order, size, causal)
     ops = _operators(console, device)
@@ -153,7 +152,7 @@ def _run(console: Console, options: argparse.Namespace, device: torch.device) ->
 
 
 def _operators(console: Console, device: torch.device):
-    """The kernels: the first rank builds them, and the others load what it has built."""
+    """The kernels: the first rank builds them, the others load its build."""
     problem = [None]
     if dist.get_rank() == 0:
         try:
@@ -187,7 +186,7 @@ def _say_shards(console: Console, options: argparse.Namespace, order: Sequence[P
 
 
 def _say_steps(console: Console, order: Sequence[Pieces], size: int, causal: bool) -> None:
-    """Who sends what when, and how much of the work each rank does in each step."""
+    """Prints what each rank sends in each step, and its share of the work."""
     ranks = len(order)
     done = [[work(order[r], order[(r - step) % ranks], size, causal) for r in range(ranks)] for step in range(ranks)]
     total = sum(map(sum, done))
@@ -217,7 +216,7 @@ def _say_steps(console: Console, order: Sequence[Pieces], size: int, causal: boo
 
 
 def _say_error(console: Console, whole: Tensor, out: Tensor, causal: bool, variant: Variant) -> None:
-    """The error against one process in float64, compared with that of the same kernel in one process."""
+    """The error relative to float64 in one process, compared with that of the same kernel in one process."""
     right = reference.attention(*whole.double(), causal)
     in_one = max_error_of(attention(*whole, is_causal=causal), right)
     noise = max_error_of(reference.attention(*whole, causal), right)

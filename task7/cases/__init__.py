@@ -13,14 +13,14 @@ def cases(variant: Variant = Variant.STUDENT) -> list[Case]:
 
 
 def graded() -> list[Case]:
-    """What only grading runs, worth 0.7 points: see task7.cases.model_cases."""
-    from task7.cases.model_cases import graded_cases  # transformers is imported where it is needed
+    """The cases that only grading runs, worth 0.7 points: see task7.cases.model_cases."""
+    from task7.cases.model_cases import graded_cases  # imports transformers, so only when needed
 
     return graded_cases()
 
 
 def warm_up() -> None:
-    """Loads what those need, once for all processes that are forked from this one."""
+    """Loads what those cases need, once for all processes forked from this one."""
     from task7.cases.model_cases import storyteller
 
     storyteller()

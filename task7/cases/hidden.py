@@ -12,7 +12,7 @@ from common.testing.case import Case
 from task7.cases import mistakes
 from task7.cases.kernels import normalized
 
-# What runs a model goes through Python: the parts whose kernels it builds on must have been found to be kernels.
+# Cases that run a model go through Python: the parts that they build on must have been verified to run in kernels.
 MODEL = ("task4 causal", "task6 update", "task6 decode", "task7 layernorm", "task7 gelu")
 RESTS_ON = {"text": MODEL[:3], "engine": MODEL, "perplexity": MODEL[:1]}
 

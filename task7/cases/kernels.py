@@ -16,7 +16,7 @@ EPS = 1e-5  # GPT-2's
 
 
 def layernorm_cases() -> list[Case]:
-    """Both outputs, one after the other: [2, rows, width]."""
+    """Both outputs, stacked: [2, rows, width]."""
 
     def case(
         name: str,
@@ -28,7 +28,7 @@ def layernorm_cases() -> list[Case]:
         eps: float = EPS,
         **options,
     ) -> Case:
-        """change: what else to do to x. size: how many standard deviations a row's numbers are from 0."""
+        """change: a further change to x. size: the magnitude of a row's numbers, in standard deviations."""
 
         def inputs(generator: torch.Generator) -> dict[str, Tensor]:
             def normal(*shape: int) -> Tensor:
@@ -37,7 +37,7 @@ def layernorm_cases() -> list[Case]:
             x = change(normal(rows, width))
             given = {"x": x, "weight": 1 + 0.3 * normal(width), "bias": 0.5 * normal(width)}
             if residual:
-                # of x's size, so that leaving it out shows; exact where x is exact
+                # as large as x, so that leaving it out is noticed; exact where x is exact
                 given["residual"] = x.flip(0) * (1 if rows > 1 else 2)
             return given
 
@@ -58,11 +58,11 @@ def layernorm_cases() -> list[Case]:
         return x + 1000.0
 
     def equal_values(x: Tensor) -> Tensor:
-        """Rows of one integer each: their mean is exact, and what is left of them is 0."""
+        """Each row repeats one integer: the mean is exact, and the deviations are 0."""
         return torch.arange(float(len(x)))[:, None].expand_as(x) + 1
 
     def one_flat_row(x: Tensor) -> Tensor:
-        """The middle one: its variance is of 1e-5's size."""
+        """The middle row: its variance is around 1e-5."""
         x[1] *= 3e-3
         return x
 
@@ -87,7 +87,7 @@ def layernorm_cases() -> list[Case]:
 
 
 def normalized(ops, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None = None, *, eps: float) -> Tensor:
-    """Both outputs of the operator, one after the other."""
+    """Both outputs of the operator, stacked."""
     return torch.stack(ops.layernorm(x, residual, weight, bias, eps))
 
 
@@ -101,7 +101,7 @@ def _layernorm_steps(
 
 
 def gelu_cases() -> list[Case]:
-    """Around 0, where gelu bends, and far from it, where it is 0 or x."""
+    """Inputs around 0, where gelu bends, and far from 0, where it is 0 or x."""
 
     def case(name: str, rows: int, width: int, scale: float = 2.0, negative: bool = False, **options) -> Case:
         def inputs(generator: torch.Generator) -> dict[str, Tensor]:
@@ -117,7 +117,7 @@ def gelu_cases() -> list[Case]:
             inputs,
             lambda ops, x, bias: ops.bias_gelu(x, bias),
             mistakes.bias_gelu,
-            floor=4 * 2.0**-24 * 4 * scale,  # a few roundings of numbers of this size
+            floor=4 * 2.0**-24 * 4 * scale,  # a few rounding errors at this magnitude
             axes=("row", "col"),
             mistakes=mistakes.bias_gelu_mistakes,
             steps=lambda x, bias: {"x + bias": x + bias},
@@ -127,7 +127,7 @@ def gelu_cases() -> list[Case]:
     return [
         case("3,072 columns", 3, 3072, points=0.05, required=True),
         case("31 columns", 5, 31, points=0.02),
-        case("below 0", 5, 64, negative=True, points=0.02),  # small outputs, which tell two kinds of gelu apart
+        case("below 0", 5, 64, negative=True, points=0.02),  # small outputs, which distinguish two kinds of gelu
         case("1 element", 1, 1, points=0.01),
         case("40 rows of 1", 40, 1, points=0.01),
         case("113 x 203", 113, 203, points=0.02),

@@ -1,4 +1,4 @@
-"""Wrong answers that the kernels between GPT-2's products are known to give.
+"""Known wrong answers of the kernels between GPT-2's GEMMs.
 
 layernorm(...)               both outputs, right, in the precision of the arguments
 layernorm_mistakes(...)      both outputs, wrong
@@ -87,8 +87,8 @@ def layernorm_mistakes(
 
 
 def _layernorm_told(out: Tensor, total: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[str, str] | None:
-    """What a wrong layernorm tells that equals no known wrong answer: (a name, what to tell) of the moments it was made
-    with, or None. Each row is a straight line over `total`: its slope is 1 / standard deviation, its zero the mean.
+    """Diagnoses a wrong layernorm that equals no known wrong answer: (a name, an explanation) from the moments that it
+    used, or None. Each row is linear in `total`: the slope is 1 / standard deviation, the zero is the mean.
 
     out [2, rows, width]: the normalized rows and the sums; total [rows, width]: x + residual; weight, bias [width].
     """
@@ -127,7 +127,7 @@ def _layernorm_told(out: Tensor, total: Tensor, weight: Tensor, bias: Tensor, ep
 
 
 def _relation(got: Tensor, right: Tensor, width: int, what: str) -> str:
-    """How the wrong number is made from the right one, if all rows agree."""
+    """How the wrong number is related to the right one, if all rows agree."""
     more = (got - right) * width
     if float((more - more[0]).abs().max()) < 10 * SAME * (float(more[0].abs()) + 1e-3) and float(more[0].abs()) > 0.05:
         return f" In every row the {what} is too large by {float(more.mean()):.3g}." if float(more[0]) > 0 else ""
@@ -142,7 +142,7 @@ def _relation(got: Tensor, right: Tensor, width: int, what: str) -> str:
 
 
 def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """gelu(x + bias) with tanh, as GPT-2 has it."""
+    """gelu(x + bias) with the tanh approximation, as in GPT-2."""
     return _tanh_gelu(x + bias)
 
 

@@ -1,7 +1,7 @@
 """Does GPT-2 write the same text through the kernels of tasks 4, 6 and 7? The parts of task 7's test that run a model.
 
     text         prefill and decode in transformers' modules: greedy text of three prompts equals the reference's
-    engine       the lean engine: the same texts, written as a batch, a drawn one, and perplexity
+    engine       the lean engine: the same texts, generated as a batch, a sampled one, and perplexity
     perplexity   long prefill in transformers' modules: held-out perplexity within 0.1% of the reference's
 
 The reference is the same model (the storyteller, float32) with transformers' own attention and cache.
@@ -27,10 +27,11 @@ from task7.tools import models
 from task7.tools.compare import difference
 from task7.tools.session import explain_gap
 
-# The reference's two likeliest tokens never come closer than 0.02 in these texts: rounding cannot decide.
+# The reference's top two logits never come closer than 0.02 in these texts, so rounding cannot decide.
 PROMPTS = ("Once upon a time", "Lily and Tom went to the park. They saw a", "Ben and his dog")
 NEW_TOKENS = 40
-# The reference draws with the same numbers. So hot that a wrong temperature, top_k or top_p shows within a few tokens
+# The reference samples with the same random numbers. The temperature is high enough that a wrong temperature, top_k or
+# top_p shows within a few tokens
 DRAWN = {"temperature": 1.5, "top_k": 20, "top_p": 0.9, "seed": 3}
 SEQUENCES = {"cuda": 16, "simulator": 4}  # of LENGTH tokens, by backend
 LENGTH = 512
@@ -50,7 +51,7 @@ class Comparison:
 
 
 class Bench:
-    """The storyteller with the reference's attention, with our attention, and in the lean engine.
+    """The storyteller model with the reference's attention, with our attention, and in the lean engine.
 
     kernels: EngineKernels; all three are on their device.
     """
@@ -72,7 +73,7 @@ class Bench:
         return lean_writer(self.reference.model, self.kernels, "float32", self.prompts, NEW_TOKENS)
 
     def text(self, number: int, new_tokens: int, on_text=None) -> Comparison:
-        """Greedy text after a prompt by both, and whether every layer of every step ran in the kernels."""
+        """Greedy text after a prompt from both, and whether every layer of every step ran in the kernels."""
         self.ours.attention.reset_calls()
         result = self.ours.generate([self.prompts[number]], **self._greedy(new_tokens))
         layers, decodes = self.ours.model.config.num_hidden_layers, len(result.tbt_ms)
@@ -90,14 +91,14 @@ class Bench:
         return verdict
 
     def engine_texts(self, new_tokens: int) -> list[Comparison]:
-        """Texts of the lean engine: greedy after all prompts in one batch, and a drawn one."""
+        """Texts from the lean engine: greedy after all prompts in one batch, and a sampled one."""
         greedy, drawn = self._greedy(new_tokens), self._greedy(new_tokens) | DRAWN
         found = self.lean.generate(self.prompts, **greedy).tokens
         verdicts = [self._compared("engine", number, tokens, greedy) for number, tokens in enumerate(found)]
         return [*verdicts, self._compared("engine", 0, self.lean.generate(self.prompts[:1], **drawn).tokens[0], drawn)]
 
     def perplexity(self, part: str, count: int, length: int, on_sequence=None) -> Comparison:
-        """Perplexity over the first count x length held-out tokens by the reference and by ours, or by the engine."""
+        """Perplexity over the first count x length held-out tokens: the reference's, and ours or the engine's."""
         from task7.tools.perplexity import held_out_sequences, perplexity
 
         text = held_out_sequences(self.tokenizer, count, length)
@@ -130,7 +131,7 @@ class Bench:
 
 
 def run(test_run: TestRun) -> list[Earned]:
-    """Loads the model on the kernels of all three tasks, runs the chosen parts, prints a table of what was compared."""
+    """Loads the model on the kernels of all three tasks, runs the chosen parts, and prints a table of comparisons."""
     console, options = test_run.console, test_run.options
     with working(console, "compiling tasks 4, 6 and 7, loading the storyteller ..."):
         bench = Bench(load_engine_kernels(options.variant, options.backend, options.arch))
@@ -155,7 +156,7 @@ def run(test_run: TestRun) -> list[Earned]:
 
 
 def run_part(bench: Bench, part: str, console: Console) -> list[Comparison]:
-    """The comparisons of one part, with a progress bar. Raises what the kernels raise."""
+    """Runs one part's comparisons, with a progress bar. Raises what the kernels raise."""
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         total = {"text": len(PROMPTS), "engine": ENGINE_SEQUENCES, "perplexity": SEQUENCES[bench.kernels.backend]}[part]
         task = progress.add_task(part, total=total)

@@ -1,11 +1,11 @@
-"""The parts of task 7's test that run a model, as cases: the grader has no other way to compare than by outputs.
+"""The parts of task 7's test that run a model, as cases: the grader can only compare outputs.
 
     text         prefill, then token after token through transformers' modules: the logits of every step
     engine       the lean engine: greedy tokens of two prompts as a batch, and the logits of a long prefill
-    perplexity   long prefill in transformers' modules: how likely every held-out token is
+    perplexity   long prefill in transformers' modules: the log-probability of every held-out token
 
-python -m task7.test compares the same by texts that are always the same (model.py); here the tokens are windows of the
-held-out stories that the inputs' seed chooses, so they are not known in advance.
+python -m task7.test compares the same on fixed texts (model.py); here the tokens are windows of the held-out stories
+chosen by the inputs' seed, so they are not known in advance.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from task7.tools import models
 PROMPT, STEPS = 9, 40
 PROMPTS, NEW_TOKENS = 2, 24
 SEQUENCES, LENGTH = 1, 384
-CLOSE = 0.02  # logits; where the reference's two likeliest tokens are closer, rounding could decide
-FLOOR = 2e-2  # of a logit of about 10 after six layers; other kernels that are right differ by 2e-3
+CLOSE = 0.02  # logits; where the reference's top two are closer, rounding could decide
+FLOOR = 2e-2  # for logits of about 10 after six layers; correct kernels differ by 2e-3
 
 
 @functools.cache
 def storyteller():
-    """(its tokenizer, the model, all held-out tokens). A process loads it once."""
+    """(tokenizer, model, all held-out tokens), loaded once per process."""
     tokenizer, model = models.load(str(models.STORYTELLER), local=True)
     text = (models.STORYTELLER / "held_out.txt").read_text(encoding="utf-8").split("\n<|endoftext|>\n")
     tokens = [token for story in text for token in (*tokenizer(story).input_ids, tokenizer.eos_token_id)]
@@ -65,7 +65,7 @@ def _lean(ops, prompts: int, length: int):
 
 
 def _windows(generator: torch.Generator, count: int, length: int) -> Tensor:
-    """[count, length] held-out tokens, from places that the generator chooses."""
+    """[count, length] held-out tokens, at positions that the generator chooses."""
     tokens = storyteller()[2]
     first = torch.randint(len(tokens) - length, (count,), generator=generator)
     return torch.stack([tokens[at : at + length] for at in first])
@@ -80,7 +80,7 @@ def _stepwise(writer, tokens: Tensor) -> Tensor:
 
 
 def _likelihoods(writer, tokens: Tensor) -> Tensor:
-    """tokens [count, length] -> log-probability of each token but the first, [count, length - 1]."""
+    """tokens [count, length] -> log-probability of each token except the first, [count, length - 1]."""
     logits = torch.cat([writer.logits(one[None]) for one in tokens])
     chosen = torch.log_softmax(logits[:, :-1].float(), -1).gather(-1, tokens[:, 1:, None])
     return chosen[..., 0]
@@ -107,7 +107,7 @@ def _clear_prompts(generator: torch.Generator) -> Tensor:
 
 
 def _counted(writer, part) -> Tensor:
-    """What part() gives; an error if not every layer ran in the kernels."""
+    """The result of part(); an error if not every layer ran in the kernels."""
     writer.attention.reset_calls()
     out = part()
     if not writer.attention.calls["flash_attention"]:
@@ -116,7 +116,7 @@ def _counted(writer, part) -> Tensor:
 
 
 def graded_cases() -> list[Case]:
-    """Cases that only grading runs; they carry the points of the parts of model.py."""
+    """Cases that only grading runs; they carry the points of model.py's parts."""
 
     def case(name: str, part: str, inputs, call, reference, points: float, floor: float = FLOOR) -> Case:
         made = {"floor": floor, "points": points, "required": True, "draws": 1}

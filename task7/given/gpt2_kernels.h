@@ -1,8 +1,8 @@
 // gpt2_kernels.h - the launchers of task 7: what gpt2_kernels.cu provides and binding.cpp calls.
 //
-// Every pointer is to float32 in device memory; the last dimension of a shape is the contiguous one. Every
-// function puts its kernel on `stream` and returns without waiting for it. Nothing is checked here: binding.cpp refuses
-// sizes beyond the limits before it calls.
+// All pointers are to contiguous, row-major float32 in device memory (the last dimension varies fastest). Every
+// function launches its kernel on `stream` and returns without waiting for it. Nothing is checked here: binding.cpp
+// rejects sizes beyond the limits.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -15,7 +15,7 @@ constexpr int64_t MAX_ELEMENTS = int64_t{1} << 38;   // of bias_gelu: 256 to a b
 //
 //     out[r, c] = (sum[r, c] - mean[r]) / sqrt(variance[r] + eps) * weight[c] + bias[c]
 //
-// mean and variance are those of the row; the variance is the mean of the squared distances from the mean.
+// mean and variance are per row; the variance is the mean of the squared deviations from the mean.
 //     x, residual, out, sum [rows, width]; weight, bias [width]
 void layernorm(const float* x, const float* residual, const float* weight, const float* bias, float* out, float* sum,
                int64_t rows, int width, float eps, cudaStream_t stream);

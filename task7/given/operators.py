@@ -1,4 +1,4 @@
-"""The operators of the tasks that task 7 builds on, and a wrapper that counts their calls.
+"""Operators of the tasks that task 7 builds on, and a wrapper that counts calls.
 
 load_kernels("student")             (task 4's, task 6's)
 load_engine_kernels("student")      those and task 7's own, for the engine
@@ -17,7 +17,7 @@ from common.kernels.gpt2.engine_kernels import EngineKernels, tuned_kernels
 
 
 class CountedOperators:
-    """Passes everything on to `ops` and counts, in `calls`, every operator call that returned."""
+    """Forwards everything to `ops` and counts, in `calls`, the operator calls that returned."""
 
     def __init__(self, ops):
         self._ops = ops
@@ -48,7 +48,7 @@ def load_kernels(
         variant: "student" (yours), "solution" (the reference solution's taught kernels) or "tuned" (the engineer's).
         backend: "auto", "cuda" or "simulator".
         arch: nvcc's target such as "sm_90a"; None: the GPU that is present.
-        tasks: whose.
+        tasks: the tasks to load.
 
     Returns:
         The operators of each task.

@@ -1,28 +1,28 @@
-// gpt2_kernels.cu - the two small kernels between GPT-2's matrix products, float32.
+// gpt2_kernels.cu - the two small kernels between GPT-2's GEMMs, float32.
 //
 // Contents
 //   Moments, row_moments    mean and 1 / standard deviation of a row                      (gap 1)
-//   layernorm_kernel        x + residual -> the residual stream, normalized -> out        (gap 2)
+//   layernorm_kernel        sum = x + residual (the residual stream); normalizes it       (gap 2)
 //   layernorm               its grid and launch
-//   gelu                    GPT-2's activation, of one number                             (gap 3)
+//   gelu                    GPT-2's activation function for one number                    (gap 3)
 //   bias_gelu_kernel        gelu(x + bias)                                                (gap 4)
 //   bias_gelu               its grid and launch
 //
-// Neither kernel computes much: their time is that of reading and writing memory, and of starting a kernel. So what is
-// gained here is gained by fusing. A block of GPT-2 is
+// Neither kernel computes much: both are bound by memory traffic and launch overhead, so the gain comes from fusion.
+// A block of GPT-2 is
 //
 //     x = x + attention(layernorm(x))          x: the residual stream [tokens, width]
 //     x = x + mlp(layernorm(x))                mlp(y) = project(gelu(expand(y) + bias)) + bias
 //
-// and every "x +" is followed by a layernorm, the next one. Done together, the sum is written once, for the next "x +",
-// and need not be read again to normalize it. Likewise the bias of `expand` is added where gelu reads its output.
+// and every "x +" is followed by the next layernorm. Fused, the sum is written once, for the next "x +", and no second
+// kernel has to read it to normalize it. Likewise, the bias of `expand` is added where gelu reads its output.
 //
-// Who does what. layernorm: one warp per row; lane i has the columns i, i + 32, ..., so neighboring lanes read
+// Work partitioning. layernorm: one warp per row; lane i takes the columns i, i + 32, ..., so neighboring lanes read
 // neighboring floats, and sums over the row are warp_sums. bias_gelu: one thread per element.
 //
-// Two passes. The variance is the mean of (sum - mean)^2, which needs the mean first. The formula that needs one pass,
-// mean of squares minus square of the mean, is not used: with a mean of 1,000 and a variance of 1 it subtracts
-// 1,000,000 from 1,000,001, of which float32 has only 7 digits.
+// Two passes. The variance is the mean of (sum - mean)^2, which needs the mean first. The one-pass formula, mean of
+// squares minus square of the mean, is numerically unstable: with a mean of 1,000 and a variance of 1 it subtracts
+// 1,000,000 from 1,000,001, and float32 has only 7 digits.
 
 #include "task7/given/gpt2_kernels.h"
 
@@ -30,7 +30,7 @@
 #include "common/cuda/not_implemented.h"
 #include "common/cuda/warp.cuh"
 
-constexpr int WARPS = 8;  // rows of a block of layernorm_kernel
+constexpr int WARPS = 8;  // rows per block of layernorm_kernel
 constexpr int THREADS = 32 * WARPS;
 
 struct Moments {
@@ -38,12 +38,12 @@ struct Moments {
     float inverse_std;  // 1 / sqrt(variance + eps)
 };
 
-// Of row [width], global memory. The warp calls it together; every lane gets the result.
+// The moments of row [width], global memory. All lanes of the warp must call it; all get the result.
 __device__ __forceinline__ Moments row_moments(const float* row, int width, float eps) {
     const int lane = threadIdx.x % 32;
     Moments moments = {0.0f, 0.0f};
     // BEGIN SOLUTION 1 (7 lines): the mean first: each lane adds up its columns, warp_sum adds up the lanes. Then, in
-    //     a second loop, the squared distances from the mean; the variance is their sum / width. rsqrtf(x) is
+    //     a second loop, the squared deviations from the mean; the variance is their sum / width. rsqrtf(x) is
     //     1 / sqrt(x).
     float sum = 0.0f;
     for (int col = lane; col < width; col += 32) sum += row[col];
@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(THREADS)
     const int64_t row = int64_t{blockIdx.x} * WARPS + threadIdx.x / 32;
     if (row >= rows) return;
     const int lane = threadIdx.x % 32;
-    // BEGIN SOLUTION 2 (6 lines): write the row of `sum` (x + residual, or x alone), each lane its columns; what a lane
-    //     has written it can read again. Take the row's moments, then write the row of `out`.
+    // BEGIN SOLUTION 2 (6 lines): write the row of `sum` (x + residual, or x alone), each lane its columns; a lane can
+    //     read back what it has written. Compute the row's moments, then write the row of `out`.
     for (int col = lane; col < width; col += 32) {
         const int64_t i = row * width + col;
         sum[i] = residual == nullptr ? x[i] : x[i] + residual[i];
@@ -86,9 +86,9 @@ void layernorm(const float* x, const float* residual, const float* weight, const
     CUDA_CHECK_LAUNCH();
 }
 
-// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))): an approximation of x times the probability that a normally
-// distributed number is below x (Hendrycks and Gimpel 2016, arXiv:1606.08415). GPT-2 was trained with it, so the exact
-// function, which has erf instead of tanh, would be wrong here.
+// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))): the tanh approximation of x times the standard normal CDF at x
+// (Hendrycks and Gimpel 2016, arXiv:1606.08415). GPT-2 was trained with it, so the exact GELU, which has
+// erf instead of tanh, would be wrong here.
 __device__ __forceinline__ float gelu(float x) {
     constexpr float SQRT_2_OVER_PI = 0.7978845608028654f;
     // BEGIN SOLUTION 3 (1 line): the formula above; tanhf(x) is tanh.

@@ -4,18 +4,18 @@ Random weights; greedy, unless it says otherwise; by default GPT-2 124M in float
 tokens. Compared with the engine on the tuned kernels, whose steps are one persistent kernel on Hopper:
 
     graph           ours, a CUDA graph of fused kernels for every step
-    drawn           ours, tokens drawn: temperature 0.8, top-k 40, top-p 0.9
+    drawn           ours, with sampling: temperature 0.8, top-k 40, top-p 0.9
     fp32            ours in float32
-    unfused         in float32, the graph of kernels that are not fused and torch's matrix products
+    unfused         ours in float32, a graph of unfused kernels and PyTorch's GEMMs
     launched        the same kernels, launched one by one
-    eager, sdpa     transformers with these attentions and a DynamicCache
+    eager, sdpa     transformers with these attention implementations and a DynamicCache
     static          transformers with a StaticCache and torch.compile(mode="reduce-overhead"); compiling takes a while
 
-Everything runs in one process, every peer after a run that is not counted. Times are the host's, from one token's
-arrival there to the next one's; every peer brings every token to the host. A step reads all weights once and computes
-next to nothing with them, so what it takes at least is their bytes over the bandwidth of a copy, measured here too.
+Everything runs in one process, every peer after a warm-up. Times are measured on the host, from one token's arrival to
+the next; every peer copies every token to the host. A step reads all weights once and computes very little with them,
+so its lower bound is their size divided by the bandwidth of a copy, which is measured here too.
 
-With --sizes or --batches there is one table of all of those instead, and the limit counts the KV cache, too: survey.py.
+With --sizes or --batches, a single table covers all of those, and the limit includes the KV cache: survey.py.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ FLOAT32 = ("fp32", "unfused", "launched")  # whose weights have 4 bytes
 
 
 def table(measured: Mapping[str, Measured], limits: Mapping[str, float], title: str, batch: int = 1) -> Table:
-    """A line per version: both times, and the share of its limit, in ms."""
+    """A row per version: both times in ms, and the share of its limit."""
     result = Table(title=escape(title), title_justify="left")
     result.add_column("")
     for column in ("TTFT\nms", "TBT\nms", "80% between\nms", "tokens/s", "weights /\nbandwidth", "times\nours"):

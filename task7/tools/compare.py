@@ -1,6 +1,6 @@
 """python -m task7.inference --compare: ours compared with the reference, on the same device and in the same dtype.
 
-    text         greedy: equal token by token, or where the two part
+    text         greedy: equal token by token, or where the two diverge
     perplexity   over held-out stories
     TTFT, TBT, tokens/s
 
@@ -29,7 +29,7 @@ COLUMNS = ("", "ours", "reference", "speedup")
 
 @dataclass(frozen=True)
 class Measured:
-    """What one writer did: its Generations, and its perplexity on the held-out text."""
+    """One writer's results: its Generations, and its perplexity on the held-out text."""
 
     result: object
     perplexity: float
@@ -47,7 +47,7 @@ def compare(options, console: Console) -> None:
     held_out = held_out_sequences(tokenizer, options.held_out, length)
 
     for writer in (ours, reference):
-        writer.warm_up(prompts, options.max_new_tokens)  # all of it: what each new length costs once is not measured
+        writer.warm_up(prompts, options.max_new_tokens)  # full length: excludes one-time costs per length
     result = write_texts(tokenizer, prompts, ours, options, console)
     ran = [f"ours: {_what_ran(ours)}.", f"reference: {_what_ran(reference)}."]
     with working(console, "the reference writes, too ..."):

@@ -29,17 +29,17 @@ def generate(
 
     Args:
         model: a causal language model of transformers.
-        prompts: list of lists of token ids. Where they differ in length they are padded on the left.
+        prompts: list of lists of token ids. Prompts of different lengths are padded on the left.
         cache: an empty transformers Cache.
         temperature, top_k, top_p, seed: as Engine.generate's, and with the same draws.
-        stop_token: a sequence ends when the model produces it (None: never); the loop ends with the last of them.
+        stop_token: a sequence ends when the model produces it (None: never); the loop ends with the last sequence.
         on_token: called as on_token(sequence, token) with each new token, outside the timed sections.
 
     Returns:
         Generations.
 
     Raises:
-        ValueError: no prompt; and as `check_request` does.
+        ValueError: there is no prompt, or see `check_request`.
     """
     if not prompts:
         raise ValueError("prompts is []; allowed: one prompt or more")
@@ -62,7 +62,7 @@ def generate(
 
 
 def _chooser(batch, steps, temperature, top_k, top_p, seed, device):
-    """Function from logits [batch, vocab] and the step's number to its tokens, int64 [batch]."""
+    """Returns a function from logits [batch, vocab] and the step's number to tokens, int64 [batch]."""
     if temperature == 0:
         return lambda logits, step: logits.argmax(-1)
     uniforms = uniform_numbers(seed, batch, steps).to(device)
@@ -86,7 +86,7 @@ def _padded(prompts, device):
 
 
 def _next(where):
-    """The same arguments for one token more."""
+    """The same arguments for one more token."""
     if not where:
         return {}
     mask = where["attention_mask"]

@@ -1,8 +1,8 @@
-"""What `python -m task7.benchmark` times: the engine, and transformers in several ways. Needs a GPU.
+"""The versions timed by `python -m task7.benchmark`: the engine, and transformers in several modes. Needs a GPU.
 
 random_model                                       a GPT-2 of one of SIZES
 EnginePeer, transformers_peer, compiled_peer       each a Generate
-measure                                            runs that warm up, and runs that count
+measure                                            warm-up runs, then measured runs
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def random_model(size: str, dtype: torch.dtype) -> GPT2LMHeadModel:
 
 
 def weight_bytes(model: GPT2LMHeadModel) -> int:
-    """What a step reads of the model: all matrices, vectors and the head; of the embeddings one row."""
+    """The bytes of the model that a step reads: all matrices, vectors and the head, and one row of the embeddings."""
     return sum(x.numel() * x.element_size() for x in model.parameters()) - model.transformer.wpe.weight.nbytes
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one version, in milliseconds: times to first token, one per run, and times between tokens of the last run."""
+    """One version's times in milliseconds: to the first token, one per run, and between tokens, of the last run."""
 
     ttft: list
     tbt: list
@@ -57,7 +57,7 @@ class Measured:
 
 
 def measure(generate: Generate, prompts: list, new_tokens: int, rounds: int) -> Measured:
-    """Two runs that do not count, then `rounds`."""
+    """Two warm-up runs, then `rounds` measured ones."""
     for _ in range(2):
         generate(prompts, new_tokens)
     results = [generate(prompts, new_tokens) for _ in range(rounds)]
@@ -65,7 +65,7 @@ def measure(generate: Generate, prompts: list, new_tokens: int, rounds: int) -> 
 
 
 class EnginePeer:
-    """Ours, as a Generate. drawn: what Engine.generate takes to draw. parts: graphs, fused, persistent, see Engine."""
+    """The engine as a Generate. drawn: sampling options. parts: graphs, fused, persistent, see Engine."""
 
     def __init__(self, model, dtype: str, variant: str, batch: int, max_seq_len: int, drawn=None, **parts) -> None:
         self.drawn = drawn or {}
@@ -74,7 +74,7 @@ class EnginePeer:
 
     @property
     def how(self) -> str:
-        """What a step is, in words."""
+        """A description of how a step runs."""
         return self.engine.how(self.batch, bool(self.drawn))
 
     def __call__(self, prompts, new_tokens):
@@ -129,7 +129,7 @@ def _timed(prefill, prompts: list, new_tokens: int, step) -> tuple[float, list]:
     tokens = torch.tensor(prompts, device="cuda")
     for number in range(new_tokens):
         tokens = (step(number) if number else prefill)(tokens)[:, -1:].argmax(-1)
-        tokens.tolist()  # waits
+        tokens.tolist()  # synchronizes
         times.append(time.perf_counter())
     between = [1e3 * (after - before) for before, after in itertools.pairwise(times)]
     return between[0], between[1:]

@@ -1,4 +1,4 @@
-"""A text being written: kernels and model loaded, prompts read, tokens printed as they come.
+"""A generation session: loads kernels and model, reads prompts, prints tokens as they come.
 
 tokenizer, prompts, writer = load_writer(options, console)
 result = write_texts(tokenizer, prompts, writer, options, console)
@@ -28,10 +28,10 @@ WARM_UP_TOKENS = 3
 
 
 def engine_of(options: Options) -> str:
-    """ "lean" or "transformers": what was requested, else what suits the backend.
+    """ "lean" or "transformers": the requested engine, or the backend's default.
 
-    In the simulator that is transformers, two tasks to compile in place of three and no launch to save, unless the
-    student's task 7 is filled: its kernels run in the lean engine only.
+    In the simulator the default is transformers (two tasks to compile instead of three, no launch overhead to save),
+    unless the gaps of the student's task 7 are filled: its kernels run only in the lean engine.
     """
     if options.engine is not None:
         return options.engine
@@ -55,7 +55,7 @@ def load_writer(options: Options, console: Console, reference: bool = False):
     with working(console, f"compiling {tasks}, loading the model ..."):
         import torch.utils.cpp_extension  # noqa: F401  before there are two threads: both would begin to import it
 
-        with ThreadPoolExecutor(max_workers=1) as pool:  # the compilers work while this thread imports transformers
+        with ThreadPoolExecutor(max_workers=1) as pool:  # compile while this thread imports transformers
             building = pool.submit(
                 load_engine_kernels if engine == "lean" else load_kernels,
                 options.variant,
@@ -122,7 +122,7 @@ def _show_prompt(console: Console, prompt: str) -> None:
 
 
 def explain_gap(console, gap):
-    """What to do about an unfilled gap. gap: the NotImplementedError that the operator raised."""
+    """Prints what to do about an unfilled gap. gap: the NotImplementedError that the operator raised."""
     say(console, gap, "red")
     without = " --engine transformers needs none of task 7's." if "task7/" in str(gap) else ""
     solution = "; or add --solution to use the reference solution's kernels" if has_solutions() else ""

@@ -12,7 +12,7 @@ class TextStream:
         self.tokenizer = tokenizer
         self.write = write
         self.pending = []  # ids since the last point where all characters were complete
-        self.written = 0  # characters of the pending text that are written already
+        self.written = 0  # characters of the pending text that are already written
 
     def put(self, token):
         self.pending.append(token)

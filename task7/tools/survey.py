@@ -1,11 +1,11 @@
-"""`python -m task7.benchmark --sizes ... --batches ...`: sizes of models and numbers of sequences in one table.
+"""`python -m task7.benchmark --sizes ... --batches ...`: model sizes and batch sizes in one table.
 
-For each of them the engine, of --versions those that are named here, and how near to the limit each comes. A step reads
-all weights and all keys and values so far; their bytes over the bandwidth of a copy are what it takes at least.
+For each, it times the engine and those of --versions listed here, and shows how close each comes to the limit. A step
+reads all weights and all keys and values so far; their size over the bandwidth of a copy is its lower bound.
 
     graph       the engine, with a CUDA graph for every step instead of one persistent kernel
-    drawn       the engine, tokens drawn: what sampling costs is the difference of the times between tokens
-    static      transformers with a StaticCache and torch.compile; compiling takes a while, so only of STATIC_SIZE
+    drawn       the engine with sampling: its cost is the difference of the times between tokens
+    static      transformers with a StaticCache and torch.compile; compiling takes a while, so only for STATIC_SIZE
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STATIC_SIZE = "gpt2"
 
 @dataclass(frozen=True)
 class Row:
-    """size, batch, version; how: what a step is, of ours. limit_ms: between tokens, at least."""
+    """size, batch, version; how: how our steps run. limit_ms: lower bound of the time between tokens."""
 
     size: str
     batch: int
@@ -60,13 +60,13 @@ class Row:
 
 
 def step_bytes(weights: int, size: str, batch: int, tokens: float, element: int) -> float:
-    """What a step reads: the weights, and the keys and values of `tokens` tokens of every sequence."""
+    """The bytes a step reads: the weights, and the keys and values of `tokens` tokens of every sequence."""
     width, layers, _ = SIZES[size]
     return weights + batch * tokens * layers * 2 * width * element
 
 
 def table(rows: list[Row], title: str) -> Table:
-    """A line per Row."""
+    """A table row per Row."""
     result = Table(title=title, title_justify="left")
     for column in ("size", "batch", ""):
         result.add_column(column, justify="right" if column == "batch" else "left", no_wrap=True)
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace, console: Console, command: str) -> int:
                 say(console, f"{time.perf_counter() - start:.0f} s: {size}, batch {batch}, {version} ...")
                 try:
                     if version == "static":
-                        torch._dynamo.reset()  # or else it would compile for batches of any size
+                        torch._dynamo.reset()  # otherwise it would compile for dynamic batch sizes
                         peer = compiled_peer(model, total)
                     else:
                         drawn = DRAWN if version == "drawn" else None
@@ -135,7 +135,7 @@ def versions_of(options: argparse.Namespace, size: str) -> list[str]:
 
 
 def steps_of(rows: list[Row]) -> dict[str, list[int]]:
-    """What a step of ours is -> for which batches."""
+    """How our steps run -> for which batch sizes."""
     found: dict[str, list[int]] = {}
     for row in rows:
         if row.how and row.batch not in found.setdefault(row.how, []):

@@ -1,7 +1,7 @@
 """python -m task7.tools.training: the storyteller's GPT-2 trained from scratch, through the kernels and through SDPA.
 
-Both runs begin with the same weights and see the same tokens of held_out.txt, so that their losses are next to each
-other at every step. On a GPU also: tokens per second and the memory that training took at its highest.
+Both runs start from the same weights and see the same tokens of held_out.txt, so their losses can be compared at every
+step. On a GPU, it also reports tokens per second and peak memory.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from task7.tools.perplexity import held_out_sequences
 ATTENTIONS = ("course", "sdpa")
 DTYPES = {"fp32": None, "fp16": torch.float16, "bf16": torch.bfloat16}
 MOST_TOKENS = 1024
-WARMUP = 20  # steps until the learning rate is full; half of all where there are fewer
+WARMUP = 20  # steps until the full learning rate; at most half of all steps
 
 
 @dataclass
 class Run:
-    """What training through one attention gave: the loss and the seconds of every step, and bytes (0: not known)."""
+    """The results with one attention: the loss and seconds of every step, and peak memory in bytes (0: unknown)."""
 
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     bytes: int = 0
 
     def rate(self, tokens: int) -> float:
-        """Tokens per second in the median step; the first two, which build and warm up, do not count."""
+        """Tokens per second in the median step, excluding the first two, which build and warm up."""
         return tokens / statistics.median(self.seconds[2:] or self.seconds)
 
 
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def batches(steps: int, batch: int, length: int) -> Tensor:
-    """int64 [steps, batch, length + 1]: pieces of held_out.txt drawn by a fixed seed, one token more than is fed."""
+    """int64 [steps, batch, length + 1]: random pieces of held_out.txt (fixed seed), one token longer than the input."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(STORYTELLER, local_files_only=True)
@@ -112,7 +112,7 @@ def train(attention: str, tokens: Tensor, device: torch.device, options: argpars
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        run.losses.append(loss.item())  # waits for the GPU
+        run.losses.append(loss.item())  # synchronizes with the GPU
         run.seconds.append(time.perf_counter() - start)
         shown(run.losses[-1])
     if device.type == "cuda":
@@ -140,7 +140,7 @@ def report(console: Console, runs: dict[str, Run], options: argparse.Namespace, 
 
 
 def draw(runs: dict[str, Run], options: argparse.Namespace) -> Path:
-    """Both curves over each other, and their difference below."""
+    """Plots both curves, and their difference below."""
     figure, (top, bottom) = pyplot().subplots(
         2, 1, figsize=(7, 5), sharex=True, height_ratios=(3, 1), layout="constrained"
     )

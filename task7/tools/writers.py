@@ -1,4 +1,4 @@
-"""What writes a text: one interface over transformers' modules and over the lean engine.
+"""Text generators: one interface over transformers' modules and the lean engine.
 
     TransformersWriter   transformers' modules; attention and cache are the course's, or the reference: sdpa
     LeanWriter           common.kernels.gpt2.engine: the same weights without transformers' code
@@ -22,7 +22,7 @@ class TransformersWriter:
         model: on its device, in its dtype.
         new_cache: function from max_seq_len to an empty cache.
         attention: the KernelAttention that the model is attached to; None for the reference.
-        variant: whose kernels those are.
+        variant: the variant of those kernels.
     """
 
     def __init__(self, model, new_cache, attention=None, variant: str | None = None) -> None:
@@ -36,7 +36,7 @@ class TransformersWriter:
         return "transformers as it is" if self.attention is None else "transformers' modules around these kernels"
 
     def warm_up(self, prompts, max_new_tokens: int) -> None:
-        """On a GPU one unmeasured run: the first loads libraries, and chooses kernels for each length that comes up."""
+        """On a GPU, one unmeasured run, since the first loads libraries and chooses kernels for each length."""
         if self.model.device.type == "cuda":
             self.generate(prompts, max_new_tokens=max_new_tokens)
         if self.attention is not None:

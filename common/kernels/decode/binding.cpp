@@ -1,4 +1,4 @@
-// binding.cpp - the operators of a KV cache: writing new tokens, attending to all; contiguous, and in pages.
+// binding.cpp - the KV cache operators: write new tokens, attend to all tokens; contiguous and paged.
 //
 //   update_cache(k_cache!, v_cache!, key, value, positions)
 //   decode_attention(query, k_cache, v_cache, lengths, scale=None) -> out
@@ -25,15 +25,15 @@
 // Floats are float32, float16 or bfloat16, all of the same type; head_dim is 1 .. 128; page_size is 16, 32, 64, 128 or
 // 256. query, key and value may have any strides as long as rows are contiguous; caches and out are contiguous.
 //
-// What can be seen on the host is checked: shapes, types, devices. What is on the device is not, for that would take
-// waiting for it; instead no value there makes a kernel leave its memory:
+// Shapes, types and devices are checked on the host. Values on the device are not checked, since that would need a
+// synchronization; instead, no value there makes a kernel access memory out of bounds:
 //
 //   positions[b] outside 0 .. capacity - new_tokens      nothing is written for sequence b: its cache is full
-//   the same with the tokens that are no padding         the same, and its rotated queries are zeros; capacity there is
-//                                                        longest if that is less
-//   left_padding[b] outside 0 .. new_tokens              counts as the nearer of the two
-//   lengths[b] outside 0 .. capacity                     counts as the nearer of the two
-//   a page number outside 0 .. pages - 1                 is not written to; its tokens are left out of the attention
+//   rotary: the same, counting only tokens that are      likewise, and its rotated queries are zeros; capacity is
+//   not padding                                          at most longest there
+//   left_padding[b] outside 0 .. new_tokens              clamped
+//   lengths[b] outside 0 .. capacity                     clamped
+//   a page number outside 0 .. pages - 1                 not written to; its tokens are left out of the attention
 //
 // with capacity = max_seq_len or page_size * max_pages.
 #include <optional>
@@ -45,7 +45,7 @@ namespace {
 
 using torch::headeronly::ScalarType;
 
-// Two caches of the same shape, contiguous [batch, kv_heads, max_seq_len, head_dim] or in pages.
+// Two caches of the same shape, contiguous [batch, kv_heads, max_seq_len, head_dim] or paged.
 struct Caches {
     const Tensor &k, &v;
     const char *k_name, *v_name;
@@ -90,7 +90,7 @@ void check_per_sequence(const Tensor& x, const char* name, const Caches& caches)
     check_same_device(x, name, caches.k, caches.k_name);
 }
 
-// What is written, for either update.
+// Checks the new keys and values, for either update.
 void check_new(const Caches& caches, const Tensor& key, const Tensor& value, const Tensor& positions) {
     check(caches.k.data_ptr() != caches.v.data_ptr(), caches.k_name, " and ", caches.v_name,
           " are the same memory; they must be two tensors");

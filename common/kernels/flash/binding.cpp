@@ -1,13 +1,13 @@
-// binding.cpp - the operators of attention, forward and backward; README.md says what they take and compute.
+// binding.cpp - the attention operators, forward and backward; README.md documents their arguments and results.
 //
 //   flash_attention, flash_attention_forward, flash_attention_backward    [batch, heads, rows, head_dim]
 //   packed_attention, packed_attention_backward                           [rows, heads, head_dim], cu_seqlens
 //   block_attention, block_attention_backward                             listed blocks of keys
 //   flash_attention_kernel, flash_attention_backward_kernel, packed_attention_kernel    which kernel these would run
-//   flash_merge       results over two sets of keys -> one, written to out and lse
+//   flash_merge       merges the results over two sets of keys into out and lse
 //   dropout_mask      which weights a forward pass keeps
 //
-// The forward operators take `deterministic` for their gradients alone. tensor_cores: of float32, without options.
+// In forward operators, `deterministic` only affects the gradients. tensor_cores: for float32 without options.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -27,7 +27,7 @@ using torch::headeronly::ScalarType;
 using OptionalTensor = std::optional<Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-// The last arguments of an operator.
+// The trailing arguments of an operator.
 struct Options {
     double softcap = 0;
     const OptionalTensor& sinks;
@@ -46,7 +46,7 @@ Dropout checked_dropout(double dropout_p, const OptionalTensor& seed, const Tens
     return dropout_of(dropout_p, data<int64_t>(*seed));
 }
 
-// What all calls have.
+// The arguments that all calls have.
 void add_options(FlashArguments& a, const Tensor& query, bool lower_right, const Options& options) {
     check_between(options.window_left, -1, MAX_POSITION, "window_left");
     check_between(options.window_right, -1, MAX_POSITION, "window_right");
@@ -190,7 +190,7 @@ Tensor flash_attention(const Tensor& query, const Tensor& key, const Tensor& val
     return out;
 }
 
-// [batch, S_q, heads, head_dim], which a linear layer takes as it is
+// Returns [batch, S_q, heads, head_dim], which a linear layer can read without a transpose
 Tensor flash_attention_rows(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                             std::optional<double> scale) {
     const OptionalTensor none;
@@ -283,7 +283,7 @@ FlashGradients gradients_of(const FlashArguments& a, const Tensor& grad_out, con
     return g;
 }
 
-// run(g): the backward pass by `kernel`.
+// run(g): the backward pass using `kernel`.
 template <typename Run>
 Gradients backward(FlashGradients g, const Tensor& query, const Tensor& key, BackwardKernel kernel, Run run) {
     Tensor grad_query = new_like(query, "grad_query"), grad_key = new_like(key, "grad_key");
@@ -402,7 +402,7 @@ Tensor dropout_mask_operator(const Tensor& seed, double dropout_p, int64_t batch
 
 }  // namespace
 
-// The arguments that several operators share.
+// Arguments shared by several operators.
 #define INPUTS "Tensor query, Tensor key, Tensor value, "
 #define RESULTS "Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
 #define DENSE                                                                                               \

@@ -1,4 +1,4 @@
-// binding.cpp - the operators of the matrix product, and the steps that lead to it.
+// binding.cpp - the GEMM operators, and their intermediate optimization steps.
 //
 //   gemm_nn(a, b) -> c                 a [batch, M, K], b [batch, K, N], c [batch, M, N]
 //   gemm_nt(a, b) -> c                 a [batch, M, K], b [batch, N, K], c [batch, M, N]

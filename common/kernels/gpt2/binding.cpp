@@ -1,11 +1,11 @@
-// binding.cpp - the operators: arguments checked, outputs allocated. README.md lists them with their shapes.
+// binding.cpp - the operators: check the arguments, allocate the outputs. README.md lists them with their shapes.
 //
 //   layernorm, bias_gelu, store_heads, last_rows                  of any number of rows
-//   linear, linear_qkv, linear_fits                               GEMMs of some hundred rows, on Hopper
+//   linear, linear_qkv, linear_fits                               GEMMs of a few hundred rows, on Hopper
 //   step_qkv, step_residual, step_gelu, step_logits, draw_token, next_token   a decode step as kernels of a graph (gpt2.h)
 //   plan_steps, run_steps                                         decode steps as one persistent kernel (step_plan.h)
 //
-// Floats are float32, float16 or bfloat16, all of the same type unless stated otherwise. The host doesn't look at what is
+// Floats are float32, float16 or bfloat16, all of the same type unless stated otherwise. The host does not read values
 // on the device: a position outside the cache is not written.
 #include <cmath>
 #include <optional>
@@ -150,7 +150,7 @@ Tensor last_rows_operator(const Tensor& x, const Tensor& heads, const Tensor& po
     return out;
 }
 
-// x @ weight^T + bias; where it goes is still missing.
+// x @ weight^T + bias; the caller sets the output.
 Linear linear_of(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     Linear a = {};
     a.type = float_type(weight, "weight");
@@ -219,7 +219,7 @@ bool linear_fits_operator(const Tensor& x, const Tensor& weight) {
 
 // ------------------------------------------------------------------------------------------------ decode step
 
-// Sizes and weights of a product; its input and output are still missing.
+// Sets a product's sizes and weights; the caller sets its input and output.
 StepProduct product_of(const Tensor& weight, int64_t rows, StepProduct::Output output) {
     StepProduct p = {};
     p.type = float_type(weight, "weight");
@@ -355,7 +355,7 @@ bool step_fits(const Tensor& weight, int64_t rows, bool norm) {
     return step_shared_bytes(p) <= MAX_STEP_SHARED;
 }
 
-// Where the texts stand and what has been written of them: NextToken's or Steps'. `row` is a tensor of [rows, ...].
+// Sets the generation state and output history of NextToken or Steps. `row` is a tensor of [rows, ...].
 template <typename Arguments>
 void take_texts(Arguments& a, const Tensor& stop, Tensor finished, Tensor steps, Tensor positions, Tensor lengths,
                 Tensor history, const Tensor& row, const char* row_name, const Tensor& wte) {
@@ -423,7 +423,7 @@ bool draw_fits_operator(const Tensor& logits) {
     return draw_fits(static_cast<int>(logits.size(1)));
 }
 
-// uniforms [history_steps, rows] and the settings of a draw: DrawToken's or Steps'.
+// Sets uniforms [history_steps, rows] and the sampling settings of DrawToken or Steps.
 template <typename Arguments>
 void take_draw(Arguments& a, const Tensor& uniforms, const Tensor& temperature, const Tensor& top_k,
                const Tensor& top_p) {
@@ -503,7 +503,7 @@ std::tuple<int64_t, int64_t, int64_t, int64_t> plan_steps_operator(const Tensor&
     return {plan.ctas, static_cast<int64_t>(plan.weight_bytes), plan.vectors, plan.workspace};
 }
 
-// A vector of the plan's size.
+// Checks a vector whose size the plan determines.
 void check_planned(const Tensor& x, const char* name, ScalarType dtype, int64_t size, const Tensor& wte) {
     check_tensor(x, name, {"size"}, dtype);
     check(x.size(0) == size, name, " has shape ", shape_of(x), "; for this model it must be [", size, "]");
@@ -511,7 +511,7 @@ void check_planned(const Tensor& x, const char* name, ScalarType dtype, int64_t 
     check_aligned(x, name);
 }
 
-// int32 of the host's memory, which the device reaches.
+// int32 host memory that the device can access.
 int32_t* host_memory(const Tensor& x, const char* name, int64_t rows, int64_t columns) {
     check(x.is_cpu() && x.is_contiguous() && x.scalar_type() == ScalarType::Int, name,
           " must be a contiguous int32 tensor in the host's memory");
@@ -520,7 +520,7 @@ int32_t* host_memory(const Tensor& x, const char* name, int64_t rows, int64_t co
     return data<int32_t>(x);
 }
 
-// All four are given, or none.
+// Either all four are given, or none.
 void take_sampling(Steps& a, const std::optional<Tensor>& uniforms, const std::optional<Tensor>& temperature,
                    const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p, const Tensor& history,
                    const Tensor& wte) {

@@ -1,4 +1,4 @@
-// binding.cpp - the operators of the softmax, and the steps that lead to it.
+// binding.cpp - the softmax operator, and its intermediate optimization steps.
 //
 //   softmax(x) -> y                    x, y [rows, cols]
 //   softmax_step(x, step) -> y         the same with the first `step` changes only; see softmax.h

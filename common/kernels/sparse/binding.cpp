@@ -11,10 +11,10 @@
 //   lse              [batch, heads, S_q], float32: log(sum over keys of exp(score)); -infinity where no key is seen
 //   block_mask       [heads, q_blocks, k_blocks], bool: true where a block of queries sees a block of keys
 //   counts           [heads, q_blocks], int32: how many blocks of keys a block of queries sees
-//   columns          [heads, q_blocks, k_blocks], int32: their numbers in ascending order, then -1
+//   columns          [heads, q_blocks, k_blocks], int32: their indices in ascending order, then -1
 //
 // query, key and value may have any strides as long as their rows are contiguous; all else is contiguous. Hopper GPUs
-// have a kernel of their own, which takes what it can and leaves the rest to the one that takes all.
+// have their own kernel; calls that it does not support go to the general one.
 #include <algorithm>
 #include <tuple>
 
@@ -27,8 +27,8 @@ namespace {
 using torch::headeronly::ScalarType;
 using Pair = std::tuple<Tensor, Tensor>;
 
-// Everything but the pattern and the outputs. Call it before new_output(), so that nothing is allocated for bad
-// arguments.
+// Checks and sets everything except the pattern and the outputs. Call it before new_output(), so that nothing is
+// allocated for invalid arguments.
 SparseArguments checked_arguments(const Tensor& query, const Tensor& key, const Tensor& value, bool causal,
                                   std::optional<double> scale) {
     const ScalarType dtype = query.scalar_type();
@@ -39,7 +39,7 @@ SparseArguments checked_arguments(const Tensor& query, const Tensor& key, const 
     return arguments;
 }
 
-// The rows offset, offset + stride, ... of key and value are the keys, and stay where they are.
+// The keys are rows offset, offset + stride, ... of key and value, read in place.
 SparseArguments strided(const Tensor& query, const Tensor& key, const Tensor& value, int64_t stride, int64_t offset,
                         bool causal, std::optional<double> scale) {
     SparseArguments arguments = checked_arguments(query, key, value, causal, scale);
@@ -57,7 +57,7 @@ SparseArguments strided(const Tensor& query, const Tensor& key, const Tensor& va
     return arguments;
 }
 
-// A window that hides nothing is none.
+// A window that hides no key is treated as no window.
 SparseArguments sliding_window(const Tensor& query, const Tensor& key, const Tensor& value, int64_t window, bool causal,
                                std::optional<double> scale) {
     SparseArguments arguments = checked_arguments(query, key, value, causal, scale);

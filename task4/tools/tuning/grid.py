@@ -1,11 +1,11 @@
-"""The tiles that `python -m task4.tune` tries, why some are impossible, and one build that holds all the others.
+"""The tiles that `python -m task4.tune` tries, why some are impossible, and one build of all the others.
 
-    candidates = grid(head_dims, b_rs, b_cs, warps, gpu, shared_kb)     every combination, with what speaks against it
+    candidates = grid(head_dims, b_rs, b_cs, warps, gpu, shared_kb)     every combination, with any problems
     tuning = compile_candidates(candidates, variant, shared_kb)         all possible ones in one library
     tuning.choose(candidate)                                            ops.flash_attention uses its tiles from now on
 
-The library is made of the student's flash_attention.cu, included as it is, and of files written here: each instantiates
-launch_flash_attention for some of the tiles, so that they compile side by side.
+The library consists of files generated here, which include the student's flash_attention.cu unchanged: each
+instantiates launch_flash_attention for some of the tiles, so that they compile in parallel.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WARPS = (2, 4, 8)
 ARGUMENTS = """const float* query, const float* key, const float* value, float* out, int64_t batch_heads, int64_t S_q,
     int64_t S_k, int head_dim, float scale, bool causal, int64_t diagonal, cudaStream_t stream"""
 
-# The host function of the included file is not called, and must not meet that of another part
+# The included file's host function is not called, and must not clash with that of another part
 PART = """\
 // Written by python -m task4.tune.
 #define TUNING_SHARED_KB {shared_kb}
@@ -75,7 +75,7 @@ void custom_flash_attention({arguments}) {{
 
 @dataclass(frozen=True)
 class Candidate:
-    """Tiles for one padded head_dim, and why they are impossible ("" if they are not)."""
+    """Tiles for one padded head_dim, and why they are impossible ("" if they are possible)."""
 
     head_dim: int
     tiles: TileSizes
@@ -83,12 +83,12 @@ class Candidate:
 
     @property
     def kernel(self) -> str:
-        """As ptxas's report names it."""
+        """The kernel's name in ptxas's report."""
         return f"flash_attention_kernel<{self.arguments}>"
 
     @property
     def arguments(self) -> str:
-        """Of the templates in flash_attention.cu."""
+        """The arguments of the templates in flash_attention.cu."""
         return f"{self.tiles.B_r}, {self.tiles.B_c}, {self.head_dim}, {self.tiles.warps}"
 
 
@@ -115,7 +115,7 @@ class TuningBuild:
     Attributes:
         ops: its operators, with ops.flash_attention.
         places: candidate -> (part, number within it).
-        kernels: what ptxas said of each kernel; empty in the simulator.
+        kernels: ptxas's report on each kernel; empty in the simulator.
     """
 
     ops: Operators
@@ -136,7 +136,7 @@ class TuningBuild:
 
 
 def write_sources(candidates: Sequence[Candidate], source: Path, folder: Path, shared_kb: int) -> list[Path]:
-    """The .cu files of a library that holds all these candidates, part by part (see parts_of)."""
+    """Writes the .cu files of a library with all these candidates, one per part (see parts_of)."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = parts_of(candidates)
     texts = {}
@@ -161,7 +161,7 @@ def write_sources(candidates: Sequence[Candidate], source: Path, folder: Path, s
 
 
 def parts_of(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
-    """The candidates dealt out to as many files as there are processors, but no file for less than four."""
+    """Distributes the candidates over one file per processor, with at least four candidates per file."""
     count = max(1, min(os.cpu_count() or 1, len(candidates) // 4))
     return [list(candidates[start::count]) for start in range(count)]
 
@@ -174,11 +174,11 @@ def compile_candidates(
     Args:
         candidates: see grid.
         variant: whose kernel, the student's or the solution's.
-        shared_kb: what a block may use.
+        shared_kb: the shared memory limit per block.
         backend: "cuda", or "simulator" for tests.
 
     Raises:
-        ValueError: none of them is possible, or the kernel still has gaps.
+        ValueError: none of them is possible, or the kernel has unfilled gaps.
         BuildError: the kernel does not compile with these tiles.
     """
     possible = [one for one in candidates if not one.problems]

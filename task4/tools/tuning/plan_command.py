@@ -51,7 +51,7 @@ def _why(asked_for: str | None, gpu: GpuSpec) -> str:
 
 
 def print_plan(console: Console, one: TilePlan, gpu: GpuSpec, why: str) -> None:
-    """Everything the planner says."""
+    """Prints the planner's full report."""
     padded = f" (padded to {one.D})" if one.head_dim != one.D else ""
     kernel = "tensor cores, mma.m16n8k16" if one.on_tensor_cores else "as in flash_attention.cu"
     say(console, f"tiles {one.tiles}, head_dim {one.head_dim}{padded}, {one.dtype} ({kernel}), on {gpu.name} ({why})")

@@ -1,7 +1,7 @@
-"""What `python -m task4.tune` shows: a heat map per head_dim, in the terminal and as a picture, and the reasons.
+"""The output of `python -m task4.tune`: a heat map per head_dim, in the terminal and as a picture, and the reasons.
 
 print_heat_maps(console, outcomes)      measured: TFLOP/s; impossible: why
-print_possible(console, candidates)     without a GPU: what would be tried, and why the rest is impossible
+print_possible(console, candidates)     without a GPU: what would be tried, and why the others are impossible
 draw(outcomes, title, file)             the same heat maps as a PNG
 """
 
@@ -48,7 +48,7 @@ def short_reason(candidate: Candidate) -> str:
 
 
 def cell_text(outcome: Outcome) -> str:
-    """What the heat map shows for one candidate."""
+    """The heat map's text for one candidate."""
     if outcome.candidate.problems:
         return short_reason(outcome.candidate)
     if outcome.wrong:
@@ -57,7 +57,7 @@ def cell_text(outcome: Outcome) -> str:
 
 
 def print_heat_maps(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """One table per head_dim, rows B_r and warps, columns B_c; then what the short words mean."""
+    """One table per head_dim, rows B_r and warps, columns B_c; then a legend."""
     fastest = best(outcomes)
     for D in dict.fromkeys(one.candidate.head_dim for one in outcomes):
         mine = {one.candidate: one for one in outcomes if one.candidate.head_dim == D}
@@ -82,7 +82,7 @@ def print_heat_maps(console: Console, outcomes: Sequence[Outcome]) -> None:
 
 
 def print_possible(console: Console, candidates: Sequence[Candidate], gpu: GpuSpec) -> None:
-    """The same tables without times: shared memory and occupancy of what is possible."""
+    """The same tables without times: shared memory and occupancy of the possible candidates."""
 
     def cell(candidate: Candidate) -> Text:
         if candidate.problems:
@@ -119,7 +119,7 @@ def axes_of(candidates: Sequence[Candidate]) -> tuple[list[tuple[int, int]], lis
 
 
 def print_legend(console: Console, words: set[str]) -> None:
-    """What the words in the cells mean, of those that occur."""
+    """The meaning of each word that occurs in the cells."""
     for word, meaning in LEGEND.items():
         if word in words:
             say(console, f"  {word:<6} {meaning}")

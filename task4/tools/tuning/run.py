@@ -3,8 +3,8 @@
     outcomes = run(tuning, candidates, workload, console)
     best(outcomes)                {head_dim: the fastest outcome}
 
-A candidate is timed only if its output is right. What is timed is one call without a mask and one with a causal mask
-after the other, on the same inputs, all candidates of a head_dim in turn (common/measure/timing.py).
+A candidate is timed only if its output is right. The timed work is one call without a mask followed by one with a
+causal mask, on the same inputs, for all candidates of a head_dim in turn (common/measure/timing.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Workload:
-    """What is timed: query, key and value [batch, heads, tokens, head_dim], `rounds` times."""
+    """The timed inputs: query, key and value [batch, heads, tokens, head_dim], and the number of rounds."""
 
     batch: int = 4
     heads: int = 16
@@ -40,16 +40,16 @@ class Workload:
         return tuple(torch.randn(shape, device=device) for _ in range(3))
 
     def flops(self, head_dim: int) -> float:
-        """Of both calls; under the causal mask about half of the products are needed."""
+        """FLOPs of both calls; the causal mask needs about half of them."""
         return 1.5 * 4 * self.batch * self.heads * self.tokens**2 * head_dim
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a candidate.
+    """The result for one candidate.
 
     Attributes:
-        candidate: its problems say why it was not even compiled.
+        candidate: if it was not compiled, its problems say why.
         wrong: what is wrong with its output, "" if nothing.
         tflops: 0 if it was not timed.
         spills: bytes per thread.
@@ -118,7 +118,7 @@ def _both_masks(tuning: TuningBuild, candidate: Candidate) -> Callable[[Tensor, 
 
 
 def complaint(tuning: TuningBuild, candidate: Candidate) -> str:
-    """What is wrong with the candidate's output where nothing fills its tiles; "" if it is right."""
+    """What is wrong with the candidate's output for sizes that don't fill its tiles; "" if it is right."""
     tuning.choose(candidate)
     for causal in (False, True):
         case = attention_case(

@@ -5,14 +5,14 @@
     one.problems(gpu, shared_kb)      why it cannot run, [] if it can
     one.occupancy(gpu)                blocks per SM, and what limits them
 
-Two layouts are known. fp32 is the kernel of this task: Q, K (rows padded by 4 floats), V and P in shared memory, a lane
+There are two layouts. fp32 is the kernel of this task: Q, K (rows padded by 4 floats), V and P in shared memory; a lane
 owns keys of S and columns of O. fp16 and bf16 is FlashAttention-2 on tensor cores (mma.m16n8k16): Q and `stages` tiles
 each of K and V in shared memory, swizzled and so without padding; a warp owns multiples of 16 rows; scores, output and
-sums are float32 in registers, and P is rounded to 16 bit and stays in registers as well.
+sums are float32 in registers, and P is rounded to 16 bits and also stays in registers.
 
-The number of registers is an estimate: the arrays that live at the same time, which the formulas below count, and
-OTHER_REGISTERS for pointers, indices and what is on its way. For the tiles of tiles.h it is within 24 of what ptxas
-takes on sm_80; on other architectures ptxas is more generous. It has the last word (`python -m task4.compile`).
+The number of registers is an estimate: the arrays that are live at the same time, counted by the formulas below, plus
+OTHER_REGISTERS for pointers, indices and values in flight. For the tiles of tiles.h it is within 24 of what ptxas
+allocates on sm_80; on other architectures ptxas uses more. For the actual number, run `python -m task4.compile`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TilePlan:
         tiles: B_r, B_c, warps.
         head_dim: 1 .. 128; the tiles are as wide as the next multiple of 32.
         dtype: "fp32", "fp16" or "bf16".
-        stages: tiles of K and of V in shared memory at a time, more than one if the next is loaded meanwhile.
+        stages: tiles of K and of V in shared memory at a time; more than one if loads overlap with computation.
     """
 
     tiles: TileSizes
@@ -86,7 +86,7 @@ class TilePlan:
 
     @property
     def register_arrays(self) -> dict[str, int]:
-        """What a thread holds at the moment when it holds most: name -> registers of 32 bits."""
+        """A thread's live arrays at peak register usage: name -> 32-bit registers."""
         rows = -(-self.tiles.B_r // self.tiles.warps)
         cols, keys = self.D // 32, -(-self.tiles.B_c // 32)
         if self.on_tensor_cores:  # 32 lanes share rows x columns evenly; a lane has 2 rows of each 16
@@ -110,17 +110,17 @@ class TilePlan:
 
     @property
     def bytes_loaded(self) -> int:
-        """From global memory for one tile of keys: its rows of K and V, without padding."""
+        """Bytes loaded from global memory for one tile of keys: its rows of K and V, without padding."""
         return 2 * self.tiles.B_c * self.head_dim * BYTES[self.dtype]
 
     @property
     def flops(self) -> int:
-        """Of one tile: Q K^T and P V, padding included, 2 for a multiplication with its addition."""
+        """FLOPs of one tile: Q K^T and P V, including padding, 2 per multiply-add."""
         return 4 * self.tiles.B_r * self.tiles.B_c * self.D
 
     @property
     def exponentials(self) -> int:
-        """Of one tile."""
+        """The number of exponentials of one tile."""
         return self.tiles.B_r * self.tiles.B_c
 
     @property
@@ -130,9 +130,9 @@ class TilePlan:
 
     @property
     def shared_passes(self) -> int:
-        """Passes over the 32 banks of shared memory that one tile takes, all warps together, without conflicts.
+        """Passes over the 32 banks of shared memory for one tile, all warps together, without bank conflicts.
 
-        A pass serves 128 bytes. A float4 that all lanes want takes two, as the counters of the checked build have it.
+        A pass serves 128 bytes. A float4 broadcast takes two, in agreement with the counters of the checked build.
         """
         B_r, B_c, warps = self.tiles.B_r, self.tiles.B_c, self.tiles.warps
         rows, keys, cols = B_r // warps, B_c // 32, self.D // 32
@@ -145,7 +145,7 @@ class TilePlan:
         return written + warps * (scores + weights + values)
 
     def cycles(self, gpu: GpuSpec) -> dict[str, float]:
-        """What each kind of work of one tile takes on one SM at least; the largest decides."""
+        """Minimum cycles on one SM for each kind of work of one tile; the largest is the bottleneck."""
         per_clock = gpu.sms * gpu.clock
         return {
             "multiplications": self.flops * per_clock / self.peak(gpu),
@@ -154,15 +154,15 @@ class TilePlan:
         }
 
     def occupancy(self, gpu: GpuSpec, registers: int | None = None) -> Occupancy:
-        """How many blocks fit on an SM; registers as ptxas counts them, or None for the estimate."""
+        """How many blocks fit on an SM; registers: ptxas's count, or None for the estimate."""
         return gpus.occupancy(gpu, self.threads, self.shared_bytes, registers or self.registers)
 
     def peak(self, gpu: GpuSpec) -> float:
-        """Operations per second that the GPU can do in this dtype at best."""
+        """The GPU's peak operations per second in this dtype."""
         return gpu.fp16_tensor if self.on_tensor_cores else gpu.fp32
 
     def shape_problems(self) -> list[str]:
-        """What no GPU can do: tiles that warps or lanes cannot share."""
+        """Problems on any GPU: tiles that warps or lanes cannot split evenly."""
         B_r, B_c, warps = self.tiles.B_r, self.tiles.B_c, self.tiles.warps
         rows, keys = (16 * warps, 16) if self.on_tensor_cores else (warps, 32)
         found = []
@@ -177,9 +177,9 @@ class TilePlan:
         return found
 
     def problems(self, gpu: GpuSpec, shared_kb: int | None = None) -> list[str]:
-        """Why it cannot run, or only badly, on this GPU: "shared memory: 66.0 KB of 64". [] if it can.
+        """Why it cannot run, or only slowly, on this GPU: "shared memory: 66.0 KB of 64". [] if it can.
 
-        shared_kb: what a block may use; None: all that the GPU gives one.
+        shared_kb: the shared memory limit per block; None: the GPU's maximum.
         """
         found = self.shape_problems()
         most = min(gpu.limits.shared_per_block, (shared_kb or KB) * KB)

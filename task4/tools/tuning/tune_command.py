@@ -65,7 +65,7 @@ def report(
     stopwatch: Stopwatch | None = None,
     file: Path = tiles_file.FILE,
 ) -> int:
-    """Measures, shows, and writes `file`; the exit status of main."""
+    """Measures, prints, and writes `file`; returns main's exit status."""
     outcomes = run(tuning, candidates, workload, console, stopwatch)
     present = toolchain.find_gpu()
     where = present.name if present else tuning.ops.backend
