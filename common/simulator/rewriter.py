@@ -635,22 +635,26 @@ class _File:
             if not declarator or "=" in re.sub(r"[<>=!]=", "", bare):
                 raise self.error(position, "cannot read this __shared__ declaration (they take no initializer)")
             names.append(declarator.group(1))
+        text = ", ".join(f"SIMULATOR_VARIABLE(Shared_{label}_, {name})" for name in names)
+        described = (
+            f"struct Shared_{label}_ {{ {declaration}; }}; "
+            f"static constexpr ::simulator::Variable variables_{label}_[] = {{{text}}};"
+        )
+        references = " ".join(f"[[maybe_unused]] auto& {name} = shared_{label}_.{name};" for name in names)
+        made = f"auto& shared_{label}_ = ::simulator::shared_variable<Shared_{label}_>(variables_{label}_);"
         if local:
-            text = ", ".join(f"SIMULATOR_VARIABLE(Shared_{label}_, {name})" for name in names)
-            references = " ".join(f"[[maybe_unused]] auto& {name} = shared_{label}_.{name};" for name in names)
-            return (
-                f"struct Shared_{label}_ {{ {declaration}; }}; static constexpr ::simulator::Variable "
-                f"variables_{label}_[] = {{{text}}}; auto& shared_{label}_ = "
-                f"::simulator::shared_variable<Shared_{label}_>(variables_{label}_); {references[:-1]}"
-            )
-        prepare = " ".join(f"SIMULATOR_PREPARE_SHARED({name});" for name in names)
-        return f"static thread_local {declaration}; {self._prepared(label, prepare)}"
+            return f"{described} {made} {references[:-1]}"
+        self._make_in_functions(position, names, f"{made} {references}")
+        return f"{described} extern {declaration}"
 
-    @staticmethod
-    def _prepared(label: str, statements: str) -> str:
-        """Code that runs the statements before every block."""
-        body = f"[]([[maybe_unused]] const ::simulator::Block* block) {{ {statements} }}"
-        return f"static ::simulator::NamespaceShared shared_{label}_({body})"
+    def _make_in_functions(self, position: int, names: list[str], made: str) -> None:
+        """Makes variables of namespace scope in the device functions below `position` that use them, one scope further
+        out than their own variables. Elsewhere, as in sizeof, they are declared only."""
+        word = re.compile(rf"(?<![\w.>])(?:{'|'.join(names)})(?!\w)")
+        for one in definitions(without_directives(self.code)):
+            below = one.on_device and one.start > position
+            if below and word.search(self.code, *one.body) and not word.search(self.code, one.start, one.body[0]):
+                self.edits += [(one.body[0], one.body[0], f" {made} {{"), (one.body[1], one.body[1], "}")]
 
     def _dynamic(self, declaration: str, label: str, local: bool, position: int) -> str:
         align = re.compile(r"(?:__align__|alignas|__attribute__)\s*(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))\s*")
@@ -665,6 +669,8 @@ class _File:
         pointer = f"(*{name}){rest}" if rest else f"*{name}"
         start = f'::simulator::dynamic_shared<{alignment}>("{name}", sizeof({kind})'
         value = f"reinterpret_cast<{kind} (*){rest}>({start}"
+        made = f"[[maybe_unused]] {kind} {pointer} = {value}))"
         if local:
-            return f"[[maybe_unused]] {kind} {pointer} = {value}))"
-        return f"static thread_local {kind} {pointer}; {self._prepared(label, f'{name} = {value}, block));')}"
+            return made
+        self._make_in_functions(position, [name], f"{made};")
+        return f"extern {declaration}"

@@ -302,21 +302,6 @@ void check_dynamic_shared(const void* start, const char* name, unsigned element_
     dynamic_variable.variable.element_bytes = element_bytes;
 }
 
-void check_namespace_shared(const Variable& variable, const void* address) {
-    const uintptr_t start = reinterpret_cast<uintptr_t>(address);
-    for (Range& range : ranges())
-        if (range.start == start && range.kind == Range::shared) return;
-    Range range;
-    range.start = start;
-    range.bytes = variable.bytes;
-    range.kind = Range::shared;
-    range.host_may_use = true;
-    range.name = variable.name;
-    range.element_bytes = variable.element_bytes;
-    range.shape.assign(variable.shape, variable.shape + variable.rank);
-    add(std::move(range));
-}
-
 static bool holds(const Placed& one, uintptr_t address, size_t bytes) {
     return address >= one.start && address + bytes <= one.start + one.variable.bytes;
 }

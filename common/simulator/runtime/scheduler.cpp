@@ -433,12 +433,6 @@ int new_shared_slot(int* number) {
     return count;
 }
 
-static NamespaceShared* namespace_shared = nullptr;
-NamespaceShared::NamespaceShared(void (*prepare_)(const Block*)) : prepare(prepare_), next(namespace_shared) {
-    if (on_device()) fail("a __shared__ variable of a namespace is made before all kernels");
-    namespace_shared = this;
-}
-
 static void use_static_shared(Worker& worker, size_t bytes, const char* name) {
     worker.static_used = bytes;
     if (bytes > STATIC_SHARED_LIMIT)
@@ -550,8 +544,6 @@ void begin_block(Worker& worker, uint64_t i) {
         make_ready(worker, warp, worker.warps[warp].alive);
     }
     memset(worker.dynamic_end - grid.dynamic_bytes, fresh_shared, grid.dynamic_bytes);
-    for (NamespaceShared* variable = namespace_shared; variable; variable = variable->next)
-        variable->prepare(&worker);
 }
 
 static bool engine_works(Worker& worker) {

@@ -249,4 +249,7 @@ size_t static_bytes_of(const void* kernel);
 // arguments): they take the attributes set for any kernel.
 KernelState& kernel_state(const void* address);
 
+// Fill byte for unwritten shared memory: 0xff, which makes floats NaN, unless a test sets another.
+extern int fresh_shared;
+
 }  // namespace simulator

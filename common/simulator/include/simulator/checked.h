@@ -46,7 +46,6 @@ void check_fence(bool device);  // false: block scope
 void check_tensor_work(unsigned flops);
 
 // A __shared__ variable at namespace scope is outside the arena.
-void check_namespace_shared(const Variable& variable, const void* address);
 void check_dynamic_shared(const void* start, const char* name, unsigned element_bytes);
 
 }  // namespace simulator

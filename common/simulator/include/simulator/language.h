@@ -193,19 +193,7 @@ struct Launcher {
     }
 };
 
-// Fill byte for unwritten shared memory: 0xff, which makes floats NaN, unless a test sets another.
-extern __attribute__((visibility("hidden"))) int fresh_shared;
-
 }  // namespace simulator
-
-// Resets a static __shared__ variable at namespace scope before every block.
-#ifdef SIMULATOR_CHECKED
-#define SIMULATOR_PREPARE_SHARED(name)            \
-    memset((void*)&name, ::simulator::fresh_shared, sizeof name); \
-    ::simulator::check_namespace_shared(::simulator::describe<decltype(name)>(#name, 0), &name)
-#else
-#define SIMULATOR_PREPARE_SHARED(name) memset((void*)&name, ::simulator::fresh_shared, sizeof name)
-#endif
 
 // SIMULATOR_KERNEL expands to a Launcher's first arguments. SIMULATOR_CALL is for kernel arguments that cannot be
 // forwarded (braces, NULL, 0): they stay in the text of the call, and `given` names the others.

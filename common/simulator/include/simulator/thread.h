@@ -184,8 +184,8 @@ SIMULATOR_UNCHECKED SIMULATOR_APART S& shared_variable(const Variable (&variable
 }
 
 template <size_t Alignment>
-SIMULATOR_UNCHECKED void* dynamic_shared([[maybe_unused]] const char* name, [[maybe_unused]] unsigned element_bytes,
-                                         const Block* block = current_block()) {
+SIMULATOR_UNCHECKED void* dynamic_shared([[maybe_unused]] const char* name, [[maybe_unused]] unsigned element_bytes) {
+    const Block* block = current_block();
     constexpr size_t alignment = Alignment < 16 ? 16 : Alignment;
     void* start = reinterpret_cast<void*>(
         reinterpret_cast<uintptr_t>(block->dynamic_end - block->dynamic_bytes) & ~(alignment - 1));
@@ -194,13 +194,5 @@ SIMULATOR_UNCHECKED void* dynamic_shared([[maybe_unused]] const char* name, [[ma
 #endif
     return start;
 }
-
-// A __shared__ variable at namespace scope is a thread-local variable of the worker. `prepare` runs before every block:
-// it fills a static variable with NaN, and points an extern one at dynamic shared memory.
-struct NamespaceShared {
-    explicit NamespaceShared(void (*prepare)(const Block*));
-    void (*prepare)(const Block*);
-    NamespaceShared* next;
-};
 
 }  // namespace simulator
