@@ -19,9 +19,9 @@ Hits = dict[str, Counter]  # rule -> column of a table -> reports
 COLUMNS = ("holds", "told", "leads", NAMED, NEAR, MISLED, "alone right")
 # the beginning of a rule -> its family
 _FAMILIES = {
-    "common/inspect/flow": "what flowed wrong (`common/inspect/flow`)",
+    "common/inspect/flow": "wrong data flow (`common/inspect/flow`)",
     "the checked build": "the checked build",
-    "a call that fails": "a call that fails or does not end",
+    "a call that fails": "a call that fails or doesn't return",
     "common/diagnosis/locating": "only where it is wrong",
     "common/diagnosis/mistakes/formulas": "formulas with one thing wrong",
     "common/diagnosis/mistakes/inferring": "conclusions from the numbers",
@@ -110,7 +110,7 @@ def by_family(found: Hits) -> list[str]:
     families: dict[str, list[Counter]] = defaultdict(list)
     for rule, one in found.items():
         families[next(name for begin, name in _FAMILIES.items() if rule.startswith(begin))].append(one)
-    heads = ("rules", "how many", "ever hold", "ever decide", "lead", "rightly", "near the place", "falsely")
+    heads = ("rules", "how many", "ever hold", "ever decide", "lead", "correctly", "near the mistake", "wrongly")
     rows = []
     for name, every in families.items():
         sums = sum(every, Counter())
