@@ -297,13 +297,13 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
                 UNROLL
                 for (int n = 0; n < S::X_ROWS; ++n) {
                     const int row = r + 8 * n, seen = EDGE ? block.seen(tile, row).end : B_c;
-                    const float shift = lse[8 * n];
+                    const float row_lse = lse[8 * n];
                     UNROLL
                     for (int m = 0; m < S::X_COLS; ++m) {
                         const int key = c + 16 * m;
                         float x = s[n][m] * f.scale;
                         if (has_mask && row < rows && key < block.keys) x = masked_score(x, mask, 0, row, key);
-                        p_own[8 * n * P_STRIDE + 16 * m] = key >= seen ? 0.0f : exp2_approx((x - shift) * LOG2_E);
+                        p_own[8 * n * P_STRIDE + 16 * m] = key >= seen ? 0.0f : exp2_approx((x - row_lse) * LOG2_E);
                     }
                 }
             };

@@ -124,13 +124,13 @@ __device__ __forceinline__ void store_weights(T* shared, unsigned first, const f
     for (int i = 0; i < 2 * M; ++i) {
         const int half = i % 2, r = 8 * i;
         const KeyRange range = EDGE ? seen(r) : KeyRange{0, 0};
-        const float shift = lse[r];
+        const float row_lse = lse[r];
         UNROLL
         for (int j = 0; j < N; ++j) {
             float p[2];
             UNROLL
             for (int e = 0; e < 2; ++e) {
-                p[e] = exp2_approx(s[i / 2][j][2 * half + e] * factor - shift);
+                p[e] = exp2_approx(s[i / 2][j][2 * half + e] * factor - row_lse);
                 if (EDGE && (8 * j + e < range.begin || 8 * j + e >= range.end)) p[e] = 0;
             }
             pair_at<B_c>(shared, first, i / 2, j, half) = pack<T>(p[0], p[1]);

@@ -170,7 +170,7 @@ struct Step {
         for (int step = 0; step < a.count; ++step) {
             if (step >= 2) {  // the cache holds the tokens of two steps ago
                 if (!producer.wait_step(step - 2)) return;
-                hopper::fence_global_for_copy_engine();
+                hopper::fence_proxy_async_global();
             }
             const unsigned char* layer_weights = a.weights;
             NO_UNROLL

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(128) product_kernel(const __half* a, const __h
     alignas(1024) __shared__ __half b_tile[TILE * TILE];
     fill_tile(a_tile, a);
     fill_tile(b_tile, b);
-    fence_for_copy_engine();  // wgmma reads shared memory through another path (the async proxy)
+    fence_proxy_async();  // wgmma reads shared memory through another path (the async proxy)
     __syncthreads();
 
     float d[TILE / 8][4];

@@ -80,7 +80,7 @@ __global__ void ring_in(const float* in, float* out) {
     Ring<2> ring;
     float sum = 0;
     for (int i = 0; i < 6; ++i, ring.advance()) {
-        const int slot = ring.slot();
+        const int slot = ring.stage();
         if (t == 0) {
             if (HOW != Ringed::never_empty) mbarrier_wait(empty[slot], ring.parity() ^ 1);
             mbarrier_expect(full[slot], 128);
@@ -120,7 +120,7 @@ __global__ void row_out(float* out) {
     alignas(128) __shared__ float row[32];
     const int t = threadIdx.x;
     row[t] = static_cast<float>(t);  // line: write row
-    if (HOW != Out::no_fence) fence_for_copy_engine();
+    if (HOW != Out::no_fence) fence_proxy_async();
     if (HOW != Out::no_barrier) __syncthreads();
     if (t == 0) {
         if (HOW == Out::adds)
@@ -199,7 +199,7 @@ template <bool ADD, bool FENCE>
 __global__ void box_out(const __grid_constant__ CUtensorMap map, int x, int y) {
     alignas(128) __shared__ float box[32];
     box[threadIdx.x] = static_cast<float>(threadIdx.x + 100);  // line: write box
-    if (FENCE) fence_for_copy_engine();
+    if (FENCE) fence_proxy_async();
     __syncthreads();
     if (threadIdx.x) return;
     if (ADD)
