@@ -53,11 +53,11 @@ __device__ void consume(Stages& stages, float* c, int K) {
         keep_order(d);
         if (threadIdx.x % 32 == 0) mbarrier_arrive(stages.empty[stage]);  // one arrival from each of four warps
     }
-    write_product(c, d);
+    write_accumulators(c, d);
 }
 
 __global__ void __launch_bounds__(256, 1)
-    product_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, float* c, int K) {
+    gemm_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, float* c, int K) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ unsigned char bytes[];
     Stages& stages = *reinterpret_cast<Stages*>(bytes + (1024 - shared_offset(bytes) % 1024) % 1024);
@@ -78,10 +78,10 @@ __global__ void __launch_bounds__(256, 1)
 }
 
 int main(int count, char** arguments) {
-    Product p(count > 1 ? std::atoi(arguments[1]) : 512);
+    GemmProblem p(count > 1 ? std::atoi(arguments[1]) : 512);
     CUtensorMap a, b;
     if (!make_maps(a, b, p)) return 1;
     constexpr int SHARED = sizeof(Stages) + 1024;
-    CUDA_CHECK(cudaFuncSetAttribute(product_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED));
-    return p.finish([&] { product_kernel<<<1, 256, SHARED>>>(a, b, p.c, p.K); });
+    CUDA_CHECK(cudaFuncSetAttribute(gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED));
+    return p.finish([&] { gemm_kernel<<<1, 256, SHARED>>>(a, b, p.c, p.K); });
 }
