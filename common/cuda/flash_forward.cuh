@@ -372,7 +372,7 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
     Output<S> o;
     clear(o);
 
-    const auto find_weights = [&](int t) {  // from s, as prepare() left it
+    const auto compute_weights = [&](int t) {  // from s, as prepare() left it
         weigh<T>(p, rows, s, factor);
         drop(keys, p, t);
     };
@@ -411,12 +411,12 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
             multiply_qk<S>(s, q, shared, q_at, k_next);
             prepare(t + 1);
         } else if (t + 1 < keys.end) {
-            find_weights(t);
+            compute_weights(t);
             multiply_qk<S>(s, q, shared, q_at, k_next);
             multiply_pv<S>(o, p, shared, v_now);
             prepare(t + 1);
         } else if (t < keys.end) {
-            find_weights(t);
+            compute_weights(t);
             multiply_pv<S>(o, p, shared, v_now);
         }
     }

@@ -198,7 +198,7 @@ __device__ __forceinline__ void release_stage(Stages<COUNT>& stages, int stage) 
 
 // Called by every warp that has written its part of a stage itself, for the tensor cores or TMA to read.
 template <int COUNT>
-__device__ __forceinline__ void hand_over(Stages<COUNT>& stages, int stage) {
+__device__ __forceinline__ void signal_full(Stages<COUNT>& stages, int stage) {
     fence_proxy_async();
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(stages.full[stage]);

@@ -243,7 +243,7 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
                 hide_from(s, {keys_seen(a, row) - key, keys_seen(a, row + 8) - key});
             }
             float top[2];
-            find_tops(top, s[0]);
+            row_maxima(top, s[0]);
             bool exceeded = false;
             UNROLL
             for (int half = 0; half < 2; ++half)
@@ -259,7 +259,7 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
             wait_for(barriers.v, v_scale);
             scale_by_key(s[0], barriers.v_scales[v_scale.stage()]);
             v_scale.advance();
-            find_tops(top, s[0]);
+            row_maxima(top, s[0]);
             UNROLL
             for (int half = 0; half < 2; ++half) {
                 const PowerOfTwo power(quad_max(top[half]));

@@ -166,7 +166,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         return (all & 0x80008000u) != 0;
     };
     // Rounds dS and stores it to shared memory.   keep(i, kept): what dropout keeps of rows 16 i ... 16 i + 31
-    const auto grade = [&](int stage, int step, [[maybe_unused]] const auto& keep) {
+    const auto compute_dS = [&](int stage, int step, [[maybe_unused]] const auto& keep) {
         [[maybe_unused]] Kept<true> kept[2];
         UNROLL
         for (int i = 0; i < STEP / 16; ++i) {
@@ -232,14 +232,14 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         };
         if constexpr (!DROPPED) start_dv();
         // Not earlier, since its fence waits until the piece has been written, which takes a while.
-        if (step == 0 && piece_written) hand_over(barriers.dq[group], 0);
+        if (step == 0 && piece_written) signal_full(barriers.dq[group], 0);
         if constexpr (step == 0) wait_until_empty(barriers.ds, ds_ring);
-        grade(grad_out.stage(), step, [&](int i, Kept<true>(&kept)[2]) {
+        compute_dS(grad_out.stage(), step, [&](int i, Kept<true>(&kept)[2]) {
             if constexpr (DROPPED)
                 keep_two_tiles(kept, a.dropout, seed, dropout_heads + head, row / 16 + i, first_key / 16);
         });
         if constexpr (DROPPED) start_dv();
-        hand_over(barriers.ds, ds_ring.stage());
+        signal_full(barriers.ds, ds_ring.stage());
         if (STEPS == 1 || step == group) my_ds = ds_ring;
         ds_ring.advance();
         start_weights_by_rows<T, Q>(dk, ds, operands.mn_major(S::Q_AT, q.stage() * Q::BYTES + rows_at), !first);
@@ -306,7 +306,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         Keys::template store<S>(a, work, a.grad_value, work.k_start + warp_key, dv, factor);
         Keys::template store<S>(a, work, a.grad_key, work.k_start + warp_key, dk, a.scale);
     }
-    hand_over(barriers.dq[group], 0);
+    signal_full(barriers.dq[group], 0);
     wgmma_wait<0>();
     keep_order(dp);
 }
@@ -328,7 +328,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
         hopper::fewer_registers<S::Registers::OF_PRODUCER>();
         if (threadIdx.x % 32 != 0) return;
         if (warp < S::GROUPS)
-            add_up<S>(a, barriers, data, shared, warp);
+            reduce_dQ<S>(a, barriers, data, shared, warp);
         else if (warp == S::GROUPS)
             produce<S>(a, barriers, data, shared);
     } else {

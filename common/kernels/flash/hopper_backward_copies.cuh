@@ -1,7 +1,7 @@
 // hopper_backward_copies.cuh - the two roles of hopper_backward.cuh that only issue TMA operations.
 //
 //   1. Producer     produce                     takes work tiles and issues TMA loads
-//   2. Adders       add_up                      issue TMA reduce-adds of dQ into global memory
+//   2. Adders       reduce_dQ                   issue TMA reduce-adds of dQ into global memory
 //
 // Needs sm_90a.
 #pragma once
@@ -76,8 +76,8 @@ __device__ __forceinline__ void signal_turn(int* turn, int next) {
 }
 
 template <class S>
-__device__ __forceinline__ void add_up(const typename S::Problem& a, Barriers<S>& barriers, const StageData<S>& data,
-                                       const unsigned char* shared, int group) {
+__device__ __forceinline__ void reduce_dQ(const typename S::Problem& a, Barriers<S>& barriers, const StageData<S>& data,
+                                          const unsigned char* shared, int group) {
     using namespace hopper;
     Ring<S::K_STAGES> k;
     Ring<S::DQ_STAGES> dq;

@@ -116,7 +116,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
         q.advance();
     };
     // Stores P^T to shared memory, once both CTAs are done with the previous contents.
-    const auto hand_over_weights = [&] {
+    const auto signal_weights_full = [&] {
         wait_until_empty(barriers.ds, weights);
         UNROLL
         for (int i = 0; i < STEP / 16; ++i) {
@@ -150,7 +150,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
         wgmma_wait<0>();
         piece.finish(barriers, ds.stage(), grad_out.stage());
         ds.advance(), grad_out.advance();
-        if constexpr (!LAST) hand_over_weights();
+        if constexpr (!LAST) signal_weights_full();
     };
 
     for (;; k.advance()) {
@@ -162,7 +162,7 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
         wgmma_wait<0>();
         keep_order(s);
         weigh(*current, walk);
-        hand_over_weights();
+        signal_weights_full();
         const int tiles = walk.left;
         NO_UNROLL
         for (int t = 0; t < tiles - 1; ++t) do_tile(*current, walk, t == 0, std::false_type());
@@ -208,7 +208,7 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
         wgmma_commit();
     };
     // Computes dS, rounded, in registers and in shared memory
-    const auto grade = [&] {
+    const auto compute_dS = [&] {
         unsigned char* tile = shared + S::DS_AT + ds_ring.stage() * dS::BYTES;
         wait_for(barriers.weights, ds_ring);
         load_rows<dS>(ds, tile, warp_row);
@@ -228,7 +228,7 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
             }
             store_rows<dS>(tile, warp_row, i, ds[i]);
         }
-        hand_over(barriers.ds, ds_ring.stage());
+        signal_full(barriers.ds, ds_ring.stage());
         grad_out.advance();
     };
     // A tile whose dP is in flight.
@@ -237,7 +237,7 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
         wgmma_wait<0>();
         keep_order(dp);
         if constexpr (LAST) release_stage(barriers.v, 0);
-        grade();
+        compute_dS();
         wait_for(barriers.q, q);
         start_weights_by_rows<T, Q>(dk, ds, operands.mn_major(S::Q_AT + q.stage() * Q::BYTES), !first);
         wgmma_commit();
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
         hopper::fewer_registers<S::Registers::OF_PRODUCER>();
         if (threadIdx.x % 32 == 0) {
             if (warp < S::GROUPS)
-                add_up<S>(a, barriers, data, shared, warp);
+                reduce_dQ<S>(a, barriers, data, shared, warp);
             else if (warp == S::GROUPS)
                 produce<S>(a, barriers, data, shared);
             else

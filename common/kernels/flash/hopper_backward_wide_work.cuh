@@ -188,6 +188,6 @@ struct QueryPiece {
         UNROLL
         for (int n = 0; n < N8; ++n)
             to[n * GROUP_THREADS] = make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]);
-        hand_over(barriers.dq[GROUP], stage);
+        signal_full(barriers.dq[GROUP], stage);
     }
 };

@@ -169,7 +169,7 @@ struct BackwardProblem {
     float* grad_query_sum;
     void *grad_key, *grad_value;
     int* counter;  // for drawing work tiles after each CTA's first
-    int* turns;    // [batch, heads, rows / 64, D / 64] or nullptr, see add_up
+    int* turns;    // [batch, heads, rows / 64, D / 64] or nullptr, see reduce_dQ
     float factor, scale;  // factor: multiplies a score, includes log2(e)
     int S_q, S_k, rows, head_dim, kv_heads, group;  // group: query heads per key head
     bool causal;
