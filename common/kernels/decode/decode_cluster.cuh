@@ -55,17 +55,17 @@ ClusterPlan plan_clusters(const DecodeArguments& a) {
     plan.units = head_units_of(a, Warp::HEADS);
     plan.scale_log2 = a.scale * LOG2_E;  // softmax in base e of x is softmax in base 2 of log2(e) * x
     const int64_t segments = a.batch * a.layout.kv_heads * plan.units.count;
-    const int64_t processors = device_attribute(cudaDevAttrMultiProcessorCount);
+    const int64_t sms = device_attribute(cudaDevAttrMultiProcessorCount);
     const int64_t rounds = ceil_div(a.layout.capacity, int64_t{TILE} * MAX_WARPS);  // for one block
     const int64_t most = std::clamp<int64_t>(rounds, 1, has_clusters() ? MAX_CLUSTER : 1);
-    plan.blocks = static_cast<int>(std::clamp<int64_t>(3 * processors / 2 / std::max<int64_t>(segments, 1), 1, most));
+    plan.blocks = static_cast<int>(std::clamp<int64_t>(3 * sms / 2 / std::max<int64_t>(segments, 1), 1, most));
 
     // As many warps as allow all blocks to be co-resident, if two per SM are enough for that
     const size_t per_warp = ClusterRing<Warp>::BYTES + state_bytes<Warp>(plan.units.unit_heads);
     const int states = plan.units.unit_heads * ROW<Warp>;
     const size_t gathered = states_gathered(states, plan.blocks) * sizeof(attention::State);
     const size_t shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    const size_t room = (segments * plan.blocks <= processors ? shared : shared / 2 - 1024) - gathered;
+    const size_t room = (segments * plan.blocks <= sms ? shared : shared / 2 - 1024) - gathered;
     plan.warps = static_cast<int>(std::clamp<size_t>(room / per_warp, 1, MAX_WARPS));
     plan.shared_bytes = plan.warps * per_warp + gathered;
     return plan;

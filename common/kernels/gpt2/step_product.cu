@@ -6,10 +6,10 @@
 // How many rows of the weights a warp processes. Few make many blocks, and every SM should have one; many save blocks
 // from reading the same input again, which matters if rows are long or blocks process several tiles.
 static int rows_per_warp(const StepGemv& p) {
-    const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
+    const int sms = device_attribute(cudaDevAttrMultiProcessorCount);
     const GemvPlan four = plan_step(p, 4);
-    if (p.rows == 1 && 3 * four.tiles >= (four.slices > 1 ? 2 : 6) * processors) return 4;
-    return plan_step(p, 2).tiles >= processors ? 2 : 1;
+    if (p.rows == 1 && 3 * four.tiles >= (four.slices > 1 ? 2 : 6) * sms) return 4;
+    return plan_step(p, 2).tiles >= sms ? 2 : 1;
 }
 
 template <typename T, class Out, int MAX_ROWS>
