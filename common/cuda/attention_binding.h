@@ -117,7 +117,7 @@ inline AttentionMask attention_mask(const std::optional<Tensor>& mask, const Ten
               "[batch, heads, S_q, S_k] = ", whole, ": dimension ", at, " must be 1 or ", names[i], " = ", sizes[i]);
         *strides[i] = stride_of(x, at);
     }
-    tell_checker_of_any(x, "mask");
+    register_strided_with_checker(x, "mask");
     result.kind = is_bool ? MaskKind::BOOL : MaskKind::FLOAT;
     result.data = x.data_ptr();
     result.heads = query.size(1);

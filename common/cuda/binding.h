@@ -79,7 +79,7 @@ inline void check(bool ok, const Parts&... parts) {
 }
 
 #ifdef CUDA_SIMULATOR
-inline void tell_checker(const Tensor& x, const char* name, bool initialized) {
+inline void register_with_checker(const Tensor& x, const char* name, bool initialized) {
     int64_t shape[simulator::MAX_RANK] = {};
     const int rank = static_cast<int>(x.dim() < simulator::MAX_RANK ? x.dim() : simulator::MAX_RANK);
     for (int i = 0; i < rank; ++i) shape[i] = x.size(i);
@@ -89,15 +89,15 @@ inline void tell_checker(const Tensor& x, const char* name, bool initialized) {
 
 // The same for an input with any strides. Elements of a non-contiguous tensor (expanded, transposed, a slice) are
 // reported by their offset in memory; the gaps between them count as part of the tensor.
-inline void tell_checker_of_any(const Tensor& x, const char* name) {
-    if (x.is_contiguous()) return tell_checker(x, name, true);
+inline void register_strided_with_checker(const Tensor& x, const char* name) {
+    if (x.is_contiguous()) return register_with_checker(x, name, true);
     int64_t extent = 1;
     for (int64_t i = 0; i < x.dim(); ++i) extent += (x.size(i) - 1) * x.stride(i);
     simulator::check_tensor_begin(name, x.data_ptr(), static_cast<unsigned>(x.element_size()), &extent, 1, true);
 }
 #else
-inline void tell_checker(const Tensor&, const char*, bool) {}
-inline void tell_checker_of_any(const Tensor&, const char*) {}
+inline void register_with_checker(const Tensor&, const char*, bool) {}
+inline void register_strided_with_checker(const Tensor&, const char*) {}
 #endif
 
 // Accepts only a non-empty tensor of `dtype` on the backend's device, with one dimension per name.
@@ -126,7 +126,7 @@ inline void check_tensor(const Tensor& x, const char* name, std::initializer_lis
                          torch::headeronly::ScalarType dtype = torch::headeronly::ScalarType::Float) {
     check_but_layout(x, name, dims, dtype);
     check(x.is_contiguous(), name, " of shape ", shape_of(x), " is not contiguous; call ", name, ".contiguous() first");
-    tell_checker(x, name, true);
+    register_with_checker(x, name, true);
 }
 
 // The same, but only the last dimension must be contiguous.
@@ -136,7 +136,7 @@ inline void check_rows(const Tensor& x, const char* name, std::initializer_list<
     const int64_t last = x.dim() - 1;
     check(x.size(last) == 1 || x.stride(last) == 1, name, " of shape ", shape_of(x), " has stride ", x.stride(last),
           " along its last dimension; it must be 1: call ", name, ".contiguous() first");
-    tell_checker_of_any(x, name);
+    register_strided_with_checker(x, name);
 }
 
 // The stride of dimension i in elements; 0 if the size is 1: that stride is unused, and 0 satisfies every alignment.
@@ -164,7 +164,7 @@ inline FloatType float_type(const Tensor& x, const char* name) {
 inline Tensor new_output(const Tensor& x, const char* name, std::vector<int64_t> sizes,
                          std::optional<torch::headeronly::ScalarType> dtype = std::nullopt) {
     Tensor y = torch::stable::new_empty(x, sizes, dtype);
-    tell_checker(y, name, false);
+    register_with_checker(y, name, false);
     return y;
 }
 

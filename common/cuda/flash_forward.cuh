@@ -48,8 +48,8 @@ using namespace mma;
 // D > 64 this is too much: there Q is reloaded for every tile. For D = 256, 16 rows of O alone take 128 registers,
 // hence M = 1.
 //
-// Shared memory: Q [B_r][D], then SLOTS stages each for tiles of K and of V, [B_c][D] each; half of them are being read
-// while the other half is filled. With 4 warps: 48 KB for D = 64 and 96, 64 KB for D = 128, the limit per block on
+// Shared memory: Q [B_r][D], then STAGES stages each for tiles of K and of V, [B_c][D] each; half of them are being
+// read while the other half is filled. With 4 warps: 48 KB for D = 64 and 96, 64 KB for D = 128, the limit per block on
 // Turing (sm_75).
 
 template <typename T_, int D_, int WARPS_, int M_ = 2, int B_c_ = 32>
@@ -58,10 +58,10 @@ struct Shape {
     static constexpr int D = D_, WARPS = WARPS_, M = M_, B_c = B_c_, THREADS = 32 * WARPS;
     static constexpr int WARP_ROWS = 16 * M, B_r = WARPS * WARP_ROWS;
     static constexpr int BLOCKS = 8 / WARPS;  // per SM: registers allow two warps per scheduler
-    static constexpr int SLOTS = D <= 64 ? 4 : 2;
+    static constexpr int STAGES = D <= 64 ? 4 : 2;
     static constexpr bool HOLDS_Q = D <= 64;
-    static constexpr int TILE = B_c * D, K_AT = B_r * D, V_AT = K_AT + SLOTS * TILE;  // in elements
-    static constexpr int BYTES = (V_AT + SLOTS * TILE) * sizeof(T);
+    static constexpr int TILE = B_c * D, K_AT = B_r * D, V_AT = K_AT + STAGES * TILE;  // in elements
+    static constexpr int BYTES = (V_AT + STAGES * TILE) * sizeof(T);
 };
 
 // Fragments: one lane's registers. Lanes and rows as in common/cuda/mma.cuh.
@@ -239,11 +239,11 @@ struct PlainRowEnd {
     float factor, lse;
 };
 template <class K>
-__device__ __forceinline__ auto end_of_row(const K& keys, float shift, float sum) {
-    if constexpr (requires { keys.end_of_row(shift, sum); })
-        return keys.end_of_row(shift, sum);
+__device__ __forceinline__ auto end_of_row(const K& keys, float row_max, float sum) {
+    if constexpr (requires { keys.end_of_row(row_max, sum); })
+        return keys.end_of_row(row_max, sum);
     else
-        return PlainRowEnd{final_factor(sum), logsumexp_of(shift, sum)};
+        return PlainRowEnd{final_factor(sum), logsumexp_of(row_max, sum)};
 }
 template <class K, class P>
 __device__ __forceinline__ void drop(const K& keys, P& p, int t) {
@@ -281,7 +281,7 @@ __device__ __forceinline__ void store_output(const AttentionArguments& a, const 
     UNROLL
     for (int r = 0; r < 2 * M; ++r) {
         const int row = mma::row(lane, r);
-        const auto end = end_of_row(keys, rows.shift[r], quad_sum(rows.sum[r]));
+        const auto end = end_of_row(keys, rows.row_max[r], quad_sum(rows.sum[r]));
         const float factor = end.factor;
         if (block.lse != nullptr && lane % 4 == 0 && row < block.warp_count) block.lse[row] = end.lse;
         UNROLL
@@ -334,7 +334,7 @@ __device__ __forceinline__ void compute_nan_again(const AttentionArguments& a, c
 
 // ---------------------------------------------------------------------------------------------------- 6. Loop
 //
-// One iteration, SLOTS = 2:          issue the loads of K of tile t + 2 and V of tile t + 1
+// One iteration, STAGES = 2:         issue the loads of K of tile t + 2 and V of tile t + 1
 //                                    P = weights of tile t;   S = Q K^T of tile t + 1;   O += P V of tile t
 //                                    mask S; raise the running max if S requires it
 //
@@ -344,15 +344,15 @@ template <class S, bool PLAIN, Keys<S> K>
 __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<S>& block,
                                               const K& keys, float factor, typename S::T* shared) {
     using T = typename S::T;
-    constexpr int D = S::D, B_c = S::B_c, SLOTS = S::SLOTS, AHEAD = SLOTS / 2;
+    constexpr int D = S::D, B_c = S::B_c, STAGES = S::STAGES, AHEAD = STAGES / 2;
     const int warp = threadIdx.x / 32;
 
     using Loader = TileLoader<T, D, S::THREADS, PLAIN>;
     Loader k_loader(block.key + keys.first * a.key_strides.row, a.key_strides.row, a.head_dim);
     Loader v_loader(block.value + keys.first * a.value_strides.row, a.value_strides.row, a.head_dim);
-    const auto load = [&](Loader& loader, int t, int slots_at) {
+    const auto load = [&](Loader& loader, int t, int stages_at) {
         if constexpr (K::JUMPS) loader.skip(keys.skip(t));
-        loader.template load<B_c>(shared + slots_at + t % SLOTS * S::TILE, keys.left(t));
+        loader.template load<B_c>(shared + stages_at + t % STAGES * S::TILE, keys.left(t));
     };
     const auto load_k = [&](int t) { load(k_loader, t, S::K_AT); };
     const auto load_v = [&](int t) { load(v_loader, t, S::V_AT); };
@@ -372,7 +372,7 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
     Output<S> o;
     clear(o);
 
-    const auto find_weights = [&](int t) {  // from s, as prepare() left it
+    const auto compute_weights = [&](int t) {  // from s, as prepare() left it
         weigh<T>(p, rows, s, factor);
         drop(keys, p, t);
     };
@@ -405,18 +405,18 @@ __device__ __forceinline__ void forward(const AttentionArguments& a, const Rows<
             for (int i = 0; i < AHEAD; ++i) load_k(t + AHEAD + 1 + i), load_v(t + AHEAD + i);
             cp_async_commit();
         }
-        const unsigned k_next = k_at + (t + 1) % SLOTS * S::TILE, v_now = v_at + t % SLOTS * S::TILE;
+        const unsigned k_next = k_at + (t + 1) % STAGES * S::TILE, v_now = v_at + t % STAGES * S::TILE;
         if (K::BEGINS_LATE && t < keys.begin) {
             if (t + 1 < keys.begin || t + 1 >= keys.end) continue;
             multiply_qk<S>(s, q, shared, q_at, k_next);
             prepare(t + 1);
         } else if (t + 1 < keys.end) {
-            find_weights(t);
+            compute_weights(t);
             multiply_qk<S>(s, q, shared, q_at, k_next);
             multiply_pv<S>(o, p, shared, v_now);
             prepare(t + 1);
         } else if (t < keys.end) {
-            find_weights(t);
+            compute_weights(t);
             multiply_pv<S>(o, p, shared, v_now);
         }
     }

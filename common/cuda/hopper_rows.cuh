@@ -3,7 +3,7 @@
 //   hide_from       masks the scores of all keys from a given one on (-infinity)
 //   hide_before     the same for S^T, whose rows are keys: masks queries before a given one
 //   hide_outside    the same, for queries before one and from another one on
-//   powers          scores -> exponentials, in place
+//   exponentials    scores -> exponentials, in place
 //   round_weights   weights -> the A operand of P V
 //   transpose_quad  transposes words among the four lanes of a quad, for write_rows
 //   write_rows      writes the output, and lse with it, to global memory
@@ -69,12 +69,12 @@ __device__ __forceinline__ void hide_outside(float (&s)[N8][4], const int (&begi
 }
 
 template <int N8>
-__device__ __forceinline__ void powers(float (&s)[1][N8][4], flash::RowState<1>& rows, float factor) {
+__device__ __forceinline__ void exponentials(float (&s)[1][N8][4], flash::RowState<1>& rows, float factor) {
     UNROLL
     for (int n = 0; n < N8; ++n)
         UNROLL
         for (int e = 0; e < 4; ++e) {
-            s[0][n][e] = exp2_approx(s[0][n][e] * factor - rows.shift[e / 2]);
+            s[0][n][e] = exp2_approx(s[0][n][e] * factor - rows.row_max[e / 2]);
             rows.sum[e / 2] += s[0][n][e];
         }
 }
@@ -138,7 +138,7 @@ __device__ __forceinline__ void write_rows(T* out, float* lse, const float (&o)[
         const int row = mma::d_row(lane, 2 * half);
         const float sum = quad_sum(rows.sum[half]);
         factor[half] = flash::final_factor(sum);
-        if (lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = flash::logsumexp_of(rows.shift[half], sum);
+        if (lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = flash::logsumexp_of(rows.row_max[half], sum);
     }
     write_rows<T>(out, o[0], factor, rows_left, head_dim, row_stride);
 }

@@ -6,9 +6,9 @@
 //                   start_weights_by_rows     d (+)= P B, P in registers
 //                   start_columns_by_rows     d = A^T B, A and B in shared memory
 //                   load_rows, store_rows     a tile's rows <-> registers, for the first two
-//   3. Slots        Slots                     the stages of a pipeline and their full / empty barriers
+//   3. Stages       Stages                    the stages of a pipeline and their full / empty barriers
 //                   wait_until_empty, fill    the producer's two steps
-//                   wait_for, give_back       the consumer's: wait for a stage, release it
+//                   wait_for, release_stage   the consumer's: wait for a stage, release it
 //   4. Roles        role_of_warpgroup         producer, or which group of consumers
 //                   RegisterShares            how many registers each role gets
 //   5. Host         is_built                  whether a kernel was compiled for this GPU
@@ -16,7 +16,7 @@
 //   wgmma.cuh, tma.cuh, mbarrier.cuh: the instructions, and how data and barriers are laid out in memory
 //
 // The overall structure: a block is one warpgroup that only issues loads, and GROUPS warpgroups of 64 rows each that
-// only compute. They synchronize through the stages of the pipeline (Slots).
+// only compute. They synchronize through the stages of the pipeline (Stages).
 //
 //   producer          empty? -> issue a TMA load           ... the stage after that
 //   TMA                         writes it, signals `full`
@@ -143,12 +143,12 @@ __device__ __forceinline__ void store_rows(unsigned char* tile, int first_row, i
     stmatrix_x4(tile + lane_row_at<Tile>(first_row, i), a[0], a[1], a[2], a[3]);
 }
 
-// -------------------------------------------------------------------------------------------------- 3. Slots
+// ------------------------------------------------------------------------------------------------- 3. Stages
 //
 // For each stage: whether it has been filled, and whether all warps that use it are done. Lives in shared memory.
 
 template <int COUNT_>
-struct Slots {
+struct Stages {
     static constexpr int COUNT = COUNT_;
     Mbarrier full[COUNT], empty[COUNT];
 
@@ -159,49 +159,49 @@ struct Slots {
 };
 
 template <int COUNT>
-__device__ __forceinline__ void wait_until_empty(Slots<COUNT>& slots, const Ring<COUNT>& ring) {
-    mbarrier_wait(slots.empty[ring.slot()], ring.parity() ^ 1);
+__device__ __forceinline__ void wait_until_empty(Stages<COUNT>& stages, const Ring<COUNT>& ring) {
+    mbarrier_wait(stages.empty[ring.stage()], ring.parity() ^ 1);
 }
 
 // Loads the tile whose first row is [batch][head][row] into the ring's stage, which must be empty. `tiles`: the stages'
 // memory; numbers: one float per row of the tile, loaded along with it.
 template <class Tile, int COUNT>
-__device__ __forceinline__ void fill(Slots<COUNT>& slots, const Ring<COUNT>& ring, unsigned char* tiles,
+__device__ __forceinline__ void fill(Stages<COUNT>& stages, const Ring<COUNT>& ring, unsigned char* tiles,
                                      const CUtensorMap& map, int row, int head, int batch) {
-    Mbarrier& full = slots.full[ring.slot()];
+    Mbarrier& full = stages.full[ring.stage()];
     mbarrier_expect(full, Tile::BYTES);
     for (int i = 0; i < Tile::BOXES; ++i)
-        tma_load(tiles + ring.slot() * Tile::BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
+        tma_load(tiles + ring.stage() * Tile::BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
 }
 template <class Tile, int COUNT>
-__device__ __forceinline__ void fill(Slots<COUNT>& slots, const Ring<COUNT>& ring, unsigned char* tiles,
+__device__ __forceinline__ void fill(Stages<COUNT>& stages, const Ring<COUNT>& ring, unsigned char* tiles,
                                      const CUtensorMap& map, int row, int head, int batch,
                                      float (&numbers)[COUNT][Tile::ROWS], const float* from) {
-    Mbarrier& full = slots.full[ring.slot()];
+    Mbarrier& full = stages.full[ring.stage()];
     constexpr unsigned NUMBERS = Tile::ROWS * sizeof(float);
     mbarrier_expect(full, Tile::BYTES + NUMBERS);
     for (int i = 0; i < Tile::BOXES; ++i)
-        tma_load(tiles + ring.slot() * Tile::BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
-    bulk_load(numbers[ring.slot()], from, NUMBERS, full);
+        tma_load(tiles + ring.stage() * Tile::BYTES + i * Tile::BOX_BYTES, map, full, i * TMA_COLS, row, head, batch);
+    bulk_load(numbers[ring.stage()], from, NUMBERS, full);
 }
 
 template <int COUNT>
-__device__ __forceinline__ void wait_for(Slots<COUNT>& slots, const Ring<COUNT>& ring) {
-    mbarrier_wait(slots.full[ring.slot()], ring.parity());
+__device__ __forceinline__ void wait_for(Stages<COUNT>& stages, const Ring<COUNT>& ring) {
+    mbarrier_wait(stages.full[ring.stage()], ring.parity());
 }
 
 // Called by every consumer warp, once per fill, when it has finished reading the stage.
 template <int COUNT>
-__device__ __forceinline__ void give_back(Slots<COUNT>& slots, int slot) {
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(slots.empty[slot]);
+__device__ __forceinline__ void release_stage(Stages<COUNT>& stages, int stage) {
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(stages.empty[stage]);
 }
 
 // Called by every warp that has written its part of a stage itself, for the tensor cores or TMA to read.
 template <int COUNT>
-__device__ __forceinline__ void hand_over(Slots<COUNT>& slots, int slot) {
-    fence_for_copy_engine();
+__device__ __forceinline__ void signal_full(Stages<COUNT>& stages, int stage) {
+    fence_proxy_async();
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(slots.full[slot]);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(stages.full[stage]);
 }
 
 // -------------------------------------------------------------------------------------------------- 4. Roles

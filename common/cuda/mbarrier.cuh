@@ -14,9 +14,9 @@
 // returns at once, as if a phase -1 had completed. So a producer finds all stages empty at the start:
 //
 //   producer                                     consumer
-//     wait(empty[slot], parity ^ 1)                wait(full[slot], parity)
-//     expect(full[slot], bytes), issue copies      use the stage
-//     advance()                                    arrive(empty[slot]), advance()
+//     wait(empty[stage], parity ^ 1)               wait(full[stage], parity)
+//     expect(full[stage], bytes), issue copies     use the stage
+//     advance()                                    arrive(empty[stage]), advance()
 //
 // See "mbarrier" in the PTX manual.
 #pragma once
@@ -79,16 +79,16 @@ __device__ __forceinline__ bool mbarrier_try_wait(Mbarrier& barrier, unsigned pa
 template <int N>
 class Ring {
   public:
-    __device__ __forceinline__ int slot() const { return slot_; }
+    __device__ __forceinline__ int stage() const { return stage_; }
     __device__ __forceinline__ unsigned parity() const { return parity_; }
     __device__ __forceinline__ void advance() {
-        const bool last = slot_ == N - 1;
-        slot_ = last ? 0 : slot_ + 1;
+        const bool last = stage_ == N - 1;
+        stage_ = last ? 0 : stage_ + 1;
         parity_ ^= last;
     }
 
   private:
-    int slot_ = 0;
+    int stage_ = 0;
     unsigned parity_ = 0;
 };
 

@@ -7,9 +7,9 @@
 //   bulk_add(to, from, bytes)                              adds floats from shared memory to floats in global memory
 //   bulk_read_done(), bulk_done()                          waits until the thread's additions have read their source,
 //                                                          or are complete
-//   fence_for_copy_engine()                                makes this thread's shared-memory writes visible to TMA and
+//   fence_proxy_async()                                    makes this thread's shared-memory writes visible to TMA and
 //                                                          wgmma, after a barrier
-//   fence_global_for_copy_engine()                         the same for global memory: all writes visible to this
+//   fence_proxy_async_global()                             the same for global memory: all writes visible to this
 //                                                          thread
 //
 // TMA computes the addresses: strides are arbitrary as long as the elements of a row are contiguous, so a tensor of
@@ -141,10 +141,10 @@ __device__ __forceinline__ void bulk_add(float* to, const void* from, unsigned b
 __device__ __forceinline__ void bulk_read_done() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void bulk_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-__device__ __forceinline__ void fence_for_copy_engine() {
+__device__ __forceinline__ void fence_proxy_async() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-__device__ __forceinline__ void fence_global_for_copy_engine() {
+__device__ __forceinline__ void fence_proxy_async_global() {
     asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 

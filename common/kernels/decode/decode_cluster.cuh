@@ -45,7 +45,7 @@ __host__ __device__ __forceinline__ int states_per_block(int states, int blocks)
     return (states + blocks - 1) / blocks;
 }
 // The number of States it receives from all blocks.
-__host__ __device__ __forceinline__ int states_exchanged(int states, int blocks) {
+__host__ __device__ __forceinline__ int states_gathered(int states, int blocks) {
     return blocks == 1 ? 0 : blocks * states_per_block(states, blocks);
 }
 
@@ -55,19 +55,19 @@ ClusterPlan plan_clusters(const DecodeArguments& a) {
     plan.units = head_units_of(a, Warp::HEADS);
     plan.scale_log2 = a.scale * LOG2_E;  // softmax in base e of x is softmax in base 2 of log2(e) * x
     const int64_t segments = a.batch * a.layout.kv_heads * plan.units.count;
-    const int64_t processors = device_attribute(cudaDevAttrMultiProcessorCount);
+    const int64_t sms = device_attribute(cudaDevAttrMultiProcessorCount);
     const int64_t rounds = ceil_div(a.layout.capacity, int64_t{TILE} * MAX_WARPS);  // for one block
     const int64_t most = std::clamp<int64_t>(rounds, 1, has_clusters() ? MAX_CLUSTER : 1);
-    plan.blocks = static_cast<int>(std::clamp<int64_t>(3 * processors / 2 / std::max<int64_t>(segments, 1), 1, most));
+    plan.blocks = static_cast<int>(std::clamp<int64_t>(3 * sms / 2 / std::max<int64_t>(segments, 1), 1, most));
 
     // As many warps as allow all blocks to be co-resident, if two per SM are enough for that
     const size_t per_warp = ClusterRing<Warp>::BYTES + state_bytes<Warp>(plan.units.unit_heads);
     const int states = plan.units.unit_heads * ROW<Warp>;
-    const size_t exchanged = states_exchanged(states, plan.blocks) * sizeof(attention::State);
+    const size_t gathered = states_gathered(states, plan.blocks) * sizeof(attention::State);
     const size_t shared = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    const size_t room = (segments * plan.blocks <= processors ? shared : shared / 2 - 1024) - exchanged;
+    const size_t room = (segments * plan.blocks <= sms ? shared : shared / 2 - 1024) - gathered;
     plan.warps = static_cast<int>(std::clamp<size_t>(room / per_warp, 1, MAX_WARPS));
-    plan.shared_bytes = plan.warps * per_warp + exchanged;
+    plan.shared_bytes = plan.warps * per_warp + gathered;
     return plan;
 }
 
@@ -76,7 +76,7 @@ ClusterPlan plan_clusters(const DecodeArguments& a) {
 // grid (batch * kv_heads * units.count * blocks), block (32 * warps), cluster (blocks)
 //
 // Shared memory:    rings           [warps][CLUSTER_STAGES][TILE_BYTES]
-//                   exchanged       State [blocks][states_per_block]: from each block of the cluster, the states of the
+//                   gathered        State [blocks][states_per_block]: from each block of the cluster, the states of the
 //                                   segment that this block turns into output; none if it is alone
 //                   states          of the warps, see warp_states
 template <typename Warp>
@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) cluster_kernel(const Decode
     }
 
     const int states = heads.count * ROW<Warp>, each = states_per_block(states, plan.blocks);
-    attention::State* exchanged = reinterpret_cast<attention::State*>(shared + plan.warps * ClusterRing<Warp>::BYTES);
-    const auto of_warps = warp_states<Warp>(exchanged + states_exchanged(states, plan.blocks), plan.warps, heads.count);
+    attention::State* gathered = reinterpret_cast<attention::State*>(shared + plan.warps * ClusterRing<Warp>::BYTES);
+    const auto of_warps = warp_states<Warp>(gathered + states_gathered(states, plan.blocks), plan.warps, heads.count);
     const auto store = [&](int i, const attention::State& sum) {
         T* out = static_cast<T*>(a.out) + (heads.first + i / ROW<Warp>) * head_dim;
         attention::store_output(out, i % ROW<Warp> * 4, head_dim, sum);
@@ -136,14 +136,14 @@ __global__ void __launch_bounds__(32 * MAX_WARPS, 1) cluster_kernel(const Decode
         if (plan.blocks == 1)
             store(i, sum);
         else
-            *in_block(exchanged + rank * each + i % each, i / each) = sum;
+            *in_block(gathered + rank * each + i % each, i / each) = sum;
     }
     if (plan.blocks == 1) return;
     cluster_arrive();
     cluster_wait();
     for (int i = threadIdx.x; i < each && rank * each + i < states; i += 32 * plan.warps) {
         attention::State sum;
-        for (int block = 0; block < plan.blocks; ++block) sum.add(exchanged[block * each + i]);
+        for (int block = 0; block < plan.blocks; ++block) sum.add(gathered[block * each + i]);
         store(rank * each + i, sum);
     }
 }

@@ -367,7 +367,7 @@ void merge(const Tensor& out, const Tensor& lse, const Tensor& part, const Tenso
           "; it must be Float or that of part, ", torch::headeronly::toString(part.scalar_type()));
     check_rows(out, "out", dims, dtype);
     check_but_layout(lse, "lse", {"batch", "heads", "rows"}, ScalarType::Float);
-    tell_checker_of_any(lse, "lse");
+    register_strided_with_checker(lse, "lse");
     check_tensor(part, "part", dims, part.scalar_type());
     check_tensor(part_lse, "part_lse", {"batch", "heads", "rows"}, ScalarType::Float);
     check_same_device(part, "part", out, "out");

@@ -139,8 +139,8 @@ struct SequenceKeys {
             for (int at = 0; at < 4; ++at) p[k][m][at] &= kept.mask(at / 2, at % 2);
         }
     }
-    __device__ __forceinline__ RowEnd end_of_row(float shift, float sum) const {
-        return ::end_of_row(a.sinks == nullptr ? nullptr : a.sinks + head, a.dropout.factor, shift, sum);
+    __device__ __forceinline__ RowEnd end_of_row(float row_max, float sum) const {
+        return ::end_of_row(a.sinks == nullptr ? nullptr : a.sinks + head, a.dropout.factor, row_max, sum);
     }
 
     __device__ __forceinline__ bool hides_keys() const {

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(S::THREADS)
                 float w[2];
                 UNROLL
                 for (int i = 0; i < 2; ++i) {
-                    w[i] = exp2_approx(s[0][n / 2][2 * r + i] - state.shift[r]);
+                    w[i] = exp2_approx(s[0][n / 2][2 * r + i] - state.row_max[r]);
                     state.sum[r] += w[i];
                     if (!(kept >> (at + i) & 1)) w[i] = 0;
                 }
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(S::THREADS)
     UNROLL
     for (int r = 0; r < 2; ++r) {
         const int row = first + mma::row(lane, r);
-        const RowEnd end = end_of_row(a, head, state.shift[r], quad_sum(state.sum[r]));
+        const RowEnd end = end_of_row(a, head, state.row_max[r], quad_sum(state.sum[r]));
         if (row >= rows) continue;
         if (a.lse != nullptr && lane % 4 == 0) a.lse[number_at(a, sequence, head, place.start + row)] = end.lse;
         T* out = row_at(static_cast<T*>(a.out), a.out_strides, place.number, head,

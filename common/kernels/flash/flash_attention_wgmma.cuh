@@ -109,8 +109,8 @@ struct OptionsPolicy : Policy<BandProblem, BandTile, BandScheduler> {
 template <class S, class P>
 struct Barriers {
     static constexpr int TILES = 4;
-    hopper::Slots<S::Q_STAGES> q;
-    hopper::Slots<S::STAGES> k, v;
+    hopper::Stages<S::Q_STAGES> q;
+    hopper::Stages<S::STAGES> k, v;
     typename P::Tile tiles[P::OPTIONS ? TILES : 1];
 
     __device__ void init() {
@@ -152,7 +152,7 @@ __device__ __forceinline__ void produce(const typename P::Problem& a, Barriers<S
         if (threadIdx.x != 0) return;
         wait_until_empty(barriers.q, q);
         barriers.tiles[number % barriers.TILES].tiles = 0;
-        mbarrier_arrive(barriers.q.full[q.slot()]);
+        mbarrier_arrive(barriers.q.full[q.stage()]);
     }
 }
 
@@ -199,15 +199,15 @@ __device__ __forceinline__ void consume(const typename P::Problem& a, Barriers<S
     const MnMajor v_at = mn_major<K>(shared + S::V_AT);
     Ring<S::Q_STAGES> q;
     Ring<S::STAGES> k, v;
-    const auto release = [](auto& slots, auto& ring) {
-        give_back(slots, ring.slot());
+    const auto release = [](auto& stages, auto& ring) {
+        release_stage(stages, ring.stage());
         ring.advance();
     };
-    const auto skip = [&](auto& slots, auto& ring, int from, int to) {
+    const auto skip = [&](auto& stages, auto& ring, int from, int to) {
         NO_UNROLL
         for (int t = from; t < to; ++t) {
-            wait_for(slots, ring);
-            release(slots, ring);
+            wait_for(stages, ring);
+            release(stages, ring);
         }
     };
     unsigned q_rows[S::Q_IN_REGISTERS ? D / 16 : 1][4];  // Q [64][D]
@@ -243,16 +243,16 @@ __device__ __forceinline__ void consume(const typename P::Problem& a, Barriers<S
         return true;
     };
     const auto start_scores = [&] {  // K has already been waited for
-        const KMajor keys = k_at.plus(k.slot() * K::BYTES);
+        const KMajor keys = k_at.plus(k.stage() * K::BYTES);
         if constexpr (S::Q_IN_REGISTERS)
             start_rows_by_rows<T, K>(s[0], q_rows, keys);
         else
-            start_rows_by_rows<T, Q, K>(s[0], q_at.plus(q.slot() * Q::BYTES), keys);
+            start_rows_by_rows<T, Q, K>(s[0], q_at.plus(q.stage() * Q::BYTES), keys);
         wgmma_commit();
     };
     const auto start_output = [&](bool first) {
         wait_for(barriers.v, v);
-        start_weights_by_rows<T, K>(o[0], p, v_at.plus(v.slot() * K::BYTES), !first);
+        start_weights_by_rows<T, K>(o[0], p, v_at.plus(v.stage() * K::BYTES), !first);
         wgmma_commit();
     };
 
@@ -283,8 +283,8 @@ __device__ __forceinline__ void consume(const typename P::Problem& a, Barriers<S
                     hide_before(s[0], {tile.first_key_of(a, row) - key, tile.first_key_of(a, row + 8) - key});
             float top[2];
             const bool raise = flash::needs_rescale(top, rows, s, a.factor);
-            if (raise) flash::raise_shifts(ratio, rows, top, a.factor);
-            powers(s, rows, a.factor);
+            if (raise) flash::raise_row_max(ratio, rows, top, a.factor);
+            exponentials(s, rows, a.factor);
             if constexpr (P::DROPOUT) keep_weights(kept, a.dropout, seed, dropout_head(a, tile), first_row, key);
             return raise;
         };
@@ -310,7 +310,7 @@ __device__ __forceinline__ void consume(const typename P::Problem& a, Barriers<S
             // The compiler would sink most exponentials below P V: it may move arithmetic across wgmma_wait, but not
             // across a wait that depends on the row sums. (No sum is negative.)
             const bool never = rows.sum[0] < 0 || rows.sum[1] < 0;
-            if (t + 1 < of.end) mbarrier_wait(barriers.k.full[k.slot()], k.parity() ^ never);
+            if (t + 1 < of.end) mbarrier_wait(barriers.k.full[k.stage()], k.parity() ^ never);
             wgmma_wait<0>();
             keep_order(o[0]);
             release(barriers.v, v);

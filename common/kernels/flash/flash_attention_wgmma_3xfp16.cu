@@ -63,20 +63,20 @@ namespace hopper_fp32 {
 
 template <int D_>
 struct Shape {
-    static constexpr int D = D_, GROUPS = 2, SLOTS = 2, Q_SLOTS = D == 64 ? 2 : 1;
+    static constexpr int D = D_, GROUPS = 2, STAGES = 2, Q_STAGES = D == 64 ? 2 : 1;
     static constexpr Order ORDER = Order::FOLDED;
     static constexpr int B_r = hopper::GROUP_ROWS * GROUPS, B_c = split_tile(D);
     static constexpr int THREADS = hopper::GROUP_THREADS * (1 + GROUPS), CONSUMER_WARPS = 4 * GROUPS;
     using Registers = hopper::RegisterShares<GROUPS>;
-    // Shared memory, in bytes: Q [2][Q_SLOTS][B_r][D], K [2][SLOTS][B_c][D], V [2][SLOTS][B_c][D]; big, then small
+    // Shared memory, in bytes: Q [2][Q_STAGES][B_r][D], K [2][STAGES][B_c][D], V [2][STAGES][B_c][D]; big, then small
     using Q = hopper::Tile<B_r, D>;
     using K = hopper::Tile<B_c, D>;
-    static constexpr int Q_SMALL = Q_SLOTS * Q::BYTES, K_SMALL = SLOTS * K::BYTES;
+    static constexpr int Q_SMALL = Q_STAGES * Q::BYTES, K_SMALL = STAGES * K::BYTES;
     static constexpr int K_AT = 2 * Q_SMALL, V_AT = K_AT + 2 * K_SMALL;
     static constexpr int BYTES = V_AT + 2 * K_SMALL + hopper::ALIGNMENT;
     static_assert(BYTES <= hopper::MAX_SHARED + 512 - 2048);
     // A group sees at most this many tiles fewer than another one of the CTA, see consume().
-    static_assert(SLOTS > ceil_div(B_r - hopper::GROUP_ROWS, B_c));
+    static_assert(STAGES > ceil_div(B_r - hopper::GROUP_ROWS, B_c));
 };
 
 struct SplitProblem : ForwardProblem {
@@ -86,10 +86,10 @@ struct SplitProblem : ForwardProblem {
 
 template <class S>
 struct Barriers {
-    alignas(16) float k_scales[S::SLOTS][S::B_c];
-    alignas(16) float v_scales[S::SLOTS][S::B_c];
-    hopper::Slots<S::Q_SLOTS> q;
-    hopper::Slots<S::SLOTS> k, v;
+    alignas(16) float k_scales[S::STAGES][S::B_c];
+    alignas(16) float v_scales[S::STAGES][S::B_c];
+    hopper::Stages<S::Q_STAGES> q;
+    hopper::Stages<S::STAGES> k, v;
 
     // `full` gets two arrivals: for the big and for the small tile.
     __device__ void init() {
@@ -105,26 +105,26 @@ template <class S>
 __device__ __forceinline__ void produce(const SplitProblem& a, Barriers<S>& barriers, unsigned char* shared) {
     using namespace hopper;
     using K = typename S::K;
-    Ring<S::Q_SLOTS> q;
-    Ring<S::SLOTS> kv;
+    Ring<S::Q_STAGES> q;
+    Ring<S::STAGES> kv;
     TileScheduler<S> scheduler(a);
-    for (WorkTile item; scheduler.take(item);) {
-        const int batch = item.batch_head / a.heads, head = item.batch_head % a.heads;
+    for (WorkTile work; scheduler.take(work);) {
+        const int batch = work.batch_head / a.heads, head = work.batch_head % a.heads;
         const int kv_head = batch * (a.heads / a.group) + head / a.group;
         wait_until_empty(barriers.q, q);
-        fill<typename S::Q>(barriers.q, q, shared, a.query, item.q_start, item.batch_head, 0);
-        fill<typename S::Q>(barriers.q, q, shared + S::Q_SMALL, a.query, item.q_start, item.batch_head, 1);
+        fill<typename S::Q>(barriers.q, q, shared, a.query, work.q_start, work.batch_head, 0);
+        fill<typename S::Q>(barriers.q, q, shared + S::Q_SMALL, a.query, work.q_start, work.batch_head, 1);
         q.advance();
-        const auto fill_split = [&](auto& slots, int at, const CUtensorMap& map, auto& numbers, const float* scales,
+        const auto fill_split = [&](auto& stages, int at, const CUtensorMap& map, auto& numbers, const float* scales,
                                     int first_key) {
-            wait_until_empty(slots, kv);
-            fill<K>(slots, kv, shared + at, map, first_key, kv_head, 0, numbers,
+            wait_until_empty(stages, kv);
+            fill<K>(stages, kv, shared + at, map, first_key, kv_head, 0, numbers,
                     scales + int64_t{kv_head} * a.key_rows + first_key);
-            fill<K>(slots, kv, shared + at + S::K_SMALL, map, first_key, kv_head, 1);
+            fill<K>(stages, kv, shared + at + S::K_SMALL, map, first_key, kv_head, 1);
         };
         NO_UNROLL
-        for (int t = 0; t < item.tiles; ++t) {
-            const int first_key = (item.first + t) * S::B_c;
+        for (int t = 0; t < work.tiles; ++t) {
+            const int first_key = (work.first + t) * S::B_c;
             fill_split(barriers.k, S::K_AT, a.key, barriers.k_scales, a.key_scales, first_key);
             fill_split(barriers.v, S::V_AT, a.value, barriers.v_scales, a.value_scales, first_key);
             kv.advance();
@@ -176,27 +176,27 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
     const int group_row = GROUP_ROWS * group, warp_row = group_row + threadIdx.x / 32 % 4 * 16;
     const KMajor q_at = k_major<Q>(shared, group_row), k_at = k_major<K>(shared + S::K_AT);
     const MnMajor v_at = mn_major<K>(shared + S::V_AT);
-    Ring<S::Q_SLOTS> q;
-    Ring<S::SLOTS> k, v, v_scale;  // v_scale: the tile whose scales come next; v: the one being multiplied
-    const auto release = [](auto& slots, auto& ring) {
+    Ring<S::Q_STAGES> q;
+    Ring<S::STAGES> k, v, v_scale;  // v_scale: the tile whose scales come next; v: the one being multiplied
+    const auto release = [](auto& stages, auto& ring) {
         __syncwarp();  // all lanes have read their scales
-        give_back(slots, ring.slot());
+        release_stage(stages, ring.stage());
         ring.advance();
     };
     float s[1][B_c / 8][4];                                // S [64][B_c], then exponentials, then scaled weights
     unsigned p_big[B_c / 16][4], p_small[B_c / 16][4];     // P [64][B_c]
     float part[1][D / 8][4], o[1][D / 8][4];               // P V of a tile, O [64][D]
 
-    const auto wait_for_item = [&] {
+    const auto wait_for_work_tile = [&] {
         wait_for(barriers.q, q);
         wait_for(barriers.k, k);
     };
     const auto start_scores = [&] {  // K has already been waited for
-        start_split_scores<S>(s[0], q_at.plus(q.slot() * Q::BYTES), k_at.plus(k.slot() * K::BYTES));
+        start_split_scores<S>(s[0], q_at.plus(q.stage() * Q::BYTES), k_at.plus(k.stage() * K::BYTES));
         wgmma_commit();
     };
     const auto start_output = [&] {  // V and its scales have already been waited for
-        start_split_output<S>(part[0], p_big, p_small, v_at.plus(v.slot() * K::BYTES));
+        start_split_output<S>(part[0], p_big, p_small, v_at.plus(v.stage() * K::BYTES));
         wgmma_commit();
     };
     // Call after waiting for the last GEMM that reads p.
@@ -214,52 +214,52 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
     TileScheduler<S> scheduler(a);
     WorkTile next;
     if (!scheduler.take(next)) return;
-    wait_for_item();
+    wait_for_work_tile();
     start_scores();
     for (bool more = true; more;) {
-        const WorkTile item = next;
-        const int first_row = item.q_start + warp_row, group_start = item.q_start + group_row;
+        const WorkTile work = next;
+        const int first_row = work.q_start + warp_row, group_start = work.q_start + group_row;
         const int all_see = keys_seen(a, group_start);  // keys before this one need no mask
-        const int tiles = min(max(ceil_div(keys_seen(a, group_start + GROUP_ROWS - 1), B_c), 1), item.tiles);
+        const int tiles = min(max(ceil_div(keys_seen(a, group_start + GROUP_ROWS - 1), B_c), 1), work.tiles);
         flash::RowState<1> rows;
         float factor[2];        // for this lane's rows of S
-        float ratio[2];         // what a raised shift multiplies the output by
+        float ratio[2];         // what a raised row_max multiplies the output by
         float p_scale[2];       // for this lane's rows of P in s, then in p_big and p_small
         float part_scale[2];    // for the P that `part` was computed from
         UNROLL
         for (int half = 0; half < 2; ++half) {
             const int row = min(first_row + mma::d_row(threadIdx.x % 32, 2 * half), a.query_rows - 1);
-            factor[half] = a.query_scales[int64_t{item.batch_head} * a.query_rows + row];
+            factor[half] = a.query_scales[int64_t{work.batch_head} * a.query_rows + row];
         }
         mma::clear(o);
         // Scores -> exponentials -> weights for P V, in s. Releases K. True if the output must be scaled by `ratio`
         // before the next product is added.
         const auto softmax = [&](int t) {
-            scale_by_key(s[0], barriers.k_scales[k.slot()]);
+            scale_by_key(s[0], barriers.k_scales[k.stage()]);
             release(barriers.k, k);
-            const int key = (item.first + t) * B_c;
+            const int key = (work.first + t) * B_c;
             if (key + B_c > all_see) {
                 const int row = first_row + mma::d_row(threadIdx.x % 32, 0);
                 hide_from(s, {keys_seen(a, row) - key, keys_seen(a, row + 8) - key});
             }
             float top[2];
-            find_tops(top, s[0]);
+            row_maxima(top, s[0]);
             bool exceeded = false;
             UNROLL
             for (int half = 0; half < 2; ++half)
-                exceeded |= (top[half] *= factor[half]) - rows.shift[half] > flash::SLACK;
+                exceeded |= (top[half] *= factor[half]) - rows.row_max[half] > flash::SLACK;
             const bool raise = __any_sync(FULL_WARP, exceeded);
-            if (raise) flash::raise_shifts(ratio, rows, top, 1.0f);
+            if (raise) flash::raise_row_max(ratio, rows, top, 1.0f);
             UNROLL
             for (int i = 0; i < B_c / 8 * 4; ++i) {
                 float& x = s[0][i / 4][i % 4];
-                x = exp2_approx(x * factor[i % 4 / 2] - rows.shift[i % 4 / 2]);
+                x = exp2_approx(x * factor[i % 4 / 2] - rows.row_max[i % 4 / 2]);
                 rows.sum[i % 4 / 2] += x;
             }
             wait_for(barriers.v, v_scale);
-            scale_by_key(s[0], barriers.v_scales[v_scale.slot()]);
+            scale_by_key(s[0], barriers.v_scales[v_scale.stage()]);
             v_scale.advance();
-            find_tops(top, s[0]);
+            row_maxima(top, s[0]);
             UNROLL
             for (int half = 0; half < 2; ++half) {
                 const PowerOfTwo power(quad_max(top[half]));
@@ -291,7 +291,7 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
             // The compiler would sink most exponentials below P V, since it may move arithmetic across wgmma_wait, but
             // not across a wait that depends on the scales. (No scale is negative.)
             const bool never = p_scale[0] < 0 || p_scale[1] < 0;
-            if (t + 1 < tiles) mbarrier_wait(barriers.k.full[k.slot()], k.parity() ^ never);
+            if (t + 1 < tiles) mbarrier_wait(barriers.k.full[k.stage()], k.parity() ^ never);
             wgmma_wait<0>();
             add_part();
             release(barriers.v, v);
@@ -303,23 +303,23 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
         start_output();
         // Skips the tiles that only later rows of the CTA see: see flash_attention_wgmma.cuh.
         NO_UNROLL
-        for (int t = tiles; t < item.tiles; ++t) {
+        for (int t = tiles; t < work.tiles; ++t) {
             wait_for(barriers.k, k);
             release(barriers.k, k);
         }
         more = scheduler.take(next);
-        if (more) wait_for_item();
+        if (more) wait_for_work_tile();
         start_scores();  // after the last work tile, too, on stale data: the compiler needs straight-line code
         wgmma_wait<1>();
         add_part();
         release(barriers.v, v);
         NO_UNROLL
-        for (int t = tiles; t < item.tiles; ++t) {
+        for (int t = tiles; t < work.tiles; ++t) {
             wait_for(barriers.v, v);
             release(barriers.v, v);
             v_scale.advance();
         }
-        const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
+        const int64_t at = int64_t{work.batch_head} * a.S_q + first_row;
         UNROLL
         for (int half = 0; half < 2; ++half) {
             const int row = mma::d_row(threadIdx.x % 32, 2 * half), column = mma::d_col(threadIdx.x % 32, 0);
@@ -331,7 +331,7 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
                 store_two<true>(out + 8 * n, o[0][n][2 * half] * inverse, o[0][n][2 * half + 1] * inverse,
                                 a.head_dim - column - 8 * n);
             if (a.lse != nullptr && threadIdx.x % 4 == 0)
-                a.lse[at + row] = sum == 0 ? -INFINITY : (rows.shift[half] + log2f(sum)) * LN_2;
+                a.lse[at + row] = sum == 0 ? -INFINITY : (rows.row_max[half] + log2f(sum)) * LN_2;
         }
         nan |= attention::has_nan(o[0]);
     }
@@ -339,10 +339,10 @@ __device__ __forceinline__ void consume(const SplitProblem& a, Barriers<S>& barr
     keep_order(s[0]);
     if (!__any_sync(FULL_WARP, nan)) return;  // infinities that all rows see also produce NaN
     TileScheduler<S> same(a);
-    for (WorkTile item; same.take(item);) {
-        const int first_row = item.q_start + warp_row;
-        const int64_t at = int64_t{item.batch_head} * a.S_q + first_row;
-        const int batch = item.batch_head / a.heads, head = item.batch_head % a.heads;
+    for (WorkTile work; same.take(work);) {
+        const int first_row = work.q_start + warp_row;
+        const int64_t at = int64_t{work.batch_head} * a.S_q + first_row;
+        const int batch = work.batch_head / a.heads, head = work.batch_head % a.heads;
         compute_nan_again(a.sources, static_cast<float*>(a.out) + at * a.head_dim, batch, head, head / a.group,
                           first_row, a.S_q - first_row, a.head_dim, a.head_dim, [&](int row, auto f) {
                               const int end = keys_seen(a, row);

@@ -8,13 +8,13 @@
 // The algorithm is that of flash_backward_mma.cuh; read that first. Here each half is 128 threads, and both halves
 // share dQ, each with its own rows. The loop, tile by tile:
 //
-//                    half 0                                half 1
-//       barrier      Q(i) has arrived, and dS(i-1)
-//       phase 1      find_scores    S(i) = Q(i) K^T        add_dK       dK += dS(i-1)^T Q(i-1)
-//                    find_weights   P(i)
-//                    add_dQ         dQ(i-1) += dS(i-1) K   add_dQ       the other rows
-//       barrier      dO(i) has arrived, and P(i)
-//       phase 2      add_dV         dV += P(i)^T dO(i)     find_dS      dP(i) = dO(i) V^T, dS(i)
+//                  half 0                                  half 1
+//       barrier    Q(i) has arrived, and dS(i-1)
+//       phase 1    compute_scores   S(i) = Q(i) K^T        add_dK       dK += dS(i-1)^T Q(i-1)
+//                  compute_weights  P(i)
+//                  add_dQ           dQ(i-1) += dS(i-1) K   add_dQ       the other rows
+//       barrier    dO(i) has arrived, and P(i)
+//       phase 2    add_dV           dV += P(i)^T dO(i)     compute_dS   dP(i) = dO(i) V^T, dS(i)
 //
 // The cost of a GEMM is reading its operands from shared memory: a thread uses every number of a row of A and a row of
 // B several times. It owns a piece of the result, X_ROWS x X_COLS and so on below, and the threads of a half form a
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
     // ---- Phases. The loop owns the registers of the GEMMs, which makes their lifetimes visible.
 
     // S = Q K^T, without the scale; now: which of the two tiles of Q
-    const auto find_scores = [&](float (&s)[S::X_ROWS][S::X_COLS], int now) {
+    const auto compute_scores = [&](float (&s)[S::X_ROWS][S::X_COLS], int now) {
         rows_times_rows<D, STRIDE>(s, shared + S::Q_AT + now + r * STRIDE, shared + S::K_AT + c * STRIDE);
     };
     // dK += dS^T Q of the previous tile; before: which of the two tiles of Q
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
         turned_times_rows<B_r, P_STRIDE, STRIDE>(sum, shared + S::P_AT + 4 * r, shared + S::DO_AT + 4 * c);
     };
     // dP = dO V^T, dS = P * (dP - delta)
-    const auto find_dS = [&](float (&dp)[S::X_ROWS][S::X_COLS]) {
+    const auto compute_dS = [&](float (&dp)[S::X_ROWS][S::X_COLS]) {
         rows_times_rows<D, STRIDE>(dp, shared + S::DO_AT + r * STRIDE, shared + S::V_AT + c * STRIDE);
         const float* delta = shared + S::DELTA_AT + r;
         UNROLL
@@ -287,30 +287,30 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
         if (more) load_grad_out(tile);
         if (half == 0 && more) {
             float s[S::X_ROWS][S::X_COLS];
-            find_scores(s, now);
+            compute_scores(s, now);
             const bool has_mask = !PLAIN && f.mask.kind != MaskKind::NONE;
             const AttentionMask mask = has_mask ? block.mask(tile, 0, 0) : AttentionMask();
             const int rows = block.rows(tile);
             const float* lse = shared + S::LSE_AT + i % 2 * B_r + r;
             // P = exp(scale S - lse), with the mask tensor if there is one. EDGE: some keys are hidden
-            const auto find_weights = [&]<bool EDGE>() {
+            const auto compute_weights = [&]<bool EDGE>() {
                 UNROLL
                 for (int n = 0; n < S::X_ROWS; ++n) {
                     const int row = r + 8 * n, seen = EDGE ? block.seen(tile, row).end : B_c;
-                    const float shift = lse[8 * n];
+                    const float row_lse = lse[8 * n];
                     UNROLL
                     for (int m = 0; m < S::X_COLS; ++m) {
                         const int key = c + 16 * m;
                         float x = s[n][m] * f.scale;
                         if (has_mask && row < rows && key < block.keys) x = masked_score(x, mask, 0, row, key);
-                        p_own[8 * n * P_STRIDE + 16 * m] = key >= seen ? 0.0f : exp2_approx((x - shift) * LOG2_E);
+                        p_own[8 * n * P_STRIDE + 16 * m] = key >= seen ? 0.0f : exp2_approx((x - row_lse) * LOG2_E);
                     }
                 }
             };
             if (!PLAIN || block.hides(tile))
-                find_weights.template operator()<true>();
+                compute_weights.template operator()<true>();
             else
-                find_weights.template operator()<false>();
+                compute_weights.template operator()<false>();
         }
         if (half == 1 && i > 0) add_dK(before);
         if (i > 0) {
@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS)
             add_dV();
         } else {
             float dp[S::X_ROWS][S::X_COLS];
-            find_dS(dp);
+            compute_dS(dp);
         }
     }
 

@@ -31,12 +31,12 @@
 // same work; those reads would otherwise be the bottleneck. The halves synchronize at two barriers per tile i. The
 // loop:
 //
-//                    score warps                           gradient warps
-//       meet()       Q(i) has arrived, and dS(i-1)
-//       phase 1      find_scores    S(i) = Q(i) K^T        add_dK_dQ    dK += dS(i-1)^T Q(i-1), dQ(i-1) += dS(i-1) K
-//                    find_weights   P(i)
-//       meet()       dO(i) has arrived, and P(i)
-//       phase 2      add_dV         dV += P(i)^T dO(i)     find_dS      dP(i) = dO(i) V^T, dS(i)
+//                  score warps                             gradient warps
+//       meet()     Q(i) has arrived, and dS(i-1)
+//       phase 1    compute_scores   S(i) = Q(i) K^T        add_dK_dQ    dK += dS(i-1)^T Q(i-1), dQ(i-1) += dS(i-1) K
+//                  compute_weights  P(i)
+//       meet()     dO(i) has arrived, and P(i)
+//       phase 2    add_dV           dV += P(i)^T dO(i)     compute_dS   dP(i) = dO(i) V^T, dS(i)
 //
 // So dK and dQ are one tile late; both halves have GEMMs in both phases, and the elementwise work of one half overlaps
 // with the other's tensor core work. dO(i) is copied during phase 1, Q(i+1) during phase 2, hence two tiles of Q and
@@ -124,13 +124,13 @@ __device__ __forceinline__ void store_weights(T* shared, unsigned first, const f
     for (int i = 0; i < 2 * M; ++i) {
         const int half = i % 2, r = 8 * i;
         const KeyRange range = EDGE ? seen(r) : KeyRange{0, 0};
-        const float shift = lse[r];
+        const float row_lse = lse[r];
         UNROLL
         for (int j = 0; j < N; ++j) {
             float p[2];
             UNROLL
             for (int e = 0; e < 2; ++e) {
-                p[e] = exp2_approx(s[i / 2][j][2 * half + e] * factor - shift);
+                p[e] = exp2_approx(s[i / 2][j][2 * half + e] * factor - row_lse);
                 if (EDGE && (8 * j + e < range.begin || 8 * j + e >= range.end)) p[e] = 0;
             }
             pair_at<B_c>(shared, first, i / 2, j, half) = pack<T>(p[0], p[1]);
@@ -272,12 +272,12 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     // ---- Phases. The loop owns the registers of the GEMMs, which makes their lifetimes visible.
 
     // S = Q K^T; now: which of the two tiles of Q
-    const auto find_scores = [&](float (&s)[M][N][4], unsigned now) {
+    const auto compute_scores = [&](float (&s)[M][N][4], unsigned now) {
         clear(s);
         multiply<false, false, D, D, D>(s, shared, x_a + now, x_b);
     };
     // P = exp(scale S - lse). lse: starts at this lane's first row
-    const auto find_weights = [&](const float (&s)[M][N][4], Tile tile, const float* lse) {
+    const auto compute_weights = [&](const float (&s)[M][N][4], Tile tile, const float* lse) {
         const int first_row = row + lane / 4, first_key = col + lane % 4 * 2;
         const auto seen = [&](int r) {
             const auto range = block.seen(tile, first_row + r);
@@ -313,7 +313,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     // dV += P^T dO
     const auto add_dV = [&] { multiply<true, true, B_c, D, B_r>(sum, shared, sum_a, sum_b); };
     // dP = dO V^T, dS = P * (dP - delta)
-    const auto find_dS = [&](float (&dp)[M][N][4], Tile tile) {
+    const auto compute_dS = [&](float (&dp)[M][N][4], Tile tile) {
         clear(dp);
         multiply<false, false, D, D, D>(dp, shared, x_a, x_b);
         if constexpr (S::OPTIONS) {
@@ -345,8 +345,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         if (scores && more) {
             load_grad_out(tile);
             float s[M][N][4];
-            find_scores(s, now);
-            find_weights(s, tile, lse_rows + i % 2 * B_r + row + lane / 4);
+            compute_scores(s, now);
+            compute_weights(s, tile, lse_rows + i % 2 * B_r + row + lane / 4);
         }
         if (!scores && i > 0) {
             float dq[M][DQ_COLS / 8][4];
@@ -359,7 +359,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             add_dV();
         } else {
             float dp[M][N][4];
-            find_dS(dp, tile);
+            compute_dS(dp, tile);
         }
     }
 

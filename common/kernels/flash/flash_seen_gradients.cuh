@@ -72,7 +72,7 @@ struct SeenGradients {
         for (int i = 0; i < SEEN_PIECES; ++i) sum[i] += factor * x[i];
     }
     // Whether this row of head_dim numbers has a NaN.
-    __device__ __forceinline__ bool spoiled(const void* tensor, const RowStrides& strides, int batch, int head,
+    __device__ __forceinline__ bool contaminated(const void* tensor, const RowStrides& strides, int batch, int head,
                                            int64_t row) const {
         Row x;
         read(x, tensor, strides, batch, head, row);
@@ -173,14 +173,14 @@ __global__ void __launch_bounds__(32 * SEEN_WARPS)
     for (int64_t i = blockIdx.x * int64_t{SEEN_WARPS} + threadIdx.x / 32; i < rows + keys; i += warps) {
         if (i < rows) {
             locate(i, a.heads, a.S_q, a.cu_seqlens_q, [&](const Sequence& s, int batch, int head, int row) {
-                if (seen.spoiled(g.grad_query, a.out_strides, batch, head, s.first_row + row))
+                if (seen.contaminated(g.grad_query, a.out_strides, batch, head, s.first_row + row))
                     seen.compute_row(s, batch, head, row);
             });
         } else {
             locate(i - rows, a.kv_heads, a.S_k, a.cu_seqlens_k, [&](const Sequence& s, int batch, int head, int key) {
                 const int64_t at = s.first_key + key;
-                if (seen.spoiled(g.grad_key, g.grad_key_strides, batch, head, at) ||
-                    seen.spoiled(g.grad_value, g.grad_key_strides, batch, head, at))
+                if (seen.contaminated(g.grad_key, g.grad_key_strides, batch, head, at) ||
+                    seen.contaminated(g.grad_value, g.grad_key_strides, batch, head, at))
                     seen.compute_key(s, batch, head, key);
             });
         }

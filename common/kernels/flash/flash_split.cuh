@@ -6,7 +6,7 @@
 //   SplitA, SplitB      fragments of split operands
 //   load, load_trans    filled from shared memory by ldmatrix
 //   add_products        the three products
-//   scale_by_key        multiplies scores or weights by one number per key; find_tops: a row's maximum, for wgmma
+//   scale_by_key        multiplies scores or weights by one number per key; row_maxima: a row's maximum, for wgmma
 //
 // Tensor cores do not support float32. But up to an error of 2^-23, a float32 number is the sum of two 11-bit numbers:
 // big = x rounded to 11 bits, small = x - big rounded to 11 bits. Then
@@ -148,7 +148,7 @@ __device__ __forceinline__ void scale_by_key(float (&x)[N8][4], const float* sca
 
 // The maximum of each row in this lane's columns.
 template <int N8>
-__device__ __forceinline__ void find_tops(float (&top)[2], const float (&x)[N8][4]) {
+__device__ __forceinline__ void row_maxima(float (&top)[2], const float (&x)[N8][4]) {
     UNROLL
     for (int half = 0; half < 2; ++half) {
         top[half] = fmaxf(x[0][2 * half], x[0][2 * half + 1]);

@@ -55,7 +55,7 @@
 // ---------------------------------------------------------------------------------------------------- 1. Consumers
 
 template <class S>
-__device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
+__device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S>& barriers, const StageData<S>& data,
                                         unsigned char* shared, int group) {
     using namespace hopper;
     using T = typename S::T;
@@ -75,10 +75,10 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
     float4* piece = reinterpret_cast<float4*>(shared + S::DQ_AT + group * S::PIECE_BYTES) + threadIdx.x % GROUP_THREADS;
 
     // next_...: of the step whose scores are started early
-    Ring<S::K_SLOTS> k, next_k;
-    Ring<S::Q_SLOTS> q, next_q;
-    Ring<S::DO_SLOTS> grad_out, next_do;
-    Ring<S::DS_SLOTS> ds_ring, my_ds;  // my_ds: of the step that dQ is computed from
+    Ring<S::K_STAGES> k, next_k;
+    Ring<S::Q_STAGES> q, next_q;
+    Ring<S::DO_STAGES> grad_out, next_do;
+    Ring<S::DS_STAGES> ds_ring, my_ds;  // my_ds: of the step that dQ is computed from
     Ring<1> v, dq_ring;
     unsigned k_rows[KV_IN_REGISTERS ? D / 16 : 1][4], v_rows[KV_IN_REGISTERS ? D / 16 : 1][4];  // [64][D]
     float dk[D / 8][4], dv[D / 8][4];                                                          // [64][D]
@@ -90,19 +90,19 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
     [[maybe_unused]] int64_t seed = 0;
     if constexpr (DROPPED) seed = seed_of(a.dropout);
     wait_for(barriers.k, next_k);
-    typename Keys::ItemHere next{beside.items[0]};
-    if constexpr (Keys::MORE_CTAS_THAN_ITEMS)
+    typename Keys::ConsumerWorkTile next{data.work_tiles[0]};
+    if constexpr (Keys::MORE_CTAS_THAN_WORK_TILES)
         if (next->tiles == 0) return;
     Walk ahead(*next, a.group);
     bool more = true, piece_written = false;
 
     // For a stage with values that the lanes have read themselves: waits until all lanes are done.
-    const auto release = [](auto& slots, int slot) {
+    const auto release = [](auto& stages, int stage) {
         __syncwarp();
-        give_back(slots, slot);
+        release_stage(stages, stage);
     };
     const auto load_k = [&] {
-        if constexpr (KV_IN_REGISTERS) load_rows<K>(k_rows, shared + next_k.slot() * K::BYTES, warp_key);
+        if constexpr (KV_IN_REGISTERS) load_rows<K>(k_rows, shared + next_k.stage() * K::BYTES, warp_key);
     };
     const auto wait_for_v = [&] {
         wait_for(barriers.v, v);
@@ -112,16 +112,16 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
             release(barriers.v, 0);
         }
     };
-    const auto start_scores = [&](int slot, int step) {
-        const KMajor rows = operands.k_major(S::Q_AT, slot * Q::BYTES + step * STEP * Q::ROW_BYTES);
+    const auto start_scores = [&](int stage, int step) {
+        const KMajor rows = operands.k_major(S::Q_AT, stage * Q::BYTES + step * STEP * Q::ROW_BYTES);
         if constexpr (KV_IN_REGISTERS)
             start_rows_by_rows<T, Q>(s, k_rows, rows);
         else
-            start_rows_by_rows<T, K, Q>(s, operands.k_major(group_at, next_k.slot() * K::BYTES), rows);
+            start_rows_by_rows<T, K, Q>(s, operands.k_major(group_at, next_k.stage() * K::BYTES), rows);
         wgmma_commit();
     };
-    const auto start_dp = [&](int slot, int step) {
-        const KMajor rows = operands.k_major(S::DO_AT, slot * Q::BYTES + step * STEP * Q::ROW_BYTES);
+    const auto start_dp = [&](int stage, int step) {
+        const KMajor rows = operands.k_major(S::DO_AT, stage * Q::BYTES + step * STEP * Q::ROW_BYTES);
         if constexpr (KV_IN_REGISTERS)
             start_rows_by_rows<T, Q>(dp, v_rows, rows);
         else
@@ -129,7 +129,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         wgmma_commit();
     };
     // Scores of a step of the tile `ahead` -> exponentials, in place
-    const auto weigh = [&](int slot, int step) {
+    const auto weigh = [&](int stage, int step) {
         const int row = ahead.tile * S::B_r + step * STEP;
         const bool hides = Keys::template hides<S>(a, *next, next->k_start + group_key, group, row);
         if constexpr (CAPPED) cap_scores(s, a.inside);
@@ -137,7 +137,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
             Keys::template hide<S>(s, a, *next, warp_key, row);
         UNROLL
         for (int n = 0; n < STEP / 8; ++n) {
-            const float2 lse = *reinterpret_cast<const float2*>(&beside.lse[slot][step * STEP + 8 * n + column]);
+            const float2 lse = *reinterpret_cast<const float2*>(&data.lse[stage][step * STEP + 8 * n + column]);
             [[maybe_unused]] float dp_factor[4];
             UNROLL
             for (int e = 0; e < 4; ++e) {
@@ -156,7 +156,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         }
     };
     // True if an exponential has its sign bit set. None does, see do_step.
-    const auto round_powers = [&] {
+    const auto round_exponentials = [&] {
         unsigned all = 0;
         UNROLL
         for (int i = 0; i < STEP / 16; ++i) {
@@ -166,7 +166,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         return (all & 0x80008000u) != 0;
     };
     // Rounds dS and stores it to shared memory.   keep(i, kept): what dropout keeps of rows 16 i ... 16 i + 31
-    const auto grade = [&](int slot, int step, [[maybe_unused]] const auto& keep) {
+    const auto compute_dS = [&](int stage, int step, [[maybe_unused]] const auto& keep) {
         [[maybe_unused]] Kept<true> kept[2];
         UNROLL
         for (int i = 0; i < STEP / 16; ++i) {
@@ -176,7 +176,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
             for (int r = 0; r < 4; ++r) {  // as in accumulators_as_a
                 const int n = 2 * i + r / 2, e = r % 2 * 2;
                 const float2 w = mma::unpack<T>(S::KEEPS_SLOPE ? capped_p[i][r] : p[i][r]);
-                const float2 d = *reinterpret_cast<const float2*>(&beside.delta[slot][step * STEP + 8 * n + column]);
+                const float2 d = *reinterpret_cast<const float2*>(&data.delta[stage][step * STEP + 8 * n + column]);
                 float2 x = {dp[n][e], dp[n][e + 1]};
                 if constexpr (DROPPED) {
                     x.x *= kept[i % 2](r / 2, e) ? a.dropout.factor : 0.0f;
@@ -186,7 +186,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
                 x = {w.x * (x.x - d.x), w.y * (x.y - d.y)};
                 if constexpr (CAPPED && !S::KEEPS_SLOPE) {  // recover t from P: softcap t = log(P) + lse
                     const float2 lse =
-                        *reinterpret_cast<const float2*>(&beside.lse[q.slot()][step * STEP + 8 * n + column]);
+                        *reinterpret_cast<const float2*>(&data.lse[q.stage()][step * STEP + 8 * n + column]);
                     const auto slope = [&](float weight, float of_row) {
                         const float t = fmaf(log2_approx(weight), a.log2_to_t, of_row * a.log2_to_t);
                         return __saturatef(1 - t * t);  // 0 where P is 0 and t -infinity or NaN
@@ -195,7 +195,7 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
                 }
                 ds[i][r] = mma::pack<T>(x.x, x.y);
             }
-            store_rows<dS>(shared + S::DS_AT + ds_ring.slot() * dS::BYTES, warp_key, i, ds[i]);
+            store_rows<dS>(shared + S::DS_AT + ds_ring.stage() * dS::BYTES, warp_key, i, ds[i]);
         }
     };
 
@@ -203,17 +203,17 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
     const auto do_step = [&](auto number, bool first, bool last) {
         constexpr int step = decltype(number)::value, next_step = (step + 1) % STEPS;
         constexpr bool ENDS_TILE = next_step == 0;
-        const int rows_at = step * STEP * Q::ROW_BYTES, next_slot = ENDS_TILE ? next_q.slot() : q.slot();
+        const int rows_at = step * STEP * Q::ROW_BYTES, next_stage = ENDS_TILE ? next_q.stage() : q.stage();
         [[maybe_unused]] const int head = ahead.head_number(*next, a.group), row = ahead.tile * S::B_r + step * STEP;
         [[maybe_unused]] const int first_key = next->k_start + warp_key, dropout_heads = next->dropout_heads;
         wgmma_wait<0>();
         keep_order(dp);
         if constexpr (ENDS_TILE) {
             if (last) {
-                if constexpr (!KV_IN_REGISTERS) give_back(barriers.v, 0);
+                if constexpr (!KV_IN_REGISTERS) release_stage(barriers.v, 0);
                 next_k.advance();
                 wait_for(barriers.k, next_k);
-                next = typename Keys::ItemHere{beside.items[next_k.slot()]};
+                next = typename Keys::ConsumerWorkTile{data.work_tiles[next_k.stage()]};
                 ahead = Walk(*next, a.group);
                 more = next->tiles > 0;
                 if (more) load_k();
@@ -224,51 +224,52 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         }
         // The compiler can track in-flight wgmmas only through straight-line code: after the last work tile this is
         // started anyway, on whatever is left in the stages, and the result is discarded.
-        start_scores(next_slot, next_step);
+        start_scores(next_stage, next_step);
         const auto start_dv = [&] {
-            start_weights_by_rows<T, Q>(dv, p, operands.mn_major(S::DO_AT, grad_out.slot() * Q::BYTES + rows_at), !first);
+            start_weights_by_rows<T, Q>(dv, p, operands.mn_major(S::DO_AT, grad_out.stage() * Q::BYTES + rows_at),
+                                        !first);
             wgmma_commit();
         };
         if constexpr (!DROPPED) start_dv();
         // Not earlier, since its fence waits until the piece has been written, which takes a while.
-        if (step == 0 && piece_written) hand_over(barriers.dq[group], 0);
+        if (step == 0 && piece_written) signal_full(barriers.dq[group], 0);
         if constexpr (step == 0) wait_until_empty(barriers.ds, ds_ring);
-        grade(grad_out.slot(), step, [&](int i, Kept<true>(&kept)[2]) {
+        compute_dS(grad_out.stage(), step, [&](int i, Kept<true>(&kept)[2]) {
             if constexpr (DROPPED)
                 keep_two_tiles(kept, a.dropout, seed, dropout_heads + head, row / 16 + i, first_key / 16);
         });
         if constexpr (DROPPED) start_dv();
-        hand_over(barriers.ds, ds_ring.slot());
+        signal_full(barriers.ds, ds_ring.stage());
         if (STEPS == 1 || step == group) my_ds = ds_ring;
         ds_ring.advance();
-        start_weights_by_rows<T, Q>(dk, ds, operands.mn_major(S::Q_AT, q.slot() * Q::BYTES + rows_at), !first);
+        start_weights_by_rows<T, Q>(dk, ds, operands.mn_major(S::Q_AT, q.stage() * Q::BYTES + rows_at), !first);
         wgmma_commit();
 
         wgmma_wait<2>();
         keep_order(s);
-        weigh(next_slot, next_step);
+        weigh(next_stage, next_step);
         wgmma_wait<1>();
-        if constexpr (ENDS_TILE) release(barriers.grad_out, grad_out.slot());
+        if constexpr (ENDS_TILE) release(barriers.grad_out, grad_out.stage());
         // The compiler would sink most exponentials below dP, since it may move arithmetic across wgmma_wait, but not
         // across a wait that depends on them.
-        const bool never = round_powers();
+        const bool never = round_exponentials();
         if constexpr (!ENDS_TILE) {
-            start_dp(grad_out.slot(), next_step);
-            mbarrier_wait(barriers.ds.empty[ds_ring.slot()], ds_ring.parity() ^ 1 ^ never);
+            start_dp(grad_out.stage(), next_step);
+            mbarrier_wait(barriers.ds.empty[ds_ring.stage()], ds_ring.parity() ^ 1 ^ never);
         } else {
-            mbarrier_wait(barriers.ds.full[my_ds.slot()], my_ds.parity() ^ never);
-            start_columns_by_rows<T, S::B_c>(dq, operands.mn_major(S::DS_AT, my_ds.slot() * dS::BYTES),
-                                             operands.mn_major(k_columns_at, k.slot() * K::BYTES));
+            mbarrier_wait(barriers.ds.full[my_ds.stage()], my_ds.parity() ^ never);
+            start_columns_by_rows<T, S::B_c>(dq, operands.mn_major(S::DS_AT, my_ds.stage() * dS::BYTES),
+                                             operands.mn_major(k_columns_at, k.stage() * K::BYTES));
             wgmma_commit();
             wgmma_wait<1>();
-            release(barriers.q, q.slot());
+            release(barriers.q, q.stage());
             if (more && last) wait_for_v();
             if (more) wait_for(barriers.grad_out, next_do);
-            start_dp(next_do.slot(), 0);
+            start_dp(next_do.stage(), 0);
             wgmma_wait<1>();
             keep_order(dq);
-            give_back(barriers.ds, my_ds.slot());
-            if (last) release(barriers.k, k.slot());
+            release_stage(barriers.ds, my_ds.stage());
+            if (last) release(barriers.k, k.stage());
             wait_until_empty(barriers.dq[group], dq_ring);
             UNROLL
             for (int n = 0; n < 8; ++n)
@@ -286,11 +287,11 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
     wgmma_wait<0>();
     keep_order(s);
     weigh(0, 0);
-    round_powers();
+    round_exponentials();
     start_dp(0, 0);
     next_q.advance(), next_do.advance();
     while (more) {
-        const typename S::Item item = *next;
+        const typename S::WorkTile work = *next;
         const int tiles = ahead.left;
         NO_UNROLL
         for (int t = 0; t < tiles; ++t) {
@@ -302,10 +303,10 @@ __device__ __forceinline__ void consume(const typename S::Problem& a, Barriers<S
         keep_order(dv);
         float factor = 1;
         if constexpr (DROPPED) factor = a.dropout.factor;
-        Keys::template store<S>(a, item, a.grad_value, item.k_start + warp_key, dv, factor);
-        Keys::template store<S>(a, item, a.grad_key, item.k_start + warp_key, dk, a.scale);
+        Keys::template store<S>(a, work, a.grad_value, work.k_start + warp_key, dv, factor);
+        Keys::template store<S>(a, work, a.grad_key, work.k_start + warp_key, dk, a.scale);
     }
-    hand_over(barriers.dq[group], 0);
+    signal_full(barriers.dq[group], 0);
     wgmma_wait<0>();
     keep_order(dp);
 }
@@ -318,7 +319,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ unsigned char bytes[];
     __shared__ Barriers<S> barriers;
-    __shared__ Beside<S> beside;
+    __shared__ StageData<S> data;
     unsigned char* shared = hopper::aligned(bytes);
     if (threadIdx.x == 0) barriers.init();
     __syncthreads();
@@ -327,12 +328,12 @@ __global__ void __launch_bounds__(S::THREADS, 1)
         hopper::fewer_registers<S::Registers::OF_PRODUCER>();
         if (threadIdx.x % 32 != 0) return;
         if (warp < S::GROUPS)
-            add_up<S>(a, barriers, beside, shared, warp);
+            reduce_dQ<S>(a, barriers, data, shared, warp);
         else if (warp == S::GROUPS)
-            produce<S>(a, barriers, beside, shared);
+            produce<S>(a, barriers, data, shared);
     } else {
         hopper::more_registers<S::Registers::OF_CONSUMER>();
-        consume<S>(a, barriers, beside, shared, group);
+        consume<S>(a, barriers, data, shared, group);
     }
 #endif
 }

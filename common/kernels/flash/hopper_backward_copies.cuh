@@ -1,7 +1,7 @@
 // hopper_backward_copies.cuh - the two roles of hopper_backward.cuh that only issue TMA operations.
 //
 //   1. Producer     produce                     takes work tiles and issues TMA loads
-//   2. Adders       add_up                      issue TMA reduce-adds of dQ into global memory
+//   2. Adders       reduce_dQ                   issue TMA reduce-adds of dQ into global memory
 //
 // Needs sm_90a.
 #pragma once
@@ -13,48 +13,48 @@
 
 // One thread issues all loads, in the order in which they are used, as far ahead as there are stages.
 template <class S>
-__device__ __forceinline__ void produce(const typename S::Problem& a, Barriers<S>& barriers, Beside<S>& beside,
+__device__ __forceinline__ void produce(const typename S::Problem& a, Barriers<S>& barriers, StageData<S>& data,
                                         unsigned char* shared) {
     using namespace hopper;
     using Q = typename S::Q;
     using K = typename S::K;
-    Ring<S::K_SLOTS> k;
+    Ring<S::K_STAGES> k;
     Ring<1> v;
-    Ring<S::Q_SLOTS> q;
-    Ring<S::DO_SLOTS> grad_out;
+    Ring<S::Q_STAGES> q;
+    Ring<S::DO_STAGES> grad_out;
     typename S::Keys::template WorkOrder<S> order{a};
     typename S::Numbers numbers{a.counter};
     for (;;) {
-        const typename S::Item item = order.at(numbers.next(barriers));
-        if (order.skips(item)) continue;
+        const typename S::WorkTile work = order.at(numbers.next(barriers));
+        if (order.skips(work)) continue;
         wait_until_empty(barriers.k, k);
-        beside.items[k.slot()] = item;
-        if (item.tiles == 0) {
-            mbarrier_arrive(barriers.k.full[k.slot()]);
+        data.work_tiles[k.stage()] = work;
+        if (work.tiles == 0) {
+            mbarrier_arrive(barriers.k.full[k.stage()]);
             return;
         }
-        const int batch = item.batch_kv / a.kv_heads, kv_head = item.batch_kv % a.kv_heads;
-        Walk walk(item, a.group);
-        const auto fill_rows = [&](auto& slots, auto& ring, int at, const CUtensorMap& map, auto& numbers,
+        const int batch = work.batch_kv / a.kv_heads, kv_head = work.batch_kv % a.kv_heads;
+        Walk walk(work, a.group);
+        const auto fill_rows = [&](auto& stages, auto& ring, int at, const CUtensorMap& map, auto& numbers,
                                    const float* from) {
             const int row = walk.tile * S::B_r;
-            wait_until_empty(slots, ring);
-            fill<Q>(slots, ring, shared + at, map, item.row + row, kv_head * a.group + walk.head, batch, numbers,
-                    from + walk.head_number(item, a.group) * a.rows + item.sum_row + row);
+            wait_until_empty(stages, ring);
+            fill<Q>(stages, ring, shared + at, map, work.row + row, kv_head * a.group + walk.head, batch, numbers,
+                    from + walk.head_number(work, a.group) * a.rows + work.sum_row + row);
             ring.advance();
         };
-        const auto fill_q = [&] { fill_rows(barriers.q, q, S::Q_AT, a.query, beside.lse, a.lse); };
+        const auto fill_q = [&] { fill_rows(barriers.q, q, S::Q_AT, a.query, data.lse, a.lse); };
         const auto fill_do = [&] {
-            fill_rows(barriers.grad_out, grad_out, S::DO_AT, a.grad_out, beside.delta, a.delta);
+            fill_rows(barriers.grad_out, grad_out, S::DO_AT, a.grad_out, data.delta, a.delta);
         };
-        S::fill_keys(barriers.k, k, shared, a.key, item.key + item.k_start, kv_head, batch);
+        S::fill_keys(barriers.k, k, shared, a.key, work.key + work.k_start, kv_head, batch);
         fill_q();
         wait_until_empty(barriers.v, v);
-        fill<K>(barriers.v, v, shared + S::V_AT, a.value, item.key + item.k_start + S::first_key(), kv_head, batch);
+        fill<K>(barriers.v, v, shared + S::V_AT, a.value, work.key + work.k_start + S::first_key(), kv_head, batch);
         fill_do();
         k.advance(), v.advance();
         NO_UNROLL
-        while (walk.advance(item)) fill_q(), fill_do();
+        while (walk.advance(work)) fill_q(), fill_do();
     }
 }
 
@@ -68,43 +68,43 @@ __device__ __forceinline__ void wait_for_turn(const int* turn, int mine) {
     int now;
     do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
     while (now != mine);
-    hopper::fence_global_for_copy_engine();
+    hopper::fence_proxy_async_global();
 }
-__device__ __forceinline__ void give_turn(int* turn, int next) {
-    hopper::fence_global_for_copy_engine();
+__device__ __forceinline__ void signal_turn(int* turn, int next) {
+    hopper::fence_proxy_async_global();
     asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
 }
 
 template <class S>
-__device__ __forceinline__ void add_up(const typename S::Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
-                                       const unsigned char* shared, int group) {
+__device__ __forceinline__ void reduce_dQ(const typename S::Problem& a, Barriers<S>& barriers, const StageData<S>& data,
+                                          const unsigned char* shared, int group) {
     using namespace hopper;
-    Ring<S::K_SLOTS> k;
-    Ring<S::DQ_SLOTS> dq;
+    Ring<S::K_STAGES> k;
+    Ring<S::DQ_STAGES> dq;
     for (;; k.advance()) {
         wait_for(barriers.k, k);
-        const typename S::Item item = beside.items[k.slot()];
-        mbarrier_arrive(barriers.k.empty[k.slot()]);
-        if (item.tiles == 0) break;
-        Walk walk(item, a.group);
+        const typename S::WorkTile work = data.work_tiles[k.stage()];
+        mbarrier_arrive(barriers.k.empty[k.stage()]);
+        if (work.tiles == 0) break;
+        Walk walk(work, a.group);
         NO_UNROLL
         do {
-            const int tile = walk.head_number(item, a.group) * (a.rows / S::B_r) + item.sum_row / S::B_r + walk.tile;
+            const int tile = walk.head_number(work, a.group) * (a.rows / S::B_r) + work.sum_row / S::B_r + walk.tile;
             wait_for(barriers.dq[group], dq);
-            if (item.adds) {
+            if (work.adds) {
                 int* turn = a.turns == nullptr ? nullptr : a.turns + tile * S::PIECES + S::piece_of(group);
-                if (turn != nullptr) wait_for_turn(turn, item.turn(walk.tile * S::B_r));
+                if (turn != nullptr) wait_for_turn(turn, work.turn(walk.tile * S::B_r));
                 bulk_add(a.grad_query_sum + int64_t{tile} * S::B_r * S::D + S::piece_begin(group),
-                         shared + S::piece_at(group, dq.slot()), S::piece_bytes(group));
+                         shared + S::piece_at(group, dq.stage()), S::piece_bytes(group));
                 if (turn != nullptr) {
                     bulk_done();
-                    give_turn(turn, item.k_start + S::B_c);
+                    signal_turn(turn, work.k_start + S::B_c);
                 }
             }
             bulk_read_done();
-            mbarrier_arrive(barriers.read(group, dq.slot()));
+            mbarrier_arrive(barriers.read(group, dq.stage()));
             dq.advance();
-        } while (walk.advance(item));
+        } while (walk.advance(work));
     }
     bulk_done();
 }

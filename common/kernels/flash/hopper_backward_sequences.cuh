@@ -21,7 +21,7 @@
 
 struct SequenceKeys {
     static constexpr int PADDED_TILE = 128;
-    static constexpr bool MORE_CTAS_THAN_ITEMS = true;  // packed sequences may have fewer blocks than the upper bound
+    static constexpr bool MORE_CTAS_THAN_WORK_TILES = true;  // packed sequences may have fewer blocks than the bound
     struct Problem : BackwardProblem {
         const int *cu_seqlens_q, *cu_seqlens_k;  // [batch + 1] of packed sequences, or nullptr
         int batch, heads;                        // sequences; heads of query
@@ -36,7 +36,7 @@ struct SequenceKeys {
 
     // A work tile: B_c keys of a sequence, and the tiles of rows that see any of them. Keys that no row sees get one
     // tile, in which they are hidden.
-    struct alignas(16) Item {
+    struct alignas(16) WorkTile {
         int batch_kv, k_start, first, tiles;
         Band<int> band;
         int row, key, sum_row;  // where the sequence starts in Q, K and the workspaces
@@ -51,11 +51,11 @@ struct SequenceKeys {
     };
 
     // A work tile as the consumers keep it: in shared memory, since it is too large for their registers.
-    struct ItemHere {
-        const Item* item;
-        __device__ __forceinline__ explicit ItemHere(const Item& at) : item(&at) {}
-        __device__ __forceinline__ const Item& operator*() const { return *item; }
-        __device__ __forceinline__ const Item* operator->() const { return item; }
+    struct ConsumerWorkTile {
+        const WorkTile* work;
+        __device__ __forceinline__ explicit ConsumerWorkTile(const WorkTile& at) : work(&at) {}
+        __device__ __forceinline__ const WorkTile& operator*() const { return *work; }
+        __device__ __forceinline__ const WorkTile* operator->() const { return work; }
     };
 
     // The blocks of a head: those of the first sequence, the second, ... A CTA's numbers increase, so it resumes the
@@ -66,69 +66,70 @@ struct SequenceKeys {
         int sequence = 0, block = 0;  // the sequence of the last work tile, its first block
         static constexpr int NONE = -1;
 
-        static __device__ __forceinline__ bool skips(const Item& item) { return item.tiles == NONE; }
+        static __device__ __forceinline__ bool skips(const WorkTile& work) { return work.tiles == NONE; }
 
-        __device__ __forceinline__ Item at(int number) {
-            Item item = {};
-            if (number >= a.batch_kv * a.k_blocks) return item;
+        __device__ __forceinline__ WorkTile at(int number) {
+            WorkTile work = {};
+            if (number >= a.batch_kv * a.k_blocks) return work;
             HeadAndBlock place(a, number);
-            item.batch_kv = place.batch_kv;
+            work.batch_kv = place.batch_kv;
             int rows = a.S_q, keys = a.S_k;
             if (a.cu_seqlens_q != nullptr) {
                 if (place.block < block) sequence = block = 0;
                 for (;; ++sequence) {
-                    if (sequence == a.batch) return item.tiles = NONE, item;
-                    keys = rows_of(a.cu_seqlens_k, sequence, a.S_k, item.key);
+                    if (sequence == a.batch) return work.tiles = NONE, work;
+                    keys = rows_of(a.cu_seqlens_k, sequence, a.S_k, work.key);
                     const int blocks = ceil_div(keys, S::B_c);
                     if (place.block < block + blocks) break;
                     block += blocks;
                 }
                 place.block -= block;
-                rows = rows_of(a.cu_seqlens_q, sequence, a.S_q, item.row);
-                item.sum_row = (item.row & -PADDED_TILE) + sequence * PADDED_TILE;  // as in PaddedRows
-                item.dropout_heads = sequence * a.heads;
+                rows = rows_of(a.cu_seqlens_q, sequence, a.S_q, work.row);
+                work.sum_row = (work.row & -PADDED_TILE) + sequence * PADDED_TILE;  // as in PaddedRows
+                work.dropout_heads = sequence * a.heads;
             }
-            item.band.set(rows, keys, a.causal, a.lower_right, a.window_left, a.window_right);
-            item.k_start = place.block * S::B_c;
-            const int begin = item.band.first_row_of(item.k_start);
-            const int end = item.band.end_of_rows(min(item.k_start + S::B_c, keys) - 1);
-            item.adds = begin < end;
-            item.first = item.adds ? begin / S::B_r : 0;
-            item.tiles = item.adds ? ceil_div(end, S::B_r) - item.first : 1;
+            work.band.set(rows, keys, a.causal, a.lower_right, a.window_left, a.window_right);
+            work.k_start = place.block * S::B_c;
+            const int begin = work.band.first_row_of(work.k_start);
+            const int end = work.band.end_of_rows(min(work.k_start + S::B_c, keys) - 1);
+            work.adds = begin < end;
+            work.first = work.adds ? begin / S::B_r : 0;
+            work.tiles = work.adds ? ceil_div(end, S::B_r) - work.first : 1;
             UNROLL
             for (int group = 0; group < S::GROUPS; ++group) {
-                const int key = item.k_start + group * hopper::GROUP_ROWS, last = key + hopper::GROUP_ROWS - 1;
-                item.whole[group] = {last < keys ? last - item.band.highest : rows,
-                                     min(rows, key - item.band.lowest + 1) - S::STEP};
+                const int key = work.k_start + group * hopper::GROUP_ROWS, last = key + hopper::GROUP_ROWS - 1;
+                work.whole[group] = {last < keys ? last - work.band.highest : rows,
+                                     min(rows, key - work.band.lowest + 1) - S::STEP};
             }
-            return item;
+            return work;
         }
     };
 
     template <class S>
-    static __device__ __forceinline__ bool hides(const Problem&, const Item& item, int /*key*/, int group, int row) {
-        const int2 whole = item.whole[group];
+    static __device__ __forceinline__ bool hides(const Problem&, const WorkTile& work, int /*key*/, int group,
+                                                 int row) {
+        const int2 whole = work.whole[group];
         return row < whole.x || row > whole.y;
     }
     template <class S, int N8>
-    static __device__ __forceinline__ void hide(float (&s)[N8][4], const Problem&, const Item& item, int warp_key,
+    static __device__ __forceinline__ void hide(float (&s)[N8][4], const Problem&, const WorkTile& work, int warp_key,
                                                 int row) {
         int begin[2], end[2];
         UNROLL
         for (int i = 0; i < 2; ++i) {
-            const int key = item.k_start + warp_key + mma::d_row(threadIdx.x % 32, 2 * i);
-            begin[i] = key - item.band.highest - row;
-            end[i] = key < item.band.keys ? key - item.band.lowest + 1 - row : 0;
+            const int key = work.k_start + warp_key + mma::d_row(threadIdx.x % 32, 2 * i);
+            begin[i] = key - work.band.highest - row;
+            end[i] = key < work.band.keys ? key - work.band.lowest + 1 - row : 0;
         }
         hopper::hide_outside(s, begin, end);
     }
 
     template <class S, int D8>
-    static __device__ __forceinline__ void store(const Problem& a, const Item& item, void* gradient, int key,
+    static __device__ __forceinline__ void store(const Problem& a, const WorkTile& work, void* gradient, int key,
                                                  const float (&d)[D8][4], float factor) {
         using T = typename S::T;
         if (attention::has_nan(d)) atomicOr(a.nan, 1);
-        T* to = static_cast<T*>(gradient) + item.batch_kv * a.key_head + (item.key + key) * a.key_row;
-        hopper::write_rows<T>(to, d, {factor, factor}, item.band.keys - key, a.head_dim, a.key_row);
+        T* to = static_cast<T*>(gradient) + work.batch_kv * a.key_head + (work.key + key) * a.key_row;
+        hopper::write_rows<T>(to, d, {factor, factor}, work.band.keys - key, a.head_dim, a.key_row);
     }
 };

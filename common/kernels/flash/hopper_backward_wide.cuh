@@ -47,7 +47,7 @@
 // The group that accumulates dV.
 template <class S>
 __device__ __forceinline__ void consume_values(const typename S::Problem& a, Barriers<S>& barriers,
-                                               const Beside<S>& beside, unsigned char* shared) {
+                                               const StageData<S>& data, unsigned char* shared) {
     using namespace hopper;
     using T = typename S::T;
     using Q = typename S::Q;
@@ -59,10 +59,10 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
     const int warp_row = threadIdx.x / 32 % 4 * 16, warp_key = S::first_key() + warp_row;
     const int column = mma::d_col(threadIdx.x % 32, 0);
 
-    Ring<S::K_SLOTS> k;
-    Ring<S::Q_SLOTS> q;              // for the next tile
-    Ring<S::DO_SLOTS> grad_out;
-    Ring<S::DS_SLOTS> weights, ds;   // weights: of the next tile
+    Ring<S::K_STAGES> k;
+    Ring<S::Q_STAGES> q;             // for the next tile
+    Ring<S::DO_STAGES> grad_out;
+    Ring<S::DS_STAGES> weights, ds;  // weights: of the next tile
     float dv[D / 8][4];              // [64][D]
     float s[STEP / 8][4];            // S^T, then P^T [64 keys][STEP rows]
     Operands<S> operands(shared);
@@ -74,26 +74,26 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
 
     const auto start_scores = [&] {
         wait_for(barriers.q, q);
-        start_rows_by_rows<T, K, Q>(s, operands.k_major(0), operands.k_major(S::Q_AT + q.slot() * Q::BYTES));
+        start_rows_by_rows<T, K, Q>(s, operands.k_major(0), operands.k_major(S::Q_AT + q.stage() * Q::BYTES));
         wgmma_commit();
     };
     // Scores of a tile -> P^T. For dS, the softcap's slope is a factor, and dropped weights have their sign bit set.
-    const auto weigh = [&](const typename S::Item& item, const Walk& walk) {
+    const auto weigh = [&](const typename S::WorkTile& work, const Walk& walk) {
         const int row = walk.tile * S::B_r;
         if constexpr (CAPPED) cap_scores(s, a.inside);
-        if (Keys::template hides<S>(a, item, item.k_start + S::first_key(), S::rank(), row))
-            Keys::template hide<S>(s, a, item, warp_key, row);
+        if (Keys::template hides<S>(a, work, work.k_start + S::first_key(), S::rank(), row))
+            Keys::template hide<S>(s, a, work, warp_key, row);
         [[maybe_unused]] Kept<true> kept[2];
         UNROLL
         for (int i = 0; i < STEP / 16; ++i) {
             if constexpr (DROPPED)
                 if (i % 2 == 0)
-                    keep_two_tiles(kept, a.dropout, seed, item.dropout_heads + walk.head_number(item, a.group),
-                                   row / 16 + i, (item.k_start + warp_key) / 16);
+                    keep_two_tiles(kept, a.dropout, seed, work.dropout_heads + walk.head_number(work, a.group),
+                                   row / 16 + i, (work.k_start + warp_key) / 16);
             [[maybe_unused]] float slope[2][4];
             UNROLL
             for (int n = 2 * i; n < 2 * i + 2; ++n) {
-                const float2 lse = *reinterpret_cast<const float2*>(&beside.lse[q.slot()][8 * n + column]);
+                const float2 lse = *reinterpret_cast<const float2*>(&data.lse[q.stage()][8 * n + column]);
                 UNROLL
                 for (int e = 0; e < 4; ++e) {
                     if constexpr (CAPPED) slope[n % 2][e] = __saturatef(1 - s[n][e] * s[n][e]);  // 0 where hidden
@@ -116,70 +116,70 @@ __device__ __forceinline__ void consume_values(const typename S::Problem& a, Bar
         q.advance();
     };
     // Stores P^T to shared memory, once both CTAs are done with the previous contents.
-    const auto hand_over_weights = [&] {
+    const auto signal_weights_full = [&] {
         wait_until_empty(barriers.ds, weights);
         UNROLL
         for (int i = 0; i < STEP / 16; ++i) {
-            unsigned char* to = shared + S::DS_AT + weights.slot() * dS::BYTES;
+            unsigned char* to = shared + S::DS_AT + weights.stage() * dS::BYTES;
             if constexpr (S::SCORES == Scores::PLAIN)
                 store_rows<dS>(to, warp_row, i, p[i]);
             else
                 store_rows<dS>(to, warp_row, i, to_ds[i]);
         }
         __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.weights.full[weights.slot()]);
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.weights.full[weights.stage()]);
         weights.advance();
     };
     // A tile whose P^T is ready.   walk: the tile's, then the next one's
-    const auto do_tile = [&](const typename S::Item& item, Walk& walk, bool first, auto is_last) {
+    const auto do_tile = [&](const typename S::WorkTile& work, Walk& walk, bool first, auto is_last) {
         constexpr bool LAST = decltype(is_last)::value;
         wait_for(barriers.grad_out, grad_out);
-        start_weights_by_rows<T, Q>(dv, p, operands.mn_major(S::DO_AT + grad_out.slot() * Q::BYTES), !first);
+        start_weights_by_rows<T, Q>(dv, p, operands.mn_major(S::DO_AT + grad_out.stage() * Q::BYTES), !first);
         wgmma_commit();
         wait_for(barriers.ds, ds);
-        piece.start_own(ds.slot());
+        piece.start_own(ds.stage());
         if constexpr (!LAST) start_scores();
         wait_for(barriers.other_ds, ds);
-        piece.start_other(ds.slot());
+        piece.start_other(ds.stage());
         if constexpr (!LAST) {
             wgmma_wait<1>();
             keep_order(s);
-            walk.advance(item);
-            weigh(item, walk);
+            walk.advance(work);
+            weigh(work, walk);
         }
         wgmma_wait<0>();
-        piece.finish(barriers, ds.slot(), grad_out.slot());
+        piece.finish(barriers, ds.stage(), grad_out.stage());
         ds.advance(), grad_out.advance();
-        if constexpr (!LAST) hand_over_weights();
+        if constexpr (!LAST) signal_weights_full();
     };
 
     for (;; k.advance()) {
         wait_for(barriers.k, k);
-        const typename Keys::ItemHere here{beside.items[k.slot()]};
-        if (here->tiles == 0) break;
-        Walk walk(*here, a.group);
+        const typename Keys::ConsumerWorkTile current{data.work_tiles[k.stage()]};
+        if (current->tiles == 0) break;
+        Walk walk(*current, a.group);
         start_scores();
         wgmma_wait<0>();
         keep_order(s);
-        weigh(*here, walk);
-        hand_over_weights();
+        weigh(*current, walk);
+        signal_weights_full();
         const int tiles = walk.left;
         NO_UNROLL
-        for (int t = 0; t < tiles - 1; ++t) do_tile(*here, walk, t == 0, std::false_type());
-        do_tile(*here, walk, tiles == 1, std::true_type());
+        for (int t = 0; t < tiles - 1; ++t) do_tile(*current, walk, t == 0, std::false_type());
+        do_tile(*current, walk, tiles == 1, std::true_type());
         keep_order(dv);
-        const typename S::Item item = *here;
-        give_back(barriers.k, k.slot());
+        const typename S::WorkTile work = *current;
+        release_stage(barriers.k, k.stage());
         float factor = 1;
         if constexpr (DROPPED) factor = a.dropout.factor;
-        Keys::template store<S>(a, item, a.grad_value, item.k_start + warp_key, dv, factor);
+        Keys::template store<S>(a, work, a.grad_value, work.k_start + warp_key, dv, factor);
     }
 }
 
 // The group that accumulates dK.
 template <class S>
 __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barriers<S>& barriers,
-                                             const Beside<S>& beside, unsigned char* shared) {
+                                             const StageData<S>& data, unsigned char* shared) {
     using namespace hopper;
     using T = typename S::T;
     using Q = typename S::Q;
@@ -190,10 +190,10 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
     constexpr bool DROPPED = S::SCORES == Scores::DROPPED;
     const int warp_row = threadIdx.x / 32 % 4 * 16, column = mma::d_col(threadIdx.x % 32, 0);
 
-    Ring<S::K_SLOTS> k;
-    Ring<S::Q_SLOTS> q;
-    Ring<S::DO_SLOTS> grad_out;
-    Ring<S::DS_SLOTS> ds_ring;
+    Ring<S::K_STAGES> k;
+    Ring<S::Q_STAGES> q;
+    Ring<S::DO_STAGES> grad_out;
+    Ring<S::DS_STAGES> ds_ring;
     Ring<1> v;
     float dk[D / 8][4];         // [64][D]
     float dp[STEP / 8][4];      // dP^T [64 keys][STEP rows]
@@ -203,13 +203,13 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
 
     const auto start_dp = [&] {
         wait_for(barriers.grad_out, grad_out);
-        const KMajor rows = operands.k_major(S::DO_AT + grad_out.slot() * Q::BYTES);
+        const KMajor rows = operands.k_major(S::DO_AT + grad_out.stage() * Q::BYTES);
         start_rows_by_rows<T, K, Q>(dp, operands.k_major(S::V_AT), rows);
         wgmma_commit();
     };
     // Computes dS, rounded, in registers and in shared memory
-    const auto grade = [&] {
-        unsigned char* tile = shared + S::DS_AT + ds_ring.slot() * dS::BYTES;
+    const auto compute_dS = [&] {
+        unsigned char* tile = shared + S::DS_AT + ds_ring.stage() * dS::BYTES;
         wait_for(barriers.weights, ds_ring);
         load_rows<dS>(ds, tile, warp_row);
         __syncwarp();
@@ -218,7 +218,7 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
             UNROLL
             for (int r = 0; r < 4; ++r) {  // as in accumulators_as_a
                 const int n = 2 * i + r / 2, e = r % 2 * 2;
-                const float2 d = *reinterpret_cast<const float2*>(&beside.delta[grad_out.slot()][8 * n + column]);
+                const float2 d = *reinterpret_cast<const float2*>(&data.delta[grad_out.stage()][8 * n + column]);
                 float2 w = mma::unpack<T>(ds[i][r]), x = {dp[n][e], dp[n][e + 1]};
                 if constexpr (DROPPED) {
                     x = {x.x * (signbit(w.x) ? 0.0f : a.dropout.factor), x.y * (signbit(w.y) ? 0.0f : a.dropout.factor)};
@@ -228,7 +228,7 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
             }
             store_rows<dS>(tile, warp_row, i, ds[i]);
         }
-        hand_over(barriers.ds, ds_ring.slot());
+        signal_full(barriers.ds, ds_ring.stage());
         grad_out.advance();
     };
     // A tile whose dP is in flight.
@@ -236,36 +236,36 @@ __device__ __forceinline__ void consume_keys(const typename S::Problem& a, Barri
         constexpr bool LAST = decltype(is_last)::value;
         wgmma_wait<0>();
         keep_order(dp);
-        if constexpr (LAST) give_back(barriers.v, 0);
-        grade();
+        if constexpr (LAST) release_stage(barriers.v, 0);
+        compute_dS();
         wait_for(barriers.q, q);
-        start_weights_by_rows<T, Q>(dk, ds, operands.mn_major(S::Q_AT + q.slot() * Q::BYTES), !first);
+        start_weights_by_rows<T, Q>(dk, ds, operands.mn_major(S::Q_AT + q.stage() * Q::BYTES), !first);
         wgmma_commit();
         wait_for(barriers.ds, ds_ring);
-        piece.start_own(ds_ring.slot());
+        piece.start_own(ds_ring.stage());
         wait_for(barriers.other_ds, ds_ring);
-        piece.start_other(ds_ring.slot());
+        piece.start_other(ds_ring.stage());
         wgmma_wait<0>();
-        piece.finish(barriers, ds_ring.slot(), q.slot());
+        piece.finish(barriers, ds_ring.stage(), q.stage());
         if constexpr (!LAST) start_dp();  // not earlier: its dO may be late, and the next P^T waits for this dQ
         q.advance(), ds_ring.advance();
     };
 
     for (;; k.advance()) {
         wait_for(barriers.k, k);
-        const typename Keys::ItemHere here{beside.items[k.slot()]};
-        if (here->tiles == 0) break;
+        const typename Keys::ConsumerWorkTile current{data.work_tiles[k.stage()]};
+        if (current->tiles == 0) break;
         wait_for(barriers.v, v);
         v.advance();
         start_dp();
-        const int tiles = here->tiles * a.group;
+        const int tiles = current->tiles * a.group;
         NO_UNROLL
         for (int t = 0; t < tiles - 1; ++t) do_tile(t == 0, std::false_type());
         do_tile(tiles == 1, std::true_type());
         keep_order(dk);
-        const typename S::Item item = *here;
-        give_back(barriers.k, k.slot());
-        Keys::template store<S>(a, item, a.grad_key, item.k_start + S::first_key() + warp_row, dk, a.scale);
+        const typename S::WorkTile work = *current;
+        release_stage(barriers.k, k.stage());
+        Keys::template store<S>(a, work, a.grad_key, work.k_start + S::first_key() + warp_row, dk, a.scale);
     }
 }
 
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
     static_assert(S::CTAS == 2);
     extern __shared__ unsigned char bytes[];
     __shared__ Barriers<S> barriers;
-    __shared__ Beside<S> beside;
+    __shared__ StageData<S> data;
     unsigned char* shared = hopper::aligned(bytes);
     if (threadIdx.x == 0) barriers.init();
     __syncthreads();
@@ -288,19 +288,19 @@ __global__ void __launch_bounds__(S::THREADS, 1)
         hopper::fewer_registers<S::Registers::OF_PRODUCER>();
         if (threadIdx.x % 32 == 0) {
             if (warp < S::GROUPS)
-                add_up<S>(a, barriers, beside, shared, warp);
+                reduce_dQ<S>(a, barriers, data, shared, warp);
             else if (warp == S::GROUPS)
-                produce<S>(a, barriers, beside, shared);
+                produce<S>(a, barriers, data, shared);
             else
-                send_ds<S>(a, barriers, beside, shared);
+                send_ds<S>(a, barriers, data, shared);
         }
         __syncwarp();
     } else {
         hopper::more_registers<S::Registers::OF_CONSUMER>();
         if (group == 0)
-            consume_values<S>(a, barriers, beside, shared);
+            consume_values<S>(a, barriers, data, shared);
         else
-            consume_keys<S>(a, barriers, beside, shared);
+            consume_keys<S>(a, barriers, data, shared);
     }
     hopper::cluster_sync();  // the other CTA's copies and arrivals
 #endif

@@ -18,12 +18,12 @@
 
 // ------------------------------------------------------------------------------------------------------- 1. Shapes
 
-template <typename T_, int D_, int DS_SLOTS_>
+template <typename T_, int D_, int DS_STAGES_>
 struct WideShape {
     using T = T_;
     static constexpr bool WIDE = true;
     static constexpr int D = D_, GROUPS = 2, CTAS = 2, STEP = 64, B_r = STEP, B_c = CTAS * hopper::GROUP_ROWS;
-    static constexpr int K_SLOTS = 1, Q_SLOTS = 2, DO_SLOTS = 2, DS_SLOTS = DS_SLOTS_, DQ_SLOTS = 2;
+    static constexpr int K_STAGES = 1, Q_STAGES = 2, DO_STAGES = 2, DS_STAGES = DS_STAGES_, DQ_STAGES = 2;
     static constexpr int THREADS = hopper::GROUP_THREADS * (1 + GROUPS), GROUP_WARPS = 4;
     using Registers = hopper::RegisterShares<GROUPS>;
     using Q = hopper::Tile<B_r, D>;                      // or dO
@@ -31,11 +31,11 @@ struct WideShape {
     using dS = hopper::Tile<hopper::GROUP_ROWS, STEP>;  // P^T, then dS^T
     // The two boxes of the other CTA's K that hold the columns of dQ computed by this one.
     static constexpr int OTHER_BOXES = 2, OTHER_BYTES = OTHER_BOXES * K::BOX_BYTES;
-    // Shared memory, in bytes: K, K of the other CTA, V, Q [Q_SLOTS], dO [DO_SLOTS], dS [DS_SLOTS], dS of the other CTA
+    // Shared memory, in bytes: K, the other CTA's K, V, Q [Q_STAGES], dO [DO_STAGES], dS [DS_STAGES], the other's dS
     static constexpr int OTHER_K_AT = K::BYTES, V_AT = OTHER_K_AT + OTHER_BYTES, Q_AT = V_AT + K::BYTES;
-    static constexpr int DO_AT = Q_AT + Q_SLOTS * Q::BYTES, DS_AT = DO_AT + DO_SLOTS * Q::BYTES;
-    static constexpr int OTHER_DS_AT = DS_AT + DS_SLOTS * dS::BYTES;
-    static constexpr int BYTES = OTHER_DS_AT + DS_SLOTS * dS::BYTES + hopper::ALIGNMENT;
+    static constexpr int DO_AT = Q_AT + Q_STAGES * Q::BYTES, DS_AT = DO_AT + DO_STAGES * Q::BYTES;
+    static constexpr int OTHER_DS_AT = DS_AT + DS_STAGES * dS::BYTES;
+    static constexpr int BYTES = OTHER_DS_AT + DS_STAGES * dS::BYTES + hopper::ALIGNMENT;
     static_assert(BYTES <= hopper::MAX_SHARED);
 
     static __device__ __forceinline__ int rank() { return blockIdx.x % CTAS; }
@@ -49,19 +49,19 @@ struct WideShape {
     }
     static __device__ __forceinline__ int piece_of(int group) { return rank() * GROUPS + group; }
     static __device__ __forceinline__ int piece_begin(int group) { return first_column(group) * B_r; }
-    static __device__ __forceinline__ int piece_at(int group, int slot) {
-        return (group == 0 ? DO_AT : Q_AT) + slot * Q::BYTES;
+    static __device__ __forceinline__ int piece_at(int group, int stage) {
+        return (group == 0 ? DO_AT : Q_AT) + stage * Q::BYTES;
     }
     static __device__ __forceinline__ int piece_bytes(int group) {
         return columns_of(group) * B_r * static_cast<int>(sizeof(float));
     }
     static __device__ __forceinline__ int first_other_box() { return rank() * (K::BOXES - OTHER_BOXES); }
 
-    template <class Slots, class Ring>
-    static __device__ __forceinline__ void fill_keys(Slots& slots, const Ring& ring, unsigned char* shared,
+    template <class Stages, class Ring>
+    static __device__ __forceinline__ void fill_keys(Stages& stages, const Ring& ring, unsigned char* shared,
                                                      const CUtensorMap& key, int row, int head, int batch) {
         using namespace hopper;
-        Mbarrier& full = slots.full[ring.slot()];
+        Mbarrier& full = stages.full[ring.stage()];
         mbarrier_expect(full, K::BYTES + OTHER_BYTES);
         for (int i = 0; i < K::BOXES; ++i)
             tma_load(shared + i * K::BOX_BYTES, key, full, i * TMA_COLS, row + first_key(), head, batch);
@@ -79,16 +79,16 @@ struct WideShape {
 
         template <class Barriers>
         __device__ __forceinline__ int next(Barriers& barriers) {
-            const int slot = ring.slot();
-            hopper::Mbarrier& full = barriers.number.full[slot];
+            const int stage = ring.stage();
+            hopper::Mbarrier& full = barriers.number.full[stage];
             int number;
             if (rank() == 0) {
                 number = atomicAdd(counter, 1);
-                hopper::cluster_send(&barriers.numbers[slot], number, full, 1);
+                hopper::cluster_send(&barriers.numbers[stage], number, full, 1);
             } else {
                 hopper::mbarrier_expect(full, sizeof(int));
                 hopper::mbarrier_wait(full, ring.parity());
-                number = barriers.numbers[slot];
+                number = barriers.numbers[stage];
             }
             ring.advance();
             return number;
@@ -104,14 +104,14 @@ using D256 = WideShape<T, 256, 1>;
 template <class S>
     requires(S::WIDE)
 struct Barriers<S> {
-    hopper::Slots<S::K_SLOTS> k;
-    hopper::Slots<1> v;
-    hopper::Slots<S::Q_SLOTS> q;
-    hopper::Slots<S::DO_SLOTS> grad_out;
+    hopper::Stages<S::K_STAGES> k;
+    hopper::Stages<1> v;
+    hopper::Stages<S::Q_STAGES> q;
+    hopper::Stages<S::DO_STAGES> grad_out;
     // On the same stages: P^T is ready; dS^T is ready, or both CTAs have computed dQ; the other CTA's dS^T is ready
-    hopper::Slots<S::DS_SLOTS> weights, ds, other_ds;
-    hopper::Slots<S::DQ_SLOTS> dq[S::GROUPS];  // only `full`: Q and dO become empty when dQ has been read
-    hopper::Slots<2> number;
+    hopper::Stages<S::DS_STAGES> weights, ds, other_ds;
+    hopper::Stages<S::DQ_STAGES> dq[S::GROUPS];  // only `full`: Q and dO become empty when dQ has been read
+    hopper::Stages<2> number;
     int numbers[2];
 
     __device__ void init() {
@@ -123,8 +123,8 @@ struct Barriers<S> {
         hopper::mbarrier_init_done();
     }
     // Where an adder arrives when it has read a group's piece.
-    __device__ __forceinline__ hopper::Mbarrier& read(int group, int slot) {
-        return group == 0 ? grad_out.empty[slot] : q.empty[slot];
+    __device__ __forceinline__ hopper::Mbarrier& read(int group, int stage) {
+        return group == 0 ? grad_out.empty[stage] : q.empty[stage];
     }
 };
 
@@ -133,23 +133,23 @@ struct Barriers<S> {
 // One thread sends every tile's dS^T to the other CTA. The stage there is free: dS^T is written only after both CTAs
 // have released it.
 template <class S>
-__device__ __forceinline__ void send_ds(const typename S::Problem& a, Barriers<S>& barriers, const Beside<S>& beside,
+__device__ __forceinline__ void send_ds(const typename S::Problem& a, Barriers<S>& barriers, const StageData<S>& data,
                                         const unsigned char* shared) {
     using namespace hopper;
-    Ring<S::K_SLOTS> k;
-    Ring<S::DS_SLOTS> ds;
+    Ring<S::K_STAGES> k;
+    Ring<S::DS_STAGES> ds;
     for (;; k.advance()) {
         wait_for(barriers.k, k);
-        const int tiles = beside.items[k.slot()].tiles * a.group;
-        mbarrier_arrive(barriers.k.empty[k.slot()]);
+        const int tiles = data.work_tiles[k.stage()].tiles * a.group;
+        mbarrier_arrive(barriers.k.empty[k.stage()]);
         if (tiles == 0) return;
         NO_UNROLL
         for (int t = 0; t < tiles; ++t, ds.advance()) {
-            const int at = ds.slot() * S::dS::BYTES;
+            const int at = ds.stage() * S::dS::BYTES;
             wait_for(barriers.ds, ds);
-            mbarrier_expect(barriers.other_ds.full[ds.slot()], S::dS::BYTES);
+            mbarrier_expect(barriers.other_ds.full[ds.stage()], S::dS::BYTES);
             cluster_send(shared + S::OTHER_DS_AT + at, shared + S::DS_AT + at, S::dS::BYTES,
-                         barriers.other_ds.full[ds.slot()], 1 - S::rank());
+                         barriers.other_ds.full[ds.stage()], 1 - S::rank());
         }
     }
 }
@@ -168,26 +168,26 @@ struct QueryPiece {
         start_columns_by_rows<typename S::T, GROUP_ROWS>(dq, operands.mn_major(ds), operands.mn_major(k_at), add);
         wgmma_commit();
     }
-    __device__ __forceinline__ void start_own(int slot) {
-        start(S::DS_AT + slot * S::dS::BYTES, 0, S::first_column(GROUP), false);
+    __device__ __forceinline__ void start_own(int stage) {
+        start(S::DS_AT + stage * S::dS::BYTES, 0, S::first_column(GROUP), false);
     }
-    __device__ __forceinline__ void start_other(int slot) {
-        start(S::OTHER_DS_AT + slot * S::dS::BYTES, S::OTHER_K_AT, S::first_column(GROUP) - S::first_other_box() * 64,
+    __device__ __forceinline__ void start_other(int stage) {
+        start(S::OTHER_DS_AT + stage * S::dS::BYTES, S::OTHER_K_AT, S::first_column(GROUP) - S::first_other_box() * 64,
               true);
     }
     // After both. The barrier is needed because other warps of the group may still read what the piece overwrites.
-    __device__ __forceinline__ void finish(Barriers<S>& barriers, int ds_slot, int slot) {
+    __device__ __forceinline__ void finish(Barriers<S>& barriers, int ds_stage, int stage) {
         using namespace hopper;
         keep_order(dq);
         if (threadIdx.x % 32 == 0) {
-            mbarrier_arrive(barriers.ds.empty[ds_slot]);
-            mbarrier_arrive(barriers.ds.empty[ds_slot], 1 - S::rank());
+            mbarrier_arrive(barriers.ds.empty[ds_stage]);
+            mbarrier_arrive(barriers.ds.empty[ds_stage], 1 - S::rank());
         }
         asm volatile("bar.sync %0, %1;" ::"n"(1 + GROUP), "n"(GROUP_THREADS) : "memory");
-        float4* to = reinterpret_cast<float4*>(shared + S::piece_at(GROUP, slot)) + threadIdx.x % GROUP_THREADS;
+        float4* to = reinterpret_cast<float4*>(shared + S::piece_at(GROUP, stage)) + threadIdx.x % GROUP_THREADS;
         UNROLL
         for (int n = 0; n < N8; ++n)
             to[n * GROUP_THREADS] = make_float4(dq[n][0], dq[n][1], dq[n][2], dq[n][3]);
-        hand_over(barriers.dq[GROUP], slot);
+        signal_full(barriers.dq[GROUP], stage);
     }
 };

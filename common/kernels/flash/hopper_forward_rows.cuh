@@ -75,7 +75,7 @@ __device__ __forceinline__ void write_tile(const BandProblem& a, const BandTile&
     for (int half = 0; half < 2; ++half) {
         const int row = mma::d_row(lane, 2 * half);
         const RowEnd end = end_of_row(a.sinks == nullptr ? nullptr : a.sinks + tile.head_, a.dropout.factor,
-                                      rows.shift[half], quad_sum(rows.sum[half]));
+                                      rows.row_max[half], quad_sum(rows.sum[half]));
         factor[half] = end.factor;
         if (a.lse != nullptr && lane % 4 == 0 && row < rows_left) lse[row] = end.lse;
     }

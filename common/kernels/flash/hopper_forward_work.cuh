@@ -269,7 +269,7 @@ class BandScheduler : TileOrder<S::ORDER> {
 //   Arguments: FlashArguments
 template <class Arguments>
 int set_work(ForwardProblem& p, const Arguments& a, int B_r) {
-    const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
+    const int sms = device_attribute(cudaDevAttrMultiProcessorCount);
     p.out = a.out, p.by_rows = a.out_strides.row != a.head_dim;
     p.lse = a.lse;
     p.factor = a.scale * LOG2_E;
@@ -278,9 +278,9 @@ int set_work(ForwardProblem& p, const Arguments& a, int B_r) {
     p.causal = a.causal, p.diagonal = static_cast<int>(a.diagonal);
     p.batch_heads = static_cast<int>(a.batch * a.heads), p.q_blocks = static_cast<int>(ceil_div(a.S_q, int64_t{B_r}));
     const int tiles = p.batch_heads * p.q_blocks;
-    p.folded = tiles > processors;
+    p.folded = tiles > sms;
     p.sources.set(a, a.causal);
-    return std::min(tiles, processors);
+    return std::min(tiles, sms);
 }
 
 // The same for attention with options; the caller sets sources.
@@ -293,7 +293,7 @@ int set_band_work(BandProblem& p, const Arguments& a, int B_r) {
     const bool narrow = !packed && a.window_left >= 0 && (a.causal || a.window_right >= 0) &&
                         a.batch * a.kv_heads * window * a.head_dim * 4 <= WINDOW_BYTES;
     const bool later_see_more = a.window_left < 0 && (a.causal || a.window_right >= 0);
-    const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
+    const int sms = device_attribute(cudaDevAttrMultiProcessorCount);
     p.out = a.out, p.lse = a.lse, p.out_strides = a.out_strides;
     p.factor = (a.softcap > 0 ? a.softcap : a.scale) * LOG2_E, p.inside = a.softcap > 0 ? a.scale / a.softcap : 1.0f;
     p.S_q = static_cast<int>(a.S_q), p.S_k = static_cast<int>(a.S_k), p.head_dim = a.head_dim;
@@ -307,6 +307,6 @@ int set_band_work(BandProblem& p, const Arguments& a, int B_r) {
     p.sinks = a.sinks, p.dropout = a.dropout;
     p.q_blocks = static_cast<int>(ceil_div(a.S_q, int64_t{B_r}));
     const int tiles = packed ? p.heads * static_cast<int>(a.S_q / B_r + a.batch) : p.batch_heads * p.q_blocks;
-    p.folded = !narrow && tiles > processors;
-    return std::min(tiles, processors);
+    p.folded = !narrow && tiles > sms;
+    return std::min(tiles, sms);
 }

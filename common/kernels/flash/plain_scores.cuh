@@ -71,6 +71,6 @@ __device__ __forceinline__ bool hidden_reached(const FlashArguments& a, bool nan
     return hides && __syncthreads_or(nan);
 }
 
-__device__ __forceinline__ RowEnd end_of_row(const FlashArguments& a, int head, float shift, float sum) {
-    return end_of_row(a.sinks == nullptr ? nullptr : a.sinks + head, a.dropout.factor, shift, sum);
+__device__ __forceinline__ RowEnd end_of_row(const FlashArguments& a, int head, float row_max, float sum) {
+    return end_of_row(a.sinks == nullptr ? nullptr : a.sinks + head, a.dropout.factor, row_max, sum);
 }

@@ -12,7 +12,7 @@ namespace {
 constexpr const char* TILE_POSITIONS = "positions within a matrix are 32-bit integers";
 constexpr const char* COLUMN_TILES = "a grid has at most 65,535 tiles of 64 columns";
 
-Tensor product(const Tensor& a, const Tensor& b, int64_t step, bool b_transposed) {
+Tensor matmul(const Tensor& a, const Tensor& b, int64_t step, bool b_transposed) {
     check_tensor(a, "a", {"batch", "M", "K"});
     if (b_transposed)
         check_tensor(b, "b", {"batch", "N", "K"});
@@ -33,10 +33,10 @@ Tensor product(const Tensor& a, const Tensor& b, int64_t step, bool b_transposed
     return c;
 }
 
-Tensor gemm_nn_operator(const Tensor& a, const Tensor& b) { return product(a, b, GEMM_STEPS, false); }
-Tensor gemm_nt_operator(const Tensor& a, const Tensor& b) { return product(a, b, GEMM_STEPS, true); }
-Tensor gemm_nn_step_operator(const Tensor& a, const Tensor& b, int64_t step) { return product(a, b, step, false); }
-Tensor gemm_nt_step_operator(const Tensor& a, const Tensor& b, int64_t step) { return product(a, b, step, true); }
+Tensor gemm_nn_operator(const Tensor& a, const Tensor& b) { return matmul(a, b, GEMM_STEPS, false); }
+Tensor gemm_nt_operator(const Tensor& a, const Tensor& b) { return matmul(a, b, GEMM_STEPS, true); }
+Tensor gemm_nn_step_operator(const Tensor& a, const Tensor& b, int64_t step) { return matmul(a, b, step, false); }
+Tensor gemm_nt_step_operator(const Tensor& a, const Tensor& b, int64_t step) { return matmul(a, b, step, true); }
 
 }  // namespace
 

@@ -30,11 +30,11 @@ static_assert(MAX_GEMM_N == MAX_GRID_YZ * SmallShape::BN && MAX_GEMM_SIZE == 214
 // Small tiles take about 8/7 of the time per entry of C, since they need twice the reads from shared memory. But all
 // blocks take equally long, and while the last ones run, SMs without work are idle. So this compares what the busiest
 // SM has to do, in entries of C; large blocks keep it busy two at a time.
-static bool large_tiles_pay(const Product& p) {
-    const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+static bool large_tiles_pay(const GemmProblem& p) {
+    const int sms = device_attribute(cudaDevAttrMultiProcessorCount);
     const auto busiest = [&]<class S>(S, int at_a_time) {
         const int64_t blocks = p.batch * ceil_div(p.M, S::BM) * ceil_div(p.N, S::BN);
-        return ceil_div(blocks, int64_t(multiprocessors) * at_a_time) * at_a_time * S::BM * S::BN;
+        return ceil_div(blocks, int64_t(sms) * at_a_time) * at_a_time * S::BM * S::BN;
     };
     return busiest(LargeShape(), 2) * 7 <= busiest(SmallShape(), 1) * 8;
 }
@@ -44,7 +44,7 @@ static bool large_tiles_pay(const Product& p) {
 void gemm(const float* a, const float* b, float* c, int64_t batch, int M, int N, int K, bool b_transposed, int step,
           cudaStream_t stream) {
     using namespace gemm_steps;
-    const Product p{a, b, c, batch, M, N, K, b_transposed};
+    const GemmProblem p{a, b, c, batch, M, N, K, b_transposed};
     if (step == GEMM_STEPS) return pipelined(p, large_tiles_pay(p), stream);
     if (step == 1 || !p.takes_vectors()) return register_tiles(p, stream);
     step == 2 ? vector_loads(p, stream) : no_conflicts(p, stream);

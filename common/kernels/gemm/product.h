@@ -1,6 +1,6 @@
 // product.h - shared by the launcher and the steps.
 //
-//   Product                      pointers and sizes of a batched GEMM
+//   GemmProblem                  pointers and sizes of a batched GEMM
 //   launch_matrices              launches a kernel for all matrices of the batch
 //   register_tiles, vector_loads, no_conflicts, pipelined      the four steps, one file each
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace gemm_steps {
 
-struct Product {
+struct GemmProblem {
     const float *a, *b;
     float* c;
     int64_t batch;
@@ -29,7 +29,7 @@ using Kernel = void (*)(const float* a, const float* b, float* c, int M, int N, 
 
 // kernel_nn for A B, kernel_nt for A B^T.   grid (tiles of rows, tiles of columns, matrices), block (S::THREADS)
 template <class S>
-void launch_matrices(Kernel kernel_nn, Kernel kernel_nt, const Product& p, cudaStream_t stream) {
+void launch_matrices(Kernel kernel_nn, Kernel kernel_nt, const GemmProblem& p, cudaStream_t stream) {
     const Kernel kernel = p.b_transposed ? kernel_nt : kernel_nn;
     for (int64_t first = 0; first < p.batch; first += MAX_GRID_YZ) {
         const auto matrices = static_cast<unsigned>(std::min<int64_t>(p.batch - first, MAX_GRID_YZ));
@@ -43,11 +43,11 @@ void launch_matrices(Kernel kernel_nn, Kernel kernel_nt, const Product& p, cudaS
 }
 
 // Any sizes and alignment.
-void register_tiles(const Product& p, cudaStream_t stream);
+void register_tiles(const GemmProblem& p, cudaStream_t stream);
 // Only if takes_vectors().
-void vector_loads(const Product& p, cudaStream_t stream);
-void no_conflicts(const Product& p, cudaStream_t stream);
+void vector_loads(const GemmProblem& p, cudaStream_t stream);
+void no_conflicts(const GemmProblem& p, cudaStream_t stream);
 // Any; with small or large tiles.
-void pipelined(const Product& p, bool large_tiles, cudaStream_t stream);
+void pipelined(const GemmProblem& p, bool large_tiles, cudaStream_t stream);
 
 }  // namespace gemm_steps

@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(LargeShape::THREADS, 2)
     write_sums<S, false>(c + matrix * M * N, sums, place, M, N);
 }
 
-void register_tiles(const Product& p, cudaStream_t stream) {
+void register_tiles(const GemmProblem& p, cudaStream_t stream) {
     launch_matrices<LargeShape>(register_tiles_kernel<false>, register_tiles_kernel<true>, p, stream);
 }
 

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(LargeShape::THREADS, 2)
     write_sums<S, VECTOR>(c + matrix * M * N, sums, place, M, N);
 }
 
-void vector_loads(const Product& p, cudaStream_t stream) {
+void vector_loads(const GemmProblem& p, cudaStream_t stream) {
     launch_matrices<LargeShape>(vector_loads_kernel<false>, vector_loads_kernel<true>, p, stream);
 }
 

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(LargeShape::THREADS, 2)
     write_sums<S, VECTOR>(c + matrix * M * N, sums, place, M, N);
 }
 
-void no_conflicts(const Product& p, cudaStream_t stream) {
+void no_conflicts(const GemmProblem& p, cudaStream_t stream) {
     launch_matrices<LargeShape>(no_conflicts_kernel<false>, no_conflicts_kernel<true>, p, stream);
 }
 

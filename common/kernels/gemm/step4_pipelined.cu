@@ -64,11 +64,11 @@ __global__ void __launch_bounds__(S::THREADS, 2)
 }
 
 template <class S, bool VECTOR>
-static void launch(const Product& p, cudaStream_t stream) {
+static void launch(const GemmProblem& p, cudaStream_t stream) {
     launch_matrices<S>(pipelined_kernel<S, false, VECTOR>, pipelined_kernel<S, true, VECTOR>, p, stream);
 }
 
-void pipelined(const Product& p, bool large_tiles, cudaStream_t stream) {
+void pipelined(const GemmProblem& p, bool large_tiles, cudaStream_t stream) {
     if (large_tiles)
         p.takes_vectors() ? launch<LargeShape, true>(p, stream) : launch<LargeShape, false>(p, stream);
     else

@@ -219,9 +219,9 @@ bool linear_fits_operator(const Tensor& x, const Tensor& weight) {
 
 // ------------------------------------------------------------------------------------------------ decode step
 
-// Sets a product's sizes and weights; the caller sets its input and output.
-StepProduct product_of(const Tensor& weight, int64_t rows, StepProduct::Output output) {
-    StepProduct p = {};
+// Sets a GEMV's sizes and weights; the caller sets its input and output.
+StepGemv gemv_of(const Tensor& weight, int64_t rows, StepGemv::Output output) {
+    StepGemv p = {};
     p.type = float_type(weight, "weight");
     check_tensor(weight, "weight", {"N", "K"}, weight.scalar_type());
     check(rows >= 1 && rows <= MAX_STEP_ROWS, "rows is ", rows, "; a step takes 1 .. ", MAX_STEP_ROWS, " sequences");
@@ -242,7 +242,7 @@ const float* per_output(const Tensor& vector, const char* name, const Tensor& we
     return data<float>(vector);
 }
 
-void set_normalized_input(StepProduct& p, const Tensor& residual, const Tensor& norm_weight, const Tensor& weight_sum,
+void set_normalized_input(StepGemv& p, const Tensor& residual, const Tensor& norm_weight, const Tensor& weight_sum,
                           double eps, const Tensor& weight) {
     check_tensor(residual, "residual", {"rows", "K"});
     check_same_size(residual, "residual", 1, weight, "weight", 1);
@@ -256,14 +256,14 @@ void set_normalized_input(StepProduct& p, const Tensor& residual, const Tensor& 
     p.eps = static_cast<float>(eps);
 }
 
-void check_output(const Tensor& out, const char* name, const StepProduct& p, const Tensor& weight, ScalarType dtype) {
+void check_output(const Tensor& out, const char* name, const StepGemv& p, const Tensor& weight, ScalarType dtype) {
     check_tensor(out, name, {"rows", "N"}, dtype);
     check(out.size(0) == p.rows, name, " has shape ", shape_of(out), "; rows must be ", p.rows);
     check_same_size(out, name, 1, weight, "weight", 0);
     check_same_device(out, name, weight, "weight");
 }
 
-void run(StepProduct& p, const Tensor& weight, bool early) {
+void run(StepGemv& p, const Tensor& weight, bool early) {
     check_aligned(weight, "weight");
     check(step_shared_bytes(p) <= MAX_STEP_SHARED, "weight has shape ", shape_of(weight), " and there are ", p.rows,
           " rows; so much input does not fit into ", static_cast<int64_t>(MAX_STEP_SHARED),
@@ -271,13 +271,13 @@ void run(StepProduct& p, const Tensor& weight, bool early) {
     p.early = early;
     DeviceScope device(weight);
     p.stream = current_stream(weight);
-    step_product(p);
+    step_gemv(p);
 }
 
 void step_qkv(const Tensor& residual, const Tensor& norm_weight, const Tensor& weight_sum, double eps,
               const Tensor& weight, const Tensor& bias, const Tensor& positions, Tensor query, Tensor k_cache,
               Tensor v_cache, bool early) {
-    StepProduct p = product_of(weight, residual.dim() ? residual.size(0) : 0, StepProduct::Output::QKV);
+    StepGemv p = gemv_of(weight, residual.dim() ? residual.size(0) : 0, StepGemv::Output::QKV);
     set_normalized_input(p, residual, norm_weight, weight_sum, eps, weight);
     p.bias = per_output(bias, "bias", weight);
     check_state(positions, "positions", p.rows, weight, "weight");
@@ -303,7 +303,7 @@ void step_qkv(const Tensor& residual, const Tensor& norm_weight, const Tensor& w
 }
 
 void step_residual(const Tensor& x, const Tensor& weight, const Tensor& bias, Tensor residual, bool early) {
-    StepProduct p = product_of(weight, x.dim() ? x.size(0) : 0, StepProduct::Output::RESIDUAL);
+    StepGemv p = gemv_of(weight, x.dim() ? x.size(0) : 0, StepGemv::Output::RESIDUAL);
     check_tensor(x, "x", {"rows", "K"}, weight.scalar_type());
     check_same_size(x, "x", 1, weight, "weight", 1);
     check_same_device(x, "x", weight, "weight");
@@ -317,7 +317,7 @@ void step_residual(const Tensor& x, const Tensor& weight, const Tensor& bias, Te
 
 void step_gelu(const Tensor& residual, const Tensor& norm_weight, const Tensor& weight_sum, double eps,
                const Tensor& weight, const Tensor& bias, Tensor out, bool early) {
-    StepProduct p = product_of(weight, residual.dim() ? residual.size(0) : 0, StepProduct::Output::GELU);
+    StepGemv p = gemv_of(weight, residual.dim() ? residual.size(0) : 0, StepGemv::Output::GELU);
     set_normalized_input(p, residual, norm_weight, weight_sum, eps, weight);
     p.bias = per_output(bias, "bias", weight);
     check_output(out, "out", p, weight, weight.scalar_type());
@@ -327,7 +327,7 @@ void step_gelu(const Tensor& residual, const Tensor& norm_weight, const Tensor& 
 
 void step_logits(const Tensor& residual, const Tensor& norm_weight, const Tensor& weight_sum, double eps,
                  const Tensor& weight, const Tensor& bias, Tensor logits, Tensor best, bool early) {
-    StepProduct p = product_of(weight, residual.dim() ? residual.size(0) : 0, StepProduct::Output::LOGITS);
+    StepGemv p = gemv_of(weight, residual.dim() ? residual.size(0) : 0, StepGemv::Output::LOGITS);
     set_normalized_input(p, residual, norm_weight, weight_sum, eps, weight);
     p.bias = per_output(bias, "bias", weight);
     check_output(logits, "logits", p, weight, ScalarType::Float);
@@ -341,7 +341,7 @@ void step_logits(const Tensor& residual, const Tensor& norm_weight, const Tensor
 }
 
 int64_t step_blocks_operator(const Tensor& weight, int64_t rows) {
-    const StepProduct p = product_of(weight, rows, StepProduct::Output::LOGITS);
+    const StepGemv p = gemv_of(weight, rows, StepGemv::Output::LOGITS);
     DeviceScope device(weight);
     return step_blocks(p);
 }
@@ -349,7 +349,7 @@ int64_t step_blocks_operator(const Tensor& weight, int64_t rows) {
 bool step_fits(const Tensor& weight, int64_t rows, bool norm) {
     const int64_t unit = 16 / static_cast<int64_t>(weight.element_size());
     if (rows > MAX_STEP_ROWS || weight.size(1) % unit != 0) return false;
-    StepProduct p = product_of(weight, rows, StepProduct::Output::LOGITS);
+    StepGemv p = gemv_of(weight, rows, StepGemv::Output::LOGITS);
     if (norm) p.norm_weight = p.weight;
     DeviceScope device(weight);
     return step_shared_bytes(p) <= MAX_STEP_SHARED;
@@ -516,7 +516,7 @@ int32_t* host_memory(const Tensor& x, const char* name, int64_t rows, int64_t co
     check(x.is_cpu() && x.is_contiguous() && x.scalar_type() == ScalarType::Int, name,
           " must be a contiguous int32 tensor in the host's memory");
     check(x.numel() == rows * columns, name, " has shape ", shape_of(x), "; it must hold ", rows * columns, " numbers");
-    tell_checker(x, name, true);
+    register_with_checker(x, name, true);
     return data<int32_t>(x);
 }
 

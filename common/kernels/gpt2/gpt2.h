@@ -3,7 +3,7 @@
 //   layernorm, bias_gelu          between the GEMMs, for any number of rows                     elementwise.cu
 //   StoreHeads, store_heads, LastRows, last_rows      what follows a prefill's attention        store_heads.cu
 //   Linear, linear                a GEMM of a few hundred rows, on Hopper                       linear.cu
-//   StepProduct, step_product     a GEMV of a decode step, with prologue and epilogue fused     step_product.cuh
+//   StepGemv, step_gemv           a GEMV of a decode step, with prologue and epilogue fused     step_product.cuh
 //   DrawToken, draw_token         samples a token for each sequence                             draw_token.cu
 //   NextToken, next_token         what follows the last GEMV of a step                          next_token.cu
 //
@@ -113,7 +113,7 @@ struct Best {
 //
 //     weight_sum[n] = sum over k of norm_weight_k * weight_nk        float [N], computed once, in float64
 //     the constant, sum over k of norm_bias_k * weight_nk, is then part of `bias`
-struct StepProduct {
+struct StepGemv {
     enum class Output { QKV, RESIDUAL, GELU, LOGITS };
     FloatType type;
     Output output;
@@ -136,11 +136,11 @@ struct StepProduct {
     cudaStream_t stream;
 };
 
-void step_product(const StepProduct& product);
+void step_gemv(const StepGemv& gemv);
 // The number of blocks of a GEMV with output LOGITS.
-int step_blocks(const StepProduct& product);
+int step_blocks(const StepGemv& gemv);
 // Bytes of shared memory.
-size_t step_shared_bytes(const StepProduct& product);
+size_t step_shared_bytes(const StepGemv& gemv);
 
 // Samples one token per sequence from softmax(logits / temperature), like `draw` of sampling.py, without a sort.
 struct DrawToken {

@@ -63,11 +63,12 @@ struct LinearProblem {
 
 // Steps first ... last - 1 of K for one tile of y. One thread.
 template <class S>
-__device__ __forceinline__ void load_tiles(const LinearProblem& p, Slots<S::STAGES>& slots, unsigned char* stages, int row,
-                                           int column, int first, int last) {
-    const auto load_weight = [&](int stage, int step) {
-        mbarrier_expect(slots.full[stage], S::STAGE_BYTES);
-        tma_load(stages + stage * S::STAGE_BYTES + S::X::BYTES, p.weight, slots.full[stage], step * S::BK, column, 0, 0);
+__device__ __forceinline__ void load_tiles(const LinearProblem& p, Stages<S::STAGES>& barriers, unsigned char* stages,
+                                           int row, int column, int first, int last) {
+    const auto load_weight = [&](int buffer, int step) {
+        mbarrier_expect(barriers.full[buffer], S::STAGE_BYTES);
+        tma_load(stages + buffer * S::STAGE_BYTES + S::X::BYTES, p.weight, barriers.full[buffer], step * S::BK,
+                 column, 0, 0);
     };
     const int early = first + S::STAGES < last ? first + S::STAGES : last;
     for (int step = first; step < early; ++step) load_weight(step - first, step);
@@ -75,10 +76,10 @@ __device__ __forceinline__ void load_tiles(const LinearProblem& p, Slots<S::STAG
     Ring<S::STAGES> ring;
     for (int step = first; step < last; ++step, ring.advance()) {
         if (step >= early) {
-            wait_until_empty(slots, ring);
-            load_weight(ring.slot(), step);
+            wait_until_empty(barriers, ring);
+            load_weight(ring.stage(), step);
         }
-        tma_load(stages + ring.slot() * S::STAGE_BYTES, p.x, slots.full[ring.slot()], step * S::BK, row, 0, 0);
+        tma_load(stages + ring.stage() * S::STAGE_BYTES, p.x, barriers.full[ring.stage()], step * S::BK, row, 0, 0);
     }
 }
 
@@ -86,22 +87,22 @@ __device__ __forceinline__ void load_tiles(const LinearProblem& p, Slots<S::STAG
 
 // d [64][BN] = the group's rows of x times the tile's columns, over `steps` stages
 template <typename T, class S>
-__device__ __forceinline__ void multiply(float (&d)[S::BN / 8][4], Slots<S::STAGES>& slots, const unsigned char* stages,
-                                         int group, int steps) {
+__device__ __forceinline__ void multiply(float (&d)[S::BN / 8][4], Stages<S::STAGES>& barriers,
+                                         const unsigned char* stages, int group, int steps) {
     Ring<S::STAGES> ring;
     int before = 0;
     for (int step = 0; step < steps; ++step, ring.advance()) {
-        wait_for(slots, ring);
-        const unsigned char* const stage = stages + ring.slot() * S::STAGE_BYTES;
-        const KMajor a = k_major<typename S::X>(stage, group * GROUP_ROWS);
-        const KMajor b = k_major<typename S::W>(stage + S::X::BYTES);
+        wait_for(barriers, ring);
+        const unsigned char* const buffer = stages + ring.stage() * S::STAGE_BYTES;
+        const KMajor a = k_major<typename S::X>(buffer, group * GROUP_ROWS);
+        const KMajor b = k_major<typename S::W>(buffer + S::X::BYTES);
         wgmma_begin();
         UNROLL
         for (int k = 0; k < S::BK / 16; ++k) wgmma<T>(d, a.plus(32 * k), b.plus(32 * k), step > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<1>();
-        if (step > 0) give_back(slots, before);
-        before = ring.slot();
+        if (step > 0) release_stage(barriers, before);
+        before = ring.stage();
     }
     wgmma_wait<0>();
     keep_order(d);
@@ -202,14 +203,14 @@ template <typename T, class S>
 __global__ void __launch_bounds__(S::THREADS, 1) linear_kernel(const __grid_constant__ LinearProblem p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ unsigned char memory[];
-    __shared__ Slots<S::STAGES> slots;
+    __shared__ Stages<S::STAGES> barriers;
     __shared__ Mbarrier arrived;
     unsigned char* const stages = aligned(memory);
     const int rank = static_cast<int>(blockIdx.x) % S::SPLIT, tile = static_cast<int>(blockIdx.x) / S::SPLIT;
     const int row = tile % p.row_tiles * S::BM, column = tile / p.row_tiles * S::BN;
     const int first = rank * p.steps / S::SPLIT, last = (rank + 1) * p.steps / S::SPLIT;
     if (threadIdx.x == 0) {
-        slots.init(S::GROUPS * 4);
+        barriers.init(S::GROUPS * 4);
         mbarrier_init(arrived, 1);
         if (S::SPLIT > 1) mbarrier_expect(arrived, S::PARTS_BYTES);
         mbarrier_init_done();
@@ -221,13 +222,13 @@ __global__ void __launch_bounds__(S::THREADS, 1) linear_kernel(const __grid_cons
     launch_dependents();
     const int group = __shfl_sync(FULL_WARP, threadIdx.x / GROUP_THREADS, 0);  // uniform, also for ptxas
     if (group == S::GROUPS) {
-        if (threadIdx.x == S::CONSUMERS) load_tiles<S>(p, slots, stages, row, column, first, last);
+        if (threadIdx.x == S::CONSUMERS) load_tiles<S>(p, barriers, stages, row, column, first, last);
     } else {
         const int own = column + 8 * rank * S::BLOCKS;
         unsigned bias[S::BLOCKS];
         load_bias<S>(bias, p.linear, own);
         float d[S::BN / 8][4], y[S::BLOCKS][4];
-        multiply<T, S>(d, slots, stages, group, last - first);
+        multiply<T, S>(d, barriers, stages, group, last - first);
         sum_parts<S>(y, d, reinterpret_cast<float4*>(stages + S::STAGES * S::STAGE_BYTES), arrived, rank);
         const int warp = threadIdx.x / 32;
         asm volatile("bar.sync 1, %0;" ::"n"(S::CONSUMERS) : "memory");  // no wgmma reads the stages anymore

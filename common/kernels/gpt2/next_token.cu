@@ -47,26 +47,27 @@ __global__ void __launch_bounds__(THREADS) next_token_kernel(const NextToken a) 
     launch_dependents();
     const int stop = *a.stop, step = a.steps[sequence], before = a.positions[sequence];
     const bool was_finished = a.finished[sequence] != 0;
-    const auto place_of = [&](int position) {
+    const auto position_row_of = [&](int position) {
         const bool inside = position >= 0 && position < a.context;
         return static_cast<const T*>(a.wpe) + int64_t{inside ? position : 0} * a.width;
     };
-    float places[COLUMNS];  // columns threadIdx.x, threadIdx.x + THREADS, ...
-    load<T>(places, place_of(before + 1), threadIdx.x, a.width);
+    float position_embedding[COLUMNS];  // columns threadIdx.x, threadIdx.x + THREADS, ...
+    load<T>(position_embedding, position_row_of(before + 1), threadIdx.x, a.width);
     wait_for_predecessor();
     const int token = a.best ? token_of(a.best + sequence * a.blocks, a.blocks)
                              : static_cast<int>(a.tokens[sequence]);
     const bool finished = was_finished || token == stop;
     const int position = before + !finished;
-    const T* const word = static_cast<const T*>(a.wte) + int64_t{token >= 0 && token < a.vocab ? token : 0} * a.width;
+    const T* const token_row =
+        static_cast<const T*>(a.wte) + int64_t{token >= 0 && token < a.vocab ? token : 0} * a.width;
     for (int first = threadIdx.x; first < a.width; first += COLUMNS * THREADS) {
-        float words[COLUMNS];
-        load<T>(words, word, first, a.width);
-        if (finished || first >= THREADS) load<T>(places, place_of(position), first, a.width);
+        float token_embedding[COLUMNS];
+        load<T>(token_embedding, token_row, first, a.width);
+        if (finished || first >= THREADS) load<T>(position_embedding, position_row_of(position), first, a.width);
         UNROLL
         for (int i = 0; i < COLUMNS; ++i)
             if (first + i * THREADS < a.width)
-                a.residual[sequence * a.width + first + i * THREADS] = words[i] + places[i];
+                a.residual[sequence * a.width + first + i * THREADS] = token_embedding[i] + position_embedding[i];
     }
     __syncthreads();  // all threads have read what is overwritten next
     if (threadIdx.x > 0) return;

@@ -170,7 +170,7 @@ struct Step {
         for (int step = 0; step < a.count; ++step) {
             if (step >= 2) {  // the cache holds the tokens of two steps ago
                 if (!producer.wait_step(step - 2)) return;
-                hopper::fence_global_for_copy_engine();
+                hopper::fence_proxy_async_global();
             }
             const unsigned char* layer_weights = a.weights;
             NO_UNROLL
@@ -292,9 +292,9 @@ struct Step {
         if (threadIdx.x == 0) gather_expect(gathers.stream, reductions, 4 * rows() * a.model.width);
         NO_UNROLL
         for (int first = 0; first < all << bits; first += CTA_THREADS) {
-            const int item = (first + static_cast<int>(threadIdx.x)) >> bits, part = threadIdx.x & ((1 << bits) - 1);
-            const int row = ONE ? 0 : item / max(pairs, 1), col = 2 * (item - row * pairs);
-            const bool exists = item < all;
+            const int pair = (first + static_cast<int>(threadIdx.x)) >> bits, part = threadIdx.x & ((1 << bits) - 1);
+            const int row = ONE ? 0 : pair / max(pairs, 1), col = 2 * (pair - row * pairs);
+            const bool exists = pair < all;
             longlong2 now = {}, found = {};
             if (exists) {
                 const longlong2 before = kept(1 + set, row, col);

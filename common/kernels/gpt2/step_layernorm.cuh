@@ -12,19 +12,19 @@ constexpr long long NOT_A_NUMBER = static_cast<long long>(1ull << 63);  // stays
 // weight, bias.
 template <class S, class Wait>
 __device__ __forceinline__ void normalize(S& s, const float* norm, bool wanted, Wait wait) {
-    const int width = s.a.model.width, items = width / 4, mine = static_cast<int>(threadIdx.x);  // of 4 columns
+    const int width = s.a.model.width, quads = width / 4, mine = static_cast<int>(threadIdx.x);  // of 4 columns
     const auto of_norm = [](const float* from, int i) { return __ldg(reinterpret_cast<const float4*>(from) + i); };
-    const int known = min(mine, items - 1);
+    const int known = min(mine, quads - 1);
     const float4 first_weight = of_norm(norm, known), first_bias = of_norm(norm + width, known);
     const float4* const stream = reinterpret_cast<const float4*>(wait());
     if (!wanted) return cta_sync();
     float sum[S::ROWS] = {}, squares[S::ROWS] = {};  // deviations from the last layernorm's mean
     NO_UNROLL
-    for (int item = mine; item < items; item += CTA_THREADS) {
+    for (int quad = mine; quad < quads; quad += CTA_THREADS) {
         UNROLL
         for (int r = 0; r < S::ROWS; ++r) {
             if (r >= s.rows()) break;
-            const float4 x = stream[r * items + item];
+            const float4 x = stream[r * quads + quad];
             const float mean = s.means[r], p = x.x - mean, q = x.y - mean, u = x.z - mean, v = x.w - mean;
             sum[r] += p + q + (u + v), squares[r] += p * p + q * q + (u * u + v * v);
         }
@@ -50,10 +50,10 @@ __device__ __forceinline__ void normalize(S& s, const float* norm, bool wanted, 
         const float mean = mean_of(s.m.moments[r].sum), variance = mean_of(s.m.moments[r].squares) - mean * mean;
         const float shift = s.means[r] += mean, scale = rsqrtf(fmaxf(variance, 0.0f) + s.a.eps);
         NO_UNROLL
-        for (int item = mine; item < items; item += CTA_THREADS) {
-            const float4 w = item == mine ? first_weight : of_norm(norm, item);
-            const float4 b = item == mine ? first_bias : of_norm(norm + width, item), x = stream[r * items + item];
-            s.store_input(r, 4 * item, make_float4((x.x - shift) * scale * w.x + b.x, (x.y - shift) * scale * w.y + b.y,
+        for (int quad = mine; quad < quads; quad += CTA_THREADS) {
+            const float4 w = quad == mine ? first_weight : of_norm(norm, quad);
+            const float4 b = quad == mine ? first_bias : of_norm(norm + width, quad), x = stream[r * quads + quad];
+            s.store_input(r, 4 * quad, make_float4((x.x - shift) * scale * w.x + b.x, (x.y - shift) * scale * w.y + b.y,
                                                  (x.z - shift) * scale * w.z + b.z, (x.w - shift) * scale * w.w + b.w));
         }
     }
@@ -72,25 +72,25 @@ __device__ __forceinline__ const float* embed(S& s, int step) {
     float* const stream = s.m.stream + (~s.reductions & 1) * s.rows() * s.a.model.width;
     for (int r = 0; r < s.rows(); ++r) {
         const int token = s.state.token[r], position = s.state.position[r] + step;
-        const int word = token >= 0 && token < s.a.model.vocab ? token : 0;
-        const int place = position >= 0 && position < s.a.context ? position : 0;
-        const int items = s.a.model.width / 4;
-        const Columns* const words = static_cast<const Columns*>(s.a.wte) + int64_t{word} * items;
-        const Columns* const places = static_cast<const Columns*>(s.a.wpe) + int64_t{place} * items;
+        const int token_row = token >= 0 && token < s.a.model.vocab ? token : 0;
+        const int position_row = position >= 0 && position < s.a.context ? position : 0;
+        const int quads = s.a.model.width / 4;
+        const Columns* const token_embedding = static_cast<const Columns*>(s.a.wte) + int64_t{token_row} * quads;
+        const Columns* const position_embedding = static_cast<const Columns*>(s.a.wpe) + int64_t{position_row} * quads;
         NO_UNROLL
-        for (int item = threadIdx.x; item < items; item += CTA_THREADS) {
-            const Columns left = words[item], right = places[item];
+        for (int quad = threadIdx.x; quad < quads; quad += CTA_THREADS) {
+            const Columns left = token_embedding[quad], right = position_embedding[quad];
             float x[4];
             UNROLL
             for (int i = 0; i < 4; ++i) {
                 x[i] = to_float(left.x[i]) + to_float(right.x[i]);
-                const int col = 4 * item + i - s.share.columns.begin;
+                const int col = 4 * quad + i - s.share.columns.begin;
                 const long long fixed = fixed_point::to_fixed(s.a.plan.sum_scale, x[i]);
                 if (col >= 0 && col < s.share.columns.count())
                     s.m.sums[r * s.share.columns.count() + col] =
                         fixed == s.a.plan.sum_scale.wrong ? NOT_A_NUMBER : fixed;
             }
-            reinterpret_cast<float4*>(stream + r * s.a.model.width)[item] = make_float4(x[0], x[1], x[2], x[3]);
+            reinterpret_cast<float4*>(stream + r * s.a.model.width)[quad] = make_float4(x[0], x[1], x[2], x[3]);
         }
     }
     return stream;

@@ -11,9 +11,9 @@
 #include "common/kernels/gpt2/gelu.cuh"
 #include "common/kernels/gpt2/gpt2.h"
 
-template <typename T, StepProduct::Output KIND>
+template <typename T, StepGemv::Output KIND>
 struct Output {
-    using Kind = StepProduct::Output;
+    using Kind = StepGemv::Output;
     static constexpr bool NORM = KIND != Kind::RESIDUAL;      // the GEMV's input is a layernorm of the residual stream
     static constexpr bool FINDS_BEST = KIND == Kind::LOGITS;  // a block's largest number is needed
     using To = std::conditional_t<KIND == Kind::RESIDUAL || KIND == Kind::LOGITS, float, T>;
@@ -24,7 +24,7 @@ struct Output {
     Output() = default;
     // Number n of sequence r, which exists: its address, and its current value. Made before the number is computed, so
     // that nothing has to be looked up afterward. QKV: the queries of all heads, then the keys, then the values.
-    __device__ __forceinline__ Output(const StepProduct& p, int r, int n) {
+    __device__ __forceinline__ Output(const StepGemv& p, int r, int n) {
         if constexpr (KIND == Kind::QKV) {
             const int width = p.n / 3, part = n / width, col = n % width;
             const int position = __ldcg(p.positions + r);

@@ -5,15 +5,15 @@
 
 // How many rows of the weights a warp processes. Few make many blocks, and every SM should have one; many save blocks
 // from reading the same input again, which matters if rows are long or blocks process several tiles.
-static int rows_per_warp(const StepProduct& p) {
-    const int processors = device_attribute(cudaDevAttrMultiProcessorCount);
-    const ProductPlan four = plan_step(p, 4);
-    if (p.rows == 1 && 3 * four.tiles >= (four.slices > 1 ? 2 : 6) * processors) return 4;
-    return plan_step(p, 2).tiles >= processors ? 2 : 1;
+static int rows_per_warp(const StepGemv& p) {
+    const int sms = device_attribute(cudaDevAttrMultiProcessorCount);
+    const GemvPlan four = plan_step(p, 4);
+    if (p.rows == 1 && 3 * four.tiles >= (four.slices > 1 ? 2 : 6) * sms) return 4;
+    return plan_step(p, 2).tiles >= sms ? 2 : 1;
 }
 
 template <typename T, class Out, int MAX_ROWS>
-static void with_rows(const StepProduct& p) {
+static void with_rows(const StepGemv& p) {
     const int rows = rows_per_warp(p);
     if (rows == 1) return launch_step<T, Out, MAX_ROWS, 1>(p);
     if (rows == 2) return launch_step<T, Out, MAX_ROWS, 2>(p);
@@ -21,7 +21,7 @@ static void with_rows(const StepProduct& p) {
 }
 
 template <typename T, class Out>
-static void with_output(const StepProduct& p) {
+static void with_output(const StepGemv& p) {
     if (p.rows == 1)
         with_rows<T, Out, 1>(p);
     else
@@ -29,8 +29,8 @@ static void with_output(const StepProduct& p) {
 }
 
 template <typename T>
-static void with_type(const StepProduct& p) {
-    using Kind = StepProduct::Output;
+static void with_type(const StepGemv& p) {
+    using Kind = StepGemv::Output;
     switch (p.output) {
         case Kind::QKV: return with_output<T, Output<T, Kind::QKV>>(p);
         case Kind::RESIDUAL: return with_output<T, Output<T, Kind::RESIDUAL>>(p);
@@ -39,10 +39,10 @@ static void with_type(const StepProduct& p) {
     }
 }
 
-void step_product(const StepProduct& p) {
+void step_gemv(const StepGemv& p) {
     for_float_type(p.type, [&]<typename T>() { with_type<T>(p); });
 }
 
-int step_blocks(const StepProduct& p) { return plan_step(p, rows_per_warp(p)).blocks; }
+int step_blocks(const StepGemv& p) { return plan_step(p, rows_per_warp(p)).blocks; }
 
-size_t step_shared_bytes(const StepProduct& p) { return shared_of(nullptr, p, plan_step(p, rows_per_warp(p))).bytes; }
+size_t step_shared_bytes(const StepGemv& p) { return shared_of(nullptr, p, plan_step(p, rows_per_warp(p))).bytes; }

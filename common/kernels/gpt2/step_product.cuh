@@ -1,6 +1,6 @@
 // step_product.cuh - a GEMV of a decode step: up to 4 rows times a weight matrix that is read once.
 //
-//   1. Sizes       ProductPlan, plan_step, Shared       how the matrix is divided among warps
+//   1. Sizes       GemvPlan, plan_step, Shared          how the matrix is divided among warps
 //   2. Input       copy_rows, scale_rows             -> shared memory
 //   3. Kernel      load_weights, step_kernel
 //   4. Launcher    launch_step
@@ -40,7 +40,7 @@ constexpr int BLOCKS_PER_SM = 2;  // resident blocks that registers must allow
 
 // --------------------------------------------------------------------------------------------------- 1. Sizes
 
-struct ProductPlan {
+struct GemvPlan {
     int vectors;    // 16-byte vectors per row of the weights
     int slices;     // warps that share a row: 1, 2, 4 or 8
     int rounds;     // how many times a warp reads CHUNKS chunks of a row
@@ -49,8 +49,8 @@ struct ProductPlan {
     int blocks;
 };
 
-inline ProductPlan plan_step(const StepProduct& p, int rows_per_warp) {
-    ProductPlan plan = {};
+inline GemvPlan plan_step(const StepGemv& p, int rows_per_warp) {
+    GemvPlan plan = {};
     plan.vectors = p.k * (p.type == FloatType::FLOAT32 ? 4 : 2) / 16;
     const int chunks = ceil_div(plan.vectors, 32);
     plan.slices = 1;
@@ -81,7 +81,7 @@ struct Shared {
     size_t bytes;
 };
 
-__host__ __device__ inline Shared shared_of(unsigned char* memory, const StepProduct& p, const ProductPlan& plan) {
+__host__ __device__ inline Shared shared_of(unsigned char* memory, const StepGemv& p, const GemvPlan& plan) {
     Shared shared = {};
     const bool norm = p.norm_weight != nullptr;
     const auto take = [&](size_t bytes) {
@@ -98,7 +98,7 @@ __host__ __device__ inline Shared shared_of(unsigned char* memory, const StepPro
 
 // --------------------------------------------------------------------------------------------------- 2. Input
 
-__device__ __forceinline__ void copy_rows(void* input, const StepProduct& p, int vectors) {
+__device__ __forceinline__ void copy_rows(void* input, const StepGemv& p, int vectors) {
     constexpr int BATCH = 4;  // loads per thread in flight
     const uint4* from = static_cast<const uint4*>(p.x);
     uint4* to = static_cast<uint4*>(input);
@@ -117,7 +117,7 @@ __device__ __forceinline__ void copy_rows(void* input, const StepProduct& p, int
 // residual * scale -> input [rows, K], and the moments of residual's rows. A thread handles columns 4 i ... 4 i + 3 of
 // all rows, i = its index, its index + STEP_THREADS, ...; it has written their `scale` itself.
 template <int MAX_ROWS>
-__device__ __forceinline__ void scale_rows(const Shared& shared, const StepProduct& p) {
+__device__ __forceinline__ void scale_rows(const Shared& shared, const StepGemv& p) {
     const int vectors = p.k / 4, warp = static_cast<int>(threadIdx.x) / 32;
     const float4* from = reinterpret_cast<const float4*>(p.residual);
     float4* to = static_cast<float4*>(shared.input);
@@ -151,7 +151,7 @@ __device__ __forceinline__ void scale_rows(const Shared& shared, const StepProdu
 }
 
 // Mean and 1 / standard deviation of row r.
-__device__ __forceinline__ float2 mean_and_scale(const Shared& shared, const StepProduct& p, int r) {
+__device__ __forceinline__ float2 mean_and_scale(const Shared& shared, const StepGemv& p, int r) {
     double sum = 0.0, squares = 0.0;
     UNROLL
     for (int w = 0; w < STEP_WARPS; ++w) {
@@ -166,7 +166,7 @@ __device__ __forceinline__ float2 mean_and_scale(const Shared& shared, const Ste
 // -------------------------------------------------------------------------------------------------- 3. Kernel
 
 template <int ROWS>
-__device__ __forceinline__ void load_weights(uint4 (&w)[ROWS][CHUNKS], const StepProduct& p, const ProductPlan& plan,
+__device__ __forceinline__ void load_weights(uint4 (&w)[ROWS][CHUNKS], const StepGemv& p, const GemvPlan& plan,
                                              int tile, int round) {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
     const int slice = warp % plan.slices, first = tile * plan.tile_rows + warp / plan.slices * ROWS;
@@ -197,7 +197,7 @@ __device__ __forceinline__ void load_input(float (&x)[Vector<T>::SIZE], const vo
 
 // Out: an Output of step_outputs.cuh. MAX_ROWS: sequences, of which p.rows exist.
 template <typename T, class Out, int MAX_ROWS, int ROWS>
-__global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const StepProduct p, const ProductPlan plan) {
+__global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const StepGemv p, const GemvPlan plan) {
     constexpr int SIZE = Vector<T>::SIZE;
     constexpr bool NORM = Out::NORM;
     extern __shared__ __align__(16) unsigned char memory[];
@@ -299,8 +299,8 @@ __global__ void __launch_bounds__(STEP_THREADS, BLOCKS_PER_SM) step_kernel(const
 // ------------------------------------------------------------------------------------------------ 4. Launcher
 
 template <typename T, class Out, int MAX_ROWS, int ROWS>
-void launch_step(const StepProduct& p) {
-    const ProductPlan plan = plan_step(p, ROWS);
+void launch_step(const StepGemv& p) {
+    const GemvPlan plan = plan_step(p, ROWS);
     const size_t bytes = shared_of(nullptr, p, plan).bytes;
     const auto kernel = step_kernel<T, Out, MAX_ROWS, ROWS>;
     if (p.early) return launch_after(kernel, plan.blocks, STEP_THREADS, bytes, p.stream, p, plan);

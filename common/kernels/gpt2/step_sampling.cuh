@@ -101,7 +101,7 @@ struct Sampler {
     }
 
     // Makes this CTA's bins of the round visible to the cluster, and vice versa.
-    __device__ __forceinline__ void exchange() {
+    __device__ __forceinline__ void signal_and_wait() {
         cta_sync();
         if (static_cast<int>(threadIdx.x) < cluster) signal_send(signal, threadIdx.x, round);
         gather_wait(signal, round++);
@@ -124,7 +124,7 @@ struct Sampler {
             atomicAdd(&bin.low, static_cast<unsigned>(weight) & ((1u << LOW_BITS) - 1));
             atomicAdd(&bin.high, static_cast<unsigned>(weight >> LOW_BITS));
         }
-        exchange();
+        signal_and_wait();
         Sums sum = {};
         for (int rank = 0; rank < cluster; ++rank) {
             const Bin other = *remote_pointer(mine + threadIdx.x, rank);
@@ -143,7 +143,7 @@ struct Sampler {
             if (at >= unsigned{BINS}) continue;
             mine[at].low = static_cast<unsigned>(keys[i]), mine[at].high = static_cast<unsigned>(keys[i] >> 32);
         }
-        exchange();
+        signal_and_wait();
         const Bin* from = nullptr;
         unsigned count = 0;
         for (int other = 0; other < cluster; ++other) {

@@ -9,7 +9,7 @@
 #include "common/kernels/hopper_steps/product.h"
 
 // Prints a message and returns false if TMA cannot address rows of this length.
-inline bool make_maps(CUtensorMap& a, CUtensorMap& b, const Product& p) {
+inline bool make_maps(CUtensorMap& a, CUtensorMap& b, const GemmProblem& p) {
     const hopper::RowShape shape = {1, 1, TILE, p.K};
     const RowStrides strides = {TILE * p.K, TILE * p.K, p.K};  // batch, head and row stride
     if (hopper::make_tensor_map<__half>(a, p.a, shape, strides, TILE) &&

@@ -1,6 +1,6 @@
 // product.h - shared by the three programs: C = A B^T on host and device, the check, the timing.
 //
-//   Product p(K);                      A [64][K] and B [64][K] of __half, C [64][64] of float
+//   GemmProblem p(K);                  A [64][K] and B [64][K] of __half, C [64][64] of float
 //   return p.finish(launch);           runs it, checks C in double precision, on a GPU prints the time; 0 if correct
 #pragma once
 #include <cuda_fp16.h>
@@ -15,13 +15,13 @@
 
 constexpr int TILE = 64;  // rows of A and of B, and columns of a box
 
-struct Product {
+struct GemmProblem {
     int K;
     std::vector<__half> host_a, host_b;
     __half *a = nullptr, *b = nullptr;
     float* c = nullptr;
 
-    explicit Product(int K_) : K(K_), host_a(TILE * K_), host_b(TILE * K_) {
+    explicit GemmProblem(int K_) : K(K_), host_a(TILE * K_), host_b(TILE * K_) {
         unsigned random = 1;
         for (auto* matrix : {&host_a, &host_b})
             for (__half& x : *matrix) {
@@ -35,8 +35,8 @@ struct Product {
         CUDA_CHECK(cudaMemcpy(a, host_a.data(), bytes, cudaMemcpyHostToDevice));
         CUDA_CHECK(cudaMemcpy(b, host_b.data(), bytes, cudaMemcpyHostToDevice));
     }
-    Product(const Product&) = delete;
-    ~Product() { cudaFree(a), cudaFree(b), cudaFree(c); }
+    GemmProblem(const GemmProblem&) = delete;
+    ~GemmProblem() { cudaFree(a), cudaFree(b), cudaFree(c); }
 
     template <typename Launch>
     int finish(const Launch& launch) {
@@ -56,14 +56,14 @@ struct Product {
         const bool is_right = worst <= bound;
         std::printf("64 x 64 x %d: largest error %.1e (%s)\n", K, worst, is_right ? "right" : "WRONG");
 #ifndef CUDA_SIMULATOR
-        tell_time(launch);
+        report_time(launch);
 #endif
         return is_right ? 0 : 1;
     }
 
   private:
     template <typename Launch>
-    static void tell_time(const Launch& launch) {
+    static void report_time(const Launch& launch) {
         cudaEvent_t begin, end;
         CUDA_CHECK(cudaEventCreate(&begin));
         CUDA_CHECK(cudaEventCreate(&end));
@@ -82,7 +82,7 @@ struct Product {
 
 // A warpgroup's accumulators: d[n][e] of a thread is row 16 warp + lane / 4 + 8 (e / 2), column 8 n + 2 (lane % 4) + e
 // % 2.
-__device__ __forceinline__ void write_product(float* c, const float (&d)[TILE / 8][4]) {
+__device__ __forceinline__ void write_accumulators(float* c, const float (&d)[TILE / 8][4]) {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     for (int n = 0; n < TILE / 8; ++n)
         for (int e = 0; e < 4; ++e)

@@ -21,13 +21,13 @@ __device__ void fill_tile(__half* tile, const __half* matrix) {
     }
 }
 
-__global__ void __launch_bounds__(128) product_kernel(const __half* a, const __half* b, float* c) {
+__global__ void __launch_bounds__(128) gemm_kernel(const __half* a, const __half* b, float* c) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     alignas(1024) __shared__ __half a_tile[TILE * TILE];
     alignas(1024) __shared__ __half b_tile[TILE * TILE];
     fill_tile(a_tile, a);
     fill_tile(b_tile, b);
-    fence_for_copy_engine();  // wgmma reads shared memory through another path (the async proxy)
+    fence_proxy_async();  // wgmma reads shared memory through another path (the async proxy)
     __syncthreads();
 
     float d[TILE / 8][4];
@@ -39,11 +39,11 @@ __global__ void __launch_bounds__(128) product_kernel(const __half* a, const __h
     wgmma_commit();
     wgmma_wait<0>();  // until here, d must not be touched
     keep_order(d);
-    write_product(c, d);
+    write_accumulators(c, d);
 #endif
 }
 
 int main() {
-    Product p(TILE);
-    return p.finish([&] { product_kernel<<<1, 128>>>(p.a, p.b, p.c); });
+    GemmProblem p(TILE);
+    return p.finish([&] { gemm_kernel<<<1, 128>>>(p.a, p.b, p.c); });
 }

@@ -17,7 +17,7 @@
 using namespace hopper;
 
 __global__ void __launch_bounds__(128)
-    product_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, float* c, int K) {
+    gemm_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, float* c, int K) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     constexpr unsigned TILE_BYTES = TILE * TILE * sizeof(__half);
     alignas(1024) __shared__ __half a_tile[TILE * TILE];
@@ -46,13 +46,13 @@ __global__ void __launch_bounds__(128)
         keep_order(d);
         __syncthreads();  // no thread still reads the tiles: they may be refilled
     }
-    write_product(c, d);
+    write_accumulators(c, d);
 #endif
 }
 
 int main(int count, char** arguments) {
-    Product p(count > 1 ? std::atoi(arguments[1]) : 256);
+    GemmProblem p(count > 1 ? std::atoi(arguments[1]) : 256);
     CUtensorMap a, b;
     if (!make_maps(a, b, p)) return 1;
-    return p.finish([&] { product_kernel<<<1, 128>>>(a, b, p.c, p.K); });
+    return p.finish([&] { gemm_kernel<<<1, 128>>>(a, b, p.c, p.K); });
 }

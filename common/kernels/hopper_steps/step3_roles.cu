@@ -18,69 +18,70 @@
 using namespace hopper;
 
 constexpr unsigned TILE_BYTES = TILE * TILE * sizeof(__half);
-constexpr int SLOTS = 3;  // pairs of tiles: one being computed with, two in flight
+constexpr int STAGES = 3;  // pairs of tiles: one being computed with, two in flight
 
-struct Slots {
-    __half a[SLOTS][TILE * TILE], b[SLOTS][TILE * TILE];
-    Mbarrier full[SLOTS], empty[SLOTS];
+struct Stages {
+    __half a[STAGES][TILE * TILE], b[STAGES][TILE * TILE];
+    Mbarrier full[STAGES], empty[STAGES];
 };
 
 // One thread runs ahead of the consumers until all stages are full.
-__device__ void produce(Slots& slots, const CUtensorMap& a, const CUtensorMap& b, int K) {
-    Ring<SLOTS> ring;
+__device__ void produce(Stages& stages, const CUtensorMap& a, const CUtensorMap& b, int K) {
+    Ring<STAGES> ring;
     for (int k = 0; k < K; k += TILE, ring.advance()) {
-        const int slot = ring.slot();
-        mbarrier_wait(slots.empty[slot], ring.parity() ^ 1);  // returns at once in the first round: see mbarrier.cuh
-        mbarrier_expect(slots.full[slot], 2 * TILE_BYTES);
-        tma_load(slots.a[slot], a, slots.full[slot], k, 0, 0, 0);
-        tma_load(slots.b[slot], b, slots.full[slot], k, 0, 0, 0);
+        const int stage = ring.stage();
+        mbarrier_wait(stages.empty[stage], ring.parity() ^ 1);  // returns at once in the first round: see mbarrier.cuh
+        mbarrier_expect(stages.full[stage], 2 * TILE_BYTES);
+        tma_load(stages.a[stage], a, stages.full[stage], k, 0, 0, 0);
+        tma_load(stages.b[stage], b, stages.full[stage], k, 0, 0, 0);
     }
 }
 
-__device__ void consume(Slots& slots, float* c, int K) {
-    Ring<SLOTS> ring;
+__device__ void consume(Stages& stages, float* c, int K) {
+    Ring<STAGES> ring;
     float d[TILE / 8][4];
     for (int first = 0; first < K; first += TILE, ring.advance()) {
-        const int slot = ring.slot();
-        mbarrier_wait(slots.full[slot], ring.parity());
+        const int stage = ring.stage();
+        mbarrier_wait(stages.full[stage], ring.parity());
         wgmma_begin();
         UNROLL
         for (int k = 0; k < TILE; k += 16)
-            wgmma<__half>(d, KMajor::at(slots.a[slot]).plus(2 * k), KMajor::at(slots.b[slot]).plus(2 * k),
+            wgmma<__half>(d, KMajor::at(stages.a[stage]).plus(2 * k), KMajor::at(stages.b[stage]).plus(2 * k),
                           first > 0 || k > 0);
         wgmma_commit();
         wgmma_wait<0>();
         keep_order(d);
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(slots.empty[slot]);  // one arrival from each of four warps
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(stages.empty[stage]);  // one arrival from each of four warps
     }
-    write_product(c, d);
+    write_accumulators(c, d);
 }
 
 __global__ void __launch_bounds__(256, 1)
-    product_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, float* c, int K) {
+    gemm_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, float* c, int K) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     extern __shared__ unsigned char bytes[];
-    Slots& slots = *reinterpret_cast<Slots*>(bytes + (1024 - shared_offset(bytes) % 1024) % 1024);
+    Stages& stages = *reinterpret_cast<Stages*>(bytes + (1024 - shared_offset(bytes) % 1024) % 1024);
     if (threadIdx.x == 0) {
-        for (int slot = 0; slot < SLOTS; ++slot) mbarrier_init(slots.full[slot], 1), mbarrier_init(slots.empty[slot], 4);
+        for (int stage = 0; stage < STAGES; ++stage)
+            mbarrier_init(stages.full[stage], 1), mbarrier_init(stages.empty[stage], 4);
         mbarrier_init_done();
     }
     __syncthreads();
     if (threadIdx.x < 128) {
         fewer_registers<24>();
-        if (threadIdx.x == 0) produce(slots, a, b, K);
+        if (threadIdx.x == 0) produce(stages, a, b, K);
     } else {
         more_registers<240>();
-        consume(slots, c, K);
+        consume(stages, c, K);
     }
 #endif
 }
 
 int main(int count, char** arguments) {
-    Product p(count > 1 ? std::atoi(arguments[1]) : 512);
+    GemmProblem p(count > 1 ? std::atoi(arguments[1]) : 512);
     CUtensorMap a, b;
     if (!make_maps(a, b, p)) return 1;
-    constexpr int SHARED = sizeof(Slots) + 1024;
-    CUDA_CHECK(cudaFuncSetAttribute(product_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED));
-    return p.finish([&] { product_kernel<<<1, 256, SHARED>>>(a, b, p.c, p.K); });
+    constexpr int SHARED = sizeof(Stages) + 1024;
+    CUDA_CHECK(cudaFuncSetAttribute(gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED));
+    return p.finish([&] { gemm_kernel<<<1, 256, SHARED>>>(a, b, p.c, p.K); });
 }

@@ -30,11 +30,11 @@ def test_each_is_short():
 
 
 WAIT = "        wgmma_wait<0>();\n        keep_order(d);\n        if"
-EXPECT, EMPTY = "mbarrier_expect(full, 2 * TILE_BYTES)", "mbarrier_init(slots.empty[slot], 4)"
+EXPECT, EMPTY = "mbarrier_expect(full, 2 * TILE_BYTES)", "mbarrier_init(stages.empty[stage], 4)"
 EARLY, OVERWRITTEN = "copy not waited for", "overwritten while it is being read"
 BROKEN = [
-    ("step1_wgmma.cu", "    fence_for_copy_engine();  //", "    //", "missing proxy fence"),
-    ("step1_wgmma.cu", "    wgmma_wait<0>();  //", "    write_product(c, d);  //", "accumulator touched before"),
+    ("step1_wgmma.cu", "    fence_proxy_async();  //", "    //", "missing proxy fence"),
+    ("step1_wgmma.cu", "    wgmma_wait<0>();  //", "    write_accumulators(c, d);  //", "accumulator touched before"),
     ("step2_tma.cu", "mbarrier_wait(full, step % 2)", "mbarrier_wait(full, (step + 1) % 2)", EARLY),
     ("step2_tma.cu", EXPECT, "mbarrier_expect(full, TILE_BYTES)", EARLY),
     ("step2_tma.cu", EXPECT, "mbarrier_expect(full, 3 * TILE_BYTES)", "8192 more byte(s)"),

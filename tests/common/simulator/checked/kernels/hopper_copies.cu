@@ -69,7 +69,7 @@ enum class Ringed { right, one_lane, never_empty, empty_too_early, parity_stuck 
 // 64 threads, warp 0 asks, warp 1 adds up 6 rows of 32 through 2 slots.
 template <Ringed HOW>
 __global__ void ring_in(const float* in, float* out) {
-    alignas(128) __shared__ float slots[2][32];
+    alignas(128) __shared__ float stages[2][32];
     __shared__ Mbarrier full[2], empty[2];
     const int t = threadIdx.x, lane = t % 32;
     if (t == 0) {
@@ -80,21 +80,21 @@ __global__ void ring_in(const float* in, float* out) {
     Ring<2> ring;
     float sum = 0;
     for (int i = 0; i < 6; ++i, ring.advance()) {
-        const int slot = ring.slot();
+        const int stage = ring.stage();
         if (t == 0) {
-            if (HOW != Ringed::never_empty) mbarrier_wait(empty[slot], ring.parity() ^ 1);
-            mbarrier_expect(full[slot], 128);
-            bulk_load(slots[slot], in + 32 * i, 128, full[slot]);  // line: copy into slot
+            if (HOW != Ringed::never_empty) mbarrier_wait(empty[stage], ring.parity() ^ 1);
+            mbarrier_expect(full[stage], 128);
+            bulk_load(stages[stage], in + 32 * i, 128, full[stage]);  // line: copy into slot
         } else if (t >= 32) {
             if (HOW == Ringed::empty_too_early) {
-                mbarrier_wait(full[slot], ring.parity());
-                mbarrier_arrive(empty[slot]);
-                sum += slots[slot][31 - lane];  // line: use late
+                mbarrier_wait(full[stage], ring.parity());
+                mbarrier_arrive(empty[stage]);
+                sum += stages[stage][31 - lane];  // line: use late
             } else {
-                mbarrier_wait(full[slot], HOW == Ringed::parity_stuck ? 0 : ring.parity());
-                sum += slots[slot][31 - lane];  // line: use in time
+                mbarrier_wait(full[stage], HOW == Ringed::parity_stuck ? 0 : ring.parity());
+                sum += stages[stage][31 - lane];  // line: use in time
                 if (HOW == Ringed::one_lane) __syncwarp();
-                if (HOW != Ringed::one_lane || lane == 0) mbarrier_arrive(empty[slot]);
+                if (HOW != Ringed::one_lane || lane == 0) mbarrier_arrive(empty[stage]);
             }
         }
     }
@@ -120,7 +120,7 @@ __global__ void row_out(float* out) {
     alignas(128) __shared__ float row[32];
     const int t = threadIdx.x;
     row[t] = static_cast<float>(t);  // line: write row
-    if (HOW != Out::no_fence) fence_for_copy_engine();
+    if (HOW != Out::no_fence) fence_proxy_async();
     if (HOW != Out::no_barrier) __syncthreads();
     if (t == 0) {
         if (HOW == Out::adds)
@@ -199,7 +199,7 @@ template <bool ADD, bool FENCE>
 __global__ void box_out(const __grid_constant__ CUtensorMap map, int x, int y) {
     alignas(128) __shared__ float box[32];
     box[threadIdx.x] = static_cast<float>(threadIdx.x + 100);  // line: write box
-    if (FENCE) fence_for_copy_engine();
+    if (FENCE) fence_proxy_async();
     __syncthreads();
     if (threadIdx.x) return;
     if (ADD)

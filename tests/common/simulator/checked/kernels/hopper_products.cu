@@ -40,9 +40,9 @@ __global__ void __launch_bounds__(128) filled(float* out) {
         const bool mn = HOW == Fill::b_mn_major;
         b[place] = mn ? b_at(k, row) : b_at(row, k);  // line: fill b
     }
-    if (HOW != Fill::no_proxy_fence && HOW != Fill::proxy_fence_by_reader) fence_for_copy_engine();
+    if (HOW != Fill::no_proxy_fence && HOW != Fill::proxy_fence_by_reader) fence_proxy_async();
     if (HOW != Fill::no_barrier) __syncthreads();
-    if (HOW == Fill::proxy_fence_by_reader) fence_for_copy_engine();
+    if (HOW == Fill::proxy_fence_by_reader) fence_proxy_async();
     if (HOW == Fill::three_warps && t >= 96) return;
 
     float d[8][4] = {};
