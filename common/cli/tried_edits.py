@@ -36,6 +36,7 @@ from common.console.files import write_whole
 from common.console.paths import build_root
 from common.console.terminal import say, working
 from common.diagnosis.diagnose import Diagnosis
+from common.diagnosis.mistakes.formulas import MATCHES
 from common.diagnosis.single_edits import HEADER, KINDS, Edit, edits_in, switched
 from common.inspect.checked_run import small_size, small_size_of
 from common.inspect.findings.model import EDIT, Finding, Group, grouped
@@ -72,6 +73,7 @@ TOLD_FIRST = (  # of edits in one line
 )  # fmt: skip
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases that an edit must leave so, of the part and of each other one
 _UNDONE = re.compile(r"^with `[\d.]+f?` in place of `.*\b[a-z_]|` always \w+$")  # an expression that is left out
+_EXCHANGED = re.compile(r"With lines \d+ and \d+ exchanged,")
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
 
 
@@ -107,8 +109,11 @@ def with_edits(
         found, explained = None, ()
     failures = [one for one in verdicts if one.case.part == part and failed(one)]
     if found and recognized(failures):
-        place, first = found.lines[0], causes_of(of_first_step(failures))[0].verdicts[0]
+        place, cause = found.lines[0], causes_of(of_first_step(failures))[0]
+        first = cause.verdicts[0]
         first.found.tried = [f"-> {place.shown}", f"      {place.text}", found.detail]
+        # where lines are in the wrong order, each may already be the formula that it should be
+        first.found.tried_leads = bool(_EXCHANGED.match(found.detail)) and cause.says.startswith(MATCHES)
         return dict(inside)
     for one in (one for name in explained for one in failing[name]):
         one.found = Diagnosis(where=one.found.where)
@@ -148,6 +153,11 @@ def _tried(
     operator = first_operator(mine[0].case, seed)
     suspects = {(one.file, one.line): number for number, one in enumerate(_suspects(groups))}
     library = next((one for one in ops.libraries if operator in one.operators), None)
+    # of a wrong result nothing is known but the kernel
+    kernels = {one.first.kernel.split("<")[0] for one in groups if one.kind == "wrong_result"}
+    for source in filter(None, map(read, library.sources if library else ())):
+        for line in (line for one in source.functions if one.name in kernels for line in range(one.line, one.last + 1)):
+            suspects.setdefault((source.file, line), len(suspects))
     cannot = contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded)
     with cannot, locked(build_root() / "edits" / ops.task):
         if build := library and _Build.of(ops, library, operator, suspects):

@@ -48,6 +48,7 @@ class Diagnosis:
         refuted: the known mistakes that would show on these inputs, and whose answers the output does not equal.
         concluded: whether this is not certain: it was concluded, or the output that equals it is NaN in places.
         tried: the line in which an edit makes it right, and that edit, see common/cli/tried_edits.py.
+        tried_leads: whether that goes before what the output equals.
         python: what the student's Python computed wrong first, and the lines that this is made of.
         signs: sentences about what is seen and names no mistake.
         where: how much is wrong, and where the first wrong element is; then what the wrong ones have in common.
@@ -62,6 +63,7 @@ class Diagnosis:
     refuted: frozenset[str] = frozenset()
     concluded: bool = False
     tried: list[str] = field(default_factory=list)
+    tried_leads: bool = False
     python: list[str] = field(default_factory=list)
     signs: list[str] = field(default_factory=list)
     where: list[str] = field(default_factory=list)

@@ -57,12 +57,12 @@ class Python:
         module: the name of the file, without .py.
         right: for each function right(call) -> {"returned": the tensor or number, or {name: tensor} of a tuple, and by
             any name what else is right on the way}; None where it is not known.
-        but_for: kernels that they call and that the test of these does not look at: mentioned with what goes wrong.
+        but_for: but_for(call) -> what to add where a call goes wrong: kernels that it calls and that are not looked at.
     """
 
     module: str
     right: Mapping[str, Callable[[Call], Mapping[str, Any] | None]]
-    but_for: str = ""
+    but_for: Callable[[Call], str] = lambda call: ""
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ def _told(
         says += f" {_listed(more)} {'are' if len(more) > 1 else 'is'} wrong as well."
     if good := list(dict.fromkeys(good)):
         says += f" {_listed(good)} {'are' if len(good) > 1 else 'is'} right."
-    return f"{says} {case.python.but_for}".strip()
+    return f"{says} {case.python.but_for(call)}".strip()
 
 
 def _quoted(name: str) -> str:

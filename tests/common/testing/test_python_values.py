@@ -10,6 +10,7 @@ import torch
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
 from common.testing.calling import Around, InProcess, poisoned_memory
+from common.testing.case import Call
 from common.testing.case_choice import full_name
 from common.testing.judging import make_inputs
 from common.testing.python_side import python_module
@@ -97,6 +98,12 @@ def test_the_first_wrong_call_is_told_with_its_lines(task, right, wrong, name, s
     assert re.search(says, found.says), found.says
     assert all(any(one in text for _, text in found.lines) for one in lines), found.lines
     assert len(found.lines) == len(lines), found.lines
+
+
+def test_kernels_of_another_task_are_mentioned_only_of_calls_that_may_use_them():
+    case = next(one for one in CASES["task6"] if full_name(one) == "pipeline: three prompts in turn")
+    numbers = [one for one in range(1, 13) if case.python.but_for(Call("forward", one, {}, {}))]
+    assert numbers == [1, 5, 10]
 
 
 def test_a_tensor_is_kept_as_it_was_when_the_function_began(tmp_path):
