@@ -340,21 +340,24 @@ def _helping(
         endless: Counter[int] = Counter()  # of what is at one place
 
         def work(trial: _Trial, left: Iterator[int], run: _Run) -> None:
-            for number in left:
-                if sum(one.seconds for one in quick) > MOST_SECONDS or len(helping) > MOST_HELPING:
+            while sum(one.seconds for one in quick) <= MOST_SECONDS and len(helping) <= MOST_HELPING:
+                number = next(left, None)
+                if number is None:
                     return
                 place = build.edits[number].changes[0].start
                 if endless[place] < MOST_ENDLESS and trial.is_right(number, run):
                     helping.append(number)
                 endless[place] += trial.is_endless
 
+        every = list(build.edits)
         for run in wrong:
             helping.clear()
-            left = iter(build.edits)
+            left = iter(every)
             with ThreadPoolExecutor(len(quick)) as pool:
                 list(pool.map(lambda trial, left=left, run=run: work(trial, left, run), quick))
             if len(helping) <= MOST_HELPING:
                 break  # else it depends on what memory holds, or on little
+            every = [*sorted(helping), *left]  # what was tried and does not help here does not explain all cases
 
         runs_of = functools.cache(lambda case: list(_runs(case, seed)))
 
