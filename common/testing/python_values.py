@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from common.testing.case import Call, Case
-from common.testing.python_lines import made_of
+from common.testing.python_lines import calls_alone, made_of
 from common.testing.watching import read
 
 CLOSE = 1e-3  # of the largest number, or of 1: how far a number in float32 may be away
 RETURNED = "returned"
+_NEW = ("view", "reshape", "permute", "expand", "repeat_interleave", "softmax")  # with no name that ends in _
 NEAREST = 4  # lines that are shown; of the others the numbers
 MADE_IN = "The wrong value is computed in:"
 
@@ -81,6 +82,7 @@ def first_wrong(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Te
             good = _right_ones(values, right, came)
             says = _told(case, call, right, came, wrong, good) + _exchanged(values, right)
             known, source = [name for name in values if name in good], (str(one["source"]), int(one["first_line"]))
+            says += _not_kept(*source)
             nearest = frozenset(number for number, _ in made_of(*source, known=known, most=NEAREST))
             return WrongCall(says, tuple(made_of(*source, known=known)), nearest)
     return None
@@ -143,6 +145,14 @@ def _exchanged(values: Mapping[str, object], right: Mapping[str, object]) -> str
         for other in known if name in known and not _same(value, known[name]) else ():
             if other in values and _same(value, known[other]):
                 return f" `{name}` holds what `{other}` should."
+    return ""
+
+
+def _not_kept(source: str, first_line: int) -> str:
+    """ " The result of line 69 is not kept: ..." of the first statement that only computes a new tensor."""
+    for line, name in calls_alone(source, first_line):
+        if name in _NEW or (name != "add" and hasattr(Tensor, f"{name}_") and hasattr(Tensor, name)):  # sets have add
+            return f" The result of line {line} is not kept: `{name}` changes no tensor in place."
     return ""
 
 
