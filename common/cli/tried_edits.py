@@ -341,8 +341,7 @@ def _helping(
 
         def work(trial: _Trial, left: Iterator[int], run: _Run) -> None:
             while sum(one.seconds for one in quick) <= MOST_SECONDS and len(helping) <= MOST_HELPING:
-                number = next(left, None)
-                if number is None:
+                if not (number := next(left, 0)):
                     return
                 place = build.edits[number].changes[0].start
                 if endless[place] < MOST_ENDLESS and trial.is_right(number, run):

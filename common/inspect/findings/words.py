@@ -247,9 +247,9 @@ def _where_to_wait(first: Access, second: Access, others: Sequence[Finding]) -> 
 def _pairs(file: str, line: int, others: Sequence[Finding]) -> Iterator[tuple[int, int]]:
     """The lines of these races in the function of a line, as _lines_in_common gives them, the upper first."""
     source = read(file)
-    for one in (one for one in others if len(one.accesses) == 2):
+    for one in (one for one in others if len(one.accesses) == 2 and source):
         lines = _lines_in_common(*(access.place for access in one.in_order))
-        is_here = lines and one.in_order[0].place.file == file and source
+        is_here = lines and one.in_order[0].place.file == file
         if is_here and source.function_at(lines[0]) == source.function_at(line):
             yield min(lines), max(lines)
 
@@ -258,14 +258,13 @@ def _wait_on_the_way_back(file: str, barriers: Collection[int], pairs: Sequence[
     """What to do where barriers order these pairs in one direction only; `several`: the threads are in two warps."""
     pairs = [(one, other) for one, other in pairs if any(one < line < other for line in barriers)]
     given = {"upper": min(one for one, _ in pairs), "lower": max(other for _, other in pairs)}
-    source, ways = read(file), []
-    for loop in source.heads(given["lower"]) if source and several else ():
-        if loop.type != "if_statement" and line_of(loop) <= given["upper"]:
-            last = loop.end_point.row + 1
-            ways = [*range(given["lower"] + 1, last + 1), *range(line_of(loop), given["upper"])]
-            break
-    of_warp = [line for line in ways if "__syncwarp" in Place(file, line).text.split("//")[0]]
-    return says(f"wait_on_the_way_back{'_of_a_warp' if of_warp else ''}", **given, warp=(of_warp or [0])[0])
+    source = read(file) if several else None
+    loops = [one for one in (source.heads(given["lower"]) if source else ()) if one.type != "if_statement"]
+    way = next(((line_of(one), one.end_point.row + 1) for one in loops if line_of(one) <= given["upper"]), (1, 0))
+    lines = (line for line in range(way[0], way[1] + 1) if not given["upper"] <= line <= given["lower"])
+    of_warp = [line for line in lines if "__syncwarp" in Place(file, line).text.split("//")[0]]
+    key = "wait_on_the_way_back_of_a_warp" if of_warp else "wait_on_the_way_back"
+    return says(key, **given, warp=(of_warp or [0])[0])
 
 
 def _may_repeat(place: Place) -> bool:

@@ -160,12 +160,12 @@ class _Attention:
         needed_of = run.needs.of(wrong[run.trace.blocks[run.writer[wrong]] == block]) if run.needs else {}
         if both is None or any(name not in needed_of for name in names):
             return None
-        needed = [needed_of[name].view(-1, self.inputs[name].size(-1)).any(-1).nonzero() for name in names]
-        keys = self._rows(accesses, self.of.values)
+        rows = [needed_of[name].view(-1, self.inputs[name].size(-1)).any(-1).nonzero() for name in names]
+        keys, needed = self._rows(accesses, self.of.values), torch.cat(rows).numpy()
         keys = keys if keys.size else self._rows(accesses, self.of.keys)
-        others = ~np.isin(keys, torch.cat(needed).numpy())
-        is_whole = np.isin(torch.cat(needed).numpy(), keys).all()
-        return bool((torch.exp(both[0] - both[0].max()) > CLOSE)[torch.from_numpy(others)].any()) if is_whole else None
+        others = torch.from_numpy(~np.isin(keys, needed))
+        counts = bool((torch.exp(both[0] - both[0].max()) > CLOSE)[others].any())
+        return counts if np.isin(needed, keys).all() else None
 
     def _read_by(self, accesses: np.ndarray) -> tuple[Tensor, Tensor] | None:
         """The scores [keys] and the values [keys, head_dim] of the keys that these accesses read, of one query."""
