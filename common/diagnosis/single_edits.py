@@ -132,9 +132,9 @@ class _Scope:
         whole = [*re.findall(r"\bint (\w+)", head), *re.findall(r"\b[A-Z]\w*::[A-Z]\w*\b(?![(<])", body)]
         constants = [(name, kind) for kind, name in _CONSTANT.findall(self.text) if re.search(rf"\b{name}\b", body)]
         code = re.sub(r"//[^\n]*", "", self.text)
-        whole = r"(?<=[\w,])(?<!^constexpr float)\s+{}\s*[=,>]"  # how a file declares what is no factor of floats
+        as_whole = r"(?<=[\w,])(?<!^constexpr float)\s+{}\s*[=,>]"  # how a file declares what is no factor of floats
         names = dict.fromkeys(_FACTOR.findall(code))
-        self.factors = [one for one in names if not re.search(whole.format(one), code, re.MULTILINE)]
+        self.factors = [one for one in names if not re.search(as_whole.format(one), code, re.MULTILINE)]
         self._names = [(begin, end, *one) for one in (*constants, *((name, "int") for name in whole))]
         self.left_of: dict[str, str] = {}  # what is assigned -> to what
         for node in (*walk(function.node), *walk(function.body)):
