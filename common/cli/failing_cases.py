@@ -20,7 +20,7 @@ from common.console.terminal import say, wide, working
 from common.console.words import counted
 from common.inspect import checked_run
 from common.inspect.checked_library import Collected
-from common.inspect.findings.model import EDIT, VOTE, Group, grouped
+from common.inspect.findings.model import EDIT, VOTE, Group, grouped, without_strays
 from common.inspect.findings.report import brief, may_be_the_index, print_findings
 from common.inspect.findings.words import happened
 from common.inspect.flow.concluded import followed
@@ -77,7 +77,7 @@ def at_failures(
     found = _inside(console, chosen, checked, seed, "  FAIL")
     known = {part for part in found if recognized([one for one in verdicts if one.case.part == part])}
     more = [case for case in usual if case not in chosen and found.get(case.part) == [] and case.part not in known]
-    found = found | _inside(console, more, checked, seed, "  FAIL") if more else found
+    found = without_strays(found | _inside(console, more, checked, seed, "  FAIL") if more else found)
     for part in [part for part, groups in found.items() if all(one.kind in EXPLAINED_BY_FLOW for one in groups)]:
         failures = [one for one in verdicts if one.case.part == part and failed(one)]
         if part in known or failed_stages(part, {one.case.part for one in verdicts if failed(one)}, built_of or {}):
@@ -319,7 +319,8 @@ def print_diagnosis(
     if any(one.kind == EDIT for one in every):
         return
     if sound:
-        say(console, f"\n{', '.join(sound)}: these pass when tested alone. Look first at the calls and their arguments")
+        look = "" if any(one.kind in OF_BARRIERS for one in every) else " Look first at the calls and their arguments"
+        say(console, f"\n{', '.join(sound)}: these pass when tested alone.{look}")
     _print_nothing_found(console, inside, verdicts, built_of or {})
 
 

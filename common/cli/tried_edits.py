@@ -36,6 +36,7 @@ from common.console.files import write_whole
 from common.console.paths import build_root
 from common.console.terminal import say, working
 from common.diagnosis.diagnose import Diagnosis
+from common.diagnosis.mistakes.formulas import MATCHES
 from common.diagnosis.single_edits import HEADER, KINDS, Edit, edits_in, switched
 from common.inspect.checked_run import small_size, small_size_of
 from common.inspect.findings.model import EDIT, Finding, Group, grouped
@@ -72,6 +73,7 @@ TOLD_FIRST = (  # preferred kinds among edits of one line
 )  # fmt: skip
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases tried with an edit: of the part, and of each other part
 _UNDONE = re.compile(r"^with `[\d.]+f?` in place of `.*\b[a-z_]|` always \w+$")  # an expression is removed
+_EXCHANGED = re.compile(r"With lines \d+ and \d+ exchanged,")
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
 
 
@@ -107,8 +109,11 @@ def with_edits(
         found, explained = None, ()
     failures = [one for one in verdicts if one.case.part == part and failed(one)]
     if found and recognized(failures):
-        place, first = found.lines[0], causes_of(of_first_step(failures))[0].verdicts[0]
+        place, cause = found.lines[0], causes_of(of_first_step(failures))[0]
+        first = cause.verdicts[0]
         first.found.tried = [f"-> {place.shown}", f"      {place.text}", found.detail]
+        # where lines are in the wrong order, each may already be the formula that it should be
+        first.found.tried_leads = bool(_EXCHANGED.match(found.detail)) and cause.says.startswith(MATCHES)
         return dict(inside)
     for one in (one for name in explained for one in failing[name]):
         one.found = Diagnosis(where=one.found.where)
@@ -148,6 +153,11 @@ def _tried(
     operator = first_operator(mine[0].case, seed)
     suspects = {(one.file, one.line): number for number, one in enumerate(_suspects(groups))}
     library = next((one for one in ops.libraries if operator in one.operators), None)
+    # of a wrong result nothing is known but the kernel
+    kernels = {one.first.kernel.split("<")[0] for one in groups if one.kind == "wrong_result"}
+    for source in filter(None, map(read, library.sources if library else ())):
+        for line in (line for one in source.functions if one.name in kernels for line in range(one.line, one.last + 1)):
+            suspects.setdefault((source.file, line), len(suspects))
     cannot = contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded)
     with cannot, locked(build_root() / "edits" / ops.task):
         if build := library and _Build.of(ops, library, operator, suspects):
@@ -330,21 +340,23 @@ def _helping(
         endless: Counter[int] = Counter()  # endless runs by place
 
         def work(trial: _Trial, left: Iterator[int], run: _Run) -> None:
-            for number in left:
-                if sum(one.seconds for one in quick) > MOST_SECONDS or len(helping) > MOST_HELPING:
+            while sum(one.seconds for one in quick) <= MOST_SECONDS and len(helping) <= MOST_HELPING:
+                if not (number := next(left, 0)):
                     return
                 place = build.edits[number].changes[0].start
                 if endless[place] < MOST_ENDLESS and trial.is_right(number, run):
                     helping.append(number)
                 endless[place] += trial.is_endless
 
+        every = list(build.edits)
         for run in wrong:
             helping.clear()
-            left = iter(build.edits)
+            left = iter(every)
             with ThreadPoolExecutor(len(quick)) as pool:
                 list(pool.map(lambda trial, left=left, run=run: work(trial, left, run), quick))
             if len(helping) <= MOST_HELPING:
                 break  # otherwise the case depends on uninitialized memory, or is too weak
+            every = [*sorted(helping), *left]  # an edit that does not help here does not explain all cases
 
         runs_of = functools.cache(lambda case: list(_runs(case, seed)))
 

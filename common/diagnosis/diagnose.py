@@ -48,6 +48,7 @@ class Diagnosis:
         refuted: the known mistakes that would show on these inputs but whose answers the output does not match.
         concluded: the result is uncertain: it was inferred, or the matching output has NaN.
         tried: the line where an edit fixes the output, and that edit, see common/cli/tried_edits.py.
+        tried_leads: whether that edit is reported before the matching mistakes.
         python: the first wrong result in the student's Python, and the lines that compute it.
         signs: sentences about symptoms that identify no mistake.
         where: how much is wrong and the first wrong element; then what the wrong elements have in common.
@@ -62,6 +63,7 @@ class Diagnosis:
     refuted: frozenset[str] = frozenset()
     concluded: bool = False
     tried: list[str] = field(default_factory=list)
+    tried_leads: bool = False
     python: list[str] = field(default_factory=list)
     signs: list[str] = field(default_factory=list)
     where: list[str] = field(default_factory=list)

@@ -32,7 +32,7 @@ extern "C" __attribute__((visibility("default"), weak)) void choose_edit(int edi
 """
 KINDS = (  # kinds with few edits first
     "comparison", "condition", "operator", "brackets", "function", "part", "names", "arguments", "assignment",
-    "statement", "order", "jump", "loop", "constant", "name", "more",
+    "statement", "order", "jump", "loop", "constant", "name", "index", "unit", "more",
 )  # fmt: skip
 # what is edited: a value, the pointer of a subscript, an lvalue, a statement; or code inserted in front of one
 _VALUE, _POINTER, _REFERENCE, _STATEMENT, _BEFORE = range(5)
@@ -50,12 +50,14 @@ _MORE = {
     "int": "({0} + {1})|({0} * {1})|({0} - {1})|({0} / {1})|({0} % {1})",
     "float": "({0} * {1})|({0} + {1})|({0} - {1})",
 }
+_OF_COUNT = ("({0} % {1})", "({0} / {1})", "({0} * {1})")  # of an index and how many there are: head and heads
 _THREADS = ("threadIdx.x", "threadIdx.y", "blockIdx.x", "blockIdx.y", "blockIdx.z", "blockDim.x", "gridDim.x")
 _KEPT = (  # types, and what must remain constant
     "template_argument_list", "type_descriptor", "static_assert_declaration", "sizeof_expression", "case_statement",
     "lambda_expression", "asm_statement", "ERROR",
 )  # fmt: skip
 _CONSTANT = re.compile(r"^(?:static |inline )*constexpr\s+(\w+)\s+(\w+)\s*=", re.MULTILINE)
+_FACTOR = re.compile(r"[*/] ([A-Z][A-Z0-9_]+)\b(?![(<:])")
 _FIXED = re.compile(r"(?:static |extern )?(?:constexpr|__shared__|static|extern|using)\b")
 _WAITS = re.compile(r"__sync\w+\(|CUDA_|cp_async|wait")
 _UNSIGNED = re.compile(r"static_cast<(?:unsigned(?: int)?|uint\d+_t|size_t)>")
@@ -93,7 +95,26 @@ def edits_in(source: Source, functions: Collection[str], lines: Collection[int] 
             if lines is None or line_of(node) in lines:
                 for edit in _of_statement(node, scope) if node.type.endswith("_statement") else _edits(node, scope):
                     found.setdefault(edit.changes, edit)
+        for edit in _throughout(function, scope) if scope else ():
+            if lines is None or edit.line in lines:
+                found.setdefault(edit.changes, edit)
     return list(found.values())
+
+
+def _throughout(function: Function, scope: _Scope) -> Iterator[Edit]:
+    """A constant of a struct, T::D, that becomes another one of it wherever the function has it."""
+    places: dict[str, list[Node]] = {}
+    for node in _values(function.body):
+        if node.type == "qualified_identifier" and _way(node, scope) == _VALUE:
+            places.setdefault(text_of(node), []).append(node)
+    for name, every in places.items():
+        base, _, constant = name.rpartition("::")
+        of_struct = (one for one in scope.source.structs.values() if constant in one and len(every) > 1)
+        for other in (f"{base}::{one}" for members in of_struct for one in members if one != constant):
+            first, last = line_of(every[0]), line_of(every[-1])
+            says = f"with `{other}` in place of `{name}` in line{f's {first} to' if first < last else ''} {last}"
+            changes = tuple(Change(one.start_byte, one.end_byte, other, _VALUE) for one in every)
+            yield Edit(scope.source.file, first, "name", says, changes)
 
 
 # ---- names and their types
@@ -104,11 +125,16 @@ class _Scope:
 
     def __init__(self, source: Source, function: Function) -> None:
         self.source, self.text, body = source, "\n".join(source.lines), text_of(function.body)
+        self.whole = f"{text_of(function.node)} {body}"
         begin, end = function.node.start_byte, function.body.end_byte
         template = function.node.parent.parent
         head = text_of(template.child_by_field_name("parameters")) if template.type == "template_declaration" else ""
         whole = [*re.findall(r"\bint (\w+)", head), *re.findall(r"\b[A-Z]\w*::[A-Z]\w*\b(?![(<])", body)]
         constants = [(name, kind) for kind, name in _CONSTANT.findall(self.text) if re.search(rf"\b{name}\b", body)]
+        code = re.sub(r"//[^\n]*", "", self.text)
+        as_whole = r"(?<=[\w,])(?<!^constexpr float)\s+{}\s*[=,>]"  # how a file declares what is no factor of floats
+        names = dict.fromkeys(_FACTOR.findall(code))
+        self.factors = [one for one in names if not re.search(as_whole.format(one), code, re.MULTILINE)]
         self._names = [(begin, end, *one) for one in (*constants, *((name, "int") for name in whole))]
         self.left_of: dict[str, str] = {}  # assigned value -> its left-hand side
         for node in (*walk(function.node), *walk(function.body)):
@@ -329,6 +355,8 @@ def _of_operator(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
             if its != operator or its in "-/%":
                 in_front = f"{first} {its} ({second} {operator} {two})"
                 yield "brackets", in_front if inner == left else f"({one} {operator} {first}) {its} {second}"
+                if inner == left and operator in "*/" and its in "+-":
+                    yield "brackets", f"{first} {operator} {two} {its} {second}"
 
 
 def _of_name(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
@@ -337,6 +365,7 @@ def _of_name(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
         base, _, member = name.rpartition(".")
         every = (members for members in scope.source.structs.values() if member in members)
         yield from (("name", f"{base}.{one}") for members in every for one in members if one != member)
+        yield from [("name", member)] * (member in declared)
         yield from (("name", one) for one in _THREADS if name in _THREADS and one != name)
     kind = "int" if name in _THREADS else _plain(declared[name]) if name in declared else ""
     same = [one for one, its in declared.items() if _plain(its) == kind and one != name]
@@ -353,6 +382,10 @@ def _of_name(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
         around = (node.parent, node.parent.parent)
         if any(one.type == "binary_expression" and _operator(one)[0] in "<>" for one in around):
             yield from (("more", f"({one} {sign} 1)") for one in same for sign in "-+")
+        yield from (("index", one.format(name, f"{name}s")) for one in _OF_COUNT if f"{name}s" in same)
+    if kind == "float":
+        used = text_of(node.parent)
+        yield from (("unit", f"({name} {sign} {one})") for one in scope.factors if one not in used for sign in "/*")
     yield from (("more", one.format(name, other)) for one in _MORE.get(kind, "").split("|") if one for other in same)
 
 
@@ -434,6 +467,12 @@ def _of_statement(node: Node, scope: _Scope) -> Iterator[Edit]:
         if its and other.type in ("expression_statement", "declaration") and not _WAITS.search(its):
             says = f"with lines {line_of(other)} and {line} exchanged"
             yield edit("order", says, (_before(other, scope, code), gone))
+    loop = node.parent.parent if node.parent.type == "compound_statement" else node.parent
+    if loop.type == "for_statement" and _assigns(node, ""):
+        own = scope.at(node).keys() - scope.at(loop).keys()
+        if own.isdisjoint(re.findall(r"\w+", code)):
+            says = f"with `{code}` in front of the loop in line {line_of(loop)} and not in it"
+            yield edit("statement", says, (_before(loop, scope, code), gone))
     after = [one for one in block if one.start_byte >= node.end_byte]
     if len(after) > 1 and after[0].type == "declaration" and not _WAITS.search(text_of(after[0])):
         says = f"with lines {line} and {line_of(after[0])} exchanged"
@@ -481,6 +520,14 @@ def _of_loop(node: Node, scope: _Scope, before: str) -> Iterator[Edit]:
             yield edit("statement", says, (_before(node, scope, f"{name} = 0;"),))
     start, update = (node.child_by_field_name(one) for one in ("initializer", "update"))
     values = [one.child_by_field_name("value") for one in start.named_children[1:]] if start else []
+    if len(values) == 1 and values[0] and scope.is_whole(values[0]) and values[0].type != "number_literal":
+        its = scope.code(values[0])
+        others = (one for one, kind in declared.items() if _plain(kind) == "int" and not re.search(rf"\b{one}\b", its))
+        for name in others:
+            says = f"with a loop from `{its} + {name}` in place of one from `{its}`"
+            kind = "loop" if len(re.findall(rf"\b{name}\b", scope.whole)) == 1 else "more"  # forgotten, or another one
+            change = Change(values[0].start_byte, values[0].end_byte, f"{its} + {name}", _VALUE)
+            yield edit(kind, says, (change,))
     if len(values) == 1 and values[0] and update in sums and scope.is_whole(values[0]):
         nodes = values[0], _sides(update)[1]
         old = [*map(scope.code, nodes)]

@@ -17,7 +17,7 @@ from torch import Tensor
 from common.console.terminal import say, wide
 from common.console.words import counted
 from common.inspect.checked_library import Collected
-from common.inspect.findings.model import ENDS_THE_KERNEL, Finding, grouped
+from common.inspect.findings.model import ENDS_THE_KERNEL, Finding, grouped, without_strays
 from common.inspect.findings.report import print_findings
 from common.inspect.profile.model import KernelProfile
 from common.testing import judging
@@ -128,7 +128,7 @@ def check_cases(
 
 def report_findings(console: Console, found: Sequence[tuple[str, Sequence[Finding]]], cases: int) -> None:
     """Prints the findings of all `cases` that ran, similar ones grouped, or that there are none."""
-    groups = grouped(found)
+    groups = without_strays({"": grouped(found)})[""]
     if not cases:
         say(console, "\nNo case ran, so nothing was looked at.")
         return

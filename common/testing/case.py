@@ -57,12 +57,12 @@ class Python:
         module: the name of the file, without .py.
         right: for each function right(call) -> {"returned": the tensor or number, or {name: tensor} for a tuple; under
             other names, correct intermediate values}; None if unknown.
-        but_for: kernels that they call and that this test does not check; mentioned with a failure.
+        but_for: but_for(call) -> what to add to a failure: kernels that the call runs and that this test does not check.
     """
 
     module: str
     right: Mapping[str, Callable[[Call], Mapping[str, Any] | None]]
-    but_for: str = ""
+    but_for: Callable[[Call], str] = lambda call: ""
 
 
 @dataclass(frozen=True)

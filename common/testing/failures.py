@@ -70,7 +70,8 @@ class Cause:
         first = self.verdicts[0]
         found = first.found
         if self.is_recognized:
-            return [self.says, *found.tried, *found.python, *found.where[:1], *first.said]
+            told = [*found.tried, self.says] if found.tried_leads else [self.says, *found.tried]
+            return [*told, *found.python, *found.where[:1], *first.said]
         told = [self.says] * bool(self.says) + [*found.python, *found.signs, *found.where]
         told += [] if is_clean else found.unless_clean
         told += [*(found.table.lines if with_table else ()), *found.table.says]

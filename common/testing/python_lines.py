@@ -37,6 +37,15 @@ class _Statement:
     is_return: bool
 
 
+def calls_alone(source: str, first_line: int) -> Iterator[tuple[int, str]]:
+    """The lines of a function with a statement that is nothing but the call of a method, without out=, and its name."""
+    function = _function(source)
+    for node in ast.walk(function) if function else ():
+        call = node.value if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+        if call and isinstance(call.func, ast.Attribute) and all(one.arg != "out" for one in call.keywords):
+            yield node.lineno + first_line - 1, call.func.attr
+
+
 def made_of(
     source: str, first_line: int, line: int | None = None, known: Collection[str] = (), most: int = MOST
 ) -> list[tuple[int, str]]:

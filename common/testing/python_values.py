@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from common.testing.case import Call, Case
-from common.testing.python_lines import made_of
+from common.testing.python_lines import calls_alone, made_of
 from common.testing.watching import read
 
 CLOSE = 1e-3  # float32 tolerance, relative to the largest value or to 1
 RETURNED = "returned"
+_NEW = ("view", "reshape", "permute", "expand", "repeat_interleave", "softmax")  # methods without an in-place variant
 NEAREST = 4  # lines shown in full; for the others, only the line numbers
 MADE_IN = "The wrong value is computed in:"
 
@@ -80,6 +81,7 @@ def first_wrong(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Te
             good = _right_ones(values, right, came)
             says = _told(case, call, right, came, wrong, good) + _exchanged(values, right)
             known, source = [name for name in values if name in good], (str(one["source"]), int(one["first_line"]))
+            says += _not_kept(*source)
             nearest = frozenset(number for number, _ in made_of(*source, known=known, most=NEAREST))
             return WrongCall(says, tuple(made_of(*source, known=known)), nearest)
     return None
@@ -145,6 +147,14 @@ def _exchanged(values: Mapping[str, object], right: Mapping[str, object]) -> str
     return ""
 
 
+def _not_kept(source: str, first_line: int) -> str:
+    """ " The result of line 69 is not kept: ..." of the first statement that only computes a new tensor."""
+    for line, name in calls_alone(source, first_line):
+        if name in _NEW or (name != "add" and hasattr(Tensor, f"{name}_") and hasattr(Tensor, name)):  # sets have add
+            return f" The result of line {line} is not kept: `{name}` changes no tensor in place."
+    return ""
+
+
 def _told(
     case: Case,
     call: Call,
@@ -162,7 +172,7 @@ def _told(
         says += f" {_listed(more)} {'are' if len(more) > 1 else 'is'} wrong as well."
     if good := list(dict.fromkeys(good)):
         says += f" {_listed(good)} {'are' if len(good) > 1 else 'is'} right."
-    return f"{says} {case.python.but_for}".strip()
+    return f"{says} {case.python.but_for(call)}".strip()
 
 
 def _quoted(name: str) -> str:

@@ -168,6 +168,10 @@ def layer_case(
         out = right(**given.inputs)[:, start + at : start + at + tokens]
         return {"returned": out, "query": query, "key": key, "value": value, "keys": keys, "values": values}
 
+    def built_on(given: Call) -> str:
+        _, at, _ = _calls(prompts)[given.number - 1]
+        return "" if changed or at else BUILT_ON  # decoding does not call it
+
     return Case(
         name,
         "pipeline",
@@ -175,7 +179,7 @@ def layer_case(
         call,
         right,
         floor=FLOOR,
-        python=Python("attention", {"forward": of_forward}, "" if changed else BUILT_ON),
+        python=Python("attention", {"forward": of_forward}, built_on),
         axes=("batch", "token", "channel"),
         mistakes=mistakes,
         **options,

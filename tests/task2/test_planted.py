@@ -29,7 +29,7 @@ PLANTED = [
     ("sum_without_the_tree", "sums of 5 x 256", "part of thread 0 only", r"adds nothing to partial\[0\]"),
     ("tree_starts_late", "sums of 5 x 256", "first step of the tree missing", "ROW_THREADS / 2 active threads"),
     ("tree_stops_early", "sums of 113 x 1023", "last step of the tree missing", "with one active thread, nothing"),
-    ("maximum_starts_at_0", "large offsets", "maximum starts at 0", "it must start at -infinity"),
+    ("maximum_starts_at_0", "large offsets", "maximum starts at 0", "combined with 0, or is another row's"),
     ("no_max", "large offsets", "no max subtraction", "The maximum of the row is not subtracted before exp"),
     ("B_not_transposed", "A B^T, 64 x 64 x 64", "B not transposed", r"element \(k, n\) of B\^T is b\[n \* K \+ k\]"),
     ("B_not_transposed", "A B^T, 63 x 65 x 64", "B not transposed", "B is read as if it lay in memory as"),

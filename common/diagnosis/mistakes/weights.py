@@ -149,7 +149,7 @@ def _one_factor(got: Tensor, right: Tensor) -> Told:
         return None
     factors = low[many]
     if float((factors - factors[0]).abs().max()) < 5 * SAME * float(factors[0]):
-        return known.says("all weights times one factor", factor=float(factors[0]))
+        return known.says("all weights times one factor", factor=float(factors[0]), inverse=1 / float(factors[0]))
     row = int((got[many].sum(-1) - right[many].sum(-1)).abs().argmax())
     sums = float(got[many][row].sum())
     size = "smaller" if bool((factors > 1).all()) else "larger" if bool((factors < 1).all()) else "other"

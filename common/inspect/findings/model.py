@@ -9,7 +9,7 @@ words, report.py prints them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.inspect.source_lines import Place, SourceLines, instance_of, place_of
@@ -221,6 +221,19 @@ def grouped(found: Iterable[tuple[str, Sequence[Finding]]]) -> list[Group]:
     groups = [group for group in groups if group.kind != "race" or _function(group) not in avoided]
     races = [group for group in groups if group.kind == "race"]
     return [group for group in groups if not _belongs_to_a_race(group, races)]
+
+
+def without_strays(found: Mapping[str, list[Group]]) -> dict[str, list[Group]]:
+    """By part, without races at lines that go out of bounds, too: what such a line meets there belongs to others."""
+    every = [one for groups in found.values() for one in groups]
+    outside = _lines_of(finding for one in every if one.kind == "out_of_bounds" for finding in one.findings)
+    for one in every:
+        one.findings = [each for each in one.findings if one.kind != "race" or outside.isdisjoint(_lines_of([each]))]
+    return {part: [one for one in groups if one.findings] for part, groups in found.items()}
+
+
+def _lines_of(findings: Iterable[Finding]) -> set[tuple[str, int]]:
+    return {access.place.at for one in findings for access in one.accesses if access.place}
 
 
 def _with(groups: list[Group], one: Finding, case: str) -> list[Group]:

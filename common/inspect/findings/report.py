@@ -79,7 +79,7 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
         _print_access(console, access, f"{mark} ", who_did(finding, access), quoted)
     if finding.launch and not finding.accesses:
         tell(f"{finding.launch.shown}  {finding.launch.text}")
-    tell(explained(finding))
+    tell(explained(finding, others))
     left = MOST_SHOWN
     made = made_in(finding) if number == 1 else []  # only for the first: more would not fit on a screen
     name = len({place.file for _, every in made for place in every}) > 1

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from common.console.paths import shown_path
@@ -134,10 +136,10 @@ def happened(finding: Finding) -> str:
 # ---- what it means and how to fix it
 
 
-def explained(finding: Finding) -> str:
-    """One to three sentences for the student."""
+def explained(finding: Finding, others: Sequence[Finding] = ()) -> str:
+    """One to three sentences for the student; `others` have the same cause."""
     explain = {
-        "race": _race,
+        "race": partial(_race, others=others),
         "async_race": _async_race,
         "out_of_bounds": _out_of_bounds,
         "misaligned": _misaligned,
@@ -167,7 +169,7 @@ def _is_on_heap(finding: Finding) -> bool:
     return "of malloc or new" in finding.variable
 
 
-def _race(finding: Finding) -> str:
+def _race(finding: Finding, others: Sequence[Finding]) -> str:
     if len(finding.accesses) < 2:
         return says("race_unknown")
     first, second = finding.in_order
@@ -178,12 +180,12 @@ def _race(finding: Finding) -> str:
     if first.block != second.block:
         return says("race_of_blocks_storing" if actions == {"write"} else "race_of_blocks")
     if "atomic" in actions:
-        return says("race_with_an_atomic", wait=_where_to_wait(first, second))
+        return says("race_with_an_atomic", wait=_where_to_wait(first, second, others))
     if actions == {"write"}:
         return says("race_of_one_store" if first.place == second.place else "race_of_two_stores", **lines)
     if "async copy" in actions:
         return says("race_of_async_copies")
-    wait = _where_to_wait(first, second)
+    wait = _where_to_wait(first, second, others)
     if pieces := pieces_of(finding):
         given = {"variable": finding.variable, "piece": pieces[0], "other": pieces[1], "wait": wait}
         return says("race_of_pieces", **lines, **given)
@@ -208,7 +210,7 @@ def within_a_turn(finding: Finding) -> bool:
     return len(places) == 1 and place is not None and loop_waits(place, flat and len(warps) == 1)
 
 
-def _where_to_wait(first: Access, second: Access) -> str:
+def _where_to_wait(first: Access, second: Access, others: Sequence[Finding]) -> str:
     """Where a barrier is missing, in lines of a function that contains both accesses.
 
     The order of execution does not determine it, since threads are at different places. But if there is already a
@@ -233,13 +235,36 @@ def _where_to_wait(first: Access, second: Access) -> str:
     if barriers and len(warps) > 1 and all("__syncwarp" in text for text in barriers.values()):
         return says("wait_of_a_warp", **given)
     if barriers:
-        return says("wait_on_the_way_back", **given)
+        return _wait_on_the_way_back(file, barriers, [(upper, lower), *_pairs(file, lower, others)], len(warps) > 1)
     told = says("wait_between", **given)
     if not any(text.strip() for text in between.values()):
         told += f" {OR_THE_ORDER}"
     holding = [line_of(one) for one in around if one.type == "if_statement" and one.end_point.row + 1 >= lower]
     inside = [line for line in holding if line < upper and "constexpr" not in Place(file, line).text]
     return told + (says("wait_inside_an_if", around=inside[0]) if inside else "")
+
+
+def _pairs(file: str, line: int, others: Sequence[Finding]) -> Iterator[tuple[int, int]]:
+    """The lines of these races in the function of a line, as _lines_in_common gives them, the upper first."""
+    source = read(file)
+    for one in (one for one in others if len(one.accesses) == 2 and source):
+        lines = _lines_in_common(*(access.place for access in one.in_order))
+        is_here = lines and one.in_order[0].place.file == file
+        if is_here and source.function_at(lines[0]) == source.function_at(line):
+            yield min(lines), max(lines)
+
+
+def _wait_on_the_way_back(file: str, barriers: Collection[int], pairs: Sequence[tuple[int, int]], several: bool) -> str:
+    """What to do where barriers order these pairs in one direction only; `several`: the threads are in two warps."""
+    pairs = [(one, other) for one, other in pairs if any(one < line < other for line in barriers)]
+    given = {"upper": min(one for one, _ in pairs), "lower": max(other for _, other in pairs)}
+    source = read(file) if several else None
+    loops = [one for one in (source.heads(given["lower"]) if source else ()) if one.type != "if_statement"]
+    way = next(((line_of(one), one.end_point.row + 1) for one in loops if line_of(one) <= given["upper"]), (1, 0))
+    lines = (line for line in range(way[0], way[1] + 1) if not given["upper"] <= line <= given["lower"])
+    of_warp = [line for line in lines if "__syncwarp" in Place(file, line).text.split("//")[0]]
+    key = "wait_on_the_way_back_of_a_warp" if of_warp else "wait_on_the_way_back"
+    return says(key, **given, warp=(of_warp or [0])[0])
 
 
 def _may_repeat(place: Place) -> bool:

@@ -28,10 +28,10 @@ WARP = 32
 CLOSE = 1e-4  # relative float32 tolerance
 UNITS = (1.0, math.log2(math.e))  # units of scores: base e or 2
 NEAR = 60.0  # largest distance of m from the largest score for which a sum relative to it is finite
-SHARED, SCORES, SUMS, OUTPUTS, LARGEST, ALIKE, AFTER = range(7)  # the first wrong item among what a warp stores
+SHARED, SCORES, SUMS, OUTPUTS, LARGEST, ALIKE, AFTER, OTHERS = range(8)  # the first wrong item among what a warp stores
 MAXIMA, REPEATED, ROW_SUMS, BEHIND = range(4)  # the same for a softmax
 says = Sentences(__file__)
-SAYS = [says(one) for one in ("shared", "scores", "sums", "outputs", "largest", "alike", "after")]
+SAYS = [says(one) for one in ("shared", "scores", "sums", "outputs", "largest", "alike", "after", "others")]
 OF_ROWS = ("maxima", "repeated", "row sums", "behind")  # keys of the sentences for a softmax
 
 
@@ -39,6 +39,11 @@ def _places(run: Run, accesses: np.ndarray) -> list[Place]:
     """The lines of these accesses, without duplicates."""
     first = accesses[np.unique(run.trace.entry[accesses], return_index=True)[1]]
     return [place for one in first if (place := run.trace.place_of(one))]
+
+
+def _calls_of(places: list[Place]) -> list[Place]:
+    """From where the functions are called that these lines stand in; a kernel's lines themselves."""
+    return [called for one in places for called in one.callers or (one,)]
 
 
 def _numbers(run: Run, stores: np.ndarray) -> np.ndarray:
@@ -64,7 +69,7 @@ def _are_among(numbers: Tensor, stored: np.ndarray) -> bool:
 
 def handed_on(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> tuple[int, list[Place]] | None:
     """(the first wrong item, lines): the lines that read keys (for SCORES and ALIKE) or values, that store a warp's
-    results (LARGEST), or none (AFTER); for SHARED, the calls of the function that reads.
+    results (LARGEST), or none (AFTER); for SHARED and OTHERS, the calls of the function that reads.
 
     None if unknown: not attention, or warps that process several query rows or store nothing.
     """
@@ -78,15 +83,16 @@ def handed_on(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> tuple[int, 
     first = np.unique(warps, return_index=True)[1]
     mine = warps[first[np.isin(trace.blocks[first], trace.blocks[wrong])]].tolist()
     accesses_of = {warp: np.flatnonzero(warps == warp) for warp in mine}
+    places = _places(run, np.flatnonzero((trace.memory == run.sources.memory_of[of.values]) & ~trace.is_write))
     if attention.share_keys(list(accesses_of.values())):
-        places = _places(run, np.flatnonzero((trace.memory == run.sources.memory_of[of.values]) & ~trace.is_write))
-        return SHARED, [called for one in places for called in one.callers or (one,)]
+        return SHARED, _calls_of(places)
     found = [told for warp in spread(mine) if (told := attention.of_warp(accesses_of[warp])) is not None]
     if not found:
         return None
     first = min(found)
     if first == AFTER:
-        return first, []
+        others = [attention.counts_others(one) for one in spread(np.unique(trace.blocks[wrong]).tolist())]
+        return None if None in others else (OTHERS, _calls_of(places)) if any(others) else (first, [])
     if first == LARGEST and attention.is_right(np.flatnonzero(trace.blocks == trace.blocks[wrong].min())):
         first = ALIKE
     read = run.sources.memory_of[of.keys if first in (SCORES, ALIKE) else of.values]
@@ -143,6 +149,22 @@ class _Attention:
         """Whether a block stores the correct attention over the keys that it read, outside the case's output."""
         both, stored = self._read_by(block), self._stored_by(block)
         return both is not None and bool(stored.size) and _are_among(torch.softmax(both[0], 0) @ both[1], stored)
+
+    def counts_others(self, block: int) -> bool | None:
+        """Whether a block read keys on which none of its wrong elements depends, and whose exponentials are not
+        negligible; None if that is unknown, or the keys that it read are too few."""
+        run, names = self.run, (self.of.keys, self.of.values)
+        accesses = np.flatnonzero(run.trace.blocks == block)
+        both, wrong = self._read_by(accesses), np.flatnonzero(run.wrong & (run.writer >= 0))
+        needed_of = run.needs.of(wrong[run.trace.blocks[run.writer[wrong]] == block]) if run.needs else {}
+        if both is None or any(name not in needed_of for name in names):
+            return None
+        rows = [needed_of[name].view(-1, self.inputs[name].size(-1)).any(-1).nonzero() for name in names]
+        keys, needed = self._rows(accesses, self.of.values), torch.cat(rows).numpy()
+        keys = keys if keys.size else self._rows(accesses, self.of.keys)
+        others = torch.from_numpy(~np.isin(keys, needed))
+        counts = bool((torch.exp(both[0] - both[0].max()) > CLOSE)[others].any())
+        return counts if np.isin(needed, keys).all() else None
 
     def _read_by(self, accesses: np.ndarray) -> tuple[Tensor, Tensor] | None:
         """The scores [keys] and the values [keys, head_dim] of the keys that these accesses read, for one query."""

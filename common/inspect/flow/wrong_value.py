@@ -13,6 +13,7 @@ from common.inspect.findings.model import Finding
 from common.inspect.flow.partial import (
     BEHIND,
     MAXIMA,
+    OTHERS,
     REPEATED,
     ROW_SUMS,
     SAYS,
@@ -53,7 +54,7 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     if len(above) > MOST_LINES and (handed := handed_on(run, case, run.inputs)):
         text += SAYS[handed[0]] + " "
         above = _in_functions_of(handed[1] or [place], above)
-        if handed[0] == SHARED:
+        if handed[0] in (SHARED, OTHERS):
             above, singled = _loops_first(above, handed[1])
     elif len(above) > MOST_LINES and (shared := shared_out(run, case, run.inputs)):
         text += shared.says + " "

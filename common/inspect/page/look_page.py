@@ -116,7 +116,7 @@ def _group(group: Group, sources: Sources) -> dict:
         "title": happened(first),
         "harmless": group.is_harmless,
         "count": group.count,
-        "explained": explained(first),
+        "explained": explained(first, [one for one in group.findings if one is not first]),
         "accesses": accesses,
         "others": sorted(others),
         "cases": [case for case in group.cases if case],

@@ -1,6 +1,7 @@
 """What the report says of failing cases before the verdicts, and what after them."""
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -25,7 +26,9 @@ def group(kind: str, **options: object) -> Group:
     return Group([Finding(**{**vars(found), "accesses": (access,)})], ["softmax: 2 x 9"], 1)
 
 
-def printed(found: dict[str, list[Group]], built_of: dict[str, list[str]] | None = None, **named: str) -> str:
+def printed(
+    found: dict[str, list[Group]], built_of: dict[str, list[str]] | None = None, sound: Sequence[str] = (), **named: str
+) -> str:
     """What is printed of these findings; `named` is the mistake of every part that is built of no other."""
     text, verdicts = io.StringIO(), []
     for part in found:
@@ -33,7 +36,7 @@ def printed(found: dict[str, list[Group]], built_of: dict[str, list[str]] | None
         diagnosis = Diagnosis([*known], [*known.values()], known, where=["3 of 18 elements are wrong."])
         case = Case("2 x 9", part, lambda generator: {}, None, None, 1e-6, ())
         verdicts.append(Verdict(case, FAIL, found=diagnosis, elements=500))
-    print_diagnosis(Console(file=text, width=120), verdicts, found, built_of=built_of)
+    print_diagnosis(Console(file=text, width=120), verdicts, found, built_of=built_of, sound=sound)
     return " ".join(text.getvalue().split())
 
 
@@ -75,6 +78,13 @@ def test_a_missing_barrier_is_surer_than_a_known_answer() -> None:
     race = Finding("race", "softmax_kernel", space="shared", variable="partial", shape=(9,), accesses=accesses)
     out = printed({"softmax": [Group([race], ["softmax: 2 x 9"], 1)]}, last="The last column is left out.")
     assert "1. race in softmax_kernel" in out and out.index("race") < out.index("The last column is left out.")
+
+
+def test_calls_and_arguments_are_not_to_blame_for_a_race() -> None:
+    for kind, advice in (("race", False), ("out_of_bounds", True)):
+        out = printed({"full": [group(kind)]}, sound=["load", "store"])
+        assert "load, store: these pass when tested alone." in out
+        assert ("Look first at the calls and their arguments" in out) == advice
 
 
 def test_what_was_concluded_comes_before_the_lines_of_a_number() -> None:

@@ -67,6 +67,32 @@ __global__ void kernel(const float* x, float* out, int* counts, int64_t rows, in
 """
 
 
+TILED = """\
+constexpr float SCALE = 2.0f;
+constexpr int ROW = 4;
+struct Tiles {
+    static constexpr int HEIGHT = 2, WIDTH = 3;
+    static constexpr int STRIDE = WIDTH + 1;
+};
+struct State {
+    float m, l;
+};
+template <typename T>
+__global__ void kernel(const float* x, float* out, State state, int head, int heads, int start, int end, float bias) {
+    const float m = fmaxf(state.m, x[0] * SCALE / FROM_HEADER * ROW);
+    const int lane = threadIdx.x % 32;
+    float sum = expf(state.m);
+    for (int i = lane; i < end; i += 32) {
+        const float one = x[i * T::STRIDE + head] + x[(i + 1) * T::STRIDE];
+        out[i] = (one - m) * bias;
+        sum += state.l;
+        sum *= one;
+    }
+    out[0] = sum + m;
+}
+"""
+
+
 def edits_of(code: str):
     source = Source("kernel.cu", code)
     return edits_in(source, {"kernel"}, None)
@@ -122,11 +148,36 @@ def test_an_edit_of_each_kind_is_made_of_loops_and_conditions(says: str) -> None
     assert says in [one.says for one in edits_of(LOOPS)]
 
 
+@pytest.mark.parametrize(
+    ("says", "kind"),
+    [
+        ("with `m` in place of `state.m`", "name"),
+        ("with `one * bias - m` in place of `(one - m) * bias`", "brackets"),
+        ("with `sum += state.l;` in front of the loop in line 15 and not in it", "statement"),
+        ("with a loop from `lane + start` in place of one from `lane`", "loop"),  # that nothing else uses
+        ("with a loop from `lane + head` in place of one from `lane`", "more"),
+        ("with `(sum / FROM_HEADER)` in place of `sum`", "unit"),
+        ("with `(sum * SCALE)` in place of `sum`", "unit"),
+        ("with `(head % heads)` in place of `head`", "index"),
+        ("with `T::WIDTH` in place of `T::STRIDE` in line 16", "name"),
+    ],
+)
+def test_an_edit_of_each_kind_is_made_of_what_belongs_together(says: str, kind: str) -> None:
+    assert (says, kind) in [(one.says, one.kind) for one in edits_of(TILED)]
+
+
+def test_what_would_change_nothing_else_is_no_edit() -> None:
+    """What a loop declares can't be used in front of it, and a whole number is no unit."""
+    every = edits_of(TILED)
+    assert not any("`sum *= one;` in front" in one.says for one in every)
+    assert not any("ROW" in one.says.split("`")[1] for one in every if one.kind == "unit")
+
+
 def test_constants_and_declarations_stay() -> None:
     assert {one.line for one in edits_of(KERNEL)}.isdisjoint({1, 2, 3, 4, 5})
 
 
-@pytest.mark.parametrize("kernel", [KERNEL, LOOPS])
+@pytest.mark.parametrize("kernel", [KERNEL, LOOPS, TILED])
 def test_every_edit_has_a_line_of_its_own_and_without_one_the_text_is_the_same(kernel: str) -> None:
     edits = dict(enumerate(edits_of(kernel), 1))
     text, at = switched(kernel, edits)

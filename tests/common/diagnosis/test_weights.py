@@ -24,7 +24,7 @@ FACTORS = 1 + torch.rand(2, 40, 1, dtype=torch.float64)
         (FULL * FIRST_TILE, FULL, "keys left out", "keys 32 to 39. The others have the right shares"),
         (torch.softmax(SCORES.masked_fill(~FIRST_TILE, -math.inf), -1), FULL, "keys left out", "keys 32 to 39"),
         (FULL, CAUSAL, "hidden keys count", "that their query must not see"),
-        (2 * FULL, FULL, "all weights times one factor", "All weights are 2 times"),
+        (2 * FULL, FULL, "all weights times one factor", "the sum that divides them is 0.5 times"),
         (FACTORS * FULL, FULL, "rows not normalized", "the sum that divides the row is smaller"),
         (
             FULL * TWICE / (FULL * TWICE).sum(-1, keepdim=True),

@@ -46,6 +46,14 @@ def test_a_tiny_case_alone_does_not_lead() -> None:
     assert both[0].says == "M and N are exchanged."
 
 
+def test_an_exchange_of_lines_goes_before_the_formula_that_the_output_matches() -> None:
+    edit, known = "With lines 3 and 4 exchanged, all 2 failing cases pass.", "The output matches `a = b`."
+    for leads in (False, True):
+        both = [failure(name, 5000, rescale=known) for name in ("a", "b")]
+        both[0].found.tried, both[0].found.tried_leads = [edit], leads
+        assert causes_of(both)[0].sentences()[:2] == ([edit, known] if leads else [known, edit])
+
+
 def test_one_error_with_other_sizes_is_told_once() -> None:
     def refused(name: str, shape: list[int], line: int) -> Verdict:
         return verdict("layer", name, ERROR, said=[f"query has shape {shape}"], file_line=f"attention.py:{line}")

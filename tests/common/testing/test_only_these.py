@@ -42,6 +42,15 @@ def test_nothing_is_told_where_too_few_pass_or_something_tells_more() -> None:
         assert only_these([failure, other], [*PASSED, failure, other]) is None
 
 
+@pytest.mark.parametrize(
+    ("error", "name"), [(0.02, "only 16 bits"), (3.0, "only causal"), (float("nan"), "only causal")]
+)
+def test_of_cases_in_16_bits_only_small_errors_are_rounding(error: float, name: str) -> None:
+    failure = verdict("bfloat16, causal", FAIL)
+    failure.max_error, failure.bound = error, 0.01
+    assert only_these([failure], [*PASSED, failure])[0] == name
+
+
 def test_every_word_that_is_looked_for_is_in_a_case_s_name() -> None:
     """So that a case that gets another name takes its word with it."""
     names = "\n".join(case.name for task in tasks() for case in import_module(f"{task}.cases").cases())

@@ -9,7 +9,9 @@ import torch
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
+from common.testing import python_values
 from common.testing.calling import Around, InProcess, poisoned_memory
+from common.testing.case import Call
 from common.testing.case_choice import full_name
 from common.testing.judging import make_inputs
 from common.testing.python_side import python_module
@@ -56,6 +58,9 @@ PLANTED = [
      "value = key.view(split).transpose(1, 2) if key.dim() == 3 else key", "layer: as MultiheadAttention, causal",
      r"`weights` are right. `value` holds what `key` should.",
      ["batch, seq_len", "split =", "value = key", "heads = weights", "return"]),
+    ("task1", "scores = scores.masked_fill(future, -torch.inf)", "scores.masked_fill(future, -torch.inf)",
+     "layer: as MultiheadAttention, causal", r"The result of line \d+ is not kept: `masked_fill` changes no tensor in",
+     ["scores = query", "if self.causal", "scores.masked_fill(", "weights = ", "heads = ", "return self.out"]),
     (  # what it holds is right, for another one
         "task1",
         "heads = weights @ value\n        return self.out_projection(self.merge_heads(heads))",
@@ -97,6 +102,23 @@ def test_the_first_wrong_call_is_told_with_its_lines(task, right, wrong, name, s
     assert re.search(says, found.says), found.says
     assert all(any(one in text for _, text in found.lines) for one in lines), found.lines
     assert len(found.lines) == len(lines), found.lines
+
+
+def test_kernels_of_another_task_are_mentioned_only_of_calls_that_may_use_them():
+    case = next(one for one in CASES["task6"] if full_name(one) == "pipeline: three prompts in turn")
+    numbers = [one for one in range(1, 13) if case.python.but_for(Call("forward", one, {}, {}))]
+    assert numbers == [1, 5, 10]
+
+
+def test_of_statements_that_only_compute_a_new_tensor_the_result_is_not_kept():
+    def said(statement):
+        return python_values._not_kept(f"def forward(self, x, seen):\n    x = 2 * x\n    {statement}\n", 60)
+
+    for statement in ("x.transpose(1, 2)", "x.view(3, 4)", "torch.exp(x - 1)", "x.masked_fill(x > 0, 1)"):
+        name = statement.split(".")[1].split("(")[0]
+        assert said(statement) == f" The result of line 62 is not kept: `{name}` changes no tensor in place."
+    for statement in ("x.exp_()", "y = x.exp()", "torch.exp(x, out=x)", "seen.add(1)", "self.cache.append(x)", "x[0]"):
+        assert said(statement) == ""
 
 
 def test_a_tensor_is_kept_as_it_was_when_the_function_began(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from common.inspect.findings.model import Access, Finding, grouped, read_findings
+from common.inspect.findings.model import Access, Finding, grouped, read_findings, without_strays
 from common.inspect.findings.report import may_be_the_index, print_findings
 from common.inspect.findings.words import element_of, explained, happened, index_of
 from common.inspect.source_lines import Place
@@ -248,6 +248,52 @@ def test_what_a_race_needs_in_its_text(tmp_path, text, noticed, earlier, changes
     finding = read(places, *sides, **changes)
     assert all(one in explained(finding) for one in says.split("|"))
     assert may_be_the_index(finding) == index
+
+
+TILES = """__global__ void kernel(float* x) {
+    for (int tile = 0; tile < 4; ++tile) {
+        k_tile[threadIdx.x] = x[tile];
+        v_tile[threadIdx.x] = x[tile];
+        __syncthreads();
+        use(k_tile);
+        WAIT
+        use(v_tile);
+        WAIT
+    }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "says"),
+    [
+        (
+            "__syncwarp();",
+            "On the way back to line 3 there is only the __syncwarp() in line 9, which waits for one warp",
+        ),
+        ("", "between lines 3 and 8, but none on the way back to line 3: put a __syncthreads() after line 8."),
+    ],
+)
+def test_a_barrier_on_the_way_back_must_order_all_pairs(tmp_path, wait, says):
+    file = tmp_path / "kernel.cu"
+    file.write_text(TILES.replace("WAIT", wait))
+    places = {line: Place(str(file), line, "kernel") for line in range(1, 10)}
+    keys = read(places, ("write", 3, B0, T0), ("read", 6, B0, T40), variable="shared")
+    values = read(places, ("write", 4, B0, T0), ("read", 8, B0, T40), variable="shared")
+    assert says in words_of(("a case", [keys, values])) and says in words_of(("a case", [values, keys]))
+    if not wait:
+        assert "put a __syncthreads() after line 6" in words_of(("a case", [keys]))
+
+
+def test_a_race_at_a_line_that_goes_out_of_bounds_is_not_told(kernel):
+    race = read({1: kernel(5, 11), 2: kernel(9)}, ("read", 1, B0, T0), ("write", 2, B0, T40), kernel="kernel<64>")
+    other = read({1: kernel(16), 2: kernel(14)}, ("read", 1, B0, T0), ("write", 2, B0, T40), variable="partial")
+    outside = read({1: kernel(5)}, ("read", 1, B0, T0), kind="out_of_bounds", kernel="stage_kernel")
+    found = {"output": grouped([("a", [outside])]), "full": grouped([("b", [race, other])])}
+    told = without_strays(found)
+    assert [one.kind for one in told["output"]] == ["out_of_bounds"]
+    assert [one.findings for one in told["full"]] == [[other]]
+    assert without_strays({"full": grouped([("b", [race])])})["full"]
 
 
 def test_where_several_threads_write_an_element_no_barrier_is_asked_for(kernel):
