@@ -57,7 +57,7 @@ class Python:
         module: the name of the file, without .py.
         right: for each function right(call) -> {"returned": the tensor or number, or {name: tensor} for a tuple; under
             other names, correct intermediate values}; None if unknown.
-        but_for: but_for(call) -> what to add to a failure: kernels that the call runs and that this test does not check.
+        but_for: but_for(call) -> what to add to a failure: kernels that the call runs and this test does not check.
     """
 
     module: str
