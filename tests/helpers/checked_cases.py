@@ -498,7 +498,7 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         wrong("box_without_encoding", error="this is no tensor map", error_lines=("load box",)),
         wrong(
             "box_counts_what_is_inside",
-            error="has got 96 byte(s) that nobody expected",
+            error="has received 96 byte(s) that were not expected",
             error_lines=("wait for box",),
             hangs=True,
         ),

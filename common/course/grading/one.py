@@ -294,7 +294,7 @@ def _part(
         outcomes.append(_case_outcome(verdict, title, is_hidden))
     earned, possible = points_of(verdicts)
     if missing := [other for other in rests_on if not shown.get(other, True)]:
-        why = f"It stands on the kernels of {missing[0]}, which earned nothing or were not seen at work."
+        why = f"It depends on the kernels of {missing[0]}, which earned nothing or did no work."
     why = why if earned else ""
     shown[f"{task} {part}"] = bool(earned) and not why
     yield PartOutcome(part, 0.0 if why else round(earned, 6), round(possible, 6), why, kernel, outcomes)

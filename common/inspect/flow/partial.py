@@ -42,7 +42,7 @@ def _places(run: Run, accesses: np.ndarray) -> list[Place]:
 
 
 def _calls_of(places: list[Place]) -> list[Place]:
-    """From where the functions are called that these lines stand in; a kernel's lines themselves."""
+    """The calls of the functions that contain these lines; a kernel's lines themselves."""
     return [called for one in places for called in one.callers or (one,)]
 
 

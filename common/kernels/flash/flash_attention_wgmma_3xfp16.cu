@@ -410,7 +410,7 @@ static void forward(const FlashArguments& a, char* workspace) {
     SplitProblem p = {};
     const auto map = [&](CUtensorMap& to, int64_t at, int64_t heads, int64_t rows, int box) {
         if (!hopper::make_tensor_map<__half>(to, halves(at), {2, heads, rows, D}, {heads * rows * D, rows * D, D}, box))
-            throw std::runtime_error("the copy engine does not take the workspace of float32 attention");
+            throw std::runtime_error("TMA cannot address the workspace of float32 attention");
     };
     map(p.query, space.query_at, space.query_heads, space.query_rows, S::B_r);
     map(p.key, space.key_at, space.key_heads, space.key_rows, S::B_c);

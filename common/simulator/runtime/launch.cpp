@@ -412,7 +412,7 @@ static void* watchdog_main(void*) {
     double last_look = seconds_of(CLOCK_MONOTONIC);
     pthread_mutex_lock(&mine.lock);
     for (int idle = 0;;) {
-        mine.watchdog_sleeps = idle > 40;  // nothing to watch for two seconds: do not wake up until somebody asks
+        mine.watchdog_sleeps = idle > 40;  // nothing to watch for two seconds: do not wake up until asked
         if (mine.watchdog_sleeps) {
             pthread_cond_wait(&mine.watch, &mine.lock);
         } else {  // not pthread_cond_timedwait(), which would follow a clock that is set

@@ -243,7 +243,7 @@ std::string describe_wait(Worker& worker, const Thread& thread) {
         if (b.bytes > 0)
             n += snprintf(text + n, sizeof text - n, " and waits for %lld more byte(s)", static_cast<long long>(b.bytes));
         else if (b.bytes < 0)
-            n += snprintf(text + n, sizeof text - n, " and has got %lld byte(s) that nobody expected", static_cast<long long>(-b.bytes));
+            n += snprintf(text + n, sizeof text - n, " and has received %lld byte(s) that were not expected", static_cast<long long>(-b.bytes));
         else if (b.missing == b.expected)
             n += snprintf(text + n, sizeof text - n, ": nothing has happened in it; is the parity one off?");
         if (b.bytes && b.copy.file)
