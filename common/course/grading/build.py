@@ -1,10 +1,10 @@
-"""Builds a task's kernels for grading, in a sandbox in which nothing of the student's ever runs.
+"""Builds a task's kernels for grading, in a sandbox where student code never runs.
 
-    build(request) -> a library's bytes, the places of its kernels and variables, the compilers' log
+    build(request) -> the library's bytes, the addresses of its kernels and variables, the compilers' log
 
-nvcc and ptxas are the judges of what a kernel is: they compile every .cu for a GPU, and only what is a kernel there may
-run on the device (common/simulator/runtime/apart.cpp). The text they see must be the one that the simulator compiles.
-Objects may hold nothing that runs when they are loaded, and of their names only the launchers are seen by ours.
+nvcc and ptxas decide what a kernel is: they compile every .cu for a GPU, and only kernels found there may run on the
+device (common/simulator/runtime/apart.cpp). They must see the same text that the simulator compiles. Objects must not
+contain code that runs when they are loaded, and only their launchers are visible to the course's objects.
 """
 
 from __future__ import annotations
@@ -53,41 +53,41 @@ from common.simulator import rewriter
 PLAIN = (".text", ".rodata", ".data", ".bss", ".tdata", ".tbss", ".eh_frame", ".gcc_except_table", ".note", ".lrodata")
 ARCH = "sm_89"  # the simulator's __CUDA_ARCH__
 COUNTER = "__sanitizer_cov_trace_pc"  # see common/simulator/runtime/work.cpp
-ASTRAY = 2**32 - 1  # the same
-CODE = "theirs"  # the section of a library that has all of the student's code
+ASTRAY = 2**32 - 1  # as in work.cpp
+CODE = "theirs"  # the library's section with all student code
 CALLS_BY_ADDRESS = (
     " kernel calls a function through an address, which can't be graded: call it by its name, or pass it as a template "
     "argument (template <typename F> and an F, for a functor or a lambda)."
 )
-BY_ADDRESS = ".callprototype"  # in PTX: a call of a function whose name isn't known
-# Functions of the C library that store: in a student's file common/simulator/runtime/stores.cpp has others
+BY_ADDRESS = ".callprototype"  # in PTX: an indirect call
+# C library functions that store: student code gets those of common/simulator/runtime/stores.cpp instead
 STORING = ("memcpy", "memmove", "memset", "modf", "modff", "frexp", "frexpf", "remquo", "remquof", "sincos", "sincosf")
 REPLACED = (*STORING, "printf", "vprintf")
 NAMES = f"-fmacro-prefix-map={ROOT}/="  # __FILE__ is the same for both compilers
 NOT_THERE = "No such file or directory"
 MAY_INCLUDE = "\nOf the course's headers graded code may include those that the files given out include, no others."
-COMPILER_SECONDS = 60  # of CPU for one of its processes; those of honest files take less than 10
+COMPILER_SECONDS = 60  # CPU time of each compiler process; honest files take less than 10
 MOST_LOG = 60_000  # characters
 MOST_JOINED = 400  # lines of a directive
-SECRET = secrets.token_hex(8)  # in the names of what one step leaves: the next must not find out by __has_include
-UNKNOWN_ATTRIBUTE = 1097  # nvcc's number for it
-ENTRY = ".nv.constant0."  # begins the name of a section that a kernel has, and no other function
-MOST_THREADS = 1024  # of a block
+SECRET = secrets.token_hex(8)  # in names of intermediate files, so that code can't detect a build step by __has_include
+UNKNOWN_ATTRIBUTE = 1097  # nvcc's diagnostic number
+ENTRY = ".nv.constant0."  # prefix of a section that only kernels have
+MOST_THREADS = 1024  # per block
 # __launch_bounds__ and __block_size__ in PTX
 _BOUNDS = re.compile(r"\.entry\s+([\w$]+)\s*\([^)]*\)[^{;]*?\.(?:maxntid|reqntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
 _VARIABLE = re.compile(
     r"^\s*(?:\.visible\s+|\.weak\s+|\.common\s+)*\.(?:global|const)\s[^;={]*?([\w$]+)(?:\[\d*\])*\s*[;=]", re.M
 )
-# How a file could say that its lines are another's, when lines that a backslash ends are joined; in comments, too
+# Line markers, by which a file could attribute its lines to another file. Matched after splicing, and in comments, too
 _LINE_NUMBERS = re.compile(r"(?:^|\*/)[^\S\n]*(?:#|%:)(?:[ \t\f\v]|/\*.*?\*/)*(?:line\b|\d)", re.M | re.S)
-# What works on several numbers at a time, though each is a thread's: of 16 bytes, and of 32 and 64 all that use them
+# SIMD instructions, which work on several of a thread's numbers: 16-byte ones (with 32 and 64 bytes, all count as SIMD)
 _PACKED = re.compile(
     r"v?(?:p(?:add|sub|mul|madd|max|min)\w*|(?:add|sub|mul|div|max|min|sqrt|rcp|rsqrt|hadd|dp|fn?m\w+)p[sd])"
 )
-# Where an instruction names an address: of a jump or a call, of lea
+# The address that an instruction refers to: the target of a jump or call, the operand of lea
 _TARGET = re.compile(r"^\s*(?:\w+ )?([0-9a-f]+) <|# ([0-9a-f]+)")
-_ELSEWHERE = re.compile(r"<([^>]+)@plt")  # of a call: a function of another library
-_ARITHMETIC = re.compile(r"__[a-z]+[hsdt][if]\d?")  # libgcc's names for it
+_ELSEWHERE = re.compile(r"<([^>]+)@plt")  # a call's target in another library
+_ARITHMETIC = re.compile(r"__[a-z]+[hsdt][if]\d?")  # libgcc's arithmetic functions
 _INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
 _TOO_LONG = re.compile("cpu time limit exceeded", re.IGNORECASE)
 _MARK = re.compile(r'(\d+) "((?:[^"\\\n]|\\.)*)"[^\n]*')  # after "# "
@@ -95,7 +95,7 @@ _INDENT = re.compile(r"^[^\S\n]+(?=# \d)", re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*("[^"\n]+"|<[^>\n]+>)', re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SPLICE = re.compile(r"\\[ \t\f\v]*\n")  # as gcc has it
-# The tokens of what the preprocessor leaves; strings, raw ones among them, and characters are one each
+# Tokens of preprocessed code; strings (raw ones, too) and characters are one token each
 _TOKEN = re.compile(
     r"""(?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\(.*?(?:\)(?P=end)"|\Z)
     | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*(?:"|)|'(?:\\.|[^'\\\n])*'?) | \.?\d(?:[eEpP][+-]|'?[\w$]|\.)*
@@ -103,7 +103,7 @@ _TOKEN = re.compile(
     | ^[ \t]*(?P<directive>\#|%:)[^\n]* | \S""",
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
-# CUDA's attributes in nvcc's expansions; what the rewriter takes care of; what the simulator has for CUDA's variables
+# CUDA's attributes as nvcc expands them; keywords that the rewriter handles; the simulator's forms of CUDA's variables
 _ATTRIBUTES = ("global", "device", "host", "shared", "constant", "managed", "grid_constant", "noinline")
 _ATTRIBUTES += ("launch_bounds", "maxnreg", "cluster_dims", "block_size")
 _REWRITTEN = ("__shared__", "__noinline__")
@@ -117,12 +117,13 @@ _INDICES = {
     )
 }
 _INDEX_TOKENS = len(next(iter(_INDICES)))
-# How C++ spells assembly, what is not counted, and attributes, whose strings the assembler may get as they are
+# Spellings of inline assembly, of attributes that exempt code from counting, and of attributes in general, whose strings
+# may reach the assembler verbatim
 _MACHINE_CODE = ("asm", "__asm", "__asm__", "no_sanitize_coverage", "__no_sanitize_coverage__")
 _ATTRIBUTE, _HARMLESS = ("__attribute__", "__attribute", "[[", "<:<:"), re.compile(r'"[\w.,=+ -]*"')
-# The directives left by the preprocessor that pass no text to the assembler and rename no function
+# Allowed among the directives that preprocessing leaves: they pass no text to the assembler and rename no function
 _PRAGMA = re.compile(r"[ \t]*#pragma (?:(?:GCC )?(?:unroll|ivdep|diagnostic)|nounroll|nv_\w+|diag_\w+|once)\b.*")
-# What the simulator's headers and nvcc's call otherwise, and what nvcc puts before the names of one file
+# Names that differ between the simulator's headers and nvcc's, and the prefix nvcc gives to a file's internal names
 _OTHERWISE = [
     (re.compile(r"\b_INTERNAL_\w+::"), ""),
     *((re.compile(name), cuda) for name, cuda in CUDA_NAMES.items()),
@@ -131,11 +132,12 @@ _OTHERWISE = [
 
 
 def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
-    """Answers until the grader closes its end: a task's name -> what build() gives; with addresses -> their lines."""
+    """Answers requests until the grader closes the connection: a task's name gets the result of build(), a name with
+    addresses their source lines."""
     settle({resource.RLIMIT_CPU: int(cpu), resource.RLIMIT_FSIZE: int(file_bytes), resource.RLIMIT_CORE: 0})
     limit_compilers(COMPILER_SECONDS)
-    if Path("/runtime").is_dir():  # the objects that every build links
-        unused = shutil.ignore_patterns("*.gch")  # not read where files are limited, and as large as all others
+    if Path("/runtime").is_dir():  # objects that every build links
+        unused = shutil.ignore_patterns("*.gch")  # unused under a file size limit, and as large as all the rest
         shutil.copytree("/runtime", os.environ["ATTENTION_BUILD_DIR"], ignore=unused, dirs_exist_ok=True)
     connection = Connection(int(file))
     while True:
@@ -153,8 +155,8 @@ def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
 
 
 def limit_compilers(seconds: int) -> None:
-    """Gives what this process starts this many seconds of CPU; its own limit stays as it is."""
-    signal.signal(signal.SIGXCPU, lambda *_: None)  # which what it starts does not inherit
+    """Limits each child process to this many seconds of CPU time; this process's hard limit is unchanged."""
+    signal.signal(signal.SIGXCPU, lambda *_: None)  # children don't inherit the handler
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
 
 
@@ -162,7 +164,7 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     """({"name", "kernels", "variables", "log"}, the library).
 
     Raises:
-        BuildError: the student's files do not compile, or hold what can't be graded; its words say what.
+        BuildError: the student's files do not compile, or contain something that can't be graded; the message says what.
     """
     (plan,) = plans_of(request)
     own = with_own_headers(plan.place.kernels)
@@ -198,11 +200,14 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
 
 
 def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
-    """Of each basic block where the call that counts it returns to, << 32 | the bytes from there to its end, an
-    instruction that works on several numbers once for each; ASTRAY in a function that no kernel names.
+    """For each basic block: the return address of its counting call << 32 | its bytes of code from there to its end.
+
+    The bytes of a SIMD instruction count once for each number that it works on. In functions that no kernel can reach,
+    the low half is ASTRAY.
 
     Raises:
-        BuildError: a kernel calls what nvcc leaves out, such as a function of the host in a branch that is undefined.
+        BuildError: a kernel makes an indirect call, or calls a function that GPUs don't have, which nvcc may have
+            removed, such as a host function in a branch with undefined behavior.
     """
     counter = next(one.value for one in library.symbols if one.name == COUNTER)
     text = next(one for one in library.sections if one.name == CODE)
@@ -217,7 +222,7 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
     listed = _INSTRUCTION.findall(_run(["objdump", "-d", "--no-show-raw-insn", f"--section={CODE}", path]))
     starts, sums, calls = [int(place, 16) - text.address for place, *_ in listed], [0], set()
     begins = sorted({one.value - text.address for one in functions})
-    named: dict[int, set[int]] = {}  # by each function, of all addresses: where it calls, jumps, or has a pointer to
+    named: dict[int, set[int]] = {}  # for each function: the addresses that it calls, jumps to or loads
     for start, following, (_, name, operands) in zip(starts, [*starts[1:], last], listed, strict=True):
         if target := _TARGET.search(operands):
             own = begins[bisect_right(begins, start) - 1]
@@ -225,7 +230,7 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
         sums.append(sums[-1] + (following - start) * _numbers_of(name, operands))
         if name.startswith("call") and operands.split()[:1] == [f"{counter:x}"]:
             calls.add(following)
-    places, found = [at for at in places if at in calls], []  # the bytes of a call may also be a number's
+    places, found = [at for at in places if at in calls], []  # a constant may contain the bytes of a call
     known, found_kernels = set(), [one - text.address for one in kernels]
     while found_kernels:
         at = found_kernels.pop()
@@ -233,7 +238,7 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
         if 0 <= at < last and own not in known:
             known.add(own)
             found_kernels += named.get(own, ())
-    counted = {begins[bisect_right(begins, at - 1) - 1] for at in places}  # all but a few of the simulator's
+    counted = {begins[bisect_right(begins, at - 1) - 1] for at in places}  # excludes a few functions of the simulator
     for start, (*_, operands) in zip(starts, listed, strict=True):
         own, far = begins[bisect_right(begins, start) - 1], _ELSEWHERE.search(operands)
         if own in known and (far and far[1] not in _functions_of_gpus()):
@@ -251,7 +256,8 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
 
 @functools.cache
 def _functions_of_gpus() -> set[str]:
-    """Of other libraries' those that CUDA has, too, and by which the compiler does arithmetic and ends a function."""
+    """Library functions that kernels may call: math functions that CUDA has, too, and the compiler's helper functions
+    (arithmetic, unwinding)."""
     mathematics, compilers = (
         Elf(Path(_run([toolchain.host_compiler(), f"-print-file-name={name}"]).strip()).read_bytes()).defined()
         for name in ("libm.so.6", "libgcc_s.so.1")
@@ -262,7 +268,7 @@ def _functions_of_gpus() -> set[str]:
 
 
 def _numbers_of(name: str, operands: str) -> int:
-    """How many numbers an instruction works on."""
+    """How many numbers an instruction works on: 1, or the lanes of a SIMD instruction."""
     for register, numbers in (("%zmm", 16), ("%ymm", 8)):
         if register in operands:
             return numbers
@@ -272,13 +278,13 @@ def _numbers_of(name: str, operands: str) -> int:
 def _checked(
     plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]], texts: dict[Path, Counter[str]]
 ) -> list[tuple[Path, list[str]]]:
-    """The jobs with all macros expanded: what is looked at here is what the compiler gets, whatever a file can find out
-    about the process that preprocesses it. `texts` gets the strings and characters that are left of each source.
+    """The jobs with all macros expanded, so that the text checked here is the text compiled, whatever a file finds out
+    about the process that preprocesses it. Fills `texts` with each source's string and character literals.
 
     Raises:
-        BuildError: assembly is left (all PTX has become C++ by then), what gets text into the compiler's assembly, what
-            gives a function another name, or keeps it from being counted; a macro has changed a line of a header, where
-            nothing of that is looked for.
+        BuildError: the code contains assembly (all PTX has become C++ by then), puts text into the compiler's assembly,
+            renames a function or keeps it from being counted; or a macro changed a line of a header, since headers are
+            not checked for any of this.
     """
     made = []
     for source, (translated, flags) in zip(plan.place.kernels, jobs, strict=True):
@@ -316,7 +322,7 @@ def _checked(
 
 
 def _lines_at(request: BuildRequest, addresses: Sequence[str]) -> dict:
-    """{"lines": ["task3/online_softmax.cu:57 in row_max(...)", ...]}: the student's, the innermost first."""
+    """{"lines": ["task3/online_softmax.cu:57 in row_max(...)", ...]}: lines of student code, innermost first."""
     (plan,) = plans_of(request)
     return {"lines": _lines(plan.library, [*filter(re.compile("0x[0-9a-f]+").fullmatch, addresses)])}
 
@@ -331,7 +337,7 @@ def _lines(library: Path, addresses: Sequence[str]) -> list[str]:
 
 
 def _found(wanted: Counter[str], symbols: Sequence[Symbol]) -> list[Symbol]:
-    """The symbols of these names. BuildError where more have one of them than nvcc has seen."""
+    """The symbols with these names. Raises BuildError if more symbols share a name than nvcc has seen."""
     named = [(one, name) for one, name in zip(symbols, _readable([one.name for one in symbols]), strict=True)]
     number = Counter(name for _, name in named)
     if many := [name for name in wanted if number[name] > wanted[name]]:
@@ -342,7 +348,8 @@ def _found(wanted: Counter[str], symbols: Sequence[Symbol]) -> list[Symbol]:
 
 
 def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
-    """The library. Of the student's names ours see only those that the binding wants and the runtime does not."""
+    """Links the library. Of the student's symbols, only those that the binding needs and the runtime doesn't are global.
+    """
     count = len(plan.place.kernels)
     theirs, (*runtime, binding) = objects[:count], objects[count + 1 :]
     for source, path in zip(plan.place.kernels, theirs, strict=True):
@@ -357,7 +364,7 @@ def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
         raise BuildError(f"The function {COUNTER} is the simulator's and can't be defined again.")
     inner = all_theirs.undefined().intersection(set().union(*(one.defined() for one in ours)))
     for name in _run(["c++filt", "-p"], "\n".join(sorted(inner))).splitlines():
-        if "simulator" in name and name.rpartition("::")[2] not in _words_of_headers():  # others the compiler calls
+        if "simulator" in name and name.rpartition("::")[2] not in _words_of_headers():  # the compiler itself calls the others
             raise BuildError(f"The function or variable {name} belongs to the simulator alone.")
     names.write_text("".join(f"{name}\n" for name in sorted(kept)))
     others = [f"--redefine-sym={one}=simulator_stores_{one}" for one in REPLACED]
@@ -369,13 +376,13 @@ def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
 
 @functools.cache
 def _words_of_headers() -> set[str]:
-    """Of those that a .cu file can include: what a kernel may use of the simulator is among them."""
+    """All words in the headers that a .cu file can include, among them everything of the simulator that it may use."""
     headers = [one for one in rewriter.INCLUDE_DIR.rglob("*") if one.is_file()]
     return {word for one in headers for word in re.findall(r"\w+", one.read_text(encoding="utf-8"))}
 
 
 def _look_at(elf: Elf, name: str) -> None:
-    """Raises BuildError for an object that holds what runs when it is loaded."""
+    """Raises BuildError for an object that contains code that runs when it is loaded."""
     arrays = (INIT_ARRAY, FINI_ARRAY, PREINIT_ARRAY)
     strange = [one for one in elf.sections if one.flags & ALLOCATED and not one.name.startswith(PLAIN)]
     if strange or any(one.type in arrays for one in elf.sections) or any(one.type == IFUNC for one in elf.symbols):
@@ -390,16 +397,16 @@ def _look_at(elf: Elf, name: str) -> None:
 def _as_nvcc_sees(
     plan: Plan, host_flags: Sequence[str], texts: dict[Path, Counter[str]]
 ) -> tuple[dict[str, tuple[int, int]], Counter[str], Counter[str]]:
-    """(limits, the names of the kernels, of the variables on the device) that nvcc finds. Limits are the threads that a
-    block of the kernel may have, and the registers that each of them needs.
+    """(limits, names of the kernels, names of the device variables) according to nvcc. A kernel's limits are its maximum
+    number of threads per block and its registers per thread.
 
     Args:
-        host_flags: of the simulator's compiler; some define macros.
-        texts: the strings and characters in what the simulator compiles of each file.
+        host_flags: flags of the simulator's compiler; some define macros.
+        texts: the string and character literals of each file as the simulator compiles it.
 
     Raises:
-        CompilerFailed: nvcc or ptxas refuses a file, such as a kernel that calls a function which no GPU has.
-        BuildError: nvcc compiles another text than the simulator.
+        CompilerFailed: nvcc or ptxas rejects a file, such as a kernel that calls a host function.
+        BuildError: nvcc and the simulator compile different text, or a kernel makes an indirect call.
     """
     nvcc = toolchain.nvcc_for_build()
     limits: dict[str, tuple[int, int]] = {}
@@ -409,7 +416,7 @@ def _as_nvcc_sees(
         LANGUAGE,
         f"-arch={ARCH}",
         "-Wno-deprecated-gpu-targets",
-        f"-Xcompiler={NAMES},-O2,-U_FORTIFY_SOURCE",  # the simulator's, since macros depend on it
+        f"-Xcompiler={NAMES},-O2,-U_FORTIFY_SOURCE",  # as in the simulator's build, since macros depend on these
         *(UNFILLED_NVCC_FLAGS if plan.gaps else []),
     ]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
@@ -426,7 +433,7 @@ def _as_nvcc_sees(
         bounds = {name: math.prod(int(one or 1) for one in sizes) for name, *sizes in _BOUNDS.findall(assembly)}
         for name, one in zip(names := _readable(mangled), mangled, strict=True):
             threads, needed = bounds.get(one, MOST_THREADS), registers.get(f".text.{one}", 0)
-            most, least = limits.get(name, (0, needed))  # of two files' static kernels the more generous
+            most, least = limits.get(name, (0, needed))  # static kernels of two files: the looser limits
             limits[name] = max(most, threads), min(least, needed)
         entries.update(names)
         variables.update(_readable(_VARIABLE.findall(assembly)))
@@ -447,7 +454,7 @@ def _as_nvcc_sees(
 
 
 def _compare(source: Path, theirs: str, ours: str) -> None:
-    """Raises BuildError where the student's lines that are compiled are not the same."""
+    """Raises BuildError if nvcc and the simulator compile different lines of the student's files."""
     seen, here = (_lines_of(text, _files(source)) for text in (theirs, ours))
     for number, (one, other) in enumerate(zip([*seen, ("", "")], [*here, ("", "")], strict=False)):
         if one != other or (number == len(seen)) != (number == len(here)):
@@ -463,16 +470,16 @@ def _is_text(token: str) -> bool:
 
 
 def _compare_tokens(theirs: Sequence[tuple[str, str]], ours: Sequence[tuple[str, str]]) -> None:
-    """Raises BuildError where all macros expanded are not the same, but for the words that CUDA adds to C++."""
+    """Raises BuildError if the code differs after macro expansion, other than in the keywords that CUDA adds to C++."""
     end = [("", "")]
     for one, other in zip([*theirs, *end], [*ours, *end], strict=False):
-        is_named = one[1][:1].isdigit() and other[1].startswith("cuda")  # a macro of nvcc's is an enumerator here
+        is_named = one[1][:1].isdigit() and other[1].startswith("cuda")  # a macro in nvcc's headers, an enumerator here
         if one[1] != other[1] and not is_named:
             _refuse_difference(one if one[1] else other)
 
 
 def _tokens(source: Path, text: str) -> list[tuple[str, str]]:
-    """(place, token) of the student's lines, without CUDA's words for functions and variables."""
+    """(place, token) of the student's lines, without CUDA's keywords for functions and variables."""
     lines = _lines_of(text, _files(source))
     code, found, at, line = "\n".join(line for _, line in lines), [], 0, 0
     for match in _TOKEN.finditer(code):
@@ -505,12 +512,12 @@ def _refuse_difference(where: tuple[str, str]) -> NoReturn:
 
 
 def _files(source: Path) -> set[Path]:
-    """What students write."""
+    """The files that students write."""
     return {source, *(one.folder / name for one in map(read_manifest, tasks()) for name in one.files)}
 
 
 def _includes(source: Path, mirror: Path, files: set[Path], seen: set[Path]) -> Iterator[str]:
-    """The directives that include headers in a translated source, and in those of these files that it includes."""
+    """The #include directives of headers in a translated source, and in those of `files` that it includes."""
     seen.add(source)
     for line in _INCLUDE.findall(source.read_text(errors="surrogateescape")):
         path = Path(line.partition('"')[2].rstrip('"'))
@@ -520,13 +527,13 @@ def _includes(source: Path, mirror: Path, files: set[Path], seen: set[Path]) -> 
             yield from _includes(path, mirror, files, seen)
 
 
-@functools.cache  # nothing changes while a submission is built, and there are thousands
+@functools.cache  # files don't change during a build, and there are thousands of calls
 def _resolved(file: str) -> Path:
     return Path(ROOT, file).resolve()
 
 
 def _pieces(text: str) -> Iterator[tuple[int, str, str]]:
-    """(number of the first line, file, lines) of what follows each of the preprocessor's marks."""
+    """(number of the first line, file, lines) of the text after each of the preprocessor's line markers."""
     mark, lines = None, []
     for piece in [*f"\n{text}".split("\n# ")[1:], None]:
         following = piece is not None and _MARK.match(piece)
@@ -534,13 +541,15 @@ def _pieces(text: str) -> Iterator[tuple[int, str, str]]:
             yield int(mark[1]), mark[2], "\n# ".join(lines)
         if following:
             mark, lines = following, [piece[following.end() + 1 :]]
-        elif piece is not None:  # another line that begins like a mark
+        elif piece is not None:  # a line that only begins like a line marker
             lines.append(piece)
 
 
 def _lines_of(text: str, files: set[Path], theirs: bool = True) -> list[tuple[str, str]]:
-    """(place, line) of those that come from these files, or only of others, but for blank ones. BuildError: one of the
-    files is Python."""
+    """(place, line) of the non-blank lines from these files or, if not `theirs`, from all other files.
+
+    Raises BuildError if one of the files is Python.
+    """
     return [one for piece in _pieces_of(text, files, theirs) for one in _lines_of_piece(*piece)]
 
 
@@ -562,17 +571,17 @@ def _lines_of_piece(number: int, file: str, lines: str) -> list[tuple[str, str]]
 
 
 def _look_at_names(text: str, files: set[Path], folders: tuple[Path, ...]) -> None:
-    """No line of a student's file passes for a header's, whatever changes file names and line numbers.
+    """Checks that no line of a student's file passes for a header's by way of changed file names and line numbers.
 
     Raises:
-        BuildError: a line of the preprocessor's output, macros not expanded, is attributed to another file, which does
-            not have it or is in none of these folders.
+        BuildError: a line of the preprocessor's output (macros not expanded) is attributed to another file that does not
+            contain it, or that is outside these folders.
     """
-    there, begun = "", False  # a header; "" in a student's file
+    there, begun = "", False  # the header; "" in a student's file
     for number, file, lines in _pieces(_INDENT.sub("", text)):
-        if not file.endswith("//"):  # the folder that the compiler runs in
+        if not file.endswith("//"):  # the compiler's working directory
             there = "" if _resolved(file) in files else file
-            begun |= not there and number > 0  # before come the compiler's own definitions
+            begun |= not there and number > 0  # after the compiler's own definitions
         if there and (begun or _lines_of_header(there, folders)):
             _look_at_piece(there, number, lines, folders)
 
@@ -587,7 +596,7 @@ def _look_at_piece(file: str, number: int, lines: str, folders: tuple[Path, ...]
 
 @functools.cache
 def _folders_of_headers() -> list[Path]:
-    """Where the compiler looks for headers by itself."""
+    """The compiler's default include directories."""
     command = [toolchain.host_compiler(), "-xc++", "-E", "-v", "/dev/null"]
     said = subprocess.run(command, capture_output=True, text=True, errors="replace", check=True).stderr
     return [Path(one).resolve() for one in re.findall(r"^ (/\S+)$", said, re.MULTILINE)]
@@ -604,8 +613,8 @@ def _lines_of_header(name: str, folders: tuple[Path, ...]) -> list[str]:
 
 
 def _is_at(line: str, lines: Sequence[str], number: int) -> bool:
-    """Whether these lines have it there, all of them without the blanks around them; the preprocessor joins the lines
-    of a directive and drops its comments."""
+    """Whether lines[number - 1] is this line; all are stripped. For a directive, whose lines the preprocessor joins and
+    whose comments it removes, compares the joined lines without comments and blanks."""
     if not 0 < number <= len(lines):
         return False
     if lines[number - 1] == line or not line.startswith("#"):
@@ -616,7 +625,8 @@ def _is_at(line: str, lines: Sequence[str], number: int) -> bool:
 
 
 def _readable(names: Sequence[str]) -> list[str]:
-    """Mangled names as C++ writes them, the same for both compilers."""
+    """Demangles names, so that they are the same for both compilers."""
+
     lines = _run(["c++filt"], "\n".join(names)).splitlines() if names else []
     for pattern, other in _OTHERWISE:
         lines = [pattern.sub(other, line) for line in lines]

@@ -1,8 +1,8 @@
-// cooperative_groups.h - groups of threads: a block, a part of a warp, the lanes that are here, the whole grid.
+// cooperative_groups.h - groups of threads: a block, a cluster, the whole grid, part of a warp, the active lanes.
 //
-//   thread_block, grid_group                 barriers of the block, and of a grid launched cooperatively
-//   cluster_group                            blocks that reach each other's shared memory
-//   thread_block_tile<N>, coalesced_group    lanes of one warp, with shuffles and votes among their ranks
+//   thread_block, grid_group                 block barriers; grid barriers in a cooperative launch
+//   cluster_group                            blocks that access each other's shared memory (DSMEM)
+//   thread_block_tile<N>, coalesced_group    lanes of one warp, with shuffles and votes by rank
 //   thread_group                             any of these
 //   reduce, inclusive_scan, exclusive_scan, plus, less, ...    memcpy_async, wait
 #pragma once
@@ -27,7 +27,7 @@ inline unsigned block_size() { return blockDim.x * blockDim.y * blockDim.z; }
 inline unsigned long long block_rank() {
     return (static_cast<unsigned long long>(blockIdx.z) * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
 }
-// The lane of the group's member of this rank.
+// The lane of the group member with this rank.
 inline int lane_of_rank(unsigned mask, unsigned rank) {
     for (; rank && mask; --rank) mask &= mask - 1;
     return mask ? __builtin_ctz(mask) : 0;
@@ -41,7 +41,7 @@ class thread_block {
   public:
     static void sync(Position at = simulator::here()) { simulator::barrier(false, "thread_block::sync", at); }
     struct arrival_token {};
-    // The barrier's first half cannot be passed alone here: what comes before wait() runs before the others arrive.
+    // The split barrier isn't modeled: wait() is a full barrier, and code before it runs before the others arrive.
     static arrival_token barrier_arrive() { return {}; }
     static void barrier_wait(arrival_token = {}, Position at = simulator::here()) { sync(at); }
     static unsigned thread_rank() { return details::thread_rank(); }
@@ -91,7 +91,7 @@ class cluster_group {
 };
 inline cluster_group this_cluster() { return {}; }
 
-// What lanes of one warp can do together; a rank counts the lanes of the mask.
+// Collectives among lanes of one warp; ranks number the lanes of the mask.
 class coalesced_group {
   public:
     coalesced_group(unsigned mask, unsigned meta_rank = 0, unsigned meta_size = 1)
@@ -141,7 +141,7 @@ class coalesced_group {
     unsigned lanes() const { return mask_; }
 
   protected:
-    // One bit per rank in place of one per lane.
+    // Converts one bit per lane to one bit per rank.
     unsigned ranks_of(unsigned lanes) const {
         unsigned result = 0, rank = 0;
         for (unsigned rest = mask_; rest; rest &= rest - 1, ++rank) result |= (lanes >> __builtin_ctz(rest) & 1) << rank;
@@ -164,7 +164,7 @@ class thread_block_tile : public coalesced_group {
     explicit thread_block_tile(const Group& parent)
         : coalesced_group((Size == 32 ? ~0u : (1u << Size % 32) - 1) << (details::lane() & ~(Size - 1)),
                           parent.thread_rank() / Size, (parent.size() + Size - 1) / Size) {}
-    // A tile of a block is a tile, whatever its parent.
+    // Converts between tiles that differ only in their parent type.
     template <typename Other>
     thread_block_tile(const thread_block_tile<Size, Other>& other) : coalesced_group(other) {}
     static unsigned thread_rank() { return details::lane() % Size; }
@@ -203,7 +203,7 @@ template <unsigned Size, typename Group>
 thread_block_tile<Size, Group> tiled_partition(const Group& parent) {
     return thread_block_tile<Size, Group>(parent);
 }
-// A size that is known at run time only; of a coalesced group its ranks are divided.
+// With a size known only at run time. A coalesced group is partitioned by rank.
 inline coalesced_group tiled_partition(const thread_block& parent, unsigned size) {
     return coalesced_group((size == 32 ? ~0u : (1u << size % 32) - 1) << (details::lane() & ~(size - 1)),
                            parent.thread_rank() / size, (parent.size() + size - 1) / size);
@@ -283,7 +283,7 @@ void invoke_one(const Group& group, Function function) {
     if (group.thread_rank() == 0) function();
 }
 
-// ---- copies by all threads of a group: each thread waits for its share, then for the others
+// ---- group-wide copies: each thread waits for its own share, then for the other threads
 
 template <typename Group>
 SIMULATOR_ASYNC memcpy_async(const Group& group, void* to, const void* from, size_t bytes,

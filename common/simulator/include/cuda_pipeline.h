@@ -1,4 +1,4 @@
-// cuda_pipeline.h - __pipeline_memcpy_async() and its kin: cp.async by function call.
+// cuda_pipeline.h - the __pipeline_* functions: cp.async as function calls.
 #pragma once
 #include <cuda_runtime.h>
 

@@ -1,19 +1,19 @@
-// apart.cpp - host code and device code in two processes, for grading: device memory isn't there for host code, as on a
-// machine with a GPU.
+// apart.cpp - host code and device code in separate processes, for grading: as on a machine with a GPU, host code can't
+// access device memory.
 //
 //   grader ----- the runner's requests ----> host process: the binding and the launchers, no device memory
 //      |                                        |  Message: allocate, copy, fill, launch
-//      +------- Question: begin, state -----> relay: passes both on, counts what goes to the host; no student code
+//      +------- Question: begin, state -----> relay: forwards both, counts the bytes sent to the host; no student code
 //                                               |
-//                                            device process: the tensors, the kernels, and how much these work
+//                                            device process: the tensors, the kernels, and counts of the kernels' work
 //
-// The runner loads the library, calls simulator_prepare_apart(), and forks: addresses agree in all. The host process is
-// the student's as a whole, so the device process believes nothing it sends. It runs only kernels of the table (by nvcc,
-// see common/course/grading/build.py), copies only what is in device memory, and counts by itself. A kernel that runs
-// wild may own that process; but what it sends to the host, the relay counts and bounds.
+// The runner loads the library, calls simulator_prepare_apart(), and forks, so addresses agree in all processes. The
+// host process may be entirely under the student's control, so the device process trusts nothing it sends. It runs only
+// kernels from nvcc's table (see common/course/grading/build.py), copies only device memory, and does its own counting.
+// A malicious kernel may take over the device process, but the relay counts and bounds what it sends to the host.
 //
-// A launch carries the kernel's address and its arguments as the machine passes them: host code calls simulator_capture
-// in place of the kernel, which writes down registers and stack; every CUDA thread enters the kernel with these.
+// A launch carries the kernel's address and its arguments in their ABI form: host code calls simulator_capture instead
+// of the kernel, which saves the argument registers and stack; every CUDA thread enters the kernel with these.
 #include "apart.h"
 
 #include <poll.h>
@@ -64,16 +64,16 @@ struct Question {
     enum What : uint64_t { BEGIN, STATE } what;
     uint64_t used, fresh;
 };
-constexpr size_t STATE_NUMBERS = 9, READ_BACK = 2;  // of what answers it
+constexpr size_t STATE_NUMBERS = 9, READ_BACK = 2;  // of the reply; READ_BACK: index of the bytes sent to the host
 
-// What an answer may tell the host beside OUT, which counts: this many addresses and sizes, and errors, for a call.
+// Limits per call on what answers tell the host: addresses and sizes, and errors. (OUT's bytes are counted instead.)
 constexpr unsigned MOST_VALUES = 1000, MOST_ERRORS = 64;
 constexpr uint64_t LAST_ERROR = 999;  // cudaErrorUnknown
 
 struct AddressRange {
     uint64_t start, bytes;
 };
-// Known to both processes.
+// Known to all processes.
 struct Shared {
     char* tensors = nullptr;
     size_t tensor_bytes = 0;
@@ -120,7 +120,7 @@ bool is_variable(const void* address, size_t bytes) {
     return std::any_of(all.begin(), all.end(), [&](const AddressRange& one) { return is_within(address, bytes, one.start, one.bytes); });
 }
 extern "C" __attribute__((visibility("hidden"))) const char _end[];  // of the library
-bool is_host_variable(const void* address) {  // one past the end of a device variable is none
+bool is_host_variable(const void* address) {  // the end pointer of a device variable is not a host variable
     const auto* at = static_cast<const char*>(address);
     return side == Side::host && at >= shared().start && at < _end && !is_variable(address, 0);
 }
@@ -130,12 +130,12 @@ bool is_device_address(const void* address) {
     return is_variable(address, 1);
 }
 
-// ---- the host's side
+// ---- the host process
 
 static Answer ask(const Message& order, const void* follows = nullptr, size_t bytes = 0) {
     Answer answer;
     if (!send_all(peer, &order, sizeof order) || !send_all(peer, follows, bytes) || !receive(peer, &answer, sizeof answer))
-        _exit(70);  // the device's process is gone
+        _exit(70);  // the device process is gone
     if (answer.failed) throw std::runtime_error("a kernel failed");
     return answer;
 }
@@ -201,14 +201,14 @@ void launch_captured(const char* name, Position at, dim3 grid, dim3 block, size_
     error_of(ask({Message::LAUNCH, 0, 0, sizeof order}, &order, sizeof order));
 }
 
-// ---- the device's side
+// ---- the device process
 
 namespace {
 
 struct Device {
     size_t touchable = 0, used = 0;
     std::vector<size_t> guards;
-    std::string failed;  // what the first kernel that failed said
+    std::string failed;  // the error of the first kernel that failed
 };
 Device device;
 constexpr size_t GUARD = 4096;  // bytes after an output
@@ -230,7 +230,7 @@ bool is_kernel(const void* address) {
     return std::find(all.begin(), all.end(), address) != all.end();
 }
 
-// A new output after what is used: filled with what `a` repeats in `b` bytes, guarded.
+// Makes a new output after the memory in use, filled with the pattern that follows (of `b` bytes) and guarded.
 bool new_output(const Message& order) {
     auto* address = reinterpret_cast<char*>(order.a);
     const Shared& s = shared();
@@ -259,7 +259,7 @@ cudaError_t run_launch() {
     return cudaGetLastError();
 }
 
-// Carries an order out; false: the host process is gone.
+// Executes one message; false: the host process is gone, or the message is invalid.
 bool answer_host() {
     Message order;
     if (!receive(peer, &order, sizeof order)) return false;
@@ -276,7 +276,7 @@ bool answer_host() {
             }
             case Message::RELEASE: answer.error = release(a, {"cudaFree", 0}); break;
             case Message::IN: {
-                if (!is_touchable(a, order.bytes)) return false;  // what follows would be taken for an order
+                if (!is_touchable(a, order.bytes)) return false;  // the data that follow would be read as a message
                 if (!receive(peer, a, order.bytes)) return false;
                 answer.error = cudaSuccess;
                 break;
@@ -307,7 +307,7 @@ bool answer_host() {
             case Message::LAUNCH: answer.error = run_launch(); break;
             default: return false;
         }
-    } catch (const std::exception& error) {  // the words are for the grader, not for host code
+    } catch (const std::exception& error) {  // the message is for the grader, not for host code
         if (device.failed.empty()) device.failed = error.what();
     }
     answer.failed = !device.failed.empty();
@@ -315,8 +315,9 @@ bool answer_host() {
     return send_all(peer, &answer, sizeof answer) && (!out || send_all(peer, out, order.bytes));
 }
 
-// Launches, threads of the largest, bytes that went to the host and those allocated (the relay adds them), four counts of
-// work, whether a guard was written to; then the words of a launch that was refused, and of a kernel that failed.
+// Sends the number of launches, threads of the largest, bytes sent to the host and bytes allocated (the relay fills in
+// both), four counts of work, and whether a guard was overwritten; then the messages of a refused launch and of a
+// failed kernel.
 bool answer_grader(int grader) {
     Question question;
     if (!receive(grader, &question, sizeof question)) return false;
@@ -338,7 +339,7 @@ bool answer_grader(int grader) {
            send_all(grader, texts[0].data(), sizes[0]) && send_all(grader, texts[1].data(), sizes[1]);
 }
 
-// ---- between the two
+// ---- the relay
 
 struct Relay {
     int host, device, grader, questions;
@@ -355,7 +356,7 @@ bool pass(int from, int to, uint64_t bytes) {
     return true;
 }
 
-// false: one of the two is gone, or has told the host more than it may.
+// false: one of the two is gone, or the device process has told the host more than allowed.
 bool pass_order(Relay& relay) {
     Message order;
     if (!receive(relay.host, &order, sizeof order)) return false;
@@ -401,8 +402,8 @@ using namespace simulator;
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Before the fork: what both processes know. Kernels (start, most threads of a block, registers of a thread, ...) and
-// variables (start, bytes, ...) are addresses; start is the library's, blocks: see weigh_blocks.
+// Called before the fork with what all processes know. kernels: (address, most threads per block, registers per thread)
+// for each; variables: (address, bytes) for each; start: the library's; blocks: see weigh_blocks.
 __attribute__((used)) void simulator_prepare_apart(char* tensors, size_t bytes, const uint64_t* kernels, size_t kernel_count,
                                                    const uint64_t* variables, size_t variable_count, uint64_t start,
                                                    const uint64_t* blocks, size_t block_count) {
@@ -419,7 +420,7 @@ __attribute__((used)) void simulator_prepare_apart(char* tensors, size_t bytes, 
     prepare_region();
 }
 
-// In the host process: device memory is closed for good; nothing of it is mapped.
+// Called in the host process: unmaps device memory, permanently.
 __attribute__((used)) void simulator_become_host(int to_device) {
     side = Side::host, peer = to_device;
     close_for_host(shared().tensors, shared().tensor_bytes);
@@ -427,12 +428,12 @@ __attribute__((used)) void simulator_become_host(int to_device) {
     install_handlers();
 }
 
-// An output in the tensors' memory: filled with a pattern of some bytes (0: not filled), guarded.
+// Makes an output in the tensors' memory, guarded, and filled with a pattern of `width` bytes (0: not filled).
 __attribute__((used)) void simulator_send_output(char* address, size_t bytes, uint64_t pattern, size_t width) {
     ask({Message::OUTPUT, number(address), width, bytes}, &pattern, sizeof pattern);
 }
 
-// Between host, device and grader, until one of the latter is gone.
+// Relays between host, device and grader until the device process or the grader is gone.
 __attribute__((used)) void simulator_become_relay(int host, int device, int grader, int questions) {
     Relay relay = {host, device, grader, questions};
     for (bool has_host = true;;) {
@@ -443,7 +444,7 @@ __attribute__((used)) void simulator_become_relay(int host, int device, int grad
     }
 }
 
-// In the device's process, until the relay is gone; starts the threads that it needs, then calls `close_doors`.
+// Runs the device process until the relay is gone: starts the threads that it needs, then calls `close_doors`.
 __attribute__((used)) void simulator_become_device(int to_host, int grader, void (*close_doors)()) {
     side = Side::device, peer = to_host;
     start_launching();

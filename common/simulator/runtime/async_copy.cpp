@@ -1,11 +1,11 @@
-// async_copy.cpp - cp.async and memcpy_async: copies that a thread starts now and that arrive at a wait.
+// async_copy.cpp - cp.async and memcpy_async: copies that a thread issues now and that complete at a wait.
 //
-// Each thread of a block has a queue of the copies under way. A copy belongs to the group that the next commit closes;
-// a wait finishes the front of the queue, up to the groups it may leave under way. What is still in the queue when the
-// thread returns is dropped: its destination stays NaN.
+// Each thread of a block has a queue of pending copies. A copy belongs to the group that the next commit closes; a wait
+// completes copies from the front of the queue, all but the groups that it may leave pending. Copies still in the queue
+// when the thread returns are dropped: their destinations stay NaN.
 //
-// Copies of a cuda::barrier, or of a pipeline that threads share, are the block's: the first thread that has waited for
-// their phase or stage finishes them for all.
+// Copies bound to a cuda::barrier or to a shared pipeline belong to the block: the first thread that waits for their
+// phase or stage completes them for all threads.
 #include "../include/simulator/async_copy.h"
 
 #include <algorithm>
@@ -20,30 +20,30 @@
 
 namespace simulator {
 
-// More copies than shared memory has words cannot all be meant.
+// A thread with more pending copies than shared memory has words is missing a wait.
 constexpr size_t MAX_COPIES = OPTIN_SHARED_LIMIT / 4;
 
 struct AsyncCopy {
     char* destination;
     const char* source;  // null: zeros
     uint64_t group;
-    unsigned bytes;  // of a piece: 1, 2, 4, 8 or 16
+    unsigned bytes;  // per piece: 1, 2, 4, 8 or 16
     size_t pieces = 1, stride = 0;
 };
 
 struct AsyncQueue {
-    uint64_t block = 0;      // whose copies these are
-    uint64_t committed = 0;  // groups; also the number of the group that the next copy belongs to
+    uint64_t block = 0;      // the block these copies belong to
+    uint64_t committed = 0;  // number of committed groups, and so the group number of the next copy
     std::vector<AsyncCopy> copies;
 };
 
 struct AsyncCopies {
-    std::vector<AsyncQueue> queues;  // of the threads
-    uint64_t block = 0;              // whose stages these are
-    std::map<std::pair<const void*, uint64_t>, std::vector<AsyncCopy>> stages;  // by owner and number
+    std::vector<AsyncQueue> queues;  // one per thread
+    uint64_t block = 0;              // the block these stages belong to
+    std::map<std::pair<const void*, uint64_t>, std::vector<AsyncCopy>> stages;  // by owner and stage number
 };
 
-// Of the block that runs.
+// The copies of the running block.
 static AsyncCopies& my_copies() {
     Worker& worker = current_worker();
     if (!worker.copies) worker.copies = new AsyncCopies;
@@ -73,7 +73,7 @@ static void move(void* to, const void* from) {
         memset(to, 0, BYTES);
 }
 
-// own: the running thread has started the copy, and waits for it.
+// own: the running thread issued the copy it waits for.
 static void carry_out(const AsyncCopy& copy, [[maybe_unused]] bool own, [[maybe_unused]] const void* return_address) {
     for (size_t i = 0; i < copy.pieces; ++i) {
         char* to = copy.destination + i * copy.stride;
@@ -117,15 +117,14 @@ __attribute__((noinline)) void issue_async_copy(void* destination, const void* s
     if (source >= worker.arena && source < worker.dynamic_end)
         fail("cp_async<%u> at %s:%d: its source is in shared memory; the order is cp_async(shared, global)", bytes,
              at.file, at.line);
-    if (inside) (void)*static_cast<const volatile char*>(source);  // a bad address fails here, and not at the wait
+    if (inside) (void)*static_cast<const volatile char*>(source);  // a bad address fails here, not at the wait
     memset(destination, 0xff, bytes);
     const auto* const from = inside ? static_cast<const char*>(source) : nullptr;
     AsyncQueue& mine = my_queue();
     add_copy(mine.copies, {static_cast<char*>(destination), from, mine.committed, bytes}, "cp_async", at);
 }
 
-// To and from a thread's own variables, and for a barrier or pipeline outside of the block's shared memory, every GPU
-// copies at once.
+// GPUs copy synchronously to and from local variables, and for a barrier or pipeline outside shared memory.
 static bool arrives_later(const void* to, const void* from, const void* owner) {
     const auto stacks = reinterpret_cast<uintptr_t>(&current_worker());
     for (const void* end : {to, from})
@@ -179,7 +178,7 @@ __attribute__((noinline)) void commit_async_copies() {
     ++my_queue().committed;
 }
 
-// Finishes the copies of all groups with a number below `end`.
+// Completes the copies of all groups with a number below `end`.
 static void finish_copies(AsyncQueue& mine, uint64_t end, const void* return_address) {
     const auto begin = mine.copies.begin();
     auto copy = begin;

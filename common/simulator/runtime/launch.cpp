@@ -1,8 +1,7 @@
-// launch.cpp - one grid: is it allowed, who runs it, and who watches.
+// launch.cpp - launches one grid: checks the configuration, assigns blocks to workers, and watches their progress.
 //
-// The launching thread runs blocks itself and so starts at once; helpers from a pool join when they wake up,
-// so that a tiny grid does not wait for them. A watchdog thread looks at every worker's progress a few times
-// per second and interrupts those that make none.
+// The launching thread runs blocks itself, so a tiny grid starts at once; helpers from a pool join when they wake up.
+// A watchdog thread checks every worker's progress a few times per second and interrupts those that make none.
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -38,17 +37,16 @@ inline std::recursive_mutex process_lock;
 constexpr unsigned MAX_WORKERS = 16;
 static Worker* workers[MAX_WORKERS];  // workers[0] belongs to the launching thread
 
-// The pool. After a fork none of its threads exists: the child starts with a new one and never touches the
-// old.
+// The pool. A fork does not copy its threads: the child creates a new pool and never touches the old one.
 struct Pool {
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t work = PTHREAD_COND_INITIALIZER, done = PTHREAD_COND_INITIALIZER,
                    watch = PTHREAD_COND_INITIALIZER;
     Grid* grid = nullptr;   // null: nothing to join
-    uint64_t launches = 0;  // numbers the grids
-    unsigned helpers = 0;   // threads that exist
+    uint64_t launches = 0;  // number of the current grid
+    unsigned helpers = 0;   // existing threads
     unsigned places = 0;    // how many helpers may still join this grid
-    unsigned active = 0;    // how many work on it
+    unsigned active = 0;    // how many helpers are working on it
     bool watchdog_exists = false, watchdog_sleeps = false;
 };
 static Pool* pool = nullptr;
@@ -74,13 +72,13 @@ static double seconds_from_environment(const char* name, double otherwise) {
 }
 
 static unsigned worker_limit() {
-    if (is_device_alone()) return 1;  // no more threads can be started there
+    if (is_device_alone()) return 1;  // the device process can't start more threads
 #ifdef SIMULATOR_CHECKED
-    return 1;  // one block after the other: see checker.h
+    return 1;  // one block at a time: see checker.h
 #endif
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
 #ifdef __linux__
-    cpu_set_t allowed;  // containers and taskset leave fewer
+    cpu_set_t allowed;  // containers and taskset may allow fewer CPUs
     if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = CPU_COUNT(&allowed);
 #endif
     const double value = seconds_from_environment("SIMULATOR_WORKERS", static_cast<double>(cores));
@@ -132,17 +130,17 @@ static void run_blocks(Worker& worker, Grid& grid) {
 
 // ---- a graded grid: one of its blocks waits before a store to global memory while the others run
 //
-// A GPU runs blocks at the same time: what a block has read may have changed before it writes. Blocks of which one waits for
-// the other, as for a lock, take turns.
+// A GPU runs blocks concurrently: what a block has read may change before it writes. The waiting block and the running
+// one take turns, since one may be spinning on the other, as on a lock.
 
-// Until the block has ended, has failed, or spins for a while: it may wait for its own threads or for another block.
+// Runs the block until it ends, fails or has spun for a while: it may be waiting for its own threads or another block.
 static void resume_for_a_while(Worker& worker) {
     constexpr unsigned MOST_ROUNDS = 1000;
     for (unsigned round = 0; round == 0 || (round < MOST_ROUNDS && worker.ready_warps && !worker.failed); ++round)
         resume_block(worker);
 }
 
-// Until `worker` has ended or one of them has failed.
+// Runs both blocks until `worker`'s ends or one of them fails.
 static void take_turns(Worker& worker, Worker& late) {
     for (;;) {
         this_worker = &worker;
@@ -150,14 +148,14 @@ static void take_turns(Worker& worker, Worker& late) {
         resume_for_a_while(worker);
         if (worker.failed || !worker.live) return;
         this_worker = &late;
-        late.together = worker.ready_warps != 0;  // else no other block is left that could wake it
+        late.together = worker.ready_warps != 0;  // otherwise no other block could wake it
         stop_awaiting_blocks(late);
         resume_for_a_while(late);
         if (late.failed) return;
     }
 }
 
-// Null, or who failed.
+// Returns the worker that failed, or null.
 static const Worker* run_with_a_late_block(Worker& worker, Grid& grid) {
     static Worker* const late = new_worker();
     static uint32_t random = 0;
@@ -177,7 +175,7 @@ static const Worker* run_with_a_late_block(Worker& worker, Grid& grid) {
     };
     begin(*late, chosen);
     late->together = grid.block_count > 1;
-    late->global_stores_left = random >> 31 ? 1 : 1 + (random >> 16) % MOST_STORES;  // the first may be all that a block has
+    late->global_stores_left = random >> 31 ? 1 : 1 + (random >> 16) % MOST_STORES;  // a block may store only once
     resume_for_a_while(*late);
     for (uint64_t i = 0; i < grid.block_count && !late->failed && !worker.failed && !grid.stop; ++i) {
         if (i == chosen) continue;
@@ -195,21 +193,21 @@ static const Worker* run_with_a_late_block(Worker& worker, Grid& grid) {
     if (goes_on && !late->failed)
         end_block(*late);
     else
-        late->prepared = worker.prepared = 0;  // their threads will not go on
+        late->prepared = worker.prepared = 0;  // their threads will not resume
     worker.together = worker.busy = false;
     sigaltstack(&previous, nullptr);
     this_worker = nullptr;
     return late->failed ? late : nullptr;
 }
 
-// ---- a cooperative grid: one OS thread takes all its blocks in turn, each to its end or to the barrier of the grid
+// ---- a cooperative grid: one OS thread runs all its blocks in turn, each to its end or to the grid barrier
 
-static std::vector<Worker*>& together() {  // a worker for each block of such a grid
+static std::vector<Worker*>& together() {  // one worker per block of such a grid
     static auto* all = new std::vector<Worker*>;
     return *all;
 }
 
-// The blocks of a grid that was launched cooperatively, or of one cluster; `rank`: where they begin among the workers.
+// The blocks of a cooperative launch, or of one cluster.
 struct TakingTurns {
     Grid& grid;
     Worker& first;  // for the watchdog
@@ -217,7 +215,7 @@ struct TakingTurns {
     std::vector<Worker*> blocks;
     std::vector<bool> ended;
 
-    // Until the block has returned or waits for others; whether it did anything.
+    // Runs a block until it returns or waits for other blocks. Returns whether it did anything.
     bool run(size_t i, bool begins) {
         Worker& worker = *blocks[i];
         this_worker = &worker;
@@ -248,7 +246,7 @@ struct TakingTurns {
         end_block(*blocks[i]);
         ended[i] = true;
     }
-    // Null, or who failed.
+    // Returns the worker that failed, or null.
     const Worker* run_all() {
         ended.assign(blocks.size(), false);
         for (bool begins = true;; begins = false) {
@@ -284,7 +282,7 @@ static uint3 place_in(dim3 grid, uint64_t i) {
     return {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y), static_cast<unsigned>(i / grid.x / grid.y)};
 }
 
-// All blocks at a time, or one cluster after the other.
+// Runs all blocks at once (cooperative launch) or one cluster after another.
 static const Worker* run_together(Grid& grid) {
     const dim3 shape = grid.cluster, clusters = {grid.size.x / shape.x, grid.size.y / shape.y, grid.size.z / shape.z};
     const uint64_t per_cluster = uint64_t{shape.x} * shape.y * shape.z, cluster_count = grid.block_count / per_cluster;
@@ -292,7 +290,7 @@ static const Worker* run_together(Grid& grid) {
     std::vector<Worker*>& blocks = together();
     while (blocks.size() < at_a_time * per_cluster) {
         blocks.push_back(new_worker());
-        blocks.back()->guarded = 32;  // no guard pages: they would be more mappings than a process may have
+        blocks.back()->guarded = 32;  // no guard pages: a process can't have that many mappings
     }
     Worker& first = *workers[0];
     prepare_worker(first, grid);
@@ -315,7 +313,7 @@ static const Worker* run_together(Grid& grid) {
                 turns.blocks.push_back(worker);
                 of[c].blocks.push_back(worker);
                 worker->cluster = per_cluster > 1 || grid.has_clusters ? &of[c] : nullptr;
-                // Who reaches into a block before its turn finds threads there, and the memory of this launch.
+                // Blocks that access this one before its first turn must find its threads and this launch's memory.
                 worker->thread_count = worker->live = grid.block.x * grid.block.y * grid.block.z;
                 worker->dynamic_bytes = grid.dynamic_bytes, worker->dynamic_end = worker->arena + SHARED_ARENA;
                 begin_hopper(*worker);
@@ -324,7 +322,7 @@ static const Worker* run_together(Grid& grid) {
         failed = turns.run_all();
         for (Worker* block : turns.blocks) {
             block->cluster = nullptr, block->together = false;
-            if (failed) block->prepared = 0;  // its threads will not go on
+            if (failed) block->prepared = 0;  // its threads will not resume
         }
     }
     first.busy = false;
@@ -351,7 +349,7 @@ static void* helper_main(void* data) {
 }
 
 static void start_thread(void* (*main)(void*), void* data) {
-    // Signals sent to the process, such as Ctrl-C, are for Python's threads.
+    // Signals sent to the process, such as Ctrl-C, go to Python's threads.
     sigset_t all, previous;
     sigfillset(&all);
     for (int ours : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, INTERRUPT}) sigdelset(&all, ours);
@@ -372,7 +370,7 @@ static double seconds_of(clockid_t clock) {
 }
 
 #ifdef __linux__
-// Whether the thread sleeps in the system, but for writing: the reader of what a kernel prints may take its time.
+// Whether the thread is blocked in a system call other than a write, which waits for the reader of a kernel's output.
 static bool is_asleep(pid_t thread) {
     const auto first_word = [thread](const char* name, const char* format, auto* value) {
         char path[64];
@@ -390,8 +388,8 @@ static bool is_asleep(pid_t thread) {
 }
 #endif
 
-// How long the worker has been at work: processor time, so that neither a debugger nor a busy machine counts as lack of
-// progress, and the time that it slept.
+// The worker's CPU time, so that neither a debugger nor a busy machine counts as lack of progress, plus the time it was
+// blocked in system calls.
 static double time_of(const Worker& worker, [[maybe_unused]] double since_last_look, [[maybe_unused]] double& asleep) {
 #ifdef __linux__
     clockid_t clock;
@@ -412,10 +410,10 @@ static void* watchdog_main(void*) {
     double last_look = seconds_of(CLOCK_MONOTONIC);
     pthread_mutex_lock(&mine.lock);
     for (int idle = 0;;) {
-        mine.watchdog_sleeps = idle > 40;  // nothing to watch for two seconds: do not wake up until asked
+        mine.watchdog_sleeps = idle > 40;  // nothing to watch for two seconds: sleep until signaled
         if (mine.watchdog_sleeps) {
             pthread_cond_wait(&mine.watch, &mine.lock);
-        } else {  // not pthread_cond_timedwait(), which would follow a clock that is set
+        } else {  // not pthread_cond_timedwait(), whose clock may be set meanwhile
             pthread_mutex_unlock(&mine.lock);
             const timespec pause = {0, 50000000};
             nanosleep(&pause, nullptr);
@@ -442,7 +440,7 @@ static void* watchdog_main(void*) {
 
 // ---- the launch
 
-// The codes are those of CUDA 13; earlier versions gave cudaErrorInvalidConfiguration for impossible shapes.
+// Error codes as in CUDA 13; earlier versions return cudaErrorInvalidConfiguration for impossible shapes.
 static cudaError_t refusal(dim3 grid, dim3 block, size_t dynamic_bytes, const KernelState& state) {
     const uint64_t threads =
         block.x > 1024 || block.y > 1024 ? 0 : static_cast<uint64_t>(block.x) * block.y * block.z;
@@ -456,7 +454,7 @@ static cudaError_t refusal(dim3 grid, dim3 block, size_t dynamic_bytes, const Ke
     return state.registers_of_block(threads) > MOST_REGISTERS ? cudaErrorLaunchOutOfResources : cudaSuccess;
 }
 
-// Why the last launch that was refused was, in words: the error code says no more than "invalid argument".
+// Why the last refused launch was refused, in words: the error code only says "invalid argument".
 static char refused[320];
 
 static void say_refused(const Kernel& kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const KernelState& state) {
@@ -483,10 +481,10 @@ static void say_refused(const Kernel& kernel, dim3 grid, dim3 block, size_t dyna
                  dynamic_bytes + state.static_bytes, DEFAULT_SHARED_LIMIT, OPTIN_SHARED_LIMIT);
     snprintf(refused, sizeof refused, "%.60s was to be launched with grid (%u, %u, %u), block (%u, %u, %u): %s", kernel.name, grid.x,
              grid.y, grid.z, block.x, block.y, block.z, why);
-    hint(refused);  // programs often ask for no error
+    hint(refused);  // programs often don't check for errors
 }
 
-// How many blocks fit on the device at a time.
+// How many blocks can be co-resident on the device.
 static uint64_t most_together(const Kernel& kernel, dim3 block, size_t dynamic_bytes) {
     int blocks = 0, processors = 0;
     occupancy(&blocks, kernel.address, static_cast<int>(block.x * block.y * block.z), dynamic_bytes);
@@ -501,10 +499,10 @@ void start_launching() {
     if (!pool->watchdog_exists) start_thread(watchdog_main, nullptr), pool->watchdog_exists = true;
 }
 
-static uint64_t launches_counted = 0, most_threads = 0;  // of a launch; since count_launches()
+static uint64_t launches_counted = 0, most_threads = 0;  // since take_launches(); most_threads: of the largest launch
 
 void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
-    if (this_worker)  // before the lock: another worker's thread would wait for the launch that it is part of
+    if (this_worker)  // before the lock: a worker's thread would wait for its own launch
         fail("%s:%d: a kernel launches %s; the simulator does not model that", kernel.position.file,
              kernel.position.line, kernel.name);
     LaunchLock lock;
@@ -574,7 +572,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
 #endif
     const Worker* failed = nullptr;
     if (left_out)
-        ;  // its blocks wait for each other: a few of them would wait forever
+        ;  // its blocks wait for each other: a sample of them would wait forever
     else if (together)
         failed = run_together(grid);
     else if (is_device_alone())
@@ -586,12 +584,12 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
 #endif
 
     pthread_mutex_lock(&pool->lock);
-    pool->places = 0;  // who has not joined yet need not
+    pool->places = 0;  // no more helpers need to join
     while (pool->active) pthread_cond_wait(&pool->done, &pool->lock);
     pool->grid = nullptr;
     pthread_mutex_unlock(&pool->lock);
     restore_handlers();
-    fflush(stdout);  // what the kernel printed
+    fflush(stdout);  // the kernel's output
 
     add_work(grid);
     if (grid.static_bytes > state.static_bytes) state.static_bytes = grid.static_bytes;
@@ -608,7 +606,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     if (grid.cut_short) return;
     for (const Worker* worker : workers)
         if (worker && worker->failed) failed = worker;
-    if (failed) heap_is_told();  // what a kernel that ended halfway has not freed is no leak
+    if (failed) heap_is_told();  // memory that an aborted kernel didn't free is not a leak
     if (failed)
         throw std::runtime_error(failed->error + source_lines(*failed) + "\n  launched at " + kernel.position.file + ":" +
                                  std::to_string(kernel.position.line));
@@ -619,7 +617,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
 // For Python (common/testing/calling.py): why the last launch was refused; "" if it was not.
 extern "C" __attribute__((visibility("default"), used)) const char* simulator_refused() { return simulator::refused; }
 
-// The launches of this library and the threads of the largest one, since the last call.
+// The number of this library's launches, and the threads of the largest, since the last call.
 void simulator::take_launches(uint64_t* launches, uint64_t* threads) {
     LaunchLock lock;
     *launches = launches_counted;

@@ -1,7 +1,7 @@
-// stores.cpp - where device code may write, in a graded build: elsewhere are the numbers by which it is graded.
+// stores.cpp - checks where device code writes in a graded build, since other memory holds the numbers that grade it.
 //
-// The compiler calls __asan_store...() before each store of the student's file (rewriter.COUNTED_FLAGS), and the build
-// puts the functions at the end of this file in the place of the C library's that store (grading/build.py).
+// The compiler calls __asan_store...() before each store in the student's file (rewriter.COUNTED_FLAGS), and the build
+// replaces C library functions that store by the functions at the end of this file (grading/build.py).
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ struct Open {
     size_t bytes = 0;
     bool holds(uintptr_t at, size_t more) const { return at - start < bytes && more <= bytes - (at - start); }
 };
-static Open tensors, allocations;  // where nothing is mapped around them a store traps by itself, and says more
+static Open tensors, allocations;  // with unmapped margins, where a store traps by itself with a better message
 static bool stores_are_watched = false;
 
 void watch_stores(const void* start, size_t bytes) {
@@ -24,8 +24,8 @@ void watch_stores(const void* start, size_t bytes) {
     stores_are_watched = true;
 }
 
-// Static variables, of which a block of a cluster may know more than the one that it writes to; dynamic memory, which may
-// begin earlier to be aligned, and what traps after it.
+// Static variables, of which a block of a cluster may have placed more than the block it writes to; dynamic memory,
+// which may begin earlier for alignment; and the guard after it, which traps.
 SIMULATOR_INLINE static bool is_own_shared(const Worker& worker, const Worker& owner, uintptr_t at, size_t bytes) {
     const auto arena = reinterpret_cast<uintptr_t>(owner.arena);
     const size_t statics = worker.static_top > owner.static_top ? worker.static_top : owner.static_top;
@@ -34,7 +34,7 @@ SIMULATOR_INLINE static bool is_own_shared(const Worker& worker, const Worker& o
            Open{arena + SHARED_ARENA - dynamic, dynamic + STACK_BYTES}.holds(at, bytes);
 }
 __attribute__((noinline)) static void look_again(const Worker& worker, uintptr_t at, size_t bytes) {
-    constexpr uintptr_t NULL_PAGES = 1 << 16;  // they trap, too
+    constexpr uintptr_t NULL_PAGES = 1 << 16;  // these trap, too
     const auto* address = reinterpret_cast<const char*>(at);
     const Worker* owner = owner_of_shared(address);
     if (!bytes || at < NULL_PAGES || is_variable(address, bytes)) return;
@@ -85,7 +85,7 @@ STORE(1) STORE(2) STORE(4) STORE(8) STORE(16)
 __attribute__((used)) void __asan_storeN_noabort(const void* address, size_t bytes) { simulator::look(address, bytes); }
 __attribute__((used)) void __asan_handle_no_return() {}
 
-// NAME in a student's file is simulator_stores_NAME
+// The build renames NAME in a student's file to simulator_stores_NAME
 #define STORES(type, name, parameters, arguments, pointer, bytes)              \
     __attribute__((used)) type simulator_stores_##name parameters {            \
         simulator::look(pointer, bytes);                                       \
@@ -109,7 +109,8 @@ __attribute__((used)) void simulator_stores_sincosf(float x, float* s, float* c)
     simulator::look(s, sizeof *s), simulator::look(c, sizeof *c);
     sincosf(x, s, c);
 }
-// %n stores, and no one sees what a kernel prints there
+// Prints nothing in a graded build: %n stores, and nothing reads a graded kernel's output
+
 __attribute__((used)) int simulator_stores_vprintf(const char* format, va_list values) {
     return simulator::stores_are_watched ? 0 : vprintf(format, values);
 }

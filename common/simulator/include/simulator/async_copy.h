@@ -1,28 +1,27 @@
-// async_copy.h - cp.async behind common/cuda/cp_async.cuh, which says what each function does, and memcpy_async behind
-// CUDA's own headers.
+// async_copy.h - the implementation of cp.async (documented in common/cuda/cp_async.cuh) and of CUDA's memcpy_async.
 //
-// The calls go straight from the student's function to the runtime (runtime/async_copy.cpp), so that there the return
-// address names the place in the program.
+// Everything is inlined down to the call into the runtime (runtime/async_copy.cpp), so the runtime's return address is a
+// line of the student's function.
 #pragma once
 #include "thread.h"
 
 namespace simulator {
 
-// `bytes` of the destination become NaN now; at the wait they become those at `source`, or zeros unless `inside`.
+// Fills `bytes` of the destination with NaN now; the wait copies the source there, or zeros if not `inside`.
 void issue_async_copy(void* destination, const void* source, unsigned bytes, bool inside, Position at);
 void commit_async_copies();
-// Finishes the running thread's copies but for its latest `groups` groups.
+// Completes the running thread's copies except those of its latest `groups` groups.
 void wait_for_async_copies(unsigned groups);
 void wait_for_all_async_copies();
-// memcpy_async: of `bytes` the share of thread `rank` of `threads`. Without an owner it is for the thread's own waits,
-// as above. Else it is a barrier's or pipeline's, and belongs to the present *stage, until that has been waited for.
+// memcpy_async: copies the share of thread `rank` out of `threads`. If owner is null, the thread's own waits complete it,
+// as above. Otherwise owner is a barrier or pipeline, and a wait for the current *stage completes it.
 void issue_memcpy_async(void* to, const void* from, size_t bytes, size_t rank, size_t threads, const void* owner,
                         const unsigned* stage, Position at);
-void finish_stages(const void* owner, uint64_t end);  // all stages before `end`, of all threads
+void finish_stages(const void* owner, uint64_t end);  // completes all threads' copies of the stages before `end`
 
 #ifdef SIMULATOR_CHECKED
-// Before the destination becomes NaN (source: null for zeros), and after the data have arrived. own: the running thread
-// has started the copy, and waits for it. return_address is in the student's function.
+// Called before the destination is filled with NaN (source is null for zeros), and after the data arrive. own: the
+// running thread issued the copy it waits for. return_address is in the student's function.
 void check_async_issue(void* destination, const void* source, size_t bytes, const void* return_address);
 void check_async_done(void* destination, size_t bytes, bool own, const void* return_address);
 #endif
