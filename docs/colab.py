@@ -1,8 +1,8 @@
-"""Makes docs/colab.ipynb from task 1's handout and its gaps: python docs/colab.py [--compare]
+"""Generates docs/colab.ipynb from task 1's handout and its gaps: python docs/colab.py [--compare]
 
 The story comes first, then the handout: its sections become text cells, and each part is followed by its gaps, one cell
-each, and its tests. No text of the handout is repeated here. --compare writes nothing, and exits with 1 if the notebook
-is out of date.
+each, and its tests. This script repeats no text of the handout. --compare writes nothing, and exits with 1 if the
+notebook is out of date.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from common.course.hints import hints_of
 
 NOTEBOOK = Path(__file__).with_suffix(".ipynb")
 TASK = "task1"
-GAPS_AFTER = {"Part 1": "attention.py", "Part 2": "naive_attention.cu"}  # how a section's title begins -> whose gaps
-LEFT_OUT = ("Start here",)  # a section about a shell and an editor
+GAPS_AFTER = {"Part 1": "attention.py", "Part 2": "naive_attention.cu"}  # title prefix -> whose gaps follow
+LEFT_OUT = ("Start here",)  # about the shell and the editor
 
 ABOUT = """\
 # Task 1 as a notebook
@@ -76,7 +76,7 @@ task 7 they are yours.
 
 
 def text_cell(text: str) -> dict:
-    """Markdown. Pictures of the handout are copied into it; its links lead nowhere in a notebook: their words stay."""
+    """A Markdown cell. Embeds the handout's pictures; relative links, which don't work in a notebook, become text."""
 
     def copied(match: re.Match) -> str:
         picture = base64.b64encode((ROOT / TASK / match[2]).read_bytes()).decode()
@@ -88,13 +88,13 @@ def text_cell(text: str) -> dict:
 
 
 def code_cell(code: str) -> dict:
-    """Code, not run yet."""
+    """A code cell that has not run."""
     lines = code.strip("\n").splitlines(keepends=True)
     return {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [], "source": lines}
 
 
 def gap_cells(gap: StudentGap) -> list[dict]:
-    """What the gap asks for, and the cell to fill in."""
+    """The gap's instructions, and the cell to fill in."""
     hint = [line.strip().lstrip("/#").strip() for line in gap.todo]
     marker = next(number for number, line in enumerate(hint) if line == "NOT_IMPLEMENTED();" or "raise" in line)
     about = " ".join(hint[:marker])
@@ -103,7 +103,7 @@ def gap_cells(gap: StudentGap) -> list[dict]:
 
 
 def sections(text: str) -> list[tuple[str, str]]:
-    """(title, text) of each part of a handout that begins with ##; the first has the title ""."""
+    """(title, text) of each ## section of a handout; the text before the first has the title ""."""
     parts = re.split(r"(?m)^## ", text)
     return [("", parts[0]), *((part.split("\n", 1)[0], "## " + part) for part in parts[1:])]
 
@@ -112,7 +112,7 @@ def cells() -> list[dict]:
     """The notebook's cells.
 
     Raises:
-        LookupError: the handout has no section for the gaps of a file.
+        LookupError: the handout has no section for a file's gaps.
     """
     text = (ROOT / TASK / "README.md").read_text(encoding="utf-8")
     gaps, parts = gaps_of(TASK), {one.gap: one.parts for one in hints_of(TASK).gaps.values()}
@@ -149,7 +149,7 @@ def cells() -> list[dict]:
 
 
 def notebook() -> str:
-    """The whole file."""
+    """The notebook file's content."""
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     content = {"cells": cells(), "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 5}
     for number, cell in enumerate(content["cells"]):

@@ -1,18 +1,18 @@
-"""What the handouts show of a command's output is what it prints: python docs/outputs.py [--stale] [--gpu] [TEXT ...]
+"""Updates the command output shown in the handouts: python docs/outputs.py [--stale] [--gpu] [TEXT ...]
 
-A block is fenced text between two comments, and the first says how it came about:
+A block is fenced text between two comments; the first says where its output comes from:
 
-    OUTPUT: python -m task2.test --gemm                            in a checkout whose gaps are filled
-    OUTPUT: python -m task2.test --gemm (unfilled)                 in one as a student gets it
-    OUTPUT: python -m task2.test --gemm (words of PLANTED)         with that mistake in the solved one
-    OUTPUT: python tests/helpers/time_checked.py (times)           whose figures no run repeats: never stale
-    OUTPUT: torchrun --nproc-per-node 4 -m task6.ring              processes of torchrun's
-    OUTPUT: ... (one NVIDIA H200, ...)                             on a GPU: only --gpu prints these, and nothing else
+    OUTPUT: python -m task2.test --gemm                            a checkout with all gaps filled
+    OUTPUT: python -m task2.test --gemm (unfilled)                 a checkout as students get it
+    OUTPUT: python -m task2.test --gemm (words of PLANTED)         the solved checkout with that mistake
+    OUTPUT: python tests/helpers/time_checked.py (times)           numbers differ in every run: never stale
+    OUTPUT: torchrun --nproc-per-node 4 -m task6.ring              run by torchrun
+    OUTPUT: ... (one NVIDIA H200, ...)                             on a GPU: --gpu updates these, and only these
 
-Of a failing run a block holds what follows its table, and the points if it held them before; of a test's table, the
-first three cases. A handout gives no gap away: where a report quotes a line of one, its block holds "(your line)".
-TEXT: only blocks whose comment contains one of these. --stale writes nothing, lists the blocks that differ by more than
-a time, and exits with 1.
+For a failing run, a block holds the output after the table, plus the points if it had them before; of a test's table,
+the first three cases. Handouts must not reveal solutions: where a report quotes a line of a gap, the block has
+"(your line)" instead. TEXT: only blocks whose comment contains one of these. --stale writes nothing, lists blocks that
+differ in more than times, and exits with 1 if there are any.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from solved_copy import ROOT, copy_with_gaps, copy_with_gaps_filled, planted, pr
 from common.compiling.skeletons import parse, solution_files, student_file
 
 WIDTH = 116  # columns
-LONG = 20  # characters by which a line that was cut is known
+LONG = 20  # characters that identify a line that was cut off
 SHOWN_CASES = 3  # of a test's table
 DOCUMENTS = ("task*/*.md", "docs/*.md", "common/simulator/README.md")
 _BLOCK = re.compile(
@@ -50,9 +50,9 @@ _PROGRESS = (
     "following every access",
     "recording ",
     "writing the page",
-)  # a terminal shows it and takes it away
+)  # status lines that a terminal shows temporarily
 _POINTS = re.compile(r"  [\w-]+ +[\d.]+ of|Points:")
-_QUOTED = re.compile(r"( {4,}(?:(?:[\w.]+:)?\d+  )?)(\S.*)")  # a line of source in a report, in a list with its number
+_QUOTED = re.compile(r"( {4,}(?:(?:[\w.]+:)?\d+  )?)(\S.*)")  # a source line in a report, with its number in a listing
 _NUMBERED = re.compile(r" +(?:[\w.]+:)?\d+  \S")
 _TIME = re.compile(
     r"[\d.,]+(?= *(ms|us|s|x|GB|MB)\b| and [\d.,]+ ms)|[\d.]+ \.\. [\d.]+|(?<=│) *[\d.,]+ *(?=│)| +|[─━]+"
@@ -60,7 +60,7 @@ _TIME = re.compile(
 
 
 class Block(NamedTuple):
-    """One block of a document: `head` is its first line, `how` what it says in parentheses, `body` what it shows."""
+    """One block of a document: `head` is its first line, `how` the part in parentheses, `body` the output shown."""
 
     file: Path
     head: str
@@ -75,7 +75,7 @@ class Block(NamedTuple):
 
     @property
     def mistake(self) -> str:
-        """The words of PLANTED, or "": the part of `how` that says only what is shown is left out."""
+        """The key in PLANTED, or "": `how` without the part that only says which lines are shown."""
         return re.sub(r"; the first case$", "", self.how) if self.how not in ("unfilled", "the end", "times") else ""
 
 
@@ -89,13 +89,13 @@ def blocks(text: str, file: Path) -> Iterator[Block]:
 
 
 def all_blocks() -> list[Block]:
-    """Those of all documents."""
+    """The blocks of all documents."""
     files = sorted(file for pattern in DOCUMENTS for file in ROOT.glob(pattern))
     return [block for file in files for block in blocks(file.read_text("utf-8"), file)]
 
 
 def shown(block: Block, text: str) -> str:
-    """The part of the output that the block holds."""
+    """The part of the output that the block shows."""
     lines = [line.rstrip() for line in text.rstrip("\n").split("\n") if not line.startswith(_PROGRESS)]
     begin, end = 0, len(lines)
     held = block.body.split("\n")
@@ -112,12 +112,12 @@ def shown(block: Block, text: str) -> str:
 
 
 def _first_cases(lines: list[str]) -> list[str]:
-    """The lines, with the first cases of a test's table and the number of the others."""
+    """The lines with a test's table cut to its first cases, followed by the number of the others."""
     head = next((i for i, line in enumerate(lines) if line.startswith("┃ part")), None)
     if head is None:
         return lines
     end = next(i for i, line in enumerate(lines) if line.startswith("└"))
-    cases = [i for i in range(head + 2, end) if lines[i].split("│")[1].strip()]  # not where a row goes on
+    cases = [i for i in range(head + 2, end) if lines[i].split("│")[1].strip()]  # not continuations of a row
     if len(cases) <= SHOWN_CASES:
         return lines
     left = f"... and {len(cases) - SHOWN_CASES} more cases"
@@ -125,7 +125,7 @@ def _first_cases(lines: list[str]) -> list[str]:
 
 
 def gap_lines(files: Iterable[Path]) -> set[str]:
-    """The lines that are in gaps of these solved files and nowhere else in them, without their indentation."""
+    """Lines that occur in gaps of these solved files and nowhere else in them, stripped."""
     parts = [part for file in files for part in parse(file.read_text("utf-8"), file.name)]
     inside = {line.strip() for part in parts if part.is_gap for line in part.lines}
     given = {line.strip() for part in parts if not part.is_gap for line in part.lines}
@@ -133,12 +133,12 @@ def gap_lines(files: Iterable[Path]) -> set[str]:
 
 
 def without(lines: set[str], text: str) -> str:
-    """What a report says, with "(your line)" where it quotes one of these, and nothing of how such a line goes on.
+    """A report's text with quotes of these lines, and their continuations, replaced by "(your line)".
 
-    A quoted statement that needs a second screen line goes on there without a number, further to the right.
+    A wrapped statement continues on the next screen line without a number, indented further.
     """
     told: list[str] = []
-    hidden = -1  # the indentation of the line left out just above
+    hidden = -1  # the indentation of the preceding line if that was replaced
     for line in text.split("\n"):
         indentation = len(line) - len(line.lstrip())
         if hidden >= 0 and indentation > hidden and not _NUMBERED.match(line):
@@ -150,14 +150,14 @@ def without(lines: set[str], text: str) -> str:
 
 
 def _is_of(quoted: str, lines: set[str]) -> bool:
-    """Whether a quoted text is one of these lines, or begins as one: where it was cut, or goes on in the next."""
+    """Whether a quoted text is one of these lines, or the beginning of one that was cut off or wrapped."""
     begin = quoted.removesuffix("...").strip()
     long = [one for one in lines if len(one) > LONG] if len(begin) > LONG else []
     return quoted in lines or any(one.startswith(begin) or begin.startswith(one) for one in long)
 
 
 def run(block: Block, given: Path, solved: Path) -> str:
-    """What the block's command prints now, in full."""
+    """The full current output of the block's command."""
     if block.how == "unfilled":
         return printed(given, block.command, WIDTH)
     with planted(solved, PLANTED[block.mistake] if block.mistake and not block.on_gpu else ()):

@@ -1,11 +1,11 @@
-"""Fills in one machine's part of docs/reference-results.md: what the --report commands write with the kernels here.
+"""Fills in one machine's part of docs/reference-results.md with the results of the --report commands.
 
     python docs/reference_results.py simulator
     python docs/reference_results.py gpu          on a machine with a GPU
     python docs/reference_results.py gpu --only task4,task7 --page COPY.md
-    python docs/reference_results.py gpu --merge COPY.md OTHER.md     takes their sections
+    python docs/reference_results.py gpu --merge COPY.md OTHER.md     copies their sections
 
-Every command runs in a copy of the checkout, so your Results.md isn't touched. A part is what is between the markers
+Every command runs in a copy of the checkout, so your Results.md isn't touched. A part is the text between the markers
 <!-- BEGIN simulator --> and <!-- END simulator -->.
 """
 
@@ -30,7 +30,7 @@ from common.console.files import write_whole
 from common.testing.results import markers, replaced
 
 PAGE = Path(__file__).with_name("reference-results.md")
-POINTS = r"(?m)^  \w[^\n]* of [\d.]+[^\n]*$|^Points: [^\n]*$"  # of a test's last lines
+POINTS = r"(?m)^  \w[^\n]* of [\d.]+[^\n]*$|^Points: [^\n]*$"  # the last lines of a test's output
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Step:
     """One command.
 
     Attributes:
-        command: after python -m.
+        command: the command, after python -m.
         block: the name of the block that it writes into Results.md; "" if it writes none.
-        keep: the lines of its output to keep, a regular expression; "" for none.
-        of: where it is run.
+        keep: regular expression for the output lines to keep; "" for none.
+        of: the machines that it runs on.
     """
 
     command: str
@@ -85,14 +85,14 @@ STEPS: dict[str, list[Step]] = {
 
 
 def copied(folder: Path) -> Path:
-    """The checkout without builds, in a folder of its own."""
+    """Copies the checkout without builds to this folder."""
     ignored = shutil.ignore_patterns("__pycache__", "build", "*.bak*", ".git", ".venv", "venv", "tests")
     shutil.copytree(ROOT, folder, ignore=ignored)
     return folder
 
 
 def said(folder: Path, step: Step, backend: str) -> list[str]:
-    """The step's lines in Markdown. A command that fails is reported as failed, with its last lines."""
+    """The step's results in Markdown. A command that fails is reported as failed, with the end of its output."""
     flags = f" --backend {backend}" if backend == "simulator" and "memory" not in step.command else ""
     command = step.command + flags
     environment = os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "110"}
@@ -111,19 +111,19 @@ def said(folder: Path, step: Step, backend: str) -> list[str]:
 
 
 def fenced(lines: Sequence[str]) -> list[str]:
-    """As a block of code."""
+    """The lines as a code block."""
     return ["```text", *(line.rstrip() for line in lines), "```"]
 
 
 def block(file: Path, name: str) -> list[str]:
-    """What is between a block's markers."""
+    """The lines between a block's markers."""
     begin, end = markers(name)
     text = file.read_text(encoding="utf-8")
     return text[text.index(begin) + len(begin) : text.index(end)].strip("\n").split("\n")
 
 
 def machine(folder: Path) -> list[str]:
-    """What the doctor says of this machine, without its paths."""
+    """The doctor's report on this machine, without paths."""
     done = subprocess.run(
         [sys.executable, "-m", "common.doctor"],
         cwd=folder,
@@ -137,12 +137,12 @@ def machine(folder: Path) -> list[str]:
 
 
 def title(task: str, machine: str) -> str:
-    """Of a section of the page."""
+    """The title of a section of the page."""
     return f"### {task.replace('task', 'Task ')}, {machine}"
 
 
 def sections(text: str, machine: str) -> dict[str, list[str]]:
-    """What a page says of a machine: "machine" and each task -> lines. Nothing where it is not filled in yet."""
+    """A machine's sections of a page: "machine" and each task -> lines. Empty if not filled in yet."""
     begin, end = markers(machine)
     lines = text[text.index(begin) + len(begin) : text.index(end)].strip("\n").split("\n")
     names = {title(task, machine): task for task in STEPS}
@@ -155,7 +155,7 @@ def sections(text: str, machine: str) -> dict[str, list[str]]:
 
 
 def measured(where: str, chosen: Sequence[str]) -> Iterator[dict[str, list[str]]]:
-    """The sections of these tasks, measured now, one after the other."""
+    """Measures these tasks and yields their sections, one at a time."""
     backend = "simulator" if where == "simulator" else "cuda"
     with tempfile.TemporaryDirectory() as scratch:
         folder = copied(Path(scratch, "course"))
@@ -180,7 +180,7 @@ def main() -> int:
     found = sections(text, options.machine)
     pages = options.merge or []
     news = (sections(page.read_text(encoding="utf-8"), options.machine) for page in pages)
-    for new in news if pages else measured(options.machine, chosen):  # written as it comes: it may be stopped
+    for new in news if pages else measured(options.machine, chosen):  # written after each: the run may be interrupted
         found |= new
         lines = [line for name in ("machine", *STEPS) for line in found.get(name, [])]
         write_whole(options.page, replaced(text, options.machine, ["", *lines]))

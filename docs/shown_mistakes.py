@@ -1,4 +1,4 @@
-"""The mistakes whose reports the handouts show: the words of a block's comment -> the edits of the solved files."""
+"""The mistakes whose reports the handouts show: the text in a block's comment -> edits to the solved files."""
 
 from __future__ import annotations
 

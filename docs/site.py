@@ -1,11 +1,11 @@
-"""mkdocs' hook: the pages of the site are the READMEs where they are, so that no text is there twice.
+"""mkdocs hook: builds the site from the READMEs where they are, so that no text is duplicated.
 
-mkdocs takes pages from one folder, and that folder cannot be the checkout. So docs/ is that folder in name, and here
-its list of files is replaced: every page under its path in the checkout, and every file that a page links to, such as
-a picture or a .cu. A link that leads nowhere stays one, and `mkdocs build --strict` fails.
+mkdocs reads pages from one folder, which can't be the checkout. So the configured folder is docs/, and this hook
+replaces its list of files: every page by its path in the checkout, and every file that a page links to, such as a
+picture or a .cu. Broken links are kept, so that `mkdocs build --strict` fails.
 
-The pages are CommonMark, in which the content of a list item is indented by two or three columns, and Markdown inside
-<details> is Markdown. mkdocs' dialect wants four columns, and an attribute: on_page_markdown adds both.
+The pages are CommonMark, where the content of a list item is indented by two or three columns, and Markdown works
+inside <details>. mkdocs' dialect needs four columns, and an attribute: on_page_markdown adds both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)|<img[^>]*\ssrc=\"([^\":]+)\"")
 
 
 def pages() -> list[str]:
-    """The paths of all pages, from the checkout's root."""
+    """The paths of all pages, relative to the checkout's root."""
     found = {file for pattern in PAGES for file in ROOT.glob(pattern)}
     return sorted(file.relative_to(ROOT).as_posix() for file in found)
 
@@ -39,7 +39,7 @@ def linked(page: str) -> set[str]:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """What mkdocs builds."""
+    """The files that mkdocs builds."""
     looks = {*config.extra_css, *map(str, config.extra_javascript)}
     theirs = [f for f in files if f.src_uri in looks or not Path(f.abs_src_path or "").is_relative_to(ROOT / "docs")]
     every = [*pages(), *sorted({target for page in pages() for target in linked(page)})]
@@ -48,28 +48,28 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def with_wide_lists(text: str) -> str:
-    """CommonMark, with every list's content indented by four columns for each list that it is in.
+    """CommonMark text with list content indented by four columns per nesting level.
 
-    Where a list begins, or goes on, right below a line of text, it gets an empty line before it.
+    Inserts an empty line before a list item that directly follows a line of text.
     """
     lines: list[str] = []
-    items: list[int] = []  # where the text of each open item begins in its line
-    loose = False  # an empty line was seen in the item above
-    fence = ""  # of the block of code that is open
+    items: list[int] = []  # the column where each open item's text begins
+    loose = False  # the item above contains an empty line
+    fence = ""  # the fence of the open code block
     for line in text.split("\n"):
         code = line.lstrip(" ")
         indent = len(line) - len(code)
         depth = len(items)
         while code and items and indent < items[-1] and not fence:
             items.pop()
-        inside = indent - (items[-1] if items else 0)  # from four on it is code
+        inside = indent - (items[-1] if items else 0)  # four or more: a code block
         marker = _ITEM.match(code) if inside < 4 and not fence else None
         if fenced := _FENCE.match(code):
             fence = "" if fence == fenced[1] else fence or fenced[1]
         if marker and lines and lines[-1].strip():
             begins = len(items) == depth
             if begins and marker[1] not in ("-", "*", "1."):
-                marker = None  # a sentence whose number wrapped to the beginning of a line
+                marker = None  # a sentence wrapped so that a line begins with a number
             elif begins or loose:
                 lines.append("")
         lines.append(" " * (4 * len(items) + (0 if marker else inside)) + code if code else line)
@@ -80,12 +80,12 @@ def with_wide_lists(text: str) -> str:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """A page's text, for mkdocs' Markdown."""
+    """Converts a page's text to mkdocs' Markdown."""
     wide = with_wide_lists(markdown).replace("<details", '<details markdown="1"')
-    return re.sub(r"```console\n(?! *\$)", "```bash\n", wide)  # "console" without prompts would be all output, and gray
+    return re.sub(r"```console\n(?! *\$)", "```bash\n", wide)  # "console" without prompts: all gray, as output
 
 
 def on_page_content(html: str, **_: object) -> str:
-    """A page's HTML, in which no line ends after the hyphens of a flag."""
+    """A page's HTML with command-line flags kept from wrapping after their hyphens."""
     whole = r'<span style="white-space: nowrap">\g<0></span>'
     return re.sub(r"<code>[^<]+</code>", lambda code: _FLAG.sub(whole, code[0]), html)

@@ -1,4 +1,4 @@
-"""A copy of the checkout whose gaps are filled, mistakes planted in it, and what commands print there.
+"""Copies the checkout with all gaps filled, plants mistakes in the copy, and runs commands there.
 
 folder = copy_with_gaps_filled(Path(scratch, "course"))
 with planted(folder, [Edit("task2/attention_kernel.cu", "x - shift", "x")]):
@@ -26,7 +26,7 @@ _NOT_COPIED = shutil.ignore_patterns("__pycache__", "build", "*.bak*", ".git", "
 
 
 class Edit(NamedTuple):
-    """A mistake: in this file of a task the text `right` occurs once, and becomes `wrong`."""
+    """A mistake: replaces the one occurrence of `right` in this file by `wrong`."""
 
     file: str
     right: str
@@ -34,13 +34,13 @@ class Edit(NamedTuple):
 
 
 def copy_with_gaps(folder: Path) -> Path:
-    """The checkout as a student gets it; builds are not copied."""
+    """Copies the checkout, as students get it, without builds."""
     shutil.copytree(ROOT, folder, ignore=_NOT_COPIED, dirs_exist_ok=True)
     return folder
 
 
 def copy_with_gaps_filled(folder: Path) -> Path:
-    """The checkout, solved; builds are not copied."""
+    """Copies the checkout, without builds, and fills its gaps."""
     copy_with_gaps(folder)
     fill_gaps(folder)
     return folder
@@ -48,7 +48,7 @@ def copy_with_gaps_filled(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def planted(folder: Path, edits: Iterable[Edit]) -> Iterator[None]:
-    """The edits hold inside of the block. ValueError where a text doesn't occur in its file exactly once."""
+    """Applies the edits within the `with` block. Raises ValueError if a text doesn't occur exactly once in its file."""
     texts: dict[Path, str] = {}
     try:
         for file, right, wrong in edits:
@@ -65,10 +65,12 @@ def planted(folder: Path, edits: Iterable[Edit]) -> Iterator[None]:
 
 
 def printed(folder: Path, command: str, width: int, colors: bool = False) -> str:
-    """What `python COMMAND`, `python -m COMMAND` or `torchrun ...` prints there, stdout only.
+    """The stdout of `python COMMAND`, `python -m COMMAND` or `torchrun ...` there.
 
-    RuntimeError where it ends with a traceback. Spinners and progress bars are left out, and of paths the folder.
+    Spinners and progress bars are turned off, and the folder is removed from paths. Raises RuntimeError if the command
+    ends with a traceback.
     """
+
     environment = os.environ | {
         "PYTHONPATH": str(folder),
         "COLUMNS": str(width),

@@ -1,7 +1,7 @@
 """python docs/pictures/decode.py TRACE: draws decode_step.svg next to this file, for common/kernels/gpt2/README.md.
 
-TRACE: what `python -m common.run common/kernels/gpt2/benchmarks/step_trace.cu` prints on a GPU. The picture is a layer
-of the last step: when 16 of the CTAs end each phase, as their first threads stamped it.
+TRACE: the output of `python -m common.run common/kernels/gpt2/benchmarks/step_trace.cu` on a GPU. The picture shows one
+layer of the last step: when 16 of the CTAs end each phase, from time stamps by their first threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Trace = dict[int, list[tuple[str, int]]]  # CTA -> (phase, nanoseconds at its en
 
 
 def traced(text: str) -> Trace:
-    """The lines "CTA: phase nanoseconds, ..." among others."""
+    """Parses the lines "CTA: phase nanoseconds, ..."; ignores others."""
     found = {}
     for line in text.splitlines():
         cta, colon, stamps = line.partition(": ")
@@ -40,7 +40,7 @@ def traced(text: str) -> Trace:
 
 
 def layer_of(stamps: list[tuple[str, int]], layer: int) -> list[tuple[str, int, int]]:
-    """(phase, begin, end) of a layer: from the end of the FC2 before it to the end of its own."""
+    """(phase, begin, end) of a layer: from the end of the previous layer's FC2 to the end of its own."""
     ends = [i for i, (name, _) in enumerate(stamps) if name == "fc2"]
     first, last = ends[layer - 1], ends[layer]
     return [(stamps[i][0], stamps[i - 1][1], stamps[i][1]) for i in range(first + 1, last + 1)]

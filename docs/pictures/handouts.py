@@ -1,6 +1,7 @@
-"""python docs/pictures/handouts.py: draws the handouts' pictures next to this: at the heads task1.svg ... task7.svg.
+"""python docs/pictures/handouts.py: draws the handouts' pictures next to this file; task1.svg to task7.svg open them.
 
-Standard library only; the same pictures byte for byte wherever it runs.
+
+Standard library only; the pictures are byte-for-byte the same on every machine.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ FOLDER = Path(__file__).resolve().parent
 INK, GRAY, PALE, BLUE, SKY, ORANGE, SAND, GREEN, MINT = (
     "#1a202c", "#718096", "#edf2f7", "#2b6cb0", "#bee3f8", "#c05621", "#fbd38d", "#276749", "#9ae6b4",
 )  # fmt: skip
-IN_THE_DARK = {  # the color that takes its place on a dark page
+IN_THE_DARK = {  # the replacement for each color on a dark page
     INK: "#e2e8f0", GRAY: "#94a1b2", PALE: "#2d3643", BLUE: "#63a4e8", SKY: "#1e4a72", ORANGE: "#ed8b4c",
     SAND: "#75501a", GREEN: "#3f8f66", MINT: "#1f5a3c",
 }  # fmt: skip
@@ -36,7 +37,7 @@ class Drawing:
     def box(
         self, x: float, y: float, w: float, h: float, fill: str = PALE, words: str = "", line: str = GRAY, rx: int = 0
     ) -> None:
-        """A rectangle, its corners rounded by rx, with words in its middle; | between two lines of them."""
+        """A rectangle with corner radius rx and centered text; | separates lines."""
         self._parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="{rx}" fill="{fill}" stroke="{line}"/>'
         )
@@ -47,7 +48,7 @@ class Drawing:
     def text(
         self, x: float, y: float, words: str, anchor: str = "start", color: str = INK, size: int = 14, more: str = ""
     ) -> None:
-        """A line of text; `more` holds further attributes."""
+        """A line of text; `more`: additional attributes."""
         safe = words.replace("&", "&amp;").replace("<", "&lt;")
         self._parts.append(
             f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" fill="{color}" font-size="{size}"{more}>{safe}</text>'
@@ -65,7 +66,7 @@ class Drawing:
         )
 
     def cells(self, x: float, y: float, rows: int, cols: int, size: float, fill: Callable[[int, int], str]) -> None:
-        """A matrix of small squares; fill(row, col) is the color of one."""
+        """A matrix of small squares; fill(row, col) is the color of each."""
         squares: dict[str, list[str]] = {}
         side = size - 1
         for row in range(rows):

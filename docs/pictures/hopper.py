@@ -1,19 +1,19 @@
-"""python docs/pictures/hopper.py: draws hopper_forward.svg next to this, for common/kernels/flash/README.md.
+"""python docs/pictures/hopper.py: draws hopper_forward.svg next to this file, for common/kernels/flash/README.md.
 
-Who does what when in flash_attention_wgmma.cuh, in the order in which its code starts and waits. The lengths are drawn,
-not measured.
+The schedule of flash_attention_wgmma.cuh, in the order in which its code issues operations and waits for them. The
+lengths are schematic, not measured.
 """
 
 from __future__ import annotations
 
 from handouts import BLUE, FOLDER, GRAY, GREEN, MINT, ORANGE, PALE, SAND, SKY, Drawing
 
-LEFT, UNIT, HEIGHT = 130, 62, 30  # where time 0 is; a product's length and a row's height, in pixels
+LEFT, UNIT, HEIGHT = 130, 62, 30  # in pixels: where time 0 is, a GEMM's length, a row's height
 COLORS = {"A": (SKY, BLUE), "B": (MINT, GREEN), "": (SKY, BLUE)}
 
 
 class TimeLine:
-    """Rows of boxes over a common time, in units of one product."""
+    """Rows of boxes on a common time axis, in units of one GEMM."""
 
     def __init__(self, drawing: Drawing, top: int, rows: tuple[str, ...]) -> None:
         self._drawing = drawing
@@ -29,7 +29,7 @@ class TimeLine:
         self.box("tensor cores", begin, begin + 1, f"{group} {words}".strip(), fill, line)
 
     def arrow(self, of: str, begin: float, to: str, end: float) -> None:
-        """From a row's box to another's, each at a time."""
+        """An arrow from a time in one row to a time in another."""
         down = self._y[of] < self._y[to]
         self._drawing.arrow(
             LEFT + UNIT * begin,

@@ -1,9 +1,9 @@
-"""Pictures of the pages of --replay, --profile and report, with the size of each and the time it takes to open; and
+"""Takes pictures of the pages of --replay, --profile and report, prints each page's size and loading time, and makes
 replay.gif, ten seconds of two replays: python docs/pictures/inside.py [NAME ...]
 
-Each picture is a real page of a real command, in a copy of the checkout whose gaps are filled; in some a mistake is
-planted. Code in a gap is blurred, since handouts show these pictures. All are dark: they suit a light page, too. Needs
-chromium and chromium-driver (apt-get install) and `pip install -e ".[browser]"`.
+Each picture is a real page written by a real command, in a copy of the checkout with all gaps filled and in some cases
+a planted mistake. Code in a gap is blurred, since handouts show these pictures. All are in dark mode, which also looks
+good on a light page. Needs chromium and chromium-driver (apt-get install) and `pip install -e ".[browser]"`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ sys.path[:0] = [str(HERE.parent), str(ROOT / "tests" / "helpers")]
 import browser
 from solved_copy import Edit, copy_with_gaps_filled, planted, printed
 
-WIDTH, SCALE, COLORS = 1400, 0.75, 80  # CSS pixels, their size in the picture, colors of the picture
+WIDTH, SCALE, COLORS = 1400, 0.75, 80  # page width in CSS pixels, picture scale, number of colors
 GIF_SIZE, GIF_SCALE, GIF_COLORS, GIF_BYTES = (1340, 800), 0.7, 128, 2_000_000
-OPENED = 3  # times; the median is reported
+OPENED = 3  # how often each page is loaded; the median time is reported
 BLUR_GAPS = """
 let inside = false;
 const hidden = new Set();
@@ -49,13 +49,13 @@ class Page:
     """A page and its picture.
 
     Attributes:
-        command: what writes it, after python -m, up to the case.
-        case: what --replay, or --case, is given; "" for the report.
-        before: commands that run first.
-        at: where in the page: what follows # in its address.
+        command: the command that writes it, after python -m, up to the case.
+        case: the argument of --replay or --case; "" for the report.
+        before: commands to run first.
+        at: the fragment of the page's address, after #.
         height: of the picture, in CSS pixels.
-        mistake: what is planted.
-        click: a CSS selector of what is clicked before the picture is made.
+        mistake: the planted mistake.
+        click: CSS selector of an element to click before taking the picture.
     """
 
     command: str
@@ -94,7 +94,7 @@ PAGES = {
 }
 TREE = Page("task2.test --replay", "softmax: large offsets", "block=1&values=1")
 RACE = Page("task2.test --replay", "softmax: 7 x 31", mistake=NO_BARRIER)
-# Of the GIF: the page, what is done on it, and for how many milliseconds it is seen then
+# The GIF's scenes: the page, the script to run, and how many milliseconds to show the result
 SCENES = (
     *((TREE, f"toStep({step})", 520) for step in range(11)),
     (RACE, "scrollTo(0, 0)", 1900),
@@ -103,7 +103,7 @@ SCENES = (
 
 
 def write_page(name: str, one: Page, folder: Path) -> Path:
-    """Runs the command; the page's file."""
+    """Runs the command and returns the page's file."""
     file = folder / f"{name}.html"
     writes = [one.case, "--html", file.name] if one.case else ["--page", file.name]
     with planted(folder, one.mistake):
@@ -116,12 +116,12 @@ def write_page(name: str, one: Page, folder: Path) -> Path:
 
 
 def shoot(window, file: Path, one: Page, target: Path) -> float:
-    """Draws the page, and returns the seconds that it took to open: the median of several times."""
+    """Takes the picture and returns the page's loading time in seconds, the median of several loads."""
     resize(window, WIDTH, one.height)
     times = [0.0]
     if one.case:
         times = sorted(browser.opened(window, f"{file.as_uri()}#{one.at}") for _ in range(OPENED))
-    else:  # the report has no scripts: it is drawn when it is there
+    else:  # the report has no scripts: it is complete once loaded
         window.get(file.as_uri())
     if one.click:
         window.execute_script("document.querySelector(arguments[0]).click()", one.click)
@@ -130,7 +130,7 @@ def shoot(window, file: Path, one: Page, target: Path) -> float:
 
 
 def resize(window, width: int, height: int) -> None:
-    """A dark window of this many CSS pixels."""
+    """Sets the window to this many CSS pixels and dark mode."""
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     window.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     scheme = {"name": "prefers-color-scheme", "value": "dark"}
@@ -138,7 +138,7 @@ def resize(window, width: int, height: int) -> None:
 
 
 def seen(window, scale: float) -> Image.Image:
-    """What the window shows, gaps blurred."""
+    """A screenshot of the window, with gaps blurred."""
     window.execute_script(BLUR_GAPS)
     window.execute_script(SETTLED)
     picture = Image.open(io.BytesIO(window.get_screenshot_as_png())).convert("RGB")
@@ -149,7 +149,7 @@ def film(window, folder: Path, target: Path) -> None:
     """Writes the GIF.
 
     Raises:
-        RuntimeError: it is larger than GIF_BYTES.
+        RuntimeError: the GIF is larger than GIF_BYTES.
     """
     resize(window, *GIF_SIZE)
     frames, shown = [], None
@@ -163,7 +163,7 @@ def film(window, folder: Path, target: Path) -> None:
     every = Image.new("RGB", (frames[0].width, frames[0].height * len(frames)))
     for number, frame in enumerate(frames):
         every.paste(frame, (0, frame.height * number))
-    palette = every.quantize(GIF_COLORS)  # one for all: colors must not change from one frame to the next
+    palette = every.quantize(GIF_COLORS)  # shared: colors must not change between frames
     first, *rest = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
     first.save(target, save_all=True, append_images=rest, duration=times, loop=0, optimize=True)
     if target.stat().st_size > GIF_BYTES:

@@ -1,6 +1,6 @@
-"""What the tables of common/kernels say, drawn: measured.svg. python docs/pictures/measured.py
+"""Draws the tables of common/kernels as measured.svg: python docs/pictures/measured.py
 
-The numbers are read from the READMEs, where the command and the machine are next to them; none is typed here.
+The numbers are read from the READMEs, which also give the command and the machine; none is hard-coded here.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import re
 from handouts import BLUE, FOLDER, GRAY, GREEN, ORANGE, PALE, SKY, Drawing
 
 ROOMS = FOLDER.parents[1] / "common" / "kernels"
-WIDTH, ROW = 252, 26  # of a panel's plot and of a bar, in pixels
+WIDTH, ROW = 252, 26  # width of a panel's plot and height of a bar, in pixels
 BOLD = ' font-weight="bold"'
 
 
 def table(room: str, *header: str) -> list[list[str]]:
-    """The header and the rows of the first table of a room's README whose header holds these words, without backticks.
+    """The header and rows of the first table in a folder's README whose header contains these words, without backticks.
 
     Raises:
-        LookupError: there is none.
+        LookupError: there is no such table.
     """
     lines = (ROOMS / room / "README.md").read_text(encoding="utf-8").split("\n")
     for number, line in enumerate(lines):
@@ -49,7 +49,7 @@ def bars(d: Drawing, x: float, y: float, title: str, rows: list[tuple[str, float
 
 
 def forward_rates() -> tuple[list[str], list[tuple[str, list[float]]]]:
-    """Dense attention, bf16, head_dim 128: the lengths, and of each version its name and TFLOP/s."""
+    """Dense attention, bf16, head_dim 128: the sequence lengths, and each version's name and TFLOP/s."""
     header, *rows = table("flash", "S =", "1024", "4096")
     first = next(place for place, row in enumerate(rows) if row[0] == "D = 128")
     last = next((place for place, row in enumerate(rows) if place > first and row[0]), len(rows))
@@ -58,7 +58,7 @@ def forward_rates() -> tuple[list[str], list[tuple[str, list[float]]]]:
 
 
 def attention(d: Drawing, x: float, y: float) -> None:
-    """A line for each version over the length of the sequence."""
+    """One line per version over the sequence length."""
     lengths, versions = forward_rates()
     height, most = 150, 100 * (1 + max(max(values) for _, values in versions) // 100)
     right = [x + WIDTH * i / (len(lengths) - 1) for i in range(len(lengths))]
@@ -78,7 +78,7 @@ def attention(d: Drawing, x: float, y: float) -> None:
 
 
 def ladder(room: str, column: int, peer: str) -> list[tuple[str, float, str]]:
-    """From the taught kernel to the library, step by step."""
+    """The steps from the taught kernel to the library."""
     found = []
     for row in table(room, "version", "median")[1:]:
         color = SKY if row[0] == "taught" else GRAY if row[0].startswith(peer) else BLUE

@@ -1,10 +1,10 @@
-"""The path from task 1 to GPT-2, path.svg: python docs/pictures/path.py"""
+"""Draws path.svg, the path from task 1 to GPT-2: python docs/pictures/path.py"""
 
 from __future__ import annotations
 
 from handouts import BLUE, FOLDER, GRAY, PALE, SKY, Drawing
 
-WIDTH, HEIGHT, GAP, SIZE = 184, 206, 20, 88  # of a card, between two of them, and of its small picture
+WIDTH, HEIGHT, GAP, SIZE = 184, 206, 20, 88  # card width and height, gap between cards, size of a card's picture
 TASKS = (
     ("attention", "one thread|for each element"),
     ("softmax, matmul", "a block's threads|share one tile"),
@@ -42,7 +42,7 @@ def picture(d: Drawing, number: int, x: float, y: float) -> None:
 
 
 def card(d: Drawing, number: int, title: str, says: str, x: float, y: float, width: float, height: float) -> None:
-    """One task's frame and words."""
+    """One task's frame and text."""
     d.box(x, y, width, height, "none", rx=10)
     d.text(x + 14, y + 32, str(number), color=BLUE, size=22, more=' font-weight="bold"')
     d.text(x + 34, y + 31, title, more=' font-weight="bold"')

@@ -1,8 +1,8 @@
-"""Runs commands of the course and draws what they print: python docs/pictures/terminal.py [NAME ...]
+"""Runs commands of the course and draws their output: python docs/pictures/terminal.py [NAME ...]
 
-Each picture is the real output of a real command, in a copy of the checkout whose gaps are filled and into which one
-mistake was planted. Nothing is retouched, but that spinners leave empty lines, of which one is kept at a time. Where a
-report quotes a line of a gap, what is planted writes it in another way than the solution.
+Each picture is the real output of a real command, in a copy of the checkout with all gaps filled and in some cases a
+planted mistake. The only change is that runs of empty lines, left by spinners, are cut to one. Where a report quotes a
+line of a gap, the planted code is written differently from the solution.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from solved_copy import Edit, copy_with_gaps_filled, planted, printed
 
-# rich's own frame, without the fonts that it would fetch from the network
+# rich's own template, without the fonts that it would load from the network
 FRAME = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
 .{unique_id}-matrix {{ font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace;
@@ -45,12 +45,12 @@ class Shot:
     """A picture.
 
     Attributes:
-        command: what is run, after python -m.
+        command: the command, after python -m.
         width: of the terminal, in columns.
-        mistake: what is planted.
-        before: commands that must have run for this one to make sense.
-        begins: the picture begins at the line that holds this.
-        most: lines at the most.
+        mistake: the planted mistake.
+        before: commands that must run first.
+        begins: the picture begins at the first line that contains this.
+        most: maximum number of lines.
     """
 
     command: str

@@ -1,12 +1,12 @@
-"""The doors to the kernels: in place of PyTorch's attention, and in transformers' models.
+"""Public entry points to the kernels: a drop-in for PyTorch's attention, and an attention for transformers' models.
 
-    from task7.front_door import CUDAAttention, scaled_dot_product_attention       in place of PyTorch's (sdpa.py)
+    from task7.front_door import CUDAAttention, scaled_dot_product_attention       replace PyTorch's (sdpa.py)
     from task7.front_door import explain                        which kernel a call gets, and why (explain.py)
-    from task7.front_door import KernelCache, register          into transformers (kernel_attention.py, cache.py)
-    from task7.front_door import export_onnx                    a model with it as an ONNX file (onnx_export.py)
+    from task7.front_door import KernelCache, register          for transformers (kernel_attention.py, cache.py)
+    from task7.front_door import export_onnx                    exports a model that uses it to ONNX (onnx_export.py)
 
-What PyTorch's function has no name for, packed sequences and caches, is in common/kernels/attention.py. What belongs to
-transformers is imported only when needed: that takes seconds.
+Features outside PyTorch's signature, packed sequences and caches, are in common/kernels/attention.py. The transformers
+modules are imported lazily, since that takes seconds.
 """
 
 from task7.front_door.explain import explain

@@ -8,16 +8,16 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from common.kernels.decode.cache import KVCache
 from task7.front_door.padding import Padding
 
-# An attribute of the keys that a KernelCache returns
+# Attribute that marks the keys returned by a KernelCache
 OF_KERNEL_CACHE = "of_kernel_cache"
 
 
 class LayerKVCache(KVCache):
-    """Task 6's KV cache, which can do without the padding of prompts.
+    """Task 6's KV cache, which can leave out the padding of prompts.
 
     Attributes:
-        padded: whether any of its tokens came with padding, which is not in the cache. `lengths` counts each sequence's
-            tokens then, and `seq_len` the padding, too: transformers counts that way.
+        padded: whether any tokens came with padding, which is not in the cache. Then `lengths` counts each sequence's
+            tokens without padding, and `seq_len` includes the padding, as transformers counts.
     """
 
     def __init__(self, *sizes, **options) -> None:
@@ -25,9 +25,9 @@ class LayerKVCache(KVCache):
         self.padded = False
 
     def drop_padding(self, padding: Padding) -> None:
-        """Writes the newest tokens again, their padding after them, where the next token overwrites it.
+        """Rewrites the newest tokens with their padding after them, where the next token overwrites it.
 
-        padding: of these tokens alone.
+        padding: covers only these tokens.
         """
         before = self.lengths - padding.new_tokens
         slots = (before[:, None] + padding.order)[:, None, :, None].expand(-1, self.k.size(1), -1, self.k.size(3))
@@ -44,8 +44,8 @@ class LayerKVCache(KVCache):
 class KernelCacheLayer(CacheLayerMixin):
     """The KV cache of one layer: room for max_seq_len tokens, written by task 6's update_cache.
 
-    The memory is taken at the first update, when batch, heads, head_dim and dtype are known; the attention knows
-    it. The tuned operators' cache has the keys' dtype; otherwise float32.
+    Memory is allocated at the first update, when batch, heads, head_dim and dtype are known, and registered with the
+    attention. With tuned operators the cache has the keys' dtype; otherwise float32.
     """
 
     def __init__(self, attention, max_seq_len):
@@ -65,8 +65,8 @@ class KernelCacheLayer(CacheLayerMixin):
     def update(self, key_states, value_states, *args, **kwargs):
         """Appends [batch, kv_heads, new_tokens, head_dim], any float dtype.
 
-        Returns views [batch, kv_heads, seq_len, head_dim] of all that is cached, in the cache's dtype.
-        Raises ValueError when the cache is full, and under torch.compile.
+        Returns views [batch, kv_heads, seq_len, head_dim] of all cached keys and values, in the cache's dtype.
+        Raises ValueError if the cache is full, and under torch.compile.
         """
         if torch.compiler.is_compiling():
             raise ValueError(
@@ -92,7 +92,7 @@ class KernelCacheLayer(CacheLayerMixin):
         return self.get_seq_length() + query_length, 0
 
     def reset(self):
-        """Empties the cache and keeps its memory."""
+        """Empties the cache but keeps its memory."""
         if self.is_initialized:
             self.kv_cache.reset()
         self.keys = self.values = None
@@ -108,8 +108,8 @@ class KernelCacheLayer(CacheLayerMixin):
 class KernelCache(Cache):
     """One `KernelCacheLayer` per layer of `model`, to pass as `past_key_values`.
 
-    attention: the KernelAttention that the model is attached to; its task 6 operators fill and read it.
-    max_seq_len: tokens it can hold, padding included (None: the model's context length).
+    attention: the KernelAttention that the model is attached to; its task 6 operators write and read the cache.
+    max_seq_len: capacity in tokens, padding included (None: the model's context length).
     """
 
     def __init__(self, attention, model, max_seq_len=None):

@@ -1,4 +1,4 @@
-"""Which kernel a call of scaled_dot_product_attention gets, why not a faster one, and how near to a limit it comes.
+"""Which kernel a call of scaled_dot_product_attention gets, why not a faster one, and how close it comes to a limit.
 
     print(explain(query, key, value, is_causal=True))
 
@@ -19,7 +19,7 @@ from common.measure.timing import measure
 from task7.front_door.sdpa import check_mask, scaled_dot_product_attention
 from task7.front_door.taught import chosen
 
-KINDS = {  # what the rate of a kernel is compared with; else float32
+KINDS = {  # the matmul rate that a kernel's rate is compared with; float32 for others
     "wgmma": "bfloat16",
     "mma": "bfloat16",
     "sparse": "bfloat16",
@@ -32,14 +32,14 @@ _limits: dict[int, Limits] = {}  # by device: measuring takes a second
 
 @dataclass(frozen=True)
 class Explanation(attention_explain.Explanation):
-    """What `explain` found; str() says it in lines.
+    """The result of `explain`; str() formats it as lines of text.
 
     Attributes:
-        kernel: also "task1 naive_attention" and the like; this and others: see common.kernels.attention_explain.
+        kernel: may also be "task1 naive_attention" and so on; for the rest see common.kernels.attention_explain.
         variant: "student", "solution" or "tuned".
         seconds: the median of ten calls, copies included; None in the simulator.
-        limit, share: "memory" or "arithmetic", whichever takes longer at the rates measured on this GPU, and how near
-            to it the call comes, 0 .. 1; None in the simulator.
+        limit, share: "memory" or "arithmetic", whichever takes longer at the rates measured on this GPU, and the
+            fraction of that rate that the call reaches, 0 .. 1; None in the simulator.
     """
 
     variant: str = "tuned"
@@ -67,9 +67,9 @@ def explain(
     variant: str | None = None,
     **others,
 ) -> Explanation:
-    """What scaled_dot_product_attention would do with the same arguments; on a GPU it is run and timed, forward only.
+    """What scaled_dot_product_attention does with the same arguments; on a GPU, runs and times it, forward only.
 
-    Raises: what scaled_dot_product_attention raises, and ValueError for a call without an element.
+    Raises: what scaled_dot_product_attention raises, and ValueError for a call with no elements.
     """
     options = Options(attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, **others)
     check_mask(options)

@@ -1,39 +1,39 @@
-"""The attention of transformers' models through the kernels of tasks 4 and 6.
+"""Runs the attention of transformers' models in the kernels of tasks 4 and 6.
 
-    register(variant="solution")          builds the kernels, makes them known to transformers under the name "course"
+    register(variant="solution")          builds the kernels and registers them with transformers as "course"
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="course")
     model.generate(...)
 
-transformers offers this door itself (`AttentionInterface`); nothing in it is patched. It calls
-`KernelAttention.forward` wherever it would call an attention of its own, and that tells by the shapes what is asked:
+This uses transformers' official extension point (`AttentionInterface`); nothing is patched. transformers calls
+`KernelAttention.forward` instead of its own attention, which selects the kernel by the shapes:
 
     prefill   as many keys as queries: nothing was cached before   task 4's flash_attention, causal
     decode    one query, all keys in the KV cache                  task 6's decode_attention
-    chunk     several queries, and more keys                       task 4's, causal from the lower right corner; with
-                                                                   padding once for each sequence, or under a mask
+    chunk     several queries, more keys                           task 4's, causal mask aligned to the lower right;
+                                                                   with padding: once per sequence, or under a mask
 
-The cache comes first: the model calls `cache.update(key, value)`, then the attention function with what that
-returned. `KernelCache` (cache.py) returns views of its keys and values; this class knows the caches that were made for
-it, and by the address of the keys to which of them a call belongs. transformers' DynamicCache, generate()'s own, works
-as well: its tensors are a KV cache that is just full.
+The model first calls `cache.update(key, value)`, then the attention function with the result. `KernelCache` (cache.py)
+returns views of its keys and values; this class keeps a registry of its caches and finds a call's cache by the address
+of the keys. transformers' DynamicCache, generate()'s default, works as well: its tensors are a KV cache that is exactly
+full.
 
                             variant "student", "solution"                     "tuned"
     computes in             float32; 16-bit models are converted here         the model's dtype
-    fewer heads of keys     repeated for prefill, grouped for decode          grouped
+    GQA                     keys repeated for prefill, grouped for decode     grouped
     padded batches          yes, see padding.py                               yes
-    masks of other kinds    no                                                yes, as [batch, 1, queries, keys]
-    attention both ways     no                                                yes: encoders (BERT, ViT)
+    other masks             no                                                yes, as [batch, 1, queries, keys]
+    bidirectional           no                                                yes: encoders (BERT, ViT)
     sliding windows         no                                                yes: without padding and packed as a
                                                                               window, the rest as a mask
     static caches           no                                                yes, as a mask
     training                no                                                yes, with dropout
     packed sequences        no                                                as a mask; without one if the model is
                                                                               called with cu_seq_lens_q and _k
-    position bias           no                                                yes (T5), in a mask; it gets no gradient
+    position bias           no                                                yes (T5), in a mask; without gradient
     softcap, sinks          no                                                yes (Gemma 2, gpt-oss)
     head_dim                up to 128                                         up to 256
 
-`attach` and KernelCache are for the decoders that check_config names; the attention alone serves others as well.
+`attach` and KernelCache support the decoders that check_config accepts; the attention alone works with others as well.
 
 Source: https://huggingface.co/docs/transformers/attention_interface
 """
@@ -58,28 +58,28 @@ from task7.front_door.padding import Padding
 from task7.given.operators import CountedOperators, load_kernels
 
 NAME = "course"
-# An attribute of a mask that is nothing but a causal window over sequences that begin here, without padding: its size
+# Attribute with the window size of a mask that is only a causal window over unpadded sequences with nothing cached
 WINDOW = "causal_window"
-# What some architectures pass to their attention: tuned kernels have the first, none here the others
+# Arguments that some architectures pass to their attention: OPTIONS are for tuned kernels only, FOREIGN unsupported
 OPTIONS = {"softcap": "a cap on the scores", "s_aux": "attention sinks", "position_bias": "a position bias"}
 FOREIGN = {"cache": "a paged cache of transformers"}
 _numbers = itertools.count()
 
 
 def register(variant: str = "solution", backend: str = "auto", arch: str | None = None, name: str = NAME):
-    """Builds and loads kernels and makes them known to transformers.
+    """Builds and loads kernels and registers them with transformers.
 
-    From then on `attn_implementation=name` chooses them, in `from_pretrained` and `model.set_attn_implementation`. The
+    From then on `attn_implementation=name` selects them, in `from_pretrained` and `model.set_attn_implementation`. The
     model must be on the kernels' device, `register(...).device`. Registering again replaces the kernels of that name,
-    in models that use it already, too.
+    even in models that already use it.
 
     Args:
-        variant: "student", "solution" or "tuned"; the table above says what they can do.
+        variant: "student", "solution" or "tuned"; the table above says what they support.
         backend, arch: see common.compiling.load.load.
-        name: what transformers knows them by.
+        name: the name of this attention in transformers.
 
     Returns:
-        The KernelAttention, whose `calls` count what ran.
+        The KernelAttention; its `calls` count the kernels that ran.
 
     Raises:
         ValueError: no such variant. What common.compiling.load.load raises if the kernels cannot be built.
@@ -88,16 +88,16 @@ def register(variant: str = "solution", backend: str = "auto", arch: str | None 
 
 
 class KernelAttention:
-    """Attention of one set of kernels, registered with transformers under a name.
+    """Attention by one set of kernels, registered with transformers under a name.
 
     Args:
         flash_ops: operators with task 4's `flash_attention`.
         decode_ops: operators with task 6's `update_cache` and `decode_attention`.
-        tuned: whether they are the tuned ones: they take 16 bits, fewer heads of keys, strided rows and masks.
-        name: None for one of its own.
+        tuned: whether they are the tuned ones, which support 16-bit dtypes, GQA, strided rows and masks.
+        name: None: a generated one.
 
     Attributes:
-        name: what `model.set_attn_implementation` takes.
+        name: for `model.set_attn_implementation`.
     """
 
     def __init__(self, flash_ops, decode_ops, tuned: bool = False, name: str | None = None) -> None:
@@ -106,14 +106,14 @@ class KernelAttention:
         self.tuned = tuned
         self._fast_calls: Counter = Counter()
         self.name = f"{NAME}_{next(_numbers)}" if name is None else name
-        # the address of a cache's keys -> that cache, as long as it lives
+        # the address of a cache's keys -> that cache, while it is alive
         self._kv_caches: WeakValueDictionary[int, LayerKVCache] = WeakValueDictionary()
         AttentionInterface.register(self.name, self.forward)
         AttentionMaskInterface.register(self.name, self.mask)
 
     @property
     def device(self) -> torch.device:
-        """Where the model must live."""
+        """The device that the model must be on."""
         return self.flash_ops.device
 
     @property
@@ -123,17 +123,17 @@ class KernelAttention:
 
     @property
     def calls(self) -> Counter:
-        """Finished calls per operator since the last `reset_calls`; attention of common/kernels as flash_attention."""
+        """Completed calls per operator since the last `reset_calls`; common/kernels' attention is flash_attention."""
         return self.flash_ops.calls + self.decode_ops.calls + self._fast_calls
 
     def adopt(self, kv_cache: LayerKVCache) -> None:
-        """From now on, calls whose keys are this cache's read it."""
+        """Registers a cache: from now on, calls whose keys are this cache's read it."""
         self._kv_caches[kv_cache.k.data_ptr()] = kv_cache
 
     def kv_cache_of(self, key: Tensor) -> LayerKVCache | None:
-        """The cache whose tokens these keys are, all of them; None for other keys.
+        """The registered cache whose keys these are, all of its tokens; None for other keys.
 
-        Raises ValueError under torch.compile for a KernelCache's: a graph knows no addresses, and could not tell
+        Raises ValueError for keys of a KernelCache under torch.compile: a graph has no addresses, and can't tell
         whether the prompt was padded.
         """
         if torch.compiler.is_compiling():
@@ -148,9 +148,9 @@ class KernelAttention:
         self._fast_calls.clear()
 
     def attach(self, model):
-        """Moves `model` to the kernels' device and makes it use them. Returns it.
+        """Moves `model` to the kernels' device and makes it use them. Returns the model.
 
-        Raises ValueError if the model has no attention that these kernels can do (see `check_config`).
+        Raises ValueError if the kernels don't support the model's attention (see `check_config`).
         """
         check_config(model.config)
         model.to(self.device).set_attn_implementation(self.name)
@@ -159,13 +159,13 @@ class KernelAttention:
     def mask(
         self, batch_size, q_length, kv_length, q_offset=0, attention_mask=None, allow_is_causal_skip=True, **kwargs
     ):
-        """The mask function that goes with `forward`, called by the model once before its layers.
+        """The mask function for `forward`; the model calls it once before its layers.
 
-        attention_mask: bool [batch, all_tokens], False where there is padding.
+        attention_mask: bool [batch, all_tokens], False for padding.
 
-        Returns what `forward` gets as its attention_mask: None, a Padding, or, for windows, packed sequences, static
-        caches and the like (tuned only), a bool tensor [batch, 1, new_tokens, all_tokens]. Raises ValueError for masks
-        that no kernel here can do.
+        Returns the attention_mask for `forward`: None, a Padding, or, for windows, packed sequences, static caches and
+        the like (tuned only), a bool tensor [batch, 1, new_tokens, all_tokens]. Raises ValueError for masks that these
+        kernels don't support.
         """
         window = kwargs.get("local_size")
         static = isinstance(q_offset, Tensor) or kv_length > q_offset + q_length
@@ -180,7 +180,7 @@ class KernelAttention:
             if torch.compiler.is_exporting():
                 self._refuse_taught("torch.export, whose graph has a mask of its own")
             self._refuse_taught("packed sequences and masks other than the causal one")
-        # A graph of torch.compile serves every mask, padding or none: what it holds must not be asked
+        # A graph of torch.compile serves every mask, padded or not, so its values must not be read
         unknown = attention_mask is not None and torch.compiler.is_compiling() and self.tuned
         if window is not None or static or not allow_is_causal_skip or unknown:
             sizes = batch_size, q_length, kv_length, q_offset
@@ -202,18 +202,18 @@ class KernelAttention:
             module: the layer.
             query: [batch, heads, new_tokens, head_dim].
             key, value: [batch, kv_heads, all_tokens, head_dim].
-            attention_mask: what `mask` returned, or the model's caller gave: [batch, 1, new_tokens, all_tokens].
+            attention_mask: the result of `mask`, or the caller's own mask: [batch, 1, new_tokens, all_tokens].
             scaling: factor on q.k (None: head_dim ** -0.5).
-            dropout: the probability with which a weight becomes 0; models pass it while they are trained.
-            kwargs: among others softcap; s_aux, the sinks, [heads]; position_bias, added to the scores, broadcasts to
-                [batch, heads, new_tokens, all_tokens]; cu_seq_lens_q and cu_seq_lens_k, where packed
-                sequences begin, [sequences + 1] (transformers' FlashAttentionKwargs); a mask does not count then.
+            dropout: dropout probability of the weights; models pass it in training.
+            kwargs: include softcap; s_aux, the sinks, [heads]; position_bias, added to the scores, broadcasts to
+                [batch, heads, new_tokens, all_tokens]; cu_seq_lens_q and cu_seq_lens_k, where packed sequences begin,
+                [sequences + 1] (transformers' FlashAttentionKwargs), in which case a mask is ignored.
 
         Returns:
             ([batch, new_tokens, heads, head_dim], None).
 
         Raises:
-            ValueError: what the kernels cannot do.
+            ValueError: a call that the kernels don't support.
         """
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         self._check_call(query, key, value, dropout, causal, kwargs)
@@ -257,7 +257,7 @@ class KernelAttention:
     def _over_cache(
         self, query: Tensor, key: Tensor, value: Tensor, padding: Padding | None, scale: float | None
     ) -> Tensor:
-        """New tokens on a cache that holds others: one, or several, among which there may be padding."""
+        """Attention of one new token, or several, possibly with padding, over a cache that already holds others."""
         kv_cache, new_tokens = self.kv_cache_of(key), query.size(2)
         if kv_cache is not None:
             if kv_cache.padded != (padding is not None and padding.before):
@@ -277,7 +277,7 @@ class KernelAttention:
             return self._one_query(query, key, value, full if padding is None else padding.lengths, scale)
         tokens_first, new = padding.new.to_the_end(query), padding.new.lengths
         if self.tuned:
-            at = (padding.lengths - new)[:, None] + torch.arange(new_tokens, device=key.device)  # within its sequence
+            at = (padding.lengths - new)[:, None] + torch.arange(new_tokens, device=key.device)  # within each sequence
             mask = torch.arange(key.size(2), device=key.device) <= at[:, None, :, None]
             out = self._fast(tokens_first, key, value, scale, False, mask)
         else:
@@ -291,9 +291,9 @@ class KernelAttention:
     def _with_last(
         self, out: Tensor, query: Tensor, key: Tensor, value: Tensor, padding: Padding, scale: float | None
     ) -> Tensor:
-        """out with its last place right also where that is padding: generate() goes on from there, training does not.
+        """`out` with its last place correct even if that is padding: generate() reads it; skipped in training.
 
-        key, value: of padding.to_the_end.
+        key, value: from padding.to_the_end.
         """
         if padding.at_the_end and not (torch.is_grad_enabled() and query.requires_grad):
             out[:, :, -1:] = self._one_query(query[:, :, -1:], key, value, padding.lengths, scale)
@@ -305,7 +305,7 @@ class KernelAttention:
         return self.decode_ops.decode_attention(self._as_read(query), key, value, lengths, scale)
 
     def _masked(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None) -> Tensor:
-        """Any mask, bool or added to the scores, that broadcasts to [batch, heads, new_tokens, all_tokens]."""
+        """Attention under any mask, bool or additive, that broadcasts to [batch, heads, new_tokens, all_tokens]."""
         self._refuse_taught("an attention mask of four dimensions")
         _refuse(self._padded(key), "an attention mask after a padded prompt")
         return self._fast(query, key, value, scale, False, mask[..., : key.size(2)])
@@ -313,7 +313,7 @@ class KernelAttention:
     def _with_options(
         self, query: Tensor, key: Tensor, value: Tensor, mask, scale: float | None, causal: bool, options: dict
     ) -> Tensor:
-        """softcap, sinks, dropout and head_dim over 128, under whatever mask there is; padding is hidden, not moved."""
+        """Attention with softcap, sinks, dropout or head_dim over 128, under any mask; padding is masked, not moved."""
         _refuse(self._padded(key), f"{_named(options, query)} after a padded prompt in a KernelCache")
         if isinstance(mask, Padding):
             mask = mask.mask[:, None, None]
@@ -332,10 +332,10 @@ class KernelAttention:
         window,
         options,
     ) -> Tensor:
-        """Sequences one after the other in a batch of 1; packed: where those of the queries and the keys begin."""
+        """Attention over sequences packed in a batch of 1. packed: where those of the queries and the keys begin."""
         self._refuse_taught("packed sequences (cu_seq_lens_q)")
         _refuse(query.size(0) != 1, f"packed sequences (cu_seq_lens_q) in a batch of {query.size(0)}: it must be 1")
-        if window is not None:  # a token sees `window` tokens, itself included, on either side where it sees both
+        if window is not None:  # a token sees `window` tokens, including itself, per side that it sees
             options["window_size"] = window - 1, 0 if causal else window - 1
         rows = (x[0].transpose(0, 1) for x in (query, key, value))
         out = attention_varlen(*rows, *packed, is_causal=causal, scale=scale, lower_right=True, **options)
@@ -367,7 +367,7 @@ class KernelAttention:
     def _check_call(
         self, query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, others: dict
     ) -> None:
-        """Refuses what a model may ask of its attention and these kernels do not have."""
+        """Raises ValueError for features of a model's attention that these kernels don't support."""
         if dropout > 0.0:
             eval_or_zero = "call model.eval(), or to train set the config's attention dropout to 0"
             self._refuse_taught(f"dropout={dropout} ({eval_or_zero})")
@@ -402,7 +402,7 @@ class KernelAttention:
         _refuse(not self.tuned, what, "with these variants: register(variant='tuned') does")
 
     def _as_read(self, query: Tensor) -> Tensor:
-        """As decode_attention reads a query: the tuned one needs contiguous rows only."""
+        """The query as decode_attention takes it: the tuned one only needs contiguous rows."""
         return with_rows(query) if self.tuned else self._converted(query).contiguous()
 
     def _converted(self, x: Tensor) -> Tensor:
@@ -410,12 +410,12 @@ class KernelAttention:
 
 
 def _all_tokens(attention_mask: Tensor | None, kv_length: int) -> bool:
-    """Whether there is no padding. Waits for the device."""
+    """Whether there is no padding. Synchronizes with the device."""
     return attention_mask is None or bool(attention_mask[:, -kv_length:].all())
 
 
 def _with_bias(mask, bias: Tensor, causal: bool, new_tokens: int, all_tokens: int) -> Tensor:
-    """The bias, with -infinity for what a mask of any kind hides, and a causal one unless a tensor says all."""
+    """The bias with -infinity where the mask hides a key. A causal mask applies, too, unless `mask` is a tensor."""
     bias = bias[..., :all_tokens].float()
     if isinstance(mask, Tensor):
         mask = mask[..., :all_tokens]
@@ -427,7 +427,8 @@ def _with_bias(mask, bias: Tensor, causal: bool, new_tokens: int, all_tokens: in
 
 
 def _named(options: dict, query: Tensor) -> str:
-    """Which options a layer asks for, in words."""
+    """Describes the options that a layer uses."""
+
     asked = [name.removesuffix("_p") for name, x in options.items() if (x is not None if name == "sinks" else x)]
     return ", ".join(asked) or f"head_dim {query.size(-1)}"
 

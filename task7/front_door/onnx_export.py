@@ -1,13 +1,13 @@
-"""A model that uses the front door -> ONNX, where its attention is the standard operator Attention.
+"""Exports a model that uses the front door to ONNX, with its attention as the standard operator Attention.
 
     from task7.front_door import export_onnx
     program = export_onnx(model, (query, key, value))     torch.onnx.export(dynamo=True), opset 23
     program.save("model.onnx")
 
-No kernel of this project is in the file: whoever runs it (onnxruntime, say) brings an attention of its own. Where a
-query sees no key, the operator's result may be NaN in place of zeros.
+The file contains none of this project's kernels: the runtime (onnxruntime, for example) uses its own attention. Where a
+query sees no key, that may return NaN instead of zeros.
 
-Needs the packages of the extra: pip install -e '.[export]' -c constraints.txt
+Requires the extra: pip install -e '.[export]' -c constraints.txt
 
 Source: https://onnx.ai/onnx/operators/onnx__Attention.html
 """
@@ -24,32 +24,32 @@ from torch import Tensor, nn
 from common.kernels.attention_gradients import loaded_operators
 from task7.front_door import taught
 
-OPSET = 23  # the first with Attention
+OPSET = 23  # the first opset with Attention
 
 
-NO_LSE = math.nan  # in place of the logsumexp; nothing of it is left where no node reads it
+NO_LSE = math.nan  # stands in for the logsumexp; removed from the graph if no node reads it
 
 
 class Refused(ValueError):
-    """A call that the operator Attention cannot say."""
+    """A call that the operator Attention cannot express."""
 
 
 def export_onnx(model: nn.Module, args: tuple[Tensor, ...], **options) -> torch.onnx.ONNXProgram:
-    """torch.onnx.export of a module whose attention is scaled_dot_product_attention, CUDAAttention or attention of
-    common/kernels/attention.py, in inference. Windows and lower_right become a mask, softcap is the operator's.
+    """torch.onnx.export for inference of a module whose attention is scaled_dot_product_attention, CUDAAttention, or
+    attention of common/kernels/attention.py. Windows and lower_right become a mask; softcap maps to the operator's.
 
     Args:
-        model: in eval mode as a rule. It is run once before, so that the kernels are loaded.
+        model: usually in eval mode. It runs once first, to load the kernels.
         args: its inputs.
-        options: further ones of torch.onnx.export: dynamic_shapes, input_names, ...
+        options: passed to torch.onnx.export: dynamic_shapes, input_names, ...
 
     Returns:
         What torch.onnx.export returns.
 
     Raises:
         ImportError: onnx or onnxscript is missing.
-        ValueError: dynamo=False; a call that the operator cannot say: causal strides, sinks, dropout,
-            packed sequences, return_lse.
+        ValueError: dynamo=False; a call that the operator cannot express: causal strides, sinks, dropout, packed
+            sequences, return_lse.
         What the model raises, and torch.onnx.OnnxExporterError.
     """
     if not options.get("dynamo", True):
@@ -81,7 +81,7 @@ def export_onnx(model: nn.Module, args: tuple[Tensor, ...], **options) -> torch.
 
 
 def translations() -> dict[Callable, Callable]:
-    """For torch.onnx.export(custom_translation_table=...): operators of the front door, as far as they are loaded."""
+    """The custom_translation_table for torch.onnx.export: the front door's operators that are loaded so far."""
     table: dict[Callable, Callable] = {}
     for kernels in taught.MODES.values():
         for (task, _, _), ops in taught.loaded_operators().items():
@@ -114,7 +114,7 @@ def _forward(
     query, key, value, causal, scale=None, lower_right=False, mask=None, tensor_cores=True, key_step=1, key_offset=0,
     deterministic=False, softcap=0.0, sinks=None, dropout_p=0.0, seed=None, window_left=-1, window_right=-1,
 ):  # fmt: skip
-    """With options; without them it is called for the sake of its second result."""
+    """The forward operator with options, or called without them for its second result, the logsumexp."""
     used = softcap > 0 or sinks is not None or dropout_p > 0 or window_left >= 0 or window_right >= 0
     _refuse(not used, "return_lse")
     _refuse(sinks is not None, "sinks")
@@ -136,7 +136,7 @@ def _refuse_all(what: str, *_, **__):
 def _attention(
     query, key, value, causal: bool, scale: float | None, lower_right=False, mask=None, softcap=0.0, left=-1, right=-1
 ):  # fmt: skip
-    """The operator Attention. It has a causal mask from the upper left; the others become a mask of its own."""
+    """The operator Attention. Its causal mask is aligned to the upper left; other masks are passed as a tensor."""
     from onnxscript import opset23 as op
 
     if lower_right or left >= 0 or right >= 0:
@@ -153,7 +153,7 @@ def _attention(
 
 
 def _seen(op, query, key, causal: bool, lower_right: bool, left: int, right: int):
-    """bool [S_q, S_k]: which keys a query sees."""
+    """bool [S_q, S_k]: which keys each query sees."""
 
     def number(x: int):
         return op.Constant(value_int=x)

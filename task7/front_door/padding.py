@@ -1,20 +1,20 @@
-"""Prompts of different lengths in one batch: padding, in terms that the kernels have.
+"""Prompts of different lengths in one batch: expresses padding by what the kernels support.
 
-A batch of prompts is filled up with padding to a rectangle, and an attention mask says where it is:
+Prompts in a batch are padded to a common length, and an attention mask marks the padding:
 
-    mask      0 0 1 1 1        tokens on the right, as transformers' generate() wants them
+    mask      0 0 1 1 1        left padding, as transformers' generate() expects
               1 1 1 1 1
-              0 1 1 0 1        (any other pattern will do as well)
+              0 1 1 0 1        (any other pattern works, too)
 
-The kernels take no such mask, and need none. Attention asks in which order tokens come only for the causal mask (their
-positions are in the queries and keys already), so all padding may be moved after the tokens:
+The kernels neither take such a mask nor need one. Token order matters to attention only for the causal mask (positions
+are already encoded in the queries and keys), so all padding can be moved after the tokens:
 
-    prefill   a causal mask then hides it from every token that counts
-    decode    lengths[b] tokens of sequence b are read, and what is after them is not
+    prefill   a causal mask then hides the padding from all tokens
+    decode    only lengths[b] tokens of sequence b are read
     chunk     the new tokens of sequence b are the last ones of its lengths[b]
 
-What padding itself attends to is not what it would be with the mask, and does not matter; but for the last place of a
-prompt that ends in padding: generate() takes its first token from there (`at_the_end`).
+Padding then attends to other keys than with the mask. That doesn't matter, except in the last place of a prompt that
+ends in padding: generate() takes its first token from there (`at_the_end`).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Padding:
     """Where the tokens of a padded batch are.
 
     Args:
-        mask: bool [batch, all_tokens], False where there is padding.
+        mask: bool [batch, all_tokens], False for padding.
         new_tokens: how many of these are not in the cache yet; None: all.
 
     Attributes:
-        mask: as given.
-        lengths: int32 [batch], how many tokens are none. On the mask's device, like the order: neither waits for a
-            GPU.
-        before, among_new: whether there is any padding among the cached tokens, and among the new ones. Known on the
-            host, like the next: these wait for a GPU.
+        mask: as passed.
+        lengths: int32 [batch], each sequence's tokens that are not padding. On the mask's device, like order; neither
+            synchronizes.
+        before, among_new: whether there is any padding among the cached tokens, and among the new ones. On the host,
+            like at_the_end; these synchronize with the GPU.
         at_the_end: whether any sequence ends in padding.
-        order: int64 [batch, all_tokens], the places of a sequence's tokens, then those of its padding.
+        order: int64 [batch, all_tokens], the indices of each sequence's tokens, then those of its padding.
     """
 
     def __init__(self, mask: Tensor, new_tokens: int | None = None) -> None:
@@ -53,7 +53,7 @@ class Padding:
 
     @cached_property
     def new(self) -> Padding:
-        """The new tokens alone."""
+        """The padding of the new tokens only."""
         return self if self.new_tokens == self.mask.size(1) else Padding(self.mask[:, -self.new_tokens :])
 
     def to_the_end(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The front door to the kernels of tasks 1, 2 and 4: in place of torch.nn.functional.scaled_dot_product_attention.
+"""A drop-in for torch.nn.functional.scaled_dot_product_attention that runs the kernels of tasks 1, 2 and 4.
 
     scaled_dot_product_attention(query, key, value, is_causal=True, mode="tiled")
     CUDAAttention(is_causal=True, mode="flash", variant="tuned")(query, key, value)      the same as a module
@@ -9,10 +9,10 @@
     flash     task 4              student, solution            is_causal   float32                up to 128
     flash     common/kernels      tuned: has gradients         any         the inputs' dtype      up to 256
 
-Without a variant it is the solution's kernels; for what those of flash cannot do, masks, gradients, softcap, sinks,
-dropout, windows and head_dim over 128, the tuned ones: attention of common/kernels/attention.py, which has names for
-more. The tensors' device chooses the backend: the simulator for the CPU, nvcc's kernels for a GPU. The operators are
-built and loaded when they are first needed, and kept.
+Without a variant, the solution's kernels run. For what those of flash don't support (masks, gradients, softcap, sinks,
+dropout, windows, head_dim over 128), the tuned ones do: attention of common/kernels/attention.py, which has more
+options. The tensors' device selects the backend: the simulator on the CPU, kernels compiled by nvcc on a GPU. The
+operators are built and loaded on first use, and cached.
 """
 
 from __future__ import annotations
@@ -39,44 +39,44 @@ def scaled_dot_product_attention(
     variant: str | None = None,
     **options,
 ) -> Tensor:
-    """softmax(query @ key^T * scale + attn_mask) @ value by the kernels of a task, as PyTorch's function of this name.
+    """softmax(query @ key^T * scale + attn_mask) @ value by a task's kernels, with the signature of PyTorch's function.
 
-    Takes what torch.nn.functional.scaled_dot_product_attention takes, with the same results, or refuses it: the error
-    says what to do instead. Under torch.autocast the inputs are cast as PyTorch casts them. Under torch.compile and
+    Takes what torch.nn.functional.scaled_dot_product_attention takes and returns the same results, or raises an error
+    that says what to do instead. Under torch.autocast inputs are cast as in PyTorch. Under torch.compile and
     torch.export there is no graph break once the kernels are loaded: call it once before. torch.func.grad and vmap work
-    with the tuned kernels, vmap in one launch; with the others vmap loops over the samples, of which PyTorch warns.
-    NaN and infinity at hidden keys reach the rows that do not see them in no result and no gradient of tuned kernels.
-    In results of the other variants they do, as 0 times NaN.
+    with the tuned kernels, vmap in one launch; with the others vmap loops over the samples, and PyTorch warns of that.
+    NaN and infinity at hidden keys never reach the rows that do not see them in results and gradients of the tuned
+    kernels. With the other variants they do, as 0 times NaN.
 
-    Before kernels that are not tuned run, these are copied: inputs that are not contiguous, broadcast ones included;
-    16-bit inputs of the modes tiled and flash, converted to float32; keys and values repeated for enable_gqa; rows that
-    get zeros because value_head_dim is not head_dim. What the tuned ones copy: see attention.
+    Kernels that are not tuned need copies of: non-contiguous inputs, broadcast ones included; 16-bit inputs in the
+    modes tiled and flash (converted to float32); keys and values repeated for enable_gqa; rows that are zero-padded
+    because value_head_dim differs from head_dim. For what the tuned ones copy, see attention.
 
     Args:
-        query: [..., S_q, head_dim], float32, float16 or bfloat16, on the CPU or a GPU, of any strides.
+        query: [..., S_q, head_dim], float32, float16 or bfloat16, on the CPU or a GPU, with any strides.
         key: [..., S_k, head_dim], of query's dtype and on its device, like value.
         value: [..., S_k, value_head_dim].
         attn_mask: bool (True: attend), or float32 or query's dtype (added to the scaled scores), broadcasts to
             [..., S_q, S_k]; or PyTorch's causal_lower_right(S_q, S_k) or causal_upper_left. Not with is_causal.
-        dropout_p: also in inference, as in PyTorch, though not the same weights are left out. In mode "flash" only,
-            tuned.
-        is_causal: query i sees the keys j <= i, counted from the first key also where S_q != S_k.
-        scale, enable_gqa: as of PyTorch's function.
+        dropout_p: applies in inference, too, as in PyTorch, but drops other weights. Only the tuned kernels of mode
+            "flash".
+        is_causal: query i sees keys j <= i, counted from the first key even if S_q != S_k.
+        scale, enable_gqa: as in PyTorch's function.
         mode: "naive", "tiled" or "flash".
-        variant: "student" (the task's .cu file), "solution" or "tuned" (flash only); None: "solution", but with mode
-            "flash" "tuned" for what only that has.
-        options: further ones of attention, of common/kernels/attention.py: softcap, sinks, window_size, lower_right,
-            deterministic and others. In mode "flash" only, tuned, but for lower_right, which all have.
+        variant: "student" (the task's .cu file), "solution" or "tuned" (flash only). None: "solution", or in mode
+            "flash" "tuned" for what only that supports.
+        options: softcap, sinks, window_size, lower_right, deterministic and others; see attention of
+            common/kernels/attention.py. Only the tuned kernels of mode "flash", except lower_right, which all support.
 
     Returns:
-        [..., S_q, value_head_dim] of query's dtype; zeros for a query that may see no key. Gradients flow to query,
-        key, value and sinks with mode="flash", unless variant is "student" or "solution".
+        [..., S_q, value_head_dim] of query's dtype; zeros for a query that sees no key. With mode="flash", query, key,
+        value and sinks get gradients, unless variant is "student" or "solution".
 
     Raises:
-        ValueError: an argument that is not supported; the message names it, its value and what is allowed.
-        TypeError: query, key, value, attn_mask or sinks is no tensor.
+        ValueError: an unsupported argument; the message names it, its value and what is allowed.
+        TypeError: query, key, value, attn_mask or sinks is not a tensor.
         RuntimeError: attn_mask together with is_causal, as in PyTorch.
-        NotImplementedError: a student's kernel with unfilled gaps; torch.func where it is refused.
+        NotImplementedError: a student's kernel with unfilled gaps; torch.func where it is not supported.
         common.compiling.result.BuildError, common.compiling.toolchain.ToolchainError: the kernels cannot be built.
     """
     options = Options(
@@ -90,7 +90,7 @@ def scaled_dot_product_attention(
 
 
 def check_mask(options: Options) -> None:
-    """RuntimeError for a mask together with is_causal, as in PyTorch."""
+    """Raises RuntimeError for a mask together with is_causal, as in PyTorch."""
     if options.attn_mask is not None and options.is_causal:
         raise RuntimeError(
             "attn_mask is given and is_causal is True; only one of them may be: put the causal mask into attn_mask, "
@@ -103,7 +103,7 @@ class CUDAAttention(nn.Module):
 
     Args:
         mode, variant, options: see scaled_dot_product_attention.
-        dropout_p: the same, while the module is in training mode; after eval() there is no dropout.
+        dropout_p: likewise, in training mode; after eval() there is no dropout.
 
     Raises:
         ValueError: no such mode or variant.

@@ -19,9 +19,9 @@ from common.kernels.attention_call import Call, Options, alternatives, is_causal
 from common.kernels.attention_kernels import MAX_HEAD_DIM
 from common.kernels.loaded import BACKENDS
 
-VARIANTS = tuple(one.value for one in Variant)  # torch.compile does not follow iteration over the enumeration itself
-FAST_MODE = "flash"  # the one mode with variant "tuned"
-_loaded: dict[tuple[str, str, str], Operators] = {}  # a plain dictionary: torch.compile sees through it
+VARIANTS = tuple(one.value for one in Variant)  # torch.compile can't trace iteration over the enumeration itself
+FAST_MODE = "flash"  # the only mode with variant "tuned"
+_loaded: dict[tuple[str, str, str], Operators] = {}  # a plain dictionary: torch.compile can trace it
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Taught:
         return call.result(operator(call.query, call.key, call.value, call.is_causal, call.scale, last), None)
 
     def call(self, variant: str, query: Tensor, key: Tensor, value: Tensor, options: Options) -> Call:
-        """The call as these kernels get it, or the error that says why they do not take it."""
+        """The call with inputs as these kernels take them. Raises an error that says why if they don't support it."""
         chosen = f"mode {self.mode!r} with variant {variant!r}"
         if asked := _not_taught(options):
             raise ValueError(f"{asked[0]}, and {chosen} has no such option: use mode='flash' with variant='tuned'")
@@ -100,11 +100,11 @@ MODES = {
 def chosen(
     mode: str, variant: str | None, query: Tensor, key: Tensor, value: Tensor, options: Options
 ) -> Taught | None:
-    """The kernels behind a mode and a variant, None for the fast ones. Without a variant mode "flash" takes the fast
-    ones for what the taught ones cannot do: masks, gradients, options, and a head_dim over 128.
+    """The taught kernels for a mode and a variant; None: the fast ones. Without a variant, mode "flash" uses the fast
+    ones for what the taught ones don't support: masks, gradients, options, and head_dim over 128.
 
     Raises:
-        ValueError: no such mode or variant; a head_dim that the fast kernels do not take.
+        ValueError: no such mode or variant; a head_dim that the fast kernels do not support.
     """
     check_choice(mode, variant)
     tensors = [x for x in (query, key, value) if isinstance(x, Tensor)]
@@ -122,14 +122,14 @@ def chosen(
 
 
 def _not_taught(options: Options) -> list[str]:
-    """The options of a call that no taught kernel has, with their values in words."""
+    """The options of a call that no taught kernel supports, described with their values."""
     plain = {"key_stride": 1, "return_lse": False, "kernel": None}
     others = {name: getattr(options, name) for name, x in plain.items() if getattr(options, name) != x}
     return options.used_words + [f"{name} is {x!r}" for name, x in others.items()]
 
 
 def check_choice(mode: str, variant: str | None) -> None:
-    """ValueError if there is no such mode or variant."""
+    """Raises ValueError if there is no such mode or variant."""
     if mode not in MODES:
         raise ValueError(f"mode is {mode!r}; it must be {alternatives(MODES)}")
     if variant is not None and variant not in VARIANTS:
@@ -150,5 +150,5 @@ def operators(task: str, variant: str, backend: str) -> Operators:
 
 
 def loaded_operators() -> dict[tuple[str, str, str], Operators]:
-    """Those that calls have loaded so far, by task, variant and backend."""
+    """The operators that calls have loaded so far, by task, variant and backend."""
     return dict(_loaded)

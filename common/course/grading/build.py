@@ -117,8 +117,8 @@ _INDICES = {
     )
 }
 _INDEX_TOKENS = len(next(iter(_INDICES)))
-# Spellings of inline assembly, of attributes that exempt code from counting, and of attributes in general, whose strings
-# may reach the assembler verbatim
+# Spellings of inline assembly and of attributes that exempt code from counting; attributes in general, since their
+# strings may reach the assembler verbatim
 _MACHINE_CODE = ("asm", "__asm", "__asm__", "no_sanitize_coverage", "__no_sanitize_coverage__")
 _ATTRIBUTE, _HARMLESS = ("__attribute__", "__attribute", "[[", "<:<:"), re.compile(r'"[\w.,=+ -]*"')
 # Allowed among the directives that preprocessing leaves: they pass no text to the assembler and rename no function
@@ -164,7 +164,7 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     """({"name", "kernels", "variables", "log"}, the library).
 
     Raises:
-        BuildError: the student's files do not compile, or contain something that can't be graded; the message says what.
+        BuildError: the student's files do not compile, or contain code that can't be graded; the message says what.
     """
     (plan,) = plans_of(request)
     own = with_own_headers(plan.place.kernels)
@@ -348,8 +348,7 @@ def _found(wanted: Counter[str], symbols: Sequence[Symbol]) -> list[Symbol]:
 
 
 def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
-    """Links the library. Of the student's symbols, only those that the binding needs and the runtime doesn't are global.
-    """
+    """Links the library. Only those student symbols stay global that the binding needs and the runtime doesn't."""
     count = len(plan.place.kernels)
     theirs, (*runtime, binding) = objects[:count], objects[count + 1 :]
     for source, path in zip(plan.place.kernels, theirs, strict=True):
@@ -364,7 +363,7 @@ def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
         raise BuildError(f"The function {COUNTER} is the simulator's and can't be defined again.")
     inner = all_theirs.undefined().intersection(set().union(*(one.defined() for one in ours)))
     for name in _run(["c++filt", "-p"], "\n".join(sorted(inner))).splitlines():
-        if "simulator" in name and name.rpartition("::")[2] not in _words_of_headers():  # the compiler itself calls the others
+        if "simulator" in name and name.rpartition("::")[2] not in _words_of_headers():  # others: compiler-generated
             raise BuildError(f"The function or variable {name} belongs to the simulator alone.")
     names.write_text("".join(f"{name}\n" for name in sorted(kept)))
     others = [f"--redefine-sym={one}=simulator_stores_{one}" for one in REPLACED]
@@ -397,8 +396,8 @@ def _look_at(elf: Elf, name: str) -> None:
 def _as_nvcc_sees(
     plan: Plan, host_flags: Sequence[str], texts: dict[Path, Counter[str]]
 ) -> tuple[dict[str, tuple[int, int]], Counter[str], Counter[str]]:
-    """(limits, names of the kernels, names of the device variables) according to nvcc. A kernel's limits are its maximum
-    number of threads per block and its registers per thread.
+    """(limits, names of the kernels, names of the device variables) according to nvcc. A kernel's limits are its
+    maximum number of threads per block and its registers per thread.
 
     Args:
         host_flags: flags of the simulator's compiler; some define macros.
@@ -574,8 +573,8 @@ def _look_at_names(text: str, files: set[Path], folders: tuple[Path, ...]) -> No
     """Checks that no line of a student's file passes for a header's by way of changed file names and line numbers.
 
     Raises:
-        BuildError: a line of the preprocessor's output (macros not expanded) is attributed to another file that does not
-            contain it, or that is outside these folders.
+        BuildError: a line of the preprocessor's output (macros not expanded) is attributed to another file that does
+            not contain it, or that is outside these folders.
     """
     there, begun = "", False  # the header; "" in a student's file
     for number, file, lines in _pieces(_INDENT.sub("", text)):

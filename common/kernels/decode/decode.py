@@ -7,9 +7,9 @@
 Both also support pages, given a block_table. Attention over the cache is attention_with_kvcache of
 common/kernels/attention.py. cache.py and paged_cache.py own the buffers and track on the host how full they are. The
 functions here only see the tensors, and no call synchronizes with the device: positions and page numbers are not
-checked, and whatever they are, no kernel leaves its memory. (update_cache of cache.py does check.) So everything can be
-captured in a CUDA graph once and replayed with other lengths. The first call on a device builds the kernels. There are
-no gradients.
+checked, and no kernel accesses memory out of bounds whatever their values. (update_cache of cache.py does check.) So
+everything can be captured in a CUDA graph once and replayed with other lengths. The first call on a device builds the
+kernels. There are no gradients.
 
 Sources: W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention", 2023,
 arXiv:2309.06180 (pages); J. Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding", 2021,

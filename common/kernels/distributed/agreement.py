@@ -42,7 +42,7 @@ def agree(facts: dict[str, str], fault: str | None, group: dist.ProcessGroup | N
 
 
 def _everyones(facts: dict, group: dist.ProcessGroup | None) -> list[dict]:
-    """The facts of every rank, by rank."""
+    """Gathers the facts of all ranks, by rank."""
     device = torch.device("cuda" if dist.get_backend(group) == "nccl" else "cpu")
     text = json.dumps(facts).encode().ljust(SIZE)
     mine = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device)

@@ -1,7 +1,7 @@
 """Sends keys and values to other ranks through the copy engines, if all GPUs of a group are in one host.
 
     copies = copies_of(group, (key, value))     None if not possible: several hosts, CPUs, too many bytes
-    copies.offer((key, value))                  they are complete, as far as the current stream is
+    copies.offer((key, value))                  ready in the order of the current stream
     key, value = copies.received(rank)          that rank's; the stream waits for them, not the host
     copies.done()                               the received tensors are no longer needed
 
@@ -57,7 +57,7 @@ class Copies:
         self._layout: list = []
 
     def offer(self, tensors: Sequence[Tensor]) -> None:
-        """Sets what the other ranks will receive.
+        """Sets the tensors that the other ranks will receive.
 
         Args:
             tensors: contiguous, of the same shapes and dtypes on every rank; size_of(tensors) is at most size.
@@ -69,7 +69,7 @@ class Copies:
         self._complete = torch.cuda.current_stream().record_event()
 
     def received(self, rank: int) -> tuple[Tensor, ...]:
-        """What that rank offered; valid until done()."""
+        """The tensors that `rank` offered; valid until done()."""
         if self._sent is None:
             self._send()
         torch.cuda.current_stream().wait_event(self._sent)  # their owner may modify them after the call
@@ -77,7 +77,7 @@ class Copies:
         return self._place(self._rank, rank)
 
     def done(self) -> None:
-        """Ends what offer() started, on every rank."""
+        """Ends the exchange that offer() began; every rank calls it."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             self._all.barrier(FREE, self._timeout)
@@ -129,7 +129,7 @@ def size_of(tensors: Sequence[Tensor]) -> int:
 
 
 def _made_by_all(group: dist.ProcessGroup, device: torch.device, size: int) -> Copies | None:
-    """Copies, if every rank can have them."""
+    """Makes a Copies if every rank can; otherwise None."""
     hosts: list = [None] * group.size()
     dist.all_gather_object(hosts, (socket.gethostname(), Path("/proc/sys/kernel/random/boot_id").read_text()), group)
     if len(set(hosts)) > 1:

@@ -25,7 +25,7 @@ class RankLost(RuntimeError):
 
 
 def asked(what: str, group: dist.ProcessGroup | None, function: Callable, /, *args, **kwargs):
-    """function(*args, **kwargs), with its errors as RankLost. `what`: "keys from rank 2"."""
+    """Calls function(*args, **kwargs) and raises its errors as RankLost. `what`: such as "keys from rank 2"."""
     try:
         return function(*args, **kwargs)
     except (RuntimeError, dist.DistBackendError) as error:

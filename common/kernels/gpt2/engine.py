@@ -94,10 +94,10 @@ class Engine:
         self.cache = torch.zeros(shape, dtype=self.weights.wte.dtype, device=self.device)
         self.caches = [(keys, values) for keys, values in self.cache]
         self._packed = None  # PackedWeights, once they are needed
-        self._refused = "it does not fit this model, batch or GPU"  # why steps do not run in one
+        self._refused = "it does not fit this model, batch or GPU"  # why steps don't use the persistent kernel
         self._plans = {}  # (batch, sampled) -> Plan or None
         self._steps = {}  # (batch, sampled) -> TorchStep, FusedStep or PersistentStep
-        self._runs = {}  # the same -> what runs a step that is not a PersistentStep
+        self._runs = {}  # the same -> callable that runs a step that is not a PersistentStep
         self._readers = {}  # the same -> the TokenReader of such a step
         self._buffers = {}  # the same -> PromptBuffer
         self._prefills = Captured(MOST_PREFILLS)  # (batch, sampled, seq_len)
@@ -284,7 +284,7 @@ class Engine:
         return step
 
     def _refuse(self, why):
-        """From now on, steps are graphs of kernels."""
+        """Disables the persistent kernel: from now on, steps are graphs of kernels."""
         self._packed, self._refused, self._plans = None, why, dict.fromkeys((n, s) for n in range(1, 5) for s in (0, 1))
 
     def _plan(self, batch, sampled):

@@ -1,4 +1,4 @@
-"""Samples tokens where the logits are, with random numbers drawn in advance: a seed means the same on every device.
+"""Samples tokens where the logits are, with random numbers drawn in advance: a seed gives the same on every device.
 
     uniforms = uniform_numbers(seed, batch, steps)                 on the host, once per text
     tokens = draw(logits, uniforms[step], temperature, top_k, top_p)

@@ -41,7 +41,7 @@ class thread_block {
   public:
     static void sync(Position at = simulator::here()) { simulator::barrier(false, "thread_block::sync", at); }
     struct arrival_token {};
-    // The split barrier isn't modeled: wait() is a full barrier, and code before it runs before the others arrive.
+    // Split barriers aren't modeled: barrier_arrive() does nothing, and barrier_wait() is a full barrier.
     static arrival_token barrier_arrive() { return {}; }
     static void barrier_wait(arrival_token = {}, Position at = simulator::here()) { sync(at); }
     static unsigned thread_rank() { return details::thread_rank(); }

@@ -12,8 +12,8 @@
 // kernels from nvcc's table (see common/course/grading/build.py), copies only device memory, and does its own counting.
 // A malicious kernel may take over the device process, but the relay counts and bounds what it sends to the host.
 //
-// A launch carries the kernel's address and its arguments in their ABI form: host code calls simulator_capture instead
-// of the kernel, which saves the argument registers and stack; every CUDA thread enters the kernel with these.
+// A launch carries the kernel's address and its arguments in ABI form: instead of the kernel, host code calls
+// simulator_capture, which saves the argument registers and stack; every CUDA thread enters the kernel with these.
 #include "apart.h"
 
 #include <poll.h>
@@ -259,7 +259,7 @@ cudaError_t run_launch() {
     return cudaGetLastError();
 }
 
-// Executes one message; false: the host process is gone, or the message is invalid.
+// Handles one message; false: the host process is gone, or the message is invalid.
 bool answer_host() {
     Message order;
     if (!receive(peer, &order, sizeof order)) return false;

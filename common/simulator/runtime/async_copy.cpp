@@ -20,7 +20,7 @@
 
 namespace simulator {
 
-// A thread with more pending copies than shared memory has words is missing a wait.
+// With more pending copies than shared memory has words, a wait must be missing.
 constexpr size_t MAX_COPIES = OPTIN_SHARED_LIMIT / 4;
 
 struct AsyncCopy {
@@ -124,7 +124,7 @@ __attribute__((noinline)) void issue_async_copy(void* destination, const void* s
     add_copy(mine.copies, {static_cast<char*>(destination), from, mine.committed, bytes}, "cp_async", at);
 }
 
-// GPUs copy synchronously to and from local variables, and for a barrier or pipeline outside shared memory.
+// GPUs copy synchronously if either side is a local variable, or if the barrier or pipeline is not in shared memory.
 static bool arrives_later(const void* to, const void* from, const void* owner) {
     const auto stacks = reinterpret_cast<uintptr_t>(&current_worker());
     for (const void* end : {to, from})

@@ -140,7 +140,7 @@ static void resume_for_a_while(Worker& worker) {
         resume_block(worker);
 }
 
-// Runs both blocks until `worker`'s ends or one of them fails.
+// Runs both in turn until `worker`'s block ends or either fails.
 static void take_turns(Worker& worker, Worker& late) {
     for (;;) {
         this_worker = &worker;

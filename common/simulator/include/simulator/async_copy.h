@@ -1,7 +1,7 @@
 // async_copy.h - the implementation of cp.async (documented in common/cuda/cp_async.cuh) and of CUDA's memcpy_async.
 //
-// Everything is inlined down to the call into the runtime (runtime/async_copy.cpp), so the runtime's return address is a
-// line of the student's function.
+// Everything is inlined down to the call into the runtime (runtime/async_copy.cpp), so the runtime's return address is
+// in the student's function.
 #pragma once
 #include "thread.h"
 
@@ -13,8 +13,8 @@ void commit_async_copies();
 // Completes the running thread's copies except those of its latest `groups` groups.
 void wait_for_async_copies(unsigned groups);
 void wait_for_all_async_copies();
-// memcpy_async: copies the share of thread `rank` out of `threads`. If owner is null, the thread's own waits complete it,
-// as above. Otherwise owner is a barrier or pipeline, and a wait for the current *stage completes it.
+// memcpy_async: copies the share of thread `rank` of `threads`. If owner is null, the thread's own waits complete it.
+// Otherwise owner is a barrier or pipeline, and a wait for the current *stage completes it.
 void issue_memcpy_async(void* to, const void* from, size_t bytes, size_t rank, size_t threads, const void* owner,
                         const unsigned* stage, Position at);
 void finish_stages(const void* owner, uint64_t end);  // completes all threads' copies of the stages before `end`
