@@ -70,7 +70,6 @@ def printed(folder: Path, command: str, width: int, colors: bool = False) -> str
     Spinners and progress bars are turned off, and the folder is removed from paths. Raises RuntimeError if the command
     ends with a traceback.
     """
-
     environment = os.environ | {
         "PYTHONPATH": str(folder),
         "COLUMNS": str(width),

@@ -1,7 +1,7 @@
-"""python docs/pictures/handouts.py: draws the handouts' pictures next to this file; task1.svg to task7.svg open them.
+"""python docs/pictures/handouts.py: draws the handouts' pictures next to this file.
 
-
-Standard library only; the pictures are byte-for-byte the same on every machine.
+task1.svg to task7.svg are at the top of their handouts. Standard library only; the pictures are byte-for-byte the same
+on every machine.
 """
 
 from __future__ import annotations

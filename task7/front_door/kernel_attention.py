@@ -4,8 +4,8 @@
     model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="course")
     model.generate(...)
 
-This uses transformers' official extension point (`AttentionInterface`); nothing is patched. transformers calls
-`KernelAttention.forward` instead of its own attention, which selects the kernel by the shapes:
+This uses transformers' official extension point (`AttentionInterface`); nothing is patched. Instead of its own
+attention, transformers calls `KernelAttention.forward`, which selects the kernel by the shapes:
 
     prefill   as many keys as queries: nothing was cached before   task 4's flash_attention, causal
     decode    one query, all keys in the KV cache                  task 6's decode_attention
@@ -428,7 +428,6 @@ def _with_bias(mask, bias: Tensor, causal: bool, new_tokens: int, all_tokens: in
 
 def _named(options: dict, query: Tensor) -> str:
     """Describes the options that a layer uses."""
-
     asked = [name.removesuffix("_p") for name, x in options.items() if (x is not None if name == "sinks" else x)]
     return ", ".join(asked) or f"head_dim {query.size(-1)}"
 

@@ -625,7 +625,6 @@ def _is_at(line: str, lines: Sequence[str], number: int) -> bool:
 
 def _readable(names: Sequence[str]) -> list[str]:
     """Demangles names, so that they are the same for both compilers."""
-
     lines = _run(["c++filt"], "\n".join(names)).splitlines() if names else []
     for pattern, other in _OTHERWISE:
         lines = [pattern.sub(other, line) for line in lines]

@@ -156,7 +156,6 @@ class PersistentStep:
         self._numbers = self.arrived.numpy()
         self._next_flag = 1
         self._launched = self._wanted = 0  # steps of the text: launched, requested
-
         # The end of a prefill, in the step's own kernels
         caches = [(keys[:batch], values[:batch]) for keys, values in cache]
         fits = self.on_gpu and FusedStep.fits(weights, kernels, batch)

@@ -110,7 +110,6 @@ __attribute__((used)) void simulator_stores_sincosf(float x, float* s, float* c)
     sincosf(x, s, c);
 }
 // Prints nothing in a graded build: %n stores, and nothing reads a graded kernel's output
-
 __attribute__((used)) int simulator_stores_vprintf(const char* format, va_list values) {
     return simulator::stores_are_watched ? 0 : vprintf(format, values);
 }
