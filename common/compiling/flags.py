@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 LANGUAGE = "-std=c++20"
-# For kernels in the simulator: large ones compile in a third of the time and run at half the speed. In tests, compiling
-# takes longer than running.
+# For kernels in the simulator's plain build: large ones compile in a third of the time and run at half the speed; tests
+# take longer to compile than to run. The other builds count instructions, which -Og makes too many.
 QUICK = "-Og"
 NVCC_FLAGS = [
     LANGUAGE,

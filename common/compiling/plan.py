@@ -121,8 +121,7 @@ class Plan:
         mirror = self.folder / "translated"
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
         translated = [self._translated(kernel, mirror, include_dirs) for kernel in self.place.kernels]
-        checked = rewriter.CHECKED_FLAGS if self.checked else []
-        further = rewriter.COUNTED_FLAGS if self.counted else [*checked, QUICK]
+        further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else [QUICK]
         flags = [*rewriter.CXX_FLAGS, *further, *(["-Wno-unused"] if self.gaps else []), *self._defines]
         flags += [f"-I{folder}" for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)]
         namespace = self.folder / "namespace.cpp"

@@ -96,7 +96,7 @@ def _by_simulator(source: Path, folder: Path, checked: bool, include: list[Path]
         except rewriter.RewriteError as error:
             raise BuildError(str(error)) from None
         flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else [])]
-        flags += [QUICK] if source.is_relative_to(ROOT / "common" / "kernels") else []
+        flags += [QUICK] if source.is_relative_to(ROOT / "common" / "kernels") and not checked else []
         flags += ["-DCUDA_SIMULATOR", "-DSIMULATOR_PROGRAM", *target.flags, "-fPIE"]
         flags += [f"-I{place}" for place in (mirror, *include, rewriter.INCLUDE_DIR)]
         linker_flags = ["-pthread", *(["-pie"] if sys.platform == "linux" else []), "-ldl"]

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,17 +102,35 @@ def read_disassembly(lines: Iterable[str], count: Callable[[str, str], Any] = op
     """
     found: dict[int, Any] = {}
     nothing = count("nop", "")
-    block: int | None = None  # the block of the current instruction
-    traced = False  # the previous instruction was a call of TRACE, which returns to this address
-    jumped_to: dict[int, int] = {}  # address -> the block that jumps to it
+    for function in _functions(lines):
+        jumped_to: dict[int, int] = {}  # address -> the block that jumps to it
+        known = -1
+        while known < len(jumped_to):  # jumps also go backward
+            known = len(jumped_to)
+            owned = list(_owned(function, jumped_to))
+        for block, mnemonic, operands in owned:
+            if (here := count(mnemonic, operands)) != nothing:
+                found[block] = found.get(block, nothing) + here
+    return found
+
+
+def _functions(lines: Iterable[str]) -> Iterator[list[tuple[int, str, str]]]:
+    """The instructions of each function: address, mnemonic, operands."""
+    function: list[tuple[int, str, str]] = []
     for line in lines:
         if _LABEL.match(line):
-            block, traced, jumped_to = None, False, {}
-            continue
-        match = _INSTRUCTION.match(line.rstrip())
-        if not match:
-            continue
-        address, mnemonic, operands = int(match[1], 16), match[2], match[3]
+            yield function
+            function = []
+        elif match := _INSTRUCTION.match(line.rstrip()):
+            function.append((int(match[1], 16), match[2], match[3]))
+    yield function
+
+
+def _owned(function: Sequence[tuple[int, str, str]], jumped_to: dict[int, int]) -> Iterator[tuple[int, str, str]]:
+    """(block, mnemonic, operands) of the instructions whose block is known; adds the targets of their jumps."""
+    block: int | None = None
+    traced = False  # the previous instruction was a call of TRACE, which returns to this address
+    for address, mnemonic, operands in function:
         if traced:
             block, traced = address, False
         if _CALL.match(mnemonic) and TRACE in operands:
@@ -121,14 +139,11 @@ def read_disassembly(lines: Iterable[str], count: Callable[[str, str], Any] = op
         block = jumped_to.get(address) if block is None else block
         if block is None:
             continue
-        here = count(mnemonic, operands)
-        if here != nothing:
-            found[block] = found.get(block, nothing) + here
+        yield block, mnemonic, operands
         if _JUMP.match(mnemonic) and (target := _TARGET.search(operands)):
             jumped_to.setdefault(int(target[1], 16), block)
-        if _LEAVES.match(mnemonic):
+        if _LEAVES.match(mnemonic) or (_CALL.match(mnemonic) and "_abort>" in operands):
             block = None
-    return found
 
 
 def block_operations(library: Path, count: Callable[[str, str], Any] = operations_of) -> dict[int, Any] | None:

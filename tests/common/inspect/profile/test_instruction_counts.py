@@ -187,6 +187,21 @@ def test_a_block_ends_at_the_next_one_and_where_control_leaves_it():
     assert total(found, []) == NOTHING
 
 
+def test_code_belongs_to_the_block_that_jumps_back_to_it():
+    lines = """\
+0000000000001000 <f>:
+    1000:\tcall   5000 <__sanitizer_cov_trace_pc>
+    1005:\tjmp    1020 <f+0x20>
+    100a:\tcall   6000 <__ubsan_handle_out_of_bounds_abort>
+    1010:\taddss  %xmm1,%xmm0
+    1014:\tret
+    1020:\tmulss  %xmm1,%xmm0
+    1024:\tjmp    1010 <f+0x10>
+    1026:\tdivss  %xmm1,%xmm0
+"""
+    assert read_disassembly(lines.splitlines()) == {0x1005: Operations(2)}
+
+
 def test_a_block_in_aarch64_code():
     text = """
 0000000000001000 <kernel>:
