@@ -119,7 +119,7 @@ def size_of(problem: Problem) -> str:
 
 
 def measure_all(only: str) -> dict:
-    """The contents of measured.json: the GPU, seconds by `key`, Nsight Compute's metrics at the programs' largest sizes."""
+    """The contents of measured.json: the GPU, seconds by `key`, the programs' Nsight Compute metrics (largest size)."""
     times = {}
     for group, problem, versions in of_course(only):
         for name, version in versions.items():

@@ -93,7 +93,7 @@ class TaskMutants:
         self.checked.close()
 
     def choose(self, mutant: Mutant | None) -> None:
-        """Makes the workers run this mutant from now on; None: the solution. The source reader sees only this mutant, as
+        """Makes the workers run this mutant from now on; None: the solution. The source reader sees only this one, as
         in a student's file, not the text with all of them."""
         number = 0 if mutant is None else 1 + self.mutants.index(mutant)
         self._chosen[:8] = number.to_bytes(8, "little")
