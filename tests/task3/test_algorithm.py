@@ -225,7 +225,7 @@ def test_what_is_computed_from_one_input_is_counted_apart() -> None:
         assert made.peak_from_source == 64 * 4 and made.largest.bytes == 256 * 4
         torch.mul(query, 2, out=key[:4])  # an input's memory
         assert made.peak_from_source == (64 + 256) * 4
-        halves = query.half()  # the same number of elements, counted in the same bytes
+        halves = query.half()  # counted at the source's element size
         halves.view(torch.int64).add_(0)
     assert made.peak_from_source == (64 + 256 + 4) * 4
 

@@ -178,7 +178,7 @@ TOO_LARGE = Candidate(32, TileSizes(512, 32, 4), ("shared memory: 136.5 KB of 64
 
 
 class FakeTuning:
-    """A stand-in for a library: right, computed by PyTorch, except for the tiles in `wrong`; records the chosen tiles."""
+    """A stand-in for a library: right, computed by PyTorch, except for tiles in `wrong`; records the chosen tiles."""
 
     def __init__(self, wrong=()) -> None:
         self.wrong, self.chosen = set(wrong), None
