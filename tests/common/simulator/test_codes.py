@@ -1,4 +1,4 @@
-"""The codes of cudaGetLastError() for launches that are refused, as CUDA 13 gives them.
+"""The codes of cudaGetLastError() for rejected launches, as in CUDA 13.
 
 Earlier versions gave cudaErrorInvalidConfiguration for impossible grids and blocks.
 """

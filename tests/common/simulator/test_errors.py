@@ -14,7 +14,7 @@ import pytest
 from checked_library import CLANG
 from simulator_library import HERE, ROOT, Library, compile_library, fails, line_of
 
-# kernel, what its message says, block, thread (None: any)
+# kernel, part of its message, block, thread (None: any)
 KERNELS = [
     ("divergent", "40 thread(s), first (0,0,0), wait in __syncthreads", None, None),
     ("early_return", "28 thread(s), first (100,0,0), returned from the kernel", None, None),
@@ -64,7 +64,7 @@ def test_a_sleeping_kernel_is_stopped(simulator):
 
 
 def test_a_launch_from_a_kernel_never_hangs(simulator):
-    """Many blocks, so that the helpers launch, too, while the launching thread holds the lock."""
+    """Many blocks, so that the helper threads also launch while the launching thread holds the lock."""
     for _ in range(50):
         message = fails(simulator, "error_launches", np.zeros(64, np.float32), 64)
         assert "a kernel launches inner" in message and line_of("errors.cu", "launches") in message

@@ -128,7 +128,7 @@ def test_more_tokens_than_slots_if_enough_are_padding(device):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_left_padding_is_as_if_it_were_not_there(device, interleaved):
-    """Bit for bit; NaN in it reaches no other sequence. Paged caches give the same bits, and their attention is right."""
+    """Bit for bit; NaN in it reaches no other sequence. Pages give the same bits, and attention on them is right."""
     inputs = made(device, tokens=20)
     pads, tables = [4, 0, 13], (inputs["cos"], inputs["sin"], interleaved)
     for b, pad in enumerate(pads):

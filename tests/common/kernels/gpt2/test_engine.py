@@ -92,7 +92,7 @@ def test_the_fused_step_writes_the_same(model, tuned, dtype):
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 2e-5), ("float16", 4e-3), ("bfloat16", 4e-2)])
 def test_logits_of_prefill_and_step(model, tuned, dtype, bound):
-    """Against float64, relative to the largest logit; transformers' own model in that dtype has about the same error."""
+    """Against float64, relative to the largest logit; transformers' model in that dtype has about the same error."""
     tokens = torch.tensor([PROMPTS[2], PROMPTS[2][::-1]])
     with torch.no_grad():
         expected = copy.deepcopy(model).double()(tokens).logits

@@ -41,7 +41,7 @@ def assert_near(found, expected, dtype, size):
 
 
 def behind_layernorm(draw, dtype, rows, n, k):
-    """A linear layer after a layernorm: (the operators' arguments before their outputs, the expected result in float64)."""
+    """A linear layer after a layernorm: (the operators' arguments before their outputs, the float64 result)."""
     residual = draw(rows, k, scale=3.0, shift=50.0)
     norm = Affine(draw(k, dtype=dtype, shift=1.0, scale=0.2), draw(k, dtype=dtype))
     linear = Affine(draw(n, k, dtype=dtype, scale=k**-0.5), draw(n, dtype=dtype))

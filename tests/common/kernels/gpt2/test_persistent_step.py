@@ -348,7 +348,7 @@ def test_the_kernel_ends_where_all_texts_have(model, kernels):
 
 
 def test_it_can_be_cancelled(model, kernels):
-    """After the step in progress; the interrupted generation then continues."""
+    """It stops after the step in progress; later calls continue from there."""
     step = step_of(model, kernels, "float32", 1)
     step.cancelled.fill_(1)
     expected = written_by(model, [9], 6)
