@@ -105,6 +105,6 @@ def runner(budget: float = 100.0, rounds: int = 20, memory: float = 1e12) -> Run
 
 
 def timed(version: str, seconds: float, problem=None, ours: bool = True, **more) -> Record:
-    """A record of one run."""
+    """The record of one run."""
     given = {"timing": Timing((seconds,)), "errors": Errors(1e-3, 1e-3, 2e-3), "memory": 1 << 20} | more
     return Record(problem or Sleep(), version, f"the {version}", ours, **given)

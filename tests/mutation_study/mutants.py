@@ -129,7 +129,7 @@ def equivalent() -> dict[str, str]:
     return json.loads(Path(__file__).with_name("equivalent.json").read_text(encoding="utf-8"))
 
 
-# ---- planted by hand
+# ---- mistakes planted by hand
 
 
 def planted_of(task: str) -> list[Mutant]:

@@ -195,7 +195,7 @@ def test_samples_of_some_tasks(capsys: pytest.CaptureFixture) -> None:
     assert [key[:5] for key in keys] == ["task1"] * 4 + ["task7"] * 4
 
 
-# ---- what a verdict rests on
+# ---- the grounds of a verdict
 
 
 def mutant(kind: str = "loop", old: str = "k < K", new: str = "", line: int = 2, function: str = "f") -> Mutant:

@@ -58,7 +58,7 @@ def in_float64(query, key, value, causal=False) -> tuple[torch.Tensor, torch.Ten
 
 
 def assert_close(got: torch.Tensor, expected: torch.Tensor, bound: float) -> None:
-    """Equal where expected is infinite, within the bound elsewhere, and nowhere NaN."""
+    """Equal where expected is infinite, within the bound elsewhere, and never NaN."""
     finite = torch.isfinite(expected)
     assert torch.equal(got.double()[~finite], expected[~finite])
     error = (got.double() - expected)[finite].abs()

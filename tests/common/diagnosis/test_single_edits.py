@@ -270,7 +270,7 @@ def test_of_a_known_mistake_the_line_comes_below_its_sentence() -> None:
 
 
 def _told(planted: Planted) -> tuple[int, Sequence, Mapping]:
-    """The line with the mistake, the verdicts, and the result; the lines up to the mistake were selected."""
+    """The line with the mistake, the verdicts, and the edits found; the finding names it and the two lines before."""
     (source,) = places_of(planted.task, Variant.SOLUTION)[0].kernels
     text = source.read_text()
     assert text.count(planted.right) == 1

@@ -49,7 +49,7 @@ def checked(chosen, ops) -> tuple[int, str]:
     return checked_run.check_cases(console, "a title", chosen, CheckedCaller(ops, CHECK), seed=0), text.getvalue()
 
 
-# ---- choosing
+# ---- choice of cases
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_the_command_of_a_child():
     ]
 
 
-# ---- the real thing
+# ---- the real tools
 
 # The softmax lacks the barrier between its two reductions; A B^T has an unpadded tile.
 PLANTED = [

@@ -13,7 +13,7 @@ from common.measure.timing import CudaStopwatch, Timing, measure
 
 
 class Script:
-    """A stopwatch for calls that return their own time."""
+    """A stopwatch for calls that return their own duration."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -1,4 +1,4 @@
-"""What would hang or crash on a GPU is an error with kernel, block, thread and line."""
+"""Code that would hang or crash on a GPU raises an error with kernel, block, thread and line."""
 
 import multiprocessing
 import os
@@ -121,7 +121,7 @@ def test_not_implemented_in_host_code(simulator):
     assert message == f"tests/common/simulator/kernels/{line_of('errors.cu', 'unfinished_host')}: not implemented"
 
 
-# ---- the process around it
+# ---- effects on the process
 
 
 def test_launches_from_several_threads(simulator):

@@ -189,7 +189,7 @@ def test_what_waits_cover(library):
     data = integers(0, 3, 32) + 100
     out = np.zeros((6, 32, 3), np.float32)
     library.after_waits(out, data)
-    arrived = [0, 0, 1, 2, 3]  # at least this many groups, in this order; other elements are still 1
+    arrived = [0, 0, 1, 2, 3]  # at least this many groups have arrived, in order; the memory held 1 before
     for stage, count in enumerate(arrived):
         assert (out[stage, :, :count] == data[:count].T).all()
         if not library.on_gpu:  # on a GPU the others may have arrived, too

@@ -220,7 +220,7 @@ def test_padding_that_comes_or_goes_is_refused():
         ours(ids[:, :2], past_key_values=cache)
 
 
-# ---- what is refused -----------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 def test_unsupported_calls_are_refused_by_name():

@@ -70,7 +70,7 @@ def test_parts_that_end_with_a_segment(ops, dtype):
 
 
 def test_segments_that_end_with_a_part(ops, dtype):
-    """Equal lengths: 4 segments of 2 tiles in each part, which needs no merging."""
+    """Equal lengths: 4 segments of 2 tiles in each part, so no merging is needed."""
     check(ops, tensors(ops, dtype, [20] * 270, heads=2, kv_heads=2, head_dim=8))
 
 
@@ -85,7 +85,7 @@ def test_many_short_sequences(ops, dtype):
 
 
 def test_a_short_sequence_in_a_large_cache(ops, dtype):
-    """Blocks for which there is no work."""
+    """Some blocks have no work."""
     check(ops, tensors(ops, dtype, [3, 0, 40], capacity=4000, head_dim=8))
 
 
@@ -113,7 +113,7 @@ def test_peaked_scores(ops, dtype):
 
 
 def test_masked_keys(ops, dtype):
-    """Keys whose score is -inf: whole tiles of them, whole warps, and a sequence that has no others."""
+    """Keys with the score -inf: whole tiles, whole warps, and a sequence that has no others."""
     inputs = tensors(ops, dtype, (150, 203, 40), heads=8)
     inputs["query"].abs_()
     inputs["k_cache"][0, :, :70] = -math.inf
@@ -245,7 +245,7 @@ def test_update_of_pages(ops, dtype, tokens):
         assert torch.equal(cache.tensor.cpu(), right) and not cache.overrun()
 
 
-# ---- what is refused
+# ---- errors
 
 
 def of(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
@@ -344,7 +344,7 @@ def test_no_race_and_no_stray_access():
                 call()
 
 
-# ---- on a GPU only
+# ---- only on a GPU
 
 
 @pytest.mark.gpu

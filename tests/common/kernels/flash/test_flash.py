@@ -1,7 +1,6 @@
 """Task 4's tuned kernels against attention in float64: every dtype, size, layout and way to hide keys.
 
-Gradients and what PyTorch does with the operators (torch.compile, CUDA graphs, ...):
-tests/common/kernels/flash/test_flash_torch.py.
+Gradients and PyTorch features (torch.compile, CUDA graphs, ...): tests/common/kernels/flash/test_flash_torch.py.
 """
 
 from __future__ import annotations

@@ -352,7 +352,7 @@ def test_packed_sequences(ops, dtype, lengths, names):
         grad = grad_out[of_rows].transpose(0, 1).expand(expected.size(0), heads, -1, -1)
         grads = torch.autograd.grad(expected, alone, grad)
         assert_same(out[of_rows].detach(), expected[-1].detach().transpose(0, 1))
-        lone = alone[1].size(2) == 1 and "sinks" not in names  # attention leaves no rounding in the first two
+        lone = alone[1].size(2) == 1 and "sinks" not in names  # attention sets the first two to exactly 0 then
         for x, right, s in list(zip(found, grads, (of_rows, of_keys, of_keys), strict=True))[2 * lone :]:
             assert_same(x[s], right[-1].transpose(0, 1))
         if lone:
@@ -659,7 +659,7 @@ def test_the_mean_over_many_seeds_is_attention_without_dropout(ops):
     assert bool(((outs.mean(0) - options_attention(query, key, value)).abs() <= 5 * deviation + 1e-5).all())
 
 
-# ---- what PyTorch does with them
+# ---- use from PyTorch
 
 
 @pytest.mark.parametrize(
@@ -887,7 +887,7 @@ def test_only_the_gradients_that_are_asked_for(ops):
             torch.testing.assert_close(torch.autograd.grad(raw, whole, grad_out), expected)
 
 
-# ---- what is refused
+# ---- errors
 
 
 def numbers(*x: int) -> Tensor:

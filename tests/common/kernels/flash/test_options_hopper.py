@@ -217,12 +217,12 @@ def assert_gradients(found, inputs, grad_out, causal, options, kept=None) -> Non
         out = attention(dtype, *leaves[:3], causal, given, kept)[0]
         results.append([x.double() for x in torch.autograd.grad(out, leaves, grad_out.to(dtype))])
     unit = torch.finfo(grad_out.dtype).eps + 1e-5
-    most = 4 if options.keys() - {"lower_right"} else 2  # roundings
+    most = 4 if options.keys() - {"lower_right"} else 2  # number of roundings
     floors = [most * unit * float(x.abs().max()) + 1e-5 for x in results[0][:3]]
     if sinks is not None:  # as in test_options.py: delta is computed from the rounded output
         exact_out = attention(torch.float64, *inputs, causal, options, kept)[0]
         floors.append(unit * float((grad_out.double() * exact_out).abs().sum((1, 2)).max()) + 1e-5)
-    for x, right, near, floor in zip(found, *results, floors, strict=False):  # packed: without the sinks' sum
+    for x, right, near, floor in zip(found, *results, floors, strict=False):  # packed: the sinks' sum is omitted
         assert max_error_of(x, right) <= 2 * max_error_of(near, right) + floor
 
 

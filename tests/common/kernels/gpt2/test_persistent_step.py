@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[4]
 DTYPES = ("float32", "float16", "bfloat16")
 ON_GPU = pytest.mark.parametrize(
     "backend", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True, scope="session"
-)  # and not in the simulator
+)  # but not in the simulator
 PROMPTS = [[5, 17, 80, 3, 41], [9, 2], [60, 61, 62, 63, 64, 65, 66, 67, 68], [1]]
 
 
@@ -130,7 +130,7 @@ def test_however_many_ctas(model, kernels, ctas):
     ids=lambda sizes: f"width {sizes['n_embd']}",
 )
 def test_logits_against_float64(kernels, dtype, sizes, ctas):
-    """Several rounds per unit, batches of units, lanes per token, several heads in a cluster of 1 or 8 CTAs."""
+    """Several stages per tile, batches of tiles, several lanes per token, several heads in a cluster of 1 or 8 CTAs."""
     model = unruly(**sizes | ({"n_head": 10} if sizes["n_embd"] == 160 else {}))
     assert_close_to_float64(model, step_of(model, kernels, dtype, 2, ctas, keep_logits=True), dtype)
 
@@ -226,7 +226,7 @@ def test_logits_of_a_width_that_is_used(kernels, dtype):
 
 
 def logits_of(kind, vocab):
-    """float32 [vocab]: logits that alone determine the samples."""
+    """float32 [vocab]: the logits of each kind that the tests sample from."""
     generator = torch.Generator().manual_seed(3)
     normal = torch.randn(vocab, generator=generator)
     return {
@@ -491,15 +491,15 @@ def test_bad_arguments_are_named(model, kernels, change, words):
 
 
 def test_packed_weights_hold_every_number_once():
-    """By rows; and by columns, whose 8 slices of 11 units have one or two units each, with all of their columns."""
+    """Column-parallel; and row-parallel, where 8 slices share 11 tiles, one or two each, stored chunk by chunk."""
     weight = torch.arange(11 * 64, dtype=torch.float32).view(11, 64)
-    units = packed(weight).view(torch.float32).view(2, 4, 8, 16)  # [units][groups][rows][64 bytes]
+    units = packed(weight).view(torch.float32).view(2, 4, 8, 16)  # [tiles][chunks][rows][64 bytes]
     assert torch.equal(units[1, 2, 1], weight[9, 32:48]) and torch.equal(units[0, 3, 7], weight[7, 48:])
     assert float(units[1, :, 3:].abs().max()) == 0 and float(units.sum()) == float(weight.sum())
     weight = torch.arange(88 * 64, dtype=torch.float32).view(88, 64)
     flat = packed_by_slices(weight).view(torch.float32)
     assert sorted(flat.tolist()) == weight.flatten().tolist()
-    second = flat[1 * 8 * 64 :][: 1 * 8 * 64].view(4, 1, 8, 16)  # slices start at units 0, 1, 2, 4, 5, 6, 8, 9
+    second = flat[1 * 8 * 64 :][: 1 * 8 * 64].view(4, 1, 8, 16)  # slices start at tiles 0, 1, 2, 4, 5, 6, 8, 9
     assert torch.equal(second[2, 0, 3], weight[8 + 3, 32:48])
     third = flat[2 * 8 * 64 :][: 2 * 8 * 64].view(4, 2, 8, 16)
     assert torch.equal(third[1, 1, 5], weight[24 + 5, 16:32])

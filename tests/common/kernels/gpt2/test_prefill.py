@@ -121,7 +121,7 @@ def test_bad_arguments_are_named(tuned, change, words):
         tuned.gpt2.store_heads(**moved)
 
 
-# 768 and 1600: a row fits in registers, in few and in many parts; 2112: too long for that in any dtype
+# 768 and 1600: a row stays in a warp's registers, in few and in many vectors; 2112: too long for that in any dtype
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [768, 1600, 2112])
 def test_long_rows_are_normalized(tuned, dtype, width):

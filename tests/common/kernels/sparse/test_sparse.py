@@ -469,7 +469,7 @@ def test_more_than_2_31_elements(cuda, much_memory):
 
 @pytest.mark.gpu
 def test_rows_more_than_2_31_elements_apart(cuda, much_memory):
-    """Slices of one tensor with 6 x 2^20 elements a row; stride 8 makes that 48 x 2^20."""
+    """Slices of one tensor with 6 x 2^20 elements per row; with stride 8 that is 48 x 2^20."""
     whole = torch.empty(1, 1, 512, 6 * 2**20, device="cuda", dtype=torch.bfloat16)
     views = [whole[..., start : start + 64] for start in (0, 3 * 2**20, whole.size(-1) - 64)]
     for x in views:

@@ -59,7 +59,7 @@ def test_one_long_sequence_is_a_batch_of_one():
     assert [one.batch for one in grid(["forward"], ["fp32"], [64], [32768, 20])[:2]] == [819, 1]
 
 
-# ---- right or wrong
+# ---- verification
 
 
 def right(one: Problem, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
