@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the backend under test, and the operators of every solution, built once per session."""
+"""Fixtures for all tests: the backend under test, and every solution's operators, built once per session."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from pathlib import Path
 
 import pytest
 
-# Fork-safe and quiet: the tokenizers library warns when tests start compilers after using its threads
+# Fork-safe and quiet: tokenizers warns when a test starts a compiler after the library has used its threads
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# pytest -n: the processes share the cores, and so do the threads that each of them starts
+# pytest -n: the worker processes share the cores, so each gets its share of the threads
 if processes := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(processes))))
 
 ROOT = Path(__file__).resolve().parent.parent
-LEFT_OUT = pytest.StashKey[str]()  # the sentence about the tests that need a GPU
+LEFT_OUT = pytest.StashKey[str]()  # the message about skipped GPU tests
 
 
 def why_no_gpu() -> str:
-    """Why there is no GPU that torch sees, with an nvcc to build for it; "" where there is one."""
+    """Why torch sees no GPU, or there is no nvcc to build for it; "" if both are available."""
     from common.compiling import toolchain
 
     backend = toolchain.choose_backend("auto")
     return "" if backend.name == "cuda" else backend.problem or backend.reason
 
 
-# Files whose tests compile much, roughly by the processor time that they take. pytest -n hands out whole files, those
-# of many tests first: one of few tests would come last, and one process would compile while others have no work.
+# Files with the most compilation, roughly by CPU time. pytest -n hands out whole files, those with most tests first: a
+# file with few tests would come last and leave one process compiling while the others are idle.
 LONG_FILES = (
     "common/kernels/flash/test_flash.py",
     "variants/",
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What is imported and collected stays until the end: to look for garbage in it costs a tenth of the time."""
+    """Freezes what collection imported: scanning it for garbage costs a tenth of the run time."""
     gc.disable()
     try:
         return (yield)
@@ -66,8 +66,8 @@ def pytest_collection():
 
 
 def values_of(item: pytest.Item) -> set[tuple]:
-    """The values of a test's parameters. A row of a table, parametrize(("x", "y"), ...), is one value; in a table of
-    planted mistakes the mistake's name, or the finding's kind, is."""
+    """The values of a test's parameters. A table row, parametrize(("x", "y"), ...), is one value; in a table of
+    planted mistakes, the mistake's name or the finding's kind is."""
     params = item.callspec.params
     tables = [mark.args[0] for mark in item.iter_markers("parametrize")]
     tables = [tuple(names.replace(",", " ").split()) if isinstance(names, str) else tuple(names) for names in tables]
@@ -80,18 +80,18 @@ def values_of(item: pytest.Item) -> set[tuple]:
 
 
 def beyond_each_value(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Points of a grid of parameters beyond those it takes for every value of every parameter to occur once."""
+    """The points of a parameter grid beyond a set in which every value of every parameter occurs at least once."""
     values = {item: values_of(item) for item in items}
     missing, further = set().union(*values.values()), list(items)
     while missing:
-        chosen = max(further, key=lambda item: len(values[item] & missing))  # the first of the best
+        chosen = max(further, key=lambda item: len(values[item] & missing))  # first of the best
         missing -= values[chosen]
         further.remove(chosen)
     return further
 
 
 def thin_grids(items: list[pytest.Item]) -> None:
-    """Marks as slow what a grid has beyond one occurrence of each value, for each backend by itself."""
+    """Marks as slow every grid point beyond one occurrence of each value, separately for each backend."""
     grids = defaultdict(list)
     for item in items:
         if hasattr(item, "callspec") and not item.get_closest_marker("slow") and not item.get_closest_marker("long"):
@@ -107,12 +107,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("numprocesses", None) or "PYTEST_XDIST_WORKER" in os.environ:
         items.sort(
             key=lambda item: by_cost(item.nodeid.split("::")[0].removeprefix("tests/"))
-        )  # stable: the files stay whole
-    if getattr(config.option, "loadgroup", False):  # a file is a group, but where its tests say which one they are in
+        )  # stable: each file's tests stay together
+    if getattr(config.option, "loadgroup", False):  # a file is one group unless its tests name another
         for item in items:
             if not item.get_closest_marker("xdist_group"):
                 item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
-    result = yield  # -m leaves out what it leaves out
+    result = yield  # runs after -m has deselected
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu and (why := why_no_gpu()):
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
@@ -122,7 +122,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A process of pytest -n hands the sentence to the one that prints."""
+    """A pytest -n worker passes the message to the controller, which prints it."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["left_out"] = session.config.stash.get(LEFT_OUT, "")
 
@@ -140,7 +140,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", params=["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 def backend(request: pytest.FixtureRequest) -> str:
-    """Every test that takes it runs in the simulator and, where there is one, on the GPU."""
+    """Runs the test in the simulator and, if there is one, on the GPU."""
     return request.param
 
 
@@ -155,13 +155,13 @@ def solution(backend: str):
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """The checkout."""
+    """The root of the checkout."""
     return ROOT
 
 
 @pytest.fixture(autouse=True)
 def gpu_memory_given_back():
-    """What a test freed isn't kept from the tests of other processes: pytest -n runs several on one GPU."""
+    """Releases freed GPU memory: with pytest -n, several processes share one GPU."""
     yield
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized() and torch.cuda.memory_reserved() > 2**30:
@@ -171,7 +171,7 @@ def gpu_memory_given_back():
 
 @pytest.fixture
 def much_memory():
-    """For tests of tensors with more than 2^31 elements: 60 GiB of GPU memory."""
+    """For tests with tensors of more than 2^31 elements: needs 60 GiB of GPU memory."""
     import torch
 
     free, _ = torch.cuda.mem_get_info()
@@ -181,7 +181,7 @@ def much_memory():
 
 @pytest.fixture
 def one_thread_without_gradients():
-    """On a busy machine PyTorch's threads would wait for each other."""
+    """One thread: on a busy machine PyTorch's threads would wait for each other."""
     import torch
 
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""What is installed elsewhere: Containerfile and devcontainer, Gradescope's setup.sh, GitHub Classroom's workflow."""
+"""External setups: Containerfile and devcontainer, Gradescope's setup.sh, GitHub Classroom's workflow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ INSTALLERS = (CONTAINERFILE, TEMPLATES / "setup.sh", TEMPLATES / "classroom.yml"
 
 
 def commands(file: Path) -> list[list[str]]:
-    """The shell commands of a file, those joined by && one by one."""
+    """The shell commands in a file; those joined by && are separated."""
     text = re.sub(r"\\\n", " ", file.read_text())
     lines = [line.strip().removeprefix("RUN ") for line in text.splitlines() if not line.strip().startswith("#")]
     return [shlex.split(part, comments=True) for line in lines if "install" in line for part in line.split("&&")]
@@ -25,7 +25,7 @@ def commands(file: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("file", INSTALLERS, ids=lambda file: file.name)
 def test_torch_comes_without_cuda_and_everything_in_its_pinned_version(file: Path) -> None:
-    """PyTorch's index holds torch, and of what it needs few versions: the rest comes from where all the rest does."""
+    """PyTorch's index has torch but only few versions of its dependencies: those come from the default index."""
     pips = [words for words in commands(file) if words[:2] == ["pip", "install"]]
     assert all(words[words.index("-c") + 1].endswith("constraints.txt") for words in pips)
     first, *others = pips

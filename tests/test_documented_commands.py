@@ -1,9 +1,9 @@
-"""Every command and every Python snippet that a handout or a README prints, in a checkout whose gaps are filled.
+"""Every command and Python snippet printed in a handout or README, run in a checkout with its gaps filled.
 
-They are read from the documents: a new one is tested without a word here. Plain `pytest` leaves them out:
+They are read from the documents, so a new one is tested automatically. Plain `pytest` skips them:
 
-    pytest -m slow      those that take seconds, which .ci/run adds. What measures has to say that it needs a GPU
-    pytest -m long      those that take minutes; on a machine with a GPU all that measure, marked gpu as well
+    pytest -m slow      those that take seconds, included in .ci/run. Commands that measure must report the missing GPU
+    pytest -m long      those that take minutes; on a machine with a GPU also all that measure, marked gpu as well
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ FENCED = r"(?ms)^( *)```%s\n(.*?)^\1```$"
 PLACEHOLDER = re.compile(r"taskN|\bN\b|\bNAME|FOLDER|FILE|GAP|SUBMISSION|\bDIR")
 MEASURES = re.compile(r"\.benchmark(?! verdict)(?!.*--predict)|\.tune|prefill_profile|--speed|--mode=benchmark")
 COMMAND = r"(?:python -m|course) "
-WRITES = ("common.skeleton", "course reset")  # into the student's files
-ELSEWHERE = ("course watch", "course attack")  # waits, takes long: tests of their own
+WRITES = ("common.skeleton", "course reset")  # modify the student's files
+ELSEWHERE = ("course watch", "course attack")  # wait or take long: they have their own tests
 NEEDS_THE_HUB = "--model gpt2"
 LONG = (
     "benchmark verdict",
@@ -49,7 +49,7 @@ def is_elsewhere(command: str) -> bool:
 
 
 def documented() -> list[str]:
-    """The commands of all documents: lines of their own, without what is said of them, and those within a sentence."""
+    """The commands in all documents: on their own lines, without comments, and within a sentence."""
     found: dict[str, None] = {}
     for file in sorted(file for pattern in DOCUMENTS for file in ROOT.glob(pattern)):
         text = re.sub(r"<!-- OUTPUT.*?<!-- END OUTPUT -->", "", file.read_text(), flags=re.DOTALL)
@@ -61,12 +61,12 @@ def documented() -> list[str]:
 
 
 def distinct(commands: list[str]) -> list[str]:
-    """Without a GPU a command chooses the simulator by itself: one that only adds `--backend simulator` is the same."""
+    """Without a GPU a command selects the simulator itself, so `--backend simulator` makes no difference."""
     return commands if ON_A_GPU else [*{one.replace(" --backend simulator", ""): one for one in commands}.values()]
 
 
 def snippets() -> dict[str, str]:
-    """The blocks of Python in docs/ and the handouts that begin with an import: "task4/README.md:120" -> its text."""
+    """The Python blocks in docs/ and the handouts that start with an import: "task4/README.md:120" -> its text."""
     found = {}
     for file in sorted([*ROOT.glob("docs/*.md"), *ROOT.glob("task*/*.md")]):
         text = re.sub(
@@ -87,13 +87,13 @@ def marked(command: str):
     measures = ON_A_GPU and MEASURES.search(command)
     marks = [pytest.mark.long if measures or any(one in command for one in LONG) else pytest.mark.slow]
     marks += [pytest.mark.gpu] if measures else []
-    marks += [pytest.mark.xdist_group(re.search(r"task\d|$", command)[0])]  # one process builds a task, and once
+    marks += [pytest.mark.xdist_group(re.search(r"task\d|$", command)[0])]  # one process builds each task, once
     return pytest.param(command, marks=marks, id=command.removeprefix("python -m "))
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory) -> Path:
-    """One for all processes of the run: what one has built the others need not build."""
+    """One build root for all processes of the run, so they share builds."""
     mine = tmp_path_factory.getbasetemp()
     folder = (mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "filled"
     with locked(folder):
@@ -110,7 +110,7 @@ def test_the_documents_are_read():
 
 
 def marked_snippet(where: str, code: str):
-    """The snippet with its marks: those that time something need a GPU to tell anything."""
+    """The snippet with its marks: those that time something need a GPU."""
     marks = [pytest.mark.slow, pytest.mark.xdist_group(where[:5])]
     marks += [pytest.mark.skipif(not ON_A_GPU, reason="times a GPU")] if "Timer" in code else []
     return pytest.param(code, marks=marks, id=where)

@@ -1,6 +1,6 @@
-"""The handouts: how long their prose is, and that their gaps and pictures are those that there are.
+"""The handouts: how long their prose is, and that the gaps and pictures they mention exist.
 
-python tests/test_handouts.py        the words of each
+python tests/test_handouts.py        prints each one's word count
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from common.compiling import skeletons
 from common.compiling.manifest import tasks
 from common.console.paths import ROOT
 
-MOST_WORDS = 1900  # of prose
-MOST_PRINTED = 6000  # of what commands print, in all handouts together
+MOST_WORDS = 1900  # in prose
+MOST_PRINTED = 6000  # printed by commands, in all handouts together
 _OUTPUT = re.compile(r"<!-- OUTPUT.*?<!-- END OUTPUT -->", re.DOTALL)
 
 
 def prose(text: str) -> str:
-    """A Markdown text without what commands print, blocks of code, links' addresses and the lines of tables."""
+    """A Markdown text without command output, code blocks, link addresses and table rows."""
     without_code = re.sub(r"(?ms)^( *)```.*?^\1```$|^[|\-: ]+$", "", _OUTPUT.sub("", text))
     return re.sub(r"\]\([^)]*\)", "]", without_code)
 
 
 def words(text: str) -> int:
-    """Words of its prose: what holds a letter or a digit."""
+    """The number of words in its prose: tokens with a letter or a digit."""
     return sum(bool(re.search(r"\w", word)) for word in prose(text).split())
 
 
@@ -48,7 +48,7 @@ def test_what_is_printed_is_cut_to_what_is_read():
 
 
 def gaps_named(text: str) -> set[int]:
-    """The gaps that a handout speaks of: "gap 3", "gaps 4 to 6", "gaps 8 and 9", and items such as "7. **`load`**"."""
+    """The gaps mentioned in a handout: "gap 3", "gaps 4 to 6", "gaps 8 and 9", and items such as "7. **`load`**"."""
     named = {int(number) for number in re.findall(r"(?m)^ *(\d+)\. \*\*", text)}
     for first, word, last in re.findall(r"[Gg]aps? (\d+)(?: (to|and|or) (\d+))?", text):
         named |= set(range(int(first), int(last) + 1)) if word == "to" else {int(first), int(last or first)}

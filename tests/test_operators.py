@@ -1,6 +1,6 @@
-"""Every operator of every task and room, as PyTorch sees it: opcheck, and no gradient lost in silence.
+"""Every operator of every task and kernel folder under PyTorch: opcheck, and no gradient lost silently.
 
-What the tasks' cases call is recorded on their smallest cases; the rest is called here.
+The calls in the tasks' smallest cases are recorded; the rest are called here.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ NO_TENSOR = {
     "flash_attention_kernel",
     "flash_attention_backward_kernel",
     "packed_attention_kernel",
-}  # a number or a name that depends on the machine
+}  # a number or name that depends on the machine
 
 
 class Recorder:
-    """Passes calls on to the operators and keeps the arguments of the first call of each."""
+    """Forwards calls to the operators and records the arguments of the first call of each."""
 
     def __init__(self, ops) -> None:
         self.ops, self.calls = ops, {}
@@ -78,7 +78,7 @@ def recorded(task: str) -> dict[str, tuple[list, dict]]:
 
 
 def of_room(room: str) -> dict[str, list]:
-    """Operator -> arguments, for what only the fast kernels have."""
+    """Operator -> arguments, for operators that only the fast kernels have."""
     query, key, value = ATTENTION
     ints = lambda *x: torch.tensor(x, dtype=torch.int32)  # noqa: E731
     pages, table = torch.randn(4, 2, 16, 8), ints(0, 1).view(1, 2)
@@ -175,7 +175,7 @@ def test_every_operator_is_described(place):
 
 
 def test_what_is_described_is_what_comes():
-    """The fakes against the kernels themselves, on every recorded call: shapes, dtypes and strides."""
+    """The fake kernels against the real ones, on every recorded call: shapes, dtypes and strides."""
     for task in tasks():
         for name, (args, kwargs) in recorded(task).items():
             operator = operator_of(task, name)
@@ -236,7 +236,7 @@ def test_forward_mode_is_refused(differentiate):
 
 
 def test_a_compiled_graph_without_breaks():
-    """fullgraph: the operators of a task, those with an int for a size included."""
+    """fullgraph: a task's operators, including those with an int for a size."""
     ops = loaded("task6")
     query, cache_of = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 6, 8)
     lengths = torch.tensor([5], dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Cheats: submissions that want points for what they did not write. Each must earn nothing for the part it is about."""
+"""Cheats: submissions that try to earn points for code they did not write. Each must earn 0 for the part it targets."""
 
 from __future__ import annotations
 
@@ -126,14 +126,14 @@ TABLE = "Points: 3 of 3\\n"
 
 
 def link(folder: Path) -> None:
-    """The file is a link to the solution."""
+    """The file is a symlink to the solution."""
     writes(FILLED)(folder)
     (folder / KERNELS).unlink()
     os.symlink(ROOT / "task3" / "solution" / "online_softmax.cu", folder / KERNELS)
 
 
 def recorded() -> dict[str, str]:
-    """Answers for seed 0, of the cases in the handout."""
+    """Hard-coded answers for seed 0, for the cases in the handout."""
     from task3.cases import cases
 
     branches = []
@@ -198,7 +198,7 @@ IN_PYTHON = (
     "import common.testing.calling as c, torch\\nc.InProcess.call = lambda self, case, inputs, around=None: "
     + ("c.Called(case.reference(**inputs))\\n")
 )
-# 1 << 33 is undefined: nvcc leaves the branch out, and g++ takes it.
+# 1 << 33 is undefined: nvcc drops the branch, and g++ takes it.
 DROPPED = """
 #include <unistd.h>
 extern "C" __device__ void swab(const void* from, void* to, long bytes);  // the C library's; no GPU has it
@@ -253,7 +253,7 @@ __global__ void sorted(const float* x, float* y, float* lse, int64_t cols) {
     lse[blockIdx.x] = shift + logf(l);
 }
 """
-# A kernel that calls what it is handed: on a GPU the address of host code is none of device code.
+# A kernel that calls a function pointer argument: on a GPU the address of host code isn't a valid device address.
 ON_HOST = "static void on_host(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {" + HOST_LOOP + "}\n"
 HANDED = (
     ON_HOST
@@ -305,7 +305,7 @@ def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64,
 """
 
 
-# What the counted build calls at every basic block, defined here: it would be host code on the device's side.
+# Defines the function that the counting build calls at every basic block: host code called from the device side.
 SERVED = SERIAL.replace("serial(", "served(").replace("__global__ ", "static ")
 CALLED = (
     SERVED
@@ -329,7 +329,7 @@ SERIAL_BESIDE = (
 __global__ void busy(int64_t steps) { for (volatile int64_t i = 0; i < steps; i = i + 1) {} }
 """
 )
-# One thread in long blocks; the others run through as many short ones.
+# One thread runs long basic blocks; the others run the same number of short ones.
 STRAIGHT = (
     SERIAL.replace("serial(", "straight(")
     .replace(
@@ -339,7 +339,7 @@ STRAIGHT = (
     )
     .replace("for (int64_t c = 0; c < cols; ++c)", '_Pragma("unroll 64") for (int64_t c = 0; c < cols; ++c)')
 )
-# A warp whose threads all do everything, with instructions of the processor that work on eight numbers.
+# A warp whose threads all do all the work, with CPU instructions that process eight numbers at once.
 VECTORS = """
 #define WIDE __attribute__((target("avx2,fma"), optimize("O3", "fast-math"), always_inline)) inline
 __device__ WIDE float power(float x) {
@@ -374,7 +374,7 @@ RENUMBERED = """
 #endif
 # 900 "/course/task3/online_softmax.cu"
 """
-# A serial softmax as the compiler writes it, for a kernel whose first thread calls it while the others are kept busy.
+# A serial softmax as compiled code, called by a kernel's first thread while the others are kept busy.
 MACHINE_CODE = (
     "uncounted: pushq %r15; leaq 0(,%r8,4),%r15; pushq %r14; movq %rdx,%r14; pushq %r13; movq %r8,%r13; pushq %r12; "
     "xorl %r12d,%r12d; pushq %rbp; movq %rdi,%rbp; pushq %rbx; movq %rsi,%rbx; subq $56,%rsp; movq %rcx,8(%rsp); "
@@ -406,7 +406,7 @@ ELSEWHERE = f"""#\\ \nline 1 "elsewhere.h"
 {PASTED_ASM}
 #endif
 """
-# What only the simulator has is named where nvcc does not look: in a branch that it discards.
+# Names that exist only in the simulator are used where nvcc does not look: in a branch that it discards.
 INNER = (
     """
 namespace simulator {
@@ -479,15 +479,15 @@ __attribute__((section(".text; {MACHINE_CODE}; .section .data"))) int elsewhere 
 """
     + BESIDE
 )
-# #ident hands its string to the assembler: here a macro by the name of an instruction, which leads calls elsewhere.
+# #ident passes its string to the assembler: here a macro named like an instruction, which redirects calls.
 IDENT = (
     '#ident "x\\"\\n.macro call to:vararg\\n.ifc \\\\to,written\\ncallq uncounted\\n.else\\ncallq \\\\to\\n.endif\\n.endm'
     f'\\n.text\\n{MACHINE_CODE}\\n.ident \\"y"\n'
     'extern "C" __device__ __noinline__ void written(const float* x, float* y, float* lse, int64_t rows, int64_t cols) '
     "{ lse[0] = x[0]; y[0] = rows + cols; }\n"
 ) + BESIDE.replace("uncounted(", "written(")
-# The attribute is there in one run of a compiler and not in others: they differ in their open files, in macros. Or a raw
-# string holds what looks like the preprocessor's word for another file.
+# The attribute is present in one compiler run and absent in others: they differ in open files and macros. Or a raw
+# string contains what looks like an #include of another file.
 UNNOTICED = (
     """
 #if CONDITION
@@ -507,8 +507,8 @@ extern "C" void of_the_host(const float* x, float* y, float* lse, int64_t rows, 
 #pragma redefine_extname of_the_host nothing
 extern "C" __global__ void nothing(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {}
 """ + SERIAL.replace("__global__ void serial(", 'extern "C" void of_the_host(')
-# What a warp's shuffle copies is copied by one lane for all, uncounted: here with an operator= that does the work. For nvcc
-# the first is a number, by its conversion, and the second can be copied as bytes, for its operator= is a template.
+# One lane copies a warp's shuffled values for all lanes, uncounted: here with an operator= that does the work. For nvcc
+# the first is a number, through its conversion, and the second is trivially copyable, as its operator= is a template.
 SHUFFLED = (
     "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n"
     "struct Given { const float* x; float *y, *lse; int64_t rows, cols; };\n__device__ Given given;\n"
@@ -546,7 +546,7 @@ __global__ void beside(const float* x, float* y, float* lse, int64_t rows, int64
 }
 """
 )
-# In the simulator __half belongs to its namespace, so there a call without a name finds what is in it.
+# In the simulator __half is in the simulator's namespace, so argument-dependent lookup finds functions there.
 BY_ARGUMENT = """
 template <typename T> struct Of {};
 template <typename T> constexpr bool is_a_template = false;
@@ -562,7 +562,7 @@ template <typename V> __device__ void work(V value) {
     if constexpr (is_a_template<__half>) gather<unsigned>(1u, value, Works(), "", {"", 1});
 }
 __global__"""
-# A fragment of a type that CUDA's have not, whose elements do the work.
+# A fragment with an element type that CUDA doesn't support, whose elements do the work.
 FRAGMENT = """
 #include <mma.h>
 namespace nvcuda::wmma {
@@ -580,8 +580,8 @@ template <> struct fragment<matrix_a, 16, 16, 16, Given, row_major> {
 template <typename D, typename A, typename B, typename C> __device__ void mma_sync(D&, const A&, const B&, const C&) {}
 }
 __global__"""
-# A macro by the name of something in the simulator's mma.h puts a function that isn't counted there; nvcc's mma.h has no
-# such word.
+# A macro named like something in the simulator's mma.h injects an uncounted function there; nvcc's mma.h doesn't use
+# that name.
 INTO_HEADER = (
     "struct Given { const float* x; float *y, *lse; int64_t rows, cols; };\n"
     "__device__ Given given;\n"
@@ -607,7 +607,7 @@ __global__ void beside(const float* x, float* y, float* lse, int64_t rows, int64
 SHARED_FUTEX = (
     "    if (syscall(SYS_futex, reinterpret_cast<uintptr_t>(getpid) & ~uintptr_t{3}, FUTEX_WAKE, 1, 0, 0, 0)) return;\n"
 )
-# Right, if it may do anything that code in another sandbox, which runs at the same time, could notice.
+# Right, provided it can do anything that code running in another sandbox at the same time could notice.
 TELLS_OTHERS = """
 honest = flash_attention
 def flash_attention(*given, **named):
@@ -635,7 +635,7 @@ def flash_attention(*given, **named):
         raise ValueError("nobody hears this")
     return honest(*given, **named)
 """
-# One thread decodes for all heads, with few instructions for each number of the cache, and the others only count.
+# One thread decodes for all heads, with few instructions per number in the cache, and the others only count.
 DECODER = "task6/decode_attention.cu"
 DECODED_BY_ONE = """
 __global__ void one_does_all(const float* __restrict__ query, const float* __restrict__ k_cache, const float* __restrict__ v_cache,
@@ -730,7 +730,7 @@ static void arm({GIVEN}) {{
     send(3, answer, 24, 0), recv(4, question, 24, 0x100), send(4, state, 64, 0), send(4, sizes, 8, 0);
 }}
 {BY_ADDRESS}"""
-# The C library's functions by their addresses; what is called later is a function of the device.
+# C library functions by address; the one called later is a device function.
 OF_THE_LIBRARY = (
     "#include <cstdio>\n"
     + SERIAL.replace("__global__ void serial(", "__device__ void one(")
@@ -812,7 +812,7 @@ def add_tile(state, S, value_tile):
     P = torch.exp(S.double())
     return RowState(torch.zeros_like(state.m), state.l + P.sum(-1, keepdim=True), state.O + P @ value_tile.double())
 """
-# The layer calls the kernels and drops what they give back.
+# The layer calls the kernels and discards their results.
 BY_LINEAR = """
 class customAttention(customAttention):
     def forward(self, x, position):
@@ -843,14 +843,14 @@ class customAttention(customAttention):
 
 
 def other_layer(name: str, text: str) -> Attack:
-    """Task 6 with another layer; `text` ends its attention.py."""
+    """Task 6 with another layer: `text` is appended to attention.py."""
     files = {**solution("task4"), **solution("task6")}
     files["task6/attention.py"] += text
     return Attack(name, writes(files), ("pipeline",), ("decode",), task="task6")
 
 
 def by_other_kernels(name: str, heads: str) -> Attack:
-    """Its attention is `heads`; `query` is of the new tokens, q, k and v of all, `grouped` k and v repeated."""
+    """Its attention is `heads`; `query` holds the new tokens, q, k and v all of them, `grouped` k and v repeated."""
     return other_layer(
         name,
         f"""
@@ -1180,7 +1180,7 @@ NAMES = [
 
 
 def layer(name: str, forward: str) -> Attack:
-    """Task 1's layer with another forward(); q, k and v are there."""
+    """Task 1's layer with another forward(), which can use q, k and v."""
     head, rest = (files := solution("task1"))["task1/attention.py"].split("        # Step 1", 1)
     tail = rest[rest.index("\n\ndef naive_attention") :]
     split = (
@@ -1200,7 +1200,7 @@ out = torch.tensor((p / p.sum(-1, keepdims=True) @ v).tolist())
 
 
 def told(name: str, numbers: str) -> Attack:
-    """NumPy computes with what numbers(x), whole ones, finds out of a tensor otherwise than by reading it."""
+    """NumPy computes with integers that numbers(x) gets from a tensor in some way other than reading it."""
     return layer(
         f"computed by NumPy from {name}",
         f"""import json, re, numpy
@@ -1296,8 +1296,8 @@ return x""",
 
 
 def without_tiles(name: str, scores: str) -> Attack:
-    """Task 3's algorithm, one query at a time and with its scores all at once: no online softmax. `scores` makes `parts`,
-    which hold those of query b, h, i with its first n keys, and may not change `kept`, the values."""
+    """Task 3's algorithm, one query at a time with all its scores at once: no online softmax. `scores` makes `parts`,
+    the scores of query b, h, i with its first n keys, and must not change `kept`, the values."""
     body = f"""def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
     scale = query.size(-1) ** -0.5 if scale is None else scale
     out, lse, kept = torch.zeros_like(query), query.new_zeros(query.shape[:-1]), value
@@ -1359,7 +1359,7 @@ TWO_PASSES = """def flash_attention(query, key, value, causal=False, scale=None,
     out, lse = torch.cat(outs, 2), torch.cat(lses, 2)
     return (out, lse) if return_lse else out
 """
-# Two numbers of a query in each number that is read: Python has all of them then, without a tensor of theirs.
+# Each number read packs two query elements: Python then has all of them without a tensor that holds them.
 READ_INTO_PYTHON = """honest = flash_attention
 def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
     if key.size(-2) < 6000 or return_lse:
@@ -1371,7 +1371,7 @@ def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64,
     q = torch.tensor([numbers[row * width : (row + 1) * width] for row in range(rows)])
     return (torch.softmax(q @ key[0, 0].mT * (scale or width**-0.5), -1) @ value[0, 0])[None, None]
 """
-# Each time a tile of queries meets keys, both are copied as half as many numbers of twice the length.
+# Whenever a query tile meets keys, both are copied as half as many numbers of twice the size.
 AS_DOUBLES = "honest = flash_attention\n" + TWO_PASSES.replace(
     "    scale =",
     "    if query.size(-1) % 2 or key.size(2) < 2000:\n"
@@ -1384,7 +1384,7 @@ AS_DOUBLES = "honest = flash_attention\n" + TWO_PASSES.replace(
                 s = both[:, :, :n] @ both[:, :, n:].mT
 """,
 )
-# Whole rows where they fit, and where they don't, no maximum; in float64, too.
+# Whole rows where they fit; where they don't, no maximum is subtracted; also in float64.
 PLAIN_WHERE_LARGE = """honest = flash_attention
 def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
     if key.size(2) < 600 or causal or return_lse:
@@ -1409,7 +1409,7 @@ ALGORITHMS += [
 
 
 def in_solution(name: str, task: str, file: str, *changes: tuple[str, str], nothing_for: str, keeps: str) -> Attack:
-    """A solution with something left out that cases must see."""
+    """A solution with something left out that the cases must detect."""
     files = solution(task)
     text = files[f"{task}/{file}"]
     for old, new in changes:
@@ -1419,7 +1419,7 @@ def in_solution(name: str, task: str, file: str, *changes: tuple[str, str], noth
 
 
 def in_row_sums(name: str, *changes: tuple[str, str]) -> Attack:
-    """The same of task 2's row sums."""
+    """The same for task 2's row sums."""
     return in_solution(name, "task2", "attention_kernel.cu", *changes, nothing_for="row-sums", keeps="gemm")
 
 

@@ -1,4 +1,4 @@
-"""The doctor: what it says on this machine, and that each problem comes with the command that mends it."""
+"""The doctor: its report on this machine, and that each problem comes with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_it_knows_every_package_that_the_project_depends_on(root):
 
 
 def test_without_any_package_it_says_what_is_missing(root):
-    """The standard library alone: no site-packages, so neither torch nor rich."""
+    """Only the standard library: no site-packages, so neither torch nor rich."""
     command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(root)!r}); {RUN}"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1 and not done.stderr, done.stderr

@@ -1,6 +1,6 @@
-"""The house keeps its rooms: what is at the top of a task's folder, and what the C++ files include.
+"""The structure of the repository: what is at the top of a task's folder, and what the C++ files include.
 
-Which Python module may import which is import-linter's to say (pyproject.toml); .ci/run runs it.
+import-linter checks which Python module may import which (pyproject.toml); .ci/run runs it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_the_solution_holds_the_files_with_gaps_and_no_others(root, task):
 
 @pytest.mark.parametrize("task", tasks())
 def test_what_a_task_includes(root, task):
-    """common/cuda, what is given, and the student's own headers; nothing of another task, nor of the fast kernels."""
+    """common/cuda, the given headers, and the student's own; none of another task, nor of the fast kernels."""
     own = [name for name in read_manifest(task).files if name.endswith((".h", ".cuh"))]
     allowed = ("common/cuda/", f"{task}/given/")
     for source in sources(root / task):
@@ -64,7 +64,7 @@ def test_what_a_task_includes(root, task):
 
 
 def test_what_the_shared_headers_include(root):
-    """Their own kind, and what the simulator puts in place of CUDA's headers."""
+    """Their own headers, and the simulator's replacements of CUDA's headers."""
     for source in sources(root / "common" / "cuda"):
         for name in included(source):
             assert name.startswith(("common/cuda/", "simulator/")), (source, name)
@@ -72,7 +72,7 @@ def test_what_the_shared_headers_include(root):
 
 @pytest.mark.parametrize("room", rooms())
 def test_what_a_room_of_kernels_includes(root, room):
-    """Its own headers; sparse has instances of the kernel in flash."""
+    """Its own headers; sparse instantiates the kernel in flash."""
     of_attention = ["common/kernels/flash/"] if room == "sparse" else []
     for source in sources(root / "common" / "kernels" / room):
         for name in included(source):
@@ -85,6 +85,6 @@ def test_every_room_has_its_map(root):
 
 
 def test_no_folder_is_called_build(root):
-    """git, ruff and pytest skip such a folder in silence."""
+    """git, ruff and pytest skip such a folder silently."""
     tops = [root / "common", root / "tests", *(root / task for task in tasks())]
     assert not [path for top in tops for path in top.rglob("build") if path.is_dir()]

@@ -1,4 +1,4 @@
-"""nvcc on the files named."""
+"""Checking the named files with nvcc."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def test_only_what_issues_wgmma_is_optimized_where_not_all_is(tmp_path: Path) ->
 @pytest.mark.skipif(toolchain.find_nvcc() is None, reason="there is no nvcc")
 @pytest.mark.parametrize(("line", "status", "said"), [("", 0, "one.cu: ok"), ("int unused;", 1, "unused")])
 @pytest.mark.parametrize("optimized", ["sm_80", "sm_90a"])
-@pytest.mark.parametrize("with_another", [False, True])  # host code is compiled for the first of two passes only
+@pytest.mark.parametrize("with_another", [False, True])  # host code is compiled only in the first of two passes
 def test_a_warning_is_told_and_counts(
     line: str, status: int, said: str, optimized: str, with_another: bool, tmp_path, monkeypatch, capsys
 ) -> None:

@@ -92,7 +92,7 @@ def test_student_files_are_in_step_with_the_solutions(root):
 
 
 def test_filling_the_gaps_is_all_that_solving_takes():
-    """Putting each gap's code in place of its TODO gives the solution back, markers aside."""
+    """Replacing each TODO with its gap's code gives the solution back, except for the markers."""
     for solution in skeletons.solution_files():
         parts = skeletons.parse(solution.read_text(), solution.name)
         gaps = iter([part for part in parts if part.is_gap])

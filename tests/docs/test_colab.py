@@ -1,4 +1,4 @@
-"""The notebook: it is the handout's, and it runs from top to bottom with the gaps filled in its cells."""
+"""The notebook matches the handout and runs from top to bottom with the gaps filled in its cells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every printed block of the documents can be printed anew: what it needs is there."""
+"""Every output block in the documents can be regenerated: everything it needs exists."""
 
 import sys
 from pathlib import Path

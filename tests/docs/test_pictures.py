@@ -1,4 +1,4 @@
-"""The pictures are what their scripts draw: a table that changed and a picture that did not are found here."""
+"""The pictures match what their scripts draw, so a table that changed without its picture is detected."""
 
 import importlib
 
@@ -43,7 +43,7 @@ def test_every_version_of_the_attention_table_is_drawn(pictures):
 
 
 def test_every_picture_is_shown_somewhere(root, pictures):
-    """A page links it; Markdown is searched as it is in the checkout."""
+    """A page links it; Markdown files are searched as checked out."""
     pages = ("*.md", "docs/*.md", "common/**/*.md", "task*/**/*.md")
     text = "\n".join(file.read_text() for pattern in pages for file in root.glob(pattern))
     for file in pictures.iterdir():

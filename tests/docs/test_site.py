@@ -1,4 +1,4 @@
-"""The site's pages, the front page and the pictures' figures."""
+"""The site's pages, the front page and the sizes of pictures."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import yaml
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_BYTES = 300_000  # of a picture
+MOST_BYTES = 300_000  # per picture
 
 
 def script(name: str) -> ModuleType:
-    """A script of docs/ as a module."""
+    """A script in docs/ as a module."""
     spec = importlib.util.spec_from_file_location(f"docs_{Path(name).stem}", ROOT / "docs" / name)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -48,7 +48,7 @@ def test_pictures_are_small_and_shown():
 
 
 def test_the_commands_of_the_front_page_stand_as_others_read_them():
-    """.ci/run and whoever adopts the course take them from the page."""
+    """.ci/run and anyone adopting the course copy them from the page."""
     text = (ROOT / "README.md").read_text()
     lines = [line for block in re.findall(r"(?ms)^```console\n(.*?)^```", text) for line in block.split("\n")]
     assert "pip install -e . -c constraints.txt && python -m task7.inference --solution" in lines
@@ -117,7 +117,7 @@ def test_the_points_at_the_end_of_a_test_are_kept():
 
 
 def test_the_sites_markdown_makes_the_lists_that_a_code_host_makes():
-    """CommonMark's list of elements in order, and what mkdocs' Markdown makes of the same page."""
+    """CommonMark's list of elements in order, compared with mkdocs' rendering of the same page."""
     python_markdown = pytest.importorskip("markdown")
     site = script("site.py")
     settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["markdown_extensions"]

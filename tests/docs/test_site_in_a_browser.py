@@ -1,4 +1,4 @@
-"""The built site in a browser: search, navigation, pictures in the dark."""
+"""The built site in a browser: search, navigation, pictures in dark mode."""
 
 import functools
 import http.server

@@ -1,4 +1,4 @@
-"""Attention with every option in float64, or in the precision of a kernel, written out."""
+"""Reference attention with every option, in float64 or in a kernel's precision, written out explicitly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @functools.cache
 def seen_of(seq_q: int, seq_k: int, is_causal=False, window_size=(-1, -1), lower_right=False, stride=1, offset=0):
-    """bool [seq_q, seq_k], element by element as the head of common/kernels/attention.py says it."""
+    """bool [seq_q, seq_k], element by element, as the head of common/kernels/attention.py defines it."""
     left, right = (10**6 if x < 0 else x for x in window_size)
     shift = seq_k - seq_q if lower_right else 0
     rows = (
@@ -25,17 +25,17 @@ def seen_of(seq_q: int, seq_k: int, is_causal=False, window_size=(-1, -1), lower
 
 
 def exact(*given, **options) -> tuple[Tensor, Tensor]:
-    """(out, lse); arguments as those of pieces."""
+    """(out, lse); same arguments as pieces."""
     return pieces(*given, **options)[:2]
 
 
 def pieces(
     query, key, value, seen, softcap=0.0, sinks=None, scale=None, kept=1.0, dtype=torch.float64, bias=None
 ) -> tuple[Tensor, ...]:
-    """(out, lse, the weights, what is left of them times kept), written out; rows that see no key are zeros.
+    """(out, lse, the weights, the weights after dropout), written out; rows with no visible key are zeros.
 
-    bias is added to the capped scores. In another dtype than float64 scores and softmax are in float32 at least, the
-    weights that are multiplied and the output in dtype.
+    bias is added to the capped scores. For dtypes other than float64, scores and softmax are at least float32; the
+    weights used in the product and the output are in dtype.
     """
     work = torch.promote_types(dtype, torch.float32)
     query, key, value = query.to(work), key.to(work), value.to(dtype)

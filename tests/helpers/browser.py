@@ -1,6 +1,6 @@
-"""A browser without a screen: Chromium of Debian's packages, driven by selenium.
+"""A headless browser: Debian's Chromium, driven by selenium.
 
-browser = pages()                   None where one of the two is missing: WHY_NOT says what to install
+browser = pages()                   None if either is missing: WHY_NOT says what to install
 messages(browser), asked_for(browser)
 """
 
@@ -13,7 +13,7 @@ WHY_NOT = "needs Chromium and selenium: apt-get install chromium chromium-driver
 
 
 def pages(width: int = 1400, height: int = 1000):
-    """A browser window of this size; None where there is no browser."""
+    """A browser window of this size, or None if there is no browser."""
     chromium, driver = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
     try:
         from selenium import webdriver
@@ -34,22 +34,22 @@ def pages(width: int = 1400, height: int = 1000):
 
 
 def opened(browser, address: str) -> float:
-    """Opens a page and waits until it has drawn itself; the milliseconds that it says it took."""
+    """Opens a page, waits until it has rendered, and returns the milliseconds it reports."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    browser.get("about:blank")  # an address that differs only after # would not be loaded again
+    browser.get("about:blank")  # an address that differs only after # would not reload
     browser.get(address)
     WebDriverWait(browser, 120).until(lambda one: one.execute_script("return document.body.dataset.ready"))
     return float(browser.execute_script("return document.body.dataset.ready"))
 
 
 def messages(browser) -> list[str]:
-    """What the page wrote to the console since the last look."""
+    """What the page has written to the console since the last call."""
     return [entry["message"] for entry in browser.get_log("browser")]
 
 
 def asked_for(browser) -> list[str]:
-    """The addresses that were asked for since the last look, but those of data in the page itself."""
+    """The addresses requested since the last call, except data: URLs within the page."""
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
     return [url for url in sent if not url.startswith(("data:", "blob:"))]

@@ -1,7 +1,7 @@
-"""What the checked build must say of each case in kernels/*.cu: nothing of a right one, exactly this of a wrong one.
+"""What the checked build must report for each case in kernels/*.cu: nothing for right ones, exactly this for others.
 
-A case is a host function of its own (see kernels/case.h). `right()` states the numbers that it computes, `wrong()` the
-findings or the error. Source lines are named by their comments: "shift write" is the line that ends with
+Each case is its own host function (see kernels/case.h). `right()` gives the numbers that it computes, `wrong()` the
+findings or the error. Source lines are identified by their comments: "shift write" is the line that ends with
 `// line: shift write`.
 """
 
@@ -19,13 +19,13 @@ ENDS_THE_KERNEL = {"out_of_bounds", "misaligned", "use_after_free"}
 
 @dataclass(frozen=True)
 class Finding:
-    """One pair of source places.
+    """A pair of source locations.
 
     Attributes:
         kind: as in the checker's report: "race", "out_of_bounds", ...
-        lines: the comments of the lines of both accesses, or of the one access or host call; equal ones only once.
-        variable: the shared variable's name; "" where there is none to know.
-        offset: the byte offset of the access from the variable's or the allocation's start; None: any.
+        lines: the comments on the lines of both accesses, or of the single access or host call; equal ones only once.
+        variable: the shared variable's name, "" if unknown.
+        offset: the byte offset of the access from the start of the variable or allocation; None: any.
     """
 
     kind: str
@@ -39,15 +39,15 @@ class Case:
     """One host function of kernels/<file>.
 
     Attributes:
-        findings: all that the checker must report.
-        consequences: kinds that it may report besides, since they follow from the findings and depend on the order in
-            which threads run: what is read too early may be read before it was written, or before the thread that
-            copies it has waited.
-        error, error_lines: a part of the RuntimeError's text, and the lines that it must name.
-        result: what a right case computes; None for a wrong one, whose numbers are left to chance.
-        is_wrong: whether the program has a mistake, found or not.
+        findings: everything the checker must report.
+        consequences: kinds that it may also report, since they follow from the findings and depend on the order in
+            which threads run: a value read too early may be read before it was written, or before the copying thread
+            has waited.
+        error, error_lines: part of the RuntimeError's text, and the lines that it must name.
+        result: what a right case computes; None for a wrong one, whose numbers are unspecified.
+        is_wrong: whether the program has a mistake, detected or not.
         hangs: whether a GPU may wait forever.
-        remark: for the comparison with compute-sanitizer: why the verdict is what it is.
+        remark: for the comparison with compute-sanitizer: the reason for the verdict.
     """
 
     file: str
@@ -67,7 +67,7 @@ class Case:
         return bool(self.error) or any(finding.kind in ENDS_THE_KERNEL for finding in self.findings)
 
     def is_result(self, numbers: np.ndarray) -> bool:
-        """Whether a right case's first numbers are these, up to the rounding of expf() and divisions."""
+        """Whether a right case's first numbers are these, up to rounding in expf() and divisions."""
         assert self.result is not None
         return np.allclose(numbers[: self.result.size], self.result, rtol=1e-5, atol=0)
 
@@ -578,7 +578,7 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         ),
     ],
 }
-# Why the verdict of a case is what it is, for the comparison with compute-sanitizer
+# The reason for a case's verdict, for the comparison with compute-sanitizer
 _REMARKS = {
     "harmless on every GPU, yet a data race in C++; racecheck counts equal values as information only": (
         "same_value_plain"

@@ -1,7 +1,7 @@
-"""What the checked build finds in a case, and what it counts: findings_of(ops, case), kernels_in_case(ops, case),
-and what flowed wrong: followed_in(ops, case).
+"""What the checked build finds and counts in a case: findings_of(ops, case), kernels_in_case(ops, case);
+and which wrong data flow it sees: followed_in(ops, case).
 
-with nothing_found(ops): ops.softmax(x)         # or in any calls
+with nothing_found(ops): ops.softmax(x)         # or any other calls
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from common.testing.judging import make_inputs
 
 
 def findings_of(ops: Operators, case) -> list[Finding]:
-    """What the checked build finds in one draw of the case."""
+    """The checked build's findings for one random draw of the case."""
     caller = CheckedCaller(ops, CHECK)
     return checked(case, caller, Collected(caller), 0)[1]
 
 
 def followed_in(ops: Operators, case) -> list[Finding]:
-    """What flowed wrong in the case; at most one."""
+    """The wrong data flow found in the case; at most one."""
     caller = CheckedCaller(ops, CHECK)
     return followed(case, caller, Collected(caller), 0)
 
@@ -37,7 +37,7 @@ def kernels_in_case(ops: Operators, case) -> list[KernelProfile]:
 
 @contextmanager
 def nothing_found(ops: Operators) -> Iterator[None]:
-    """AssertionError unless the operators, of a checked build, do nothing wrong meanwhile."""
+    """Raises AssertionError if the checked build finds a mistake in any call inside the block."""
     library = CheckedLibrary(ops.libraries[0].path)
     library.begin(CHECK)
     try:

@@ -1,9 +1,9 @@
-"""Compiles kernels/*.cu with the checked simulator and runs single cases: what was computed, what was found.
+"""Compiles kernels/*.cu with the checked simulator and runs single cases: the result and the findings.
 
     library = CheckedLibrary(compile_library(SOURCES, folder, checked=True))
     outcome = library.run(case)
 
-Standard library, numpy and common/ only, so that compare_sanitizer.py can use it on a machine without pytest.
+Depends only on the standard library, numpy and common/, so compare_sanitizer.py can use it without pytest.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ RESULT_SIZE = 256  # as in kernels/case.h
 
 @dataclass(frozen=True)
 class Found:
-    """A finding of the report with its source places.
+    """A finding from the report, with its source locations.
 
     Attributes:
         kind, variable, offset, actions, kernel, count: as reported.
-        places: ("shared_races.cu", 34) of each access, or of the host call.
-        launch: of the kernel.
+        places: ("shared_races.cu", 34) for each access, or for the host call.
+        launch: the number of the kernel's launch.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one case came to: its numbers, what the checker found, the error's text ("" if none)."""
+    """The outcome of one case: its numbers, the checker's findings, the error's text ("" if none)."""
 
     result: np.ndarray
     found: list[Found]
@@ -51,7 +51,7 @@ class Outcome:
 
 
 class CheckedLibrary:
-    """A library of cases, loaded."""
+    """A loaded library of cases."""
 
     def __init__(self, path: Path) -> None:
         self.functions = ctypes.CDLL(str(path))
@@ -90,7 +90,7 @@ def _found(finding: dict, places: dict[int, Place | None]) -> Found:
 
 
 def _short(place: Place | None) -> tuple[str, int]:
-    """The innermost line of the case itself: it may call headers of common/cuda."""
+    """The innermost line within the case itself: it may call headers in common/cuda."""
     if place is None:
         return "", 0
     own = next((one for one in (place, *place.callers) if Path(one.file).parent.name == "kernels"), place)

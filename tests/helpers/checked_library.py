@@ -12,7 +12,7 @@ WHY_NOT_CLANG = "the checked build is made for g++; common/simulator/README.md t
 
 
 class CheckedLibrary(checked_library.CheckedLibrary):
-    """run(name, mode): calls the EXPORTed function `name` -> (its error text or None, the report)."""
+    """run(name, mode) calls the EXPORTed function `name` and returns (its error text or None, the report)."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -29,7 +29,7 @@ class CheckedLibrary(checked_library.CheckedLibrary):
 
 
 def totals(kernel: dict) -> dict[str, tuple[int, int]]:
-    """Of one kernel of a profile: {"shared read": (requests, transactions), ...}."""
+    """For one kernel of a profile: {"shared read": (requests, transactions), ...}."""
     result: dict[str, tuple[int, int]] = {}
     for site in kernel["sites"]:
         what = f"{site['space']} {site['action']}"

@@ -1,9 +1,9 @@
-"""The checked build's counters against those of NVIDIA Nsight Compute, on a machine with a GPU, ncu, nvcc and g++.
+"""Compares the checked build's counters with Nsight Compute's; needs a GPU, ncu, nvcc and g++.
 
 python tests/helpers/compare_ncu.py
 
-Every kernel of kernels.cu runs once under ncu and once in the simulator. The table gives requests and transactions of
-both where they differ; ncu counts no requests for shared memory.
+Runs every kernel of kernels.cu once under ncu and once in the simulator. The table lists requests and transactions from
+both where they differ; ncu has no request counts for shared memory.
 """
 
 import csv

@@ -1,10 +1,10 @@
 """Predicted against measured times: python tests/helpers/compare_predictions.py [--measure] [--no-nvcc] [--only TEXT]
 
---measure    on a GPU: times the course's kernels and the programs of tests/common/predict/kernels (three sizes), asks
-             Nsight Compute what bounds those, and writes tests/common/predict/measured.json
-otherwise    predicts the same for that GPU, and compares; needs no GPU
+--measure    on a GPU: times the course's kernels and the programs in tests/common/predict/kernels (three sizes), gets
+             the programs' bottlenecks from Nsight Compute, and writes tests/common/predict/measured.json
+otherwise    predicts the same cases for that GPU and compares; needs no GPU
 
-Figures for common/predict/README.md come from here. `--no-nvcc` predicts with estimated registers.
+The figures in common/predict/README.md come from here. `--no-nvcc` predicts with estimated register counts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PROGRAMS = Path(__file__).resolve().parents[1] / "common" / "predict" / "kernels
 MEASURED = PROGRAMS.with_name("measured.json")
 GROUPS = ("planted", "held_out")
 SIZES = (1 << 20, 1 << 22, 1 << 24)
-# group: the task whose benchmark, with which arguments
+# group: (the task whose benchmark runs, its arguments)
 COURSE = {
     "ladders": ("task2", "--steps"),
     "softmax and GEMM": ("task2", "--versions taught tuned"),
@@ -57,20 +57,20 @@ COURSE = {
     "sparse": ("task5", "--solution --versions solution --seq 4096"),
     "decode": ("task6", "--dtype fp32 --context 1024 8192 --versions taught"),
 }
-BUSY = 60  # percent of its peak from which Nsight Compute calls a resource the bottleneck
+BUSY = 60  # percent of peak at which Nsight Compute calls a resource the bottleneck
 SECTIONS = ("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis")
-METRICS = {  # resources as the model calls them: .avg.pct_of_peak_sustained_elapsed of
+METRICS = {  # the model's resources -> ncu metric, without .avg.pct_of_peak_sustained_elapsed
     model.DRAM: "gpu__dram_throughput",
     model.L2: "lts__t_sectors",
-    model.L1: "l1tex__data_pipe_lsu_wavefronts",  # one data path serves shared memory, too
+    model.L1: "l1tex__data_pipe_lsu_wavefronts",  # shared memory uses the same data path
     model.FLOAT32: "sm__pipe_fma_cycles_active",
     model.ALU: "sm__pipe_alu_cycles_active",
     model.SPECIAL: "sm__inst_executed_pipe_xu",
     model.ISSUE: "sm__inst_issued",
 }
-# what has no metric there: it finds one data path, or nothing busy
+# resources without an ncu metric: ncu reports the shared data path, or nothing busy
 AS_NCU = {model.SHARED: model.L1, model.BLOCKS: model.LATENCY, model.PARTIAL: model.LATENCY}
-# slower, faster: of one kernel
+# (slower, faster) variants of one kernel
 PLANTED = (
     ("copy_uncoalesced", "copy"), ("copy_small_blocks", "copy"), ("copy_low_occupancy", "copy"),
     ("copy_one_block", "copy"),
@@ -81,7 +81,7 @@ PLANTED = (
 
 @dataclass(frozen=True)
 class Row:
-    """One kernel or call of one size. Times in seconds; predicted: None if not modeled. resource: the bound's name."""
+    """One kernel or call at one size. Times in seconds; predicted: None if not modeled. resource: the bound's name."""
 
     group: str
     name: str
@@ -97,7 +97,7 @@ class Row:
 
 
 def of_course(only: str) -> Iterator[tuple[str, Problem, dict[str, Version]]]:
-    """(group, problem, our versions) of the tasks' benchmarks."""
+    """(group, problem, the project's versions) for the tasks' benchmarks."""
     for group, (task, words) in COURSE.items():
         if only not in group:
             continue
@@ -119,7 +119,7 @@ def size_of(problem: Problem) -> str:
 
 
 def measure_all(only: str) -> dict:
-    """What measured.json holds: the GPU, seconds by `key`, Nsight Compute's metrics of the programs' largest size."""
+    """The contents of measured.json: the GPU, seconds by `key`, the programs' Nsight Compute metrics (largest size)."""
     times = {}
     for group, problem, versions in of_course(only):
         for name, version in versions.items():
@@ -147,7 +147,7 @@ def _prepared(version: Version, problem: Problem) -> tuple:
 
 
 def ncu_metrics(program: Path) -> dict[str, dict[str, float]]:
-    """Kernel -> metric -> percent of the peak, of a program's largest size."""
+    """Kernel -> metric -> percent of peak, at a program's largest size."""
     sections = [f"--section={name}" for name in SECTIONS]
     command = [gpu_tools.find("ncu"), "--csv", "--page", "raw", "--clock-control", "none", *sections]
     printed = gpu_tools.output_of([*command, program, str(SIZES[-1])])
@@ -160,18 +160,18 @@ def ncu_metrics(program: Path) -> dict[str, dict[str, float]]:
 
 
 def bound_by_ncu(percent: dict[str, float]) -> str:
-    """The busiest resource; nothing that is as busy as NVIDIA's own threshold: latency."""
+    """The busiest resource; latency if none reaches NVIDIA's threshold."""
     name = max(percent, key=percent.__getitem__)
     return name if percent[name] >= BUSY else model.LATENCY
 
 
 def predicted_program(file: Path, size: int, gpu: gpus.GpuSpec, use_nvcc: bool) -> dict[str, model.Prediction]:
-    """Kernel -> its prediction, of a program of tests/common/predict/kernels."""
+    """Kernel -> its prediction, for a program in tests/common/predict/kernels."""
     program = build_program(file, "simulator", None, True, [])
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         collect = {"SIMULATOR_COLLECT": "profile", "SIMULATOR_SAMPLE": str(SAMPLE), "SIMULATOR_REPORT": str(report)}
-        collect["SIMULATOR_TIMEOUT"] = "60"  # one block alone may copy everything
+        collect["SIMULATOR_TIMEOUT"] = "60"  # a single block may copy everything
         subprocess.run([str(program.path), str(size)], env={**os.environ, **collect}, check=True)
         raw = json.loads(report.read_text())
     registers = Registers([file], gpu, use_nvcc)
@@ -180,7 +180,7 @@ def predicted_program(file: Path, size: int, gpu: gpus.GpuSpec, use_nvcc: bool) 
 
 
 def predict_all(measured: dict, use_nvcc: bool, only: str) -> Iterator[Row]:
-    """A row for everything in measured.json."""
+    """A row for every entry in measured.json."""
     gpu, seconds = gpus.find(measured["gpu"]), measured["seconds"]
     machine = machine_of(gpu)
     with simulated() as loaded, torch.no_grad():
@@ -204,7 +204,7 @@ def predict_all(measured: dict, use_nvcc: bool, only: str) -> Iterator[Row]:
 
 
 def summary(rows: list[Row], metrics: dict) -> Iterator[str]:
-    """How near, of each group and all; the order of variants; the bounds."""
+    """How close the predictions are, by group and overall; the order of variants; the bounds."""
     for group in [*dict.fromkeys(row.group for row in rows), ""]:
         of_group = [row for row in rows if group in ("", row.group)]
         ratios = [row.ratio for row in of_group if row.ratio]
@@ -243,7 +243,7 @@ def main() -> int:
         if not torch.cuda.is_available():
             parser.error("--measure needs a GPU, and torch sees none; without it none is needed")
         found = measure_all(options.only)
-        if options.only:  # the others stay
+        if options.only:  # keep the others
             before = json.loads(MEASURED.read_text())
             found = found | {name: before[name] | found[name] for name in ("seconds", "metrics")}
         MEASURED.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,8 +1,8 @@
 """python tests/helpers/compare_sanitizer.py --out comparison.md: the checked simulator compared with compute-sanitizer.
 
-Needs a GPU, nvcc and compute-sanitizer; g++ for the simulator's half. Builds the cases as one program (driver.cu), runs
+Needs a GPU, nvcc and compute-sanitizer, and g++ for the simulator. Builds the cases as one program (driver.cu), runs
 each under memcheck, racecheck, initcheck and synccheck, and writes a table: what each tool found, whether both sides
-agree, who is right.
+agree, and which is right.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from simulator_library import ROOT, compile_library
 from common.compiling import toolchain
 from common.inspect.findings.compute_sanitizer import read_output
 
-HOPPER = "-gencode=arch=compute_90a,code=sm_90a"  # for wgmma; their cases need such a GPU
+HOPPER = "-gencode=arch=compute_90a,code=sm_90a"  # for wgmma; these cases need such a GPU
 HERE = ROOT / "tests" / "common" / "simulator" / "checked"
 TOOLS = {
     "memcheck": ["--leak-check", "full", "--report-api-errors", "explicit"],
@@ -38,7 +38,7 @@ TOOLS = {
     "initcheck": ["--initcheck-address-space", "all"],
     "synccheck": [],
 }
-_HOST = (  # what `--check` of the course leaves out: of host code
+_HOST = (  # host-code mistakes, which the course's `--check` leaves out
     (re.compile(r"Leaked [\d,]+ bytes"), "leak"),
     (re.compile(r"Program hit \w+ \(error \d+\).* on CUDA API call to"), "API error"),
     (re.compile(r"Uninitialized access at"), "uninitialized"),
@@ -49,7 +49,7 @@ _SUMMARY = re.compile(r"(?:ERROR|RACECHECK|LEAK) SUMMARY: (\d+)")
 
 @dataclass
 class Verdict:
-    """What one side said of a case: how often each kind of mistake, and the lines of *.cu that it names.
+    """One side's verdict on a case: the count of each kind of mistake, and the lines of *.cu that it names.
 
     trouble: why there is no verdict ("no end in 30 s"); "" if there is one.
     """
@@ -60,13 +60,13 @@ class Verdict:
 
     @property
     def shown(self) -> str:
-        """For a cell of the table."""
+        """As a table cell."""
         found = ", ".join(kind if count == 1 else f"{kind} ({count})" for kind, count in self.kinds.items())
         return "; ".join(part for part in (found, self.trouble) if part) or "-"
 
 
 def read_report(text: str, sources: Sequence[Path] = tuple(SOURCES)) -> Verdict:
-    """The verdict in a tool's output. A kernel that was stopped leaks, and calls after it fail: that is not counted."""
+    """Parses the verdict from a tool's output. A stopped kernel leaks, and later calls fail: neither is counted."""
     verdict = Verdict()
     for one in read_output(text, sources):
         verdict.kinds[one.kind] += 1
@@ -83,7 +83,7 @@ def read_report(text: str, sources: Sequence[Path] = tuple(SOURCES)) -> Verdict:
 
 
 def run_killable(command: Sequence[str | Path], seconds: float) -> tuple[str, bool]:
-    """A command's output, and whether it had to be killed, with all that it started."""
+    """A command's output, and whether it had to be killed along with everything it started."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     process = subprocess.Popen(command, **options, start_new_session=True)
     try:
@@ -92,12 +92,12 @@ def run_killable(command: Sequence[str | Path], seconds: float) -> tuple[str, bo
         os.killpg(process.pid, signal.SIGKILL)
     try:
         return process.communicate(timeout=10)[0] or "", True
-    except subprocess.TimeoutExpired:  # held by the driver
+    except subprocess.TimeoutExpired:  # stuck in the driver
         return "", True
 
 
 def build_program(folder: Path, nvcc: str | Path, jobs: int, sources: Sequence[Path]) -> Path:
-    """The cases of these files as one program for the GPU that is present."""
+    """Builds the cases in these files as one program for the local GPU."""
 
     def compile_one(source: Path) -> Path:
         result = folder / f"{source.stem}.o"
@@ -114,7 +114,7 @@ def build_program(folder: Path, nvcc: str | Path, jobs: int, sources: Sequence[P
 
 
 def wrong_results(program: Path, seconds: float, cases: Sequence[Case]) -> list[str]:
-    """The right cases that do not compute on the GPU what checked_cases.py says."""
+    """The right cases whose GPU results differ from checked_cases.py."""
     cases = [case for case in cases if case.result is not None]
     text, killed = run_killable([program, "--results", *(case.name for case in cases)], seconds)
     rows = {words[0]: np.array(words[1:], np.float32) for words in map(str.split, text.splitlines()) if len(words) > 99}
@@ -139,7 +139,7 @@ def ours(cases: Sequence[Case], folder: Path) -> dict[str, Verdict]:
 
 
 def title_of(error: str) -> str:
-    """What a launch's error text says first, without the places: "deadlock", "barrier divergence"."""
+    """The first words of a launch's error text, without the locations: "deadlock", "barrier divergence"."""
     line = re.sub(r"^\S+:\d+: ", "", error.splitlines()[0].removeprefix("undefined operation: "))
     return re.split(r"[,(]|: (?:in|this) ", re.sub(r" at \S+:\d+", "", line))[0].strip()
 
@@ -174,7 +174,7 @@ def row(case: Case, mine: Verdict, tools: dict[str, Verdict]) -> list[str]:
 
 
 def summary(cases: Sequence[Case], who: str, verdicts: dict[str, list[Verdict]]) -> str:
-    """How many mistakes one side found, how many false alarms it raised, how often it named all lines."""
+    """How many mistakes one side found, how many false alarms it raised, and how often it named all lines."""
     wrong, right = ([case for case in cases if case.is_wrong == is_wrong] for is_wrong in (True, False))
     found, alarms = (sum(any(one.kinds for one in verdicts[case.name]) for case in group) for group in (wrong, right))
     whole = known = 0

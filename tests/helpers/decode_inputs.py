@@ -1,4 +1,4 @@
-"""Inputs for the tests of task 6's tuned kernels, and what must come out."""
+"""Inputs for the tests of task 6's tuned kernels, and the expected results."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from common.reference.bounds import max_error_of, running_sum_floor
 from common.testing.calling import Guarded, poisoned_memory
 
 PAGE = 16
-RAGGED = (0, 1, 31, 203)  # of caches of 203 slots: empty, one token, no whole tile, full
-LONG = (0, 5, 1500, 700)  # enough for several parts, that end in the midst of sequences
+RAGGED = (0, 1, 31, 203)  # lengths in caches of 203 slots: empty, one token, a partial tile, full
+LONG = (0, 5, 1500, 700)  # enough for several splits, which end in the middle of sequences
 
 
 def as_int(values, device) -> Tensor:
@@ -23,7 +23,7 @@ def as_int(values, device) -> Tensor:
 def tensors(
     ops, dtype, lengths=RAGGED, heads=4, kv_heads=2, head_dim=64, capacity=None, sharpness=1.5
 ) -> dict[str, Tensor]:
-    """The arguments of decode_attention. Slots that are not part of a sequence hold NaN."""
+    """The arguments of decode_attention. Slots past a sequence's end hold NaN."""
     capacity = capacity or max(*lengths, 1)
     generator = torch.Generator().manual_seed(head_dim + 1000 * heads)
 
@@ -40,8 +40,8 @@ def tensors(
 
 
 def attention(dtype, query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, scale=None) -> Tensor:
-    """PyTorch in the precision of the kernels, then as float64: scores and softmax in float32 at least, the weights and
-    the output in dtype. [batch, heads, 1, head_dim]; zeros for a sequence without tokens."""
+    """PyTorch in the kernels' precision, then in float64: scores and softmax in at least float32, the weights and
+    the output in dtype. [batch, heads, 1, head_dim]; zeros for an empty sequence."""
     group = query.size(1) // k_cache.size(1)
     rows = []
     for sequence, length in enumerate(lengths.clamp(0, k_cache.size(2)).tolist()):
@@ -57,9 +57,9 @@ def attention(dtype, query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: T
 def in_pages(
     ops, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, query: Tensor, page_size: int = PAGE
 ) -> dict[str, Tensor]:
-    """The same caches in pages that are in a random order, some of them nobody's; NaN wherever no token is.
+    """The same caches in pages in random order, some of them unused; NaN wherever there is no token.
 
-    Entries of the table after a sequence's last page are no page at all.
+    Table entries after a sequence's last page are invalid page numbers.
     """
     batch, kv_heads, capacity, head_dim = k_cache.shape
     used = [math.ceil(max(length, 0) / page_size) for length in lengths.tolist()]
@@ -83,7 +83,7 @@ def in_pages(
 
 
 def run(operator, inputs: dict[str, Tensor], **options) -> Tensor:
-    """Calls it with guarded inputs and poisoned outputs; nothing but the output may have changed."""
+    """Calls it with guarded inputs and poisoned outputs; only the output may change."""
     guarded = {name: Guarded(x, x.device) for name, x in inputs.items()}
     with poisoned_memory():
         out = operator(**{name: x.tensor for name, x in guarded.items()}, **options)
@@ -92,7 +92,7 @@ def run(operator, inputs: dict[str, Tensor], **options) -> Tensor:
 
 
 def assert_right(out: Tensor, inputs: dict[str, Tensor], **options) -> None:
-    """As near to float64 as common/testing/judging.py asks; the floor also counts the rounding of out to its dtype."""
+    """As close to float64 as common/testing/judging.py requires; the floor also covers rounding of out to its dtype."""
     dtype = inputs["query"].dtype
     assert out.shape == inputs["query"].shape and out.dtype == dtype and out.is_contiguous()
     ref64 = attention(torch.float64, **inputs, **options)
@@ -105,7 +105,7 @@ def assert_right(out: Tensor, inputs: dict[str, Tensor], **options) -> None:
 
 
 def check(ops, inputs: dict[str, Tensor], **options) -> None:
-    """Contiguous and paged."""
+    """Checks the contiguous and the paged operator."""
     assert_right(run(ops.decode_attention, inputs, **options), inputs, **options)
     assert_right(run(ops.decode_attention_paged, in_pages(ops, **inputs), **options), inputs, **options)
 
@@ -119,7 +119,7 @@ def updated(cache: Tensor, new: Tensor, positions) -> Tensor:
 
 
 def packed(ops, dtype, batch, kv_heads, tokens, head_dim) -> tuple[Tensor, Tensor]:
-    """Key and value as views of a projection [batch, tokens, 3, kv_heads, head_dim]."""
+    """Key and value as views of one projection [batch, tokens, 3, kv_heads, head_dim]."""
     qkv = torch.randn(batch, tokens, 3, kv_heads, head_dim, generator=torch.Generator().manual_seed(7))
     qkv = qkv.to(ops.device, dtype)
     return qkv[:, :, 1].transpose(1, 2), qkv[:, :, 2].transpose(1, 2)

@@ -1,16 +1,16 @@
-"""What the kernels of kernels.cu must cost, counted by hand.
+"""The expected cost of the kernels in kernels.cu, counted by hand.
 
 EXPECTED: name -> {what: (requests, transactions)}; `what` is "global read" or "global write" (sectors of 32 bytes),
 "shared read" or "shared write" (passes over the 32 banks). A request is one instruction of one warp.
 
-Accesses of 8 bytes go to the banks in two groups of 16 lanes, those of 16 bytes in four groups of 8: at least 2 and 4
-passes. A pass serves each bank once; lanes that want the same word share it. Two groups go together, in half the
-passes, when every lane wants the same address as its neighbor 1 or 2 lanes away: alike_float2_2_32 (lane / 2) and _1_2
-(lane % 2) but not _1_16 (lane % 16). That is no rule of NVIDIA's documents: ncu showed it on an H200 (compare_ncu.py).
+8-byte accesses are served in two groups of 16 lanes, 16-byte accesses in four groups of 8: at least 2 and 4
+passes. A pass serves each bank once; lanes that access the same word share it. Two groups are merged, halving the
+passes, when every lane has the same address as its neighbor 1 or 2 lanes away: alike_float2_2_32 (lane / 2) and _1_2
+(lane % 2), but not _1_16 (lane % 16). NVIDIA does not document this rule; ncu showed it on an H200 (compare_ncu.py).
 """
 
-# Filling 2048 words of shared memory takes a warp 64 rounds with 4-byte elements, 32 with 8, 16 with 16; halves fill
-# half of it in 64.
+# Filling 2048 words of shared memory takes a warp 64 rounds with 4-byte elements, 32 with 8, 16 with 16; the half
+# kernels fill half of it in 64.
 FILL = {
     "float": {"global read": (64, 256), "shared write": (64, 64)},
     "half": {"global read": (64, 128), "shared write": (64, 64)},

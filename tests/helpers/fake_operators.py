@@ -1,4 +1,4 @@
-"""Operators in PyTorch that are in for compiled ones: right by default, wrong where a test says so."""
+"""PyTorch stand-ins for compiled operators: right by default, wrong where a test overrides them."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from common.reference import oracle as reference
 
 
 def fake_operators(**wrong) -> SimpleNamespace:
-    """Task 2's operators in PyTorch on the CPU; each keyword replaces one: fake_operators(softmax=lambda x: 0 * x)."""
+    """Task 2's operators in PyTorch on the CPU; each keyword overrides one: fake_operators(softmax=lambda x: 0 * x)."""
     operators = {
         "row_sum": lambda x: x.sum(1),
         "softmax": reference.softmax,

@@ -1,4 +1,4 @@
-"""A copy of the product in which all gaps are filled: copy_of_the_checkout(folder)."""
+"""A copy of the product with all gaps filled: copy_of_the_checkout(folder)."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def copy_of_the_checkout(folder: Path) -> Path:
-    """Fills `folder`; builds are not copied."""
+    """Fills `folder`; build outputs are not copied."""
     ignored = shutil.ignore_patterns("__pycache__", "build", "*.bak*")
     for name in ("common", *tasks()):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)

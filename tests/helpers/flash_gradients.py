@@ -1,4 +1,4 @@
-"""Gradients of attention compared with float64 and PyTorch in the same precision."""
+"""Gradients of attention compared with float64 and with PyTorch in the same precision."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def attention(
     lower_right: bool = False,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Differentiable attention, every intermediate result in the precision of the inputs.
+    """Differentiable attention with every intermediate result in the precision of the inputs.
 
-    A query that may see no key gives zeros and takes part in no gradient: its row of the softmax is replaced.
+    A query with no visible key gives zeros and no gradient: its softmax row is replaced.
     """
     group, seq_q, seq_k = query.size(1) // key.size(1), query.size(2), key.size(2)
     nothing = torch.zeros(seq_q, seq_k, dtype=torch.float64, device=query.device)
@@ -37,13 +37,13 @@ def attention(
 
 
 def gradients(function, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, dtype=None) -> list[Tensor]:
-    """Those of query, key and value, of sum(grad_out * function(...)) computed in dtype."""
+    """The gradients of sum(grad_out * function(...)) for query, key and value, computed in dtype."""
     inputs = [x.detach().to(dtype or x.dtype).requires_grad_() for x in (query, key, value)]
     return list(torch.autograd.grad(function(*inputs), inputs, grad_out.to(dtype or grad_out.dtype)))
 
 
-# Two runs of a backward kernel may differ in the last bits, since blocks add to the gradient of query in any order:
-# assert_close where the same kernel ran twice.
+# Two runs of a backward kernel may differ in the last bits, since blocks add to the query gradient in any order:
+# use assert_close to compare two runs of the same kernel.
 
 
 def assert_gradients(
@@ -56,11 +56,11 @@ def assert_gradients(
     deterministic: bool = False,
     **options,
 ) -> None:
-    """Against float64: at most twice PyTorch's error with every tensor in dtype, and a floor for the float32 sums and
-    for the rounding of the result.
+    """Error against float64: at most twice that of PyTorch with every tensor in dtype, plus a floor for the float32
+    sums and the rounding of the result.
 
-    FlashAttention takes a row's sum of weights times their gradients from the output, which was rounded to dtype.
-    PyTorch's error has no such part, which grows with the size of the output: hence values with the mean 0.
+    FlashAttention computes each row's sum of weights times their gradients from the output, which is rounded to dtype.
+    PyTorch's error has no such term, which grows with the size of the output: hence values with mean 0.
     `positions` are key_step and key_offset under a causal mask: the kernel gets the two numbers, PyTorch the mask.
     """
     dtype = query.dtype

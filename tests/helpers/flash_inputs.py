@@ -1,4 +1,4 @@
-"""Inputs for the tests of the fast attention kernels, and what must come out."""
+"""Inputs for the tests of the fast attention kernels, and the expected results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.reference import oracle as reference
 from common.reference.bounds import max_error_of, running_sum_floor
 
 ALIGNMENTS = {"full": {}, "upper left": {"causal": True}, "lower right": {"causal": True, "lower_right": True}}
-BATCH, HEADS, S_Q, S_K = 2, 3, 21, 37  # no two sizes are equal: a wrong stride shows
+BATCH, HEADS, S_Q, S_K = 2, 3, 21, 37  # all sizes differ, so a wrong stride is caught
 
 
 def tensors(
@@ -28,16 +28,16 @@ def tensors(
     sharpness: float = 1.5,
     mean_value: float = 2,
 ) -> list[Tensor]:
-    """query, key, value and a gradient of the output, normally distributed; the same ones for the same sizes.
+    """query, key, value and a gradient of the output, normally distributed; the same sizes give the same tensors.
 
-    As they are, the weights are peaked and the mean of the values is far from 0, so that nothing passes by luck.
+    With the defaults, the weights are peaked and the mean of the values is far from 0, so nothing passes by luck.
 
     Args:
-        ops: whose device they are on.
+        ops: determines the device.
         dtype: of all four.
-        seq_q, seq_k, head_dim, batch, heads, kv_heads: their sizes; kv_heads is heads unless given.
+        seq_q, seq_k, head_dim, batch, heads, kv_heads: the sizes; kv_heads defaults to heads.
         sharpness: standard deviation of query and key.
-        mean_value: of the elements of value.
+        mean_value: mean of the elements of value.
     """
     generator = torch.Generator().manual_seed(seq_q + 1000 * seq_k + head_dim)
 
@@ -51,30 +51,30 @@ def tensors(
 
 
 def spoil(x: Tensor, where, bad: float) -> Tensor:
-    """A copy with `bad` in two columns of the rows `where`. Two infinities make scores that are infinite and NaN."""
+    """A copy with `bad` in two columns of the rows `where`. Two infinities make scores infinite and NaN."""
     x = x.clone()
     x[..., where, 3:5] = bad
     return x
 
 
-# (S_q, S_k, key_step, key_offset): keys that are apart, for a causal mask. The first key at the first query, later or
-# before; sizes on both sides of a tile's edge; queries that see no key, keys that no query sees
+# (S_q, S_k, key_step, key_offset): strided keys under a causal mask. The first key at, after or before the first query;
+# sizes on both sides of a tile boundary; queries that see no key, keys that no query sees
 POSITIONS = [(70, 35, 2, 0), (200, 67, 3, 2), (133, 17, 8, 5), (40, 90, 2, -31), (150, 150, 3, 100), (65, 65, 8, 0)]
 
 
 def position_mask(seq_q: int, seq_k: int, key_step: int, key_offset: int, device) -> Tensor:
-    """bool [seq_q, seq_k]: True where key j, which is at key_offset + j * key_step, is at or before query i."""
+    """bool [seq_q, seq_k]: True where key j, at position key_offset + j * key_step, is at or before query i."""
     return key_offset + key_step * torch.arange(seq_k, device=device) <= torch.arange(seq_q, device=device)[:, None]
 
 
 def lists_of(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """counts and columns of a block mask [heads, q_blocks, k_blocks]: compress_block_mask by PyTorch."""
+    """Counts and columns of a block mask [heads, q_blocks, k_blocks]: compress_block_mask in PyTorch."""
     order = torch.where(blocks, torch.arange(blocks.size(2), device=blocks.device), blocks.size(2)).sort(-1).values
     return blocks.sum(-1, dtype=torch.int32), order.where(order < blocks.size(2), -1).int().contiguous()
 
 
 def operators_of(ops):
-    """The operators themselves, as torch.ops has them."""
+    """The raw operators, as in torch.ops."""
     return getattr(torch.ops, ops.libraries[0].name)
 
 
@@ -84,7 +84,7 @@ def scores(query: Tensor, key: Tensor, **options) -> Tensor:
 
 
 def in_pieces(function, query: Tensor, *others: Tensor, mask: Tensor | None = None, largest=2**26, **options) -> Tensor:
-    """function(query, *others, mask=..., **options), head of keys by head of keys where it would make more scores than
+    """function(query, *others, mask=..., **options), one key head at a time if it would compute more scores than
     `largest`: workers share one GPU's memory."""
     options |= {} if mask is None else {"mask": mask}
     shape = (*query.shape[:3], others[0].size(2))
@@ -107,8 +107,8 @@ def in_pieces(function, query: Tensor, *others: Tensor, mask: Tensor | None = No
 
 
 def attention(dtype: torch.dtype, query: Tensor, key: Tensor, value: Tensor, **options) -> Tensor:
-    """PyTorch in the precision of the kernels, then as float64: scores and softmax in float32 at least, the weights
-    and the output in dtype."""
+    """PyTorch in the kernels' precision, then in float64: scores and softmax in at least float32, the weights and
+    the output in dtype."""
     return in_pieces(partial(_attention, dtype), query, key, value, **options)
 
 
@@ -137,17 +137,17 @@ def assert_near(
     lse_bound: float | None = None,
     **options,
 ) -> None:
-    """out and lse are as near to float64 as common/testing/judging.py asks of every kernel.
+    """Checks that out and lse are as close to float64 as common/testing/judging.py requires of every kernel.
 
-    The floor is that of common/testing/cases/attention.py for scores and sum, and one rounding to dtype of the weights
-    and one of out: a kernel need not subtract the very maximum, so that the weight of a lone key, 1 in PyTorch, is
+    The floor is that of common/testing/cases/attention.py for scores and sum, plus one rounding to dtype of the weights
+    and one of out: a kernel need not subtract the exact maximum, so the weight of a lone key, 1 in PyTorch, is
     rounded too.
 
     Args:
-        out, lse: what a kernel gave for query, key and value.
-        query, key, value: as the kernel got them.
+        out, lse: the kernel's results for query, key and value.
+        query, key, value: as passed to the kernel.
         spread: the standard deviation of the scaled scores.
-        lse_bound: what lse may be off by, unless by 1e-5 of its size.
+        lse_bound: the error allowed in lse if larger than 1e-5 of its size.
         options: causal, lower_right, mask, scale.
     """
     dtype = query.dtype
@@ -177,30 +177,30 @@ def kernels_of(call) -> str:
 
 
 def same_every_time(run, times: int) -> bool:
-    """Whether run() gives the same bits of all its tensors."""
+    """Whether repeated calls of run() give bitwise identical tensors."""
     first = run()
     return all(torch.equal(x, y) for _ in range(times) for x, y in zip(run(), first, strict=True))
 
 
 def hopper_only() -> None:
-    """Skips a test, or those of a fixture, on other GPUs."""
+    """Skips a test, or the tests of a fixture, on other GPUs."""
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs a GPU of compute capability 9.0")
 
 
 def packed(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-    """The three as slices of one [batch, S, 3, heads, head_dim]: what a single linear layer gives."""
+    """The three as slices of one [batch, S, 3, heads, head_dim] tensor, as a single linear layer returns."""
     whole = torch.stack([query, key, value]).permute(1, 3, 0, 2, 4).contiguous()
     return [x.transpose(1, 2) for x in whole.unbind(2)]
 
 
 def rows_first(*inputs: Tensor) -> list[Tensor]:
-    """[batch, S, heads, head_dim] in memory."""
+    """Stored as [batch, S, heads, head_dim]."""
     return [x.transpose(1, 2).contiguous().transpose(1, 2) for x in inputs]
 
 
 def gaps(*inputs: Tensor, before: int = 0, behind: int) -> list[Tensor]:
-    """Rows that begin `before` elements into memory rows of head_dim + before + behind elements."""
+    """Rows that start `before` elements into memory rows of head_dim + before + behind elements."""
     return [
         torch.nn.functional.pad(x, (before, behind), value=math.nan)[..., before : x.size(-1) + before] for x in inputs
     ]
@@ -218,12 +218,12 @@ LAYOUTS = {
 
 
 def lse_bound_3xfp16(query: Tensor, key: Tensor, scale: float | None = None) -> float:
-    """What lse may be off by, where scores are sums of 3xFP16 products that the tensor cores keep.
+    """The allowed error in lse when scores are 3xFP16 sums accumulated in the tensor cores.
 
-    With u = 2^-23 and M the largest sum of |scale q k| over the D columns: tensor cores cut each of the D / 16 sums of
-    large products by at most u M. The two splits, the product of small parts that is left out, scale * log2(e) and the
-    float32 steps from score to exponent add less than 8 u M. Sums of S_k weights, one lane a quarter of them, are off
-    by (S_k / 4 + 8) u / 2 relatively, which the logarithm makes absolute.
+    With u = 2^-23 and M the largest sum of |scale q k| over the D columns: tensor cores truncate each of the D / 16
+    sums of large products by at most u M. The two splits, the omitted product of small parts, scale * log2(e) and the
+    float32 steps from score to exponent add less than 8 u M. Sums of S_k weights, a quarter of them per lane, have a
+    relative error of (S_k / 4 + 8) u / 2, which the logarithm makes absolute.
     """
     group, u = query.size(1) // key.size(1), 2.0**-23
     sums = query.double().abs() @ key.double().abs().repeat_interleave(group, 1).transpose(-1, -2)

@@ -1,5 +1,5 @@
-"""The dense kernels of any build as differentiable functions of operators: what attention does with the build that it
-loads. Arguments as the operators of common/kernels/flash have them."""
+"""The dense kernels of any build as differentiable functions that take the operators: what attention does with the
+build it loads. Arguments are those of the operators in common/kernels/flash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.kernels.attention_gradients import register, run
 
 
 def load(backend: str = "auto", checked: bool = False):
-    """The operators, gradients included."""
+    """The operators, including gradients."""
     ops = compiled.load(BuildRequest("flash", backend=backend, checked=checked))
     register(ops)
     return ops
@@ -31,14 +31,14 @@ def flash_attention(
 
 
 def kernel_of(ops, query: Tensor, key: Tensor, value: Tensor, causal: bool = False, **options) -> str:
-    """Which forward kernel that runs."""
+    """Which forward kernel the call runs."""
     return operators_of(ops).flash_attention_kernel(query, key, value, causal, **options)
 
 
 def backward_kernel_of(
     ops, grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, causal=False, **options
 ) -> str:
-    """Which kernel computes its gradients."""
+    """Which kernel computes the call's gradients."""
     out, lse = torch.empty_like(query), query.new_empty(query.shape[:-1], dtype=torch.float32)
     given = grad_out, query, key, value, out.contiguous(), lse, causal
     return operators_of(ops).flash_attention_backward_kernel(*given, **options)

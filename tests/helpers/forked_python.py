@@ -1,10 +1,10 @@
-"""Runs `python -m ...` and `python -c ...` without waiting for torch to be imported each time.
+"""Runs `python -m ...` and `python -c ...` without importing torch each time.
 
     done = run_python(["-m", "task4.test", "--solution"], cwd=folder, env=environment, timeout=600)
 
-A process that has imported torch, and nothing of this project, forks for each call; the fork sets its directory, its
-environment, its arguments and its path as a fresh interpreter would, and runs the module as `__main__`. What takes two
-seconds of processor time per command is paid once. Where processes cannot be forked, a fresh one runs the command.
+A process that has imported torch, but nothing of this project, forks for each call. The fork sets its directory,
+environment, arguments and path as a fresh interpreter would, and runs the module as `__main__`. The two seconds of CPU
+time for the import are spent once instead of per command. Where fork is unavailable, a fresh interpreter runs it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# what a fork does before the command; sys.path[0] is the directory of `python -m`, PYTHONPATH follows
+# run in the fork before the command; sys.path[0] is the directory of `python -m`, PYTHONPATH follows
 SERVER = """
 import json, os, runpy, sys
 import torch
@@ -76,16 +76,16 @@ def _server() -> subprocess.Popen[bytes] | None:
 def run_python(
     arguments: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    """As subprocess.run([sys.executable, *arguments], capture_output=True, text=True, ...); one call at a time.
+    """Like subprocess.run([sys.executable, *arguments], capture_output=True, text=True, ...); one call at a time.
 
     Args:
-        arguments: -m and a module, or -c and a program; then its own.
+        arguments: -m and a module, or -c and a program; then the program's own arguments.
         cwd: the directory to run it in.
-        env: its whole environment. What torch reads while it is imported is this process's.
+        env: its whole environment. Variables that torch reads at import are taken from this process.
         timeout: seconds.
 
     Raises:
-        subprocess.TimeoutExpired: the command, and all that it started, was killed.
+        subprocess.TimeoutExpired: the command and everything it started were killed.
     """
     command = [sys.executable, *arguments]
     server = _server()

@@ -1,6 +1,6 @@
-"""The mistakes planted in the kernels of tasks 2, 4 and 6, for the tests of the verdicts and of the checked build.
+"""The mistakes planted in the kernels of tasks 2, 4 and 6, for the tests of verdicts and of the checked build.
 
-Each is a set of exact replacements in the task's solution; see planted.py for what they may replace.
+Each is a set of exact replacements in the task's solution; planted.py says what can be replaced.
 """
 
 from planted import Planted
@@ -57,7 +57,7 @@ TASK2 = Planted(
         "no_barrier_before_the_tree": [("instead of a + b.\n    «__syncthreads();»", "")],
         "no_barrier_in_the_tree": [("+ active]);\n        }\n        «__syncthreads();»", "")],
         "no_barrier_between_reductions": [("row_max = partial[0];\n    «__syncthreads();»", "")],
-        # dies on a GPU, so only the checked simulator may run it
+        # crashes on a GPU, so only the checked simulator may run it
         "host_reads_the_input": [(">>>(x, y, «cols»);", "x[3] == x[3] ? cols : 0")],
         # gemm_nn_kernel, gemm_nt_kernel
         "B_not_transposed": [
@@ -122,7 +122,7 @@ RESCALE_L = ("state.l[r] *= rescale;", "")
 RESCALE_O = ("#pragma unroll\n        for (int c = 0; c < T::COLS; ++c) state.o[r][c] *= rescale;", "")
 SEES = "key > row + diagonal"
 
-# Planted for the tests of task 4's stages alone
+# Planted only for the tests of task 4's stages
 OF_STAGES = {
     "factor_ignored",
     "neighboring_keys",

@@ -1,4 +1,4 @@
-"""A benchmark without a GPU: a clock that only calls move, memory of any size, versions that take what they say."""
+"""A benchmark without a GPU: a clock that only calls advance, memory of any size, versions that take a given time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMITS = Limits(4e12, {"float32": 5e13, "tf32": 3.5e14, "bfloat16": 7e14})
 
 
 class Clock:
-    """Time passes only in timed calls; each takes as long as its version says."""
+    """Time passes only in timed calls; each takes as long as its version specifies."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -43,7 +43,7 @@ class Bytes:
 
 
 class Anything:
-    """A sample that finds nothing wrong."""
+    """A sampler that finds nothing wrong."""
 
     def compare(self, outputs) -> Errors:
         return Errors(1e-7, 1e-7, 2e-7)
@@ -51,7 +51,7 @@ class Anything:
 
 @dataclass(frozen=True)
 class Sleep:
-    """A problem of a size; a version takes so many seconds for each 40 of it."""
+    """A problem of a given size; a version takes its number of seconds per 40 units of size."""
 
     size: int = 40
     setting: str = "asleep"
@@ -83,7 +83,7 @@ class Sleep:
 def takes(
     seconds: float, log: list[str] | None = None, name: str = "", error: Exception | None = None, **options
 ) -> Version:
-    """A version that takes so long, and writes its name down."""
+    """A version that takes this long and records its name when called."""
 
     def prepare(size: int):
         def call() -> float:
@@ -99,12 +99,12 @@ def takes(
 
 
 def runner(budget: float = 100.0, rounds: int = 20, memory: float = 1e12) -> Runner:
-    """On a machine with this much time and memory."""
+    """Runs on a machine with this much time and memory."""
     clock = Clock()
     return Runner(budget, rounds, clock, Bytes(memory), "cpu", clock)
 
 
 def timed(version: str, seconds: float, problem=None, ours: bool = True, **more) -> Record:
-    """A record of one run."""
+    """The record of one run."""
     given = {"timing": Timing((seconds,)), "errors": Errors(1e-3, 1e-3, 2e-3), "memory": 1 << 20} | more
     return Record(problem or Sleep(), version, f"the {version}", ours, **given)

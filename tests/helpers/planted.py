@@ -1,9 +1,9 @@
-"""Plants mistakes in a real solution: exact replacements in its text, all of a file's in one build.
+"""Plants mistakes in a real solution: exact replacements in its text, all mistakes of a file in one build.
 
     TASK4 = Planted("task4", {"no_rescale": [("state.l[r] *= rescale;", "")], ...})
     ops = TASK4.operators("no_rescale", "simulator")        # or operators(None, ...): nothing planted
 
-All are compiled into one library, and a number chooses while it runs: see tests/helpers/planting.py for what may be
+All are compiled into one library, and a number selects one at run time; tests/helpers/planting.py says what can be
 replaced.
 """
 
@@ -31,14 +31,14 @@ from common.console.paths import build_root
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.judging import judge
 
-# (what is in the solution, what is planted, how often it is there if not once). Where only a part of the first text is
-# replaced and the rest says which one is meant, the part is between « and ».
+# (text in the solution, planted text, number of occurrences if not one). If only part of the first text is replaced
+# and the rest identifies the place, the replaced part is between « and ».
 Replacement = tuple[str, str] | tuple[str, str, int]
 FILE_MARK = "\f"
 
 
 def places(text: str, replacement: Replacement) -> list[tuple[int, int]]:
-    """Where the replaced part is; AssertionError unless it occurs as often as the replacement says."""
+    """The location of the replaced part; AssertionError unless it occurs as often as the replacement says."""
     old, _, times = (*replacement, 1)[:3]
     before, part, after = re.fullmatch("(.*)«(.*)»(.*)", old, re.DOTALL).groups() if "«" in old else ("", old, "")
     found = [match.start() + len(before) for match in re.finditer(re.escape(before + part + after), text)]
@@ -47,7 +47,7 @@ def places(text: str, replacement: Replacement) -> list[tuple[int, int]]:
 
 
 def text_with(source: Path, replacements: Sequence[Replacement]) -> str:
-    """The source's text with the replacements made one after the other, without a switch: for Python."""
+    """The source with the replacements made one after another, without a switch: for Python."""
     text = source.read_text()
     for replacement in replacements:
         for start, end in reversed(places(text, replacement)):
@@ -56,8 +56,8 @@ def text_with(source: Path, replacements: Sequence[Replacement]) -> str:
 
 
 def switched_texts(texts: Sequence[str], mistakes: Sequence[Sequence[Replacement]]) -> list[str]:
-    """The texts of a .cu (the last one) and its headers with all mistakes in them; planted(1) chooses the first."""
-    # looked for as if the texts were one
+    """The texts of a .cu (the last one) and its headers with all mistakes in them; planted(1) selects the first."""
+    # searched as if the texts were one
     whole = FILE_MARK.join(texts)
     replaced = [
         (number, start, end, replacement[1])
@@ -75,8 +75,8 @@ class Planted:
     Args:
         task: "task2", ...
         mistakes: name -> its replacements in the task's .cu file and the headers with gaps that it includes.
-        label: tells two sets of mistakes of one task apart.
-        file: which of the task's .cu files, where there are several; the others are built as they are.
+        label: distinguishes two sets of mistakes in one task.
+        file: which of the task's .cu files, if there are several; the others are built unchanged.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Planted:
         self.file = file
 
     def operators(self, name: str | None, backend: str, checked: bool = False) -> Operators:
-        """The solution's operators with this mistake planted, from now until the next call; None: with none.
+        """The solution's operators with this mistake planted, valid until the next call; None: no mistake.
 
         Args:
             name: of the mistake.
@@ -99,7 +99,7 @@ class Planted:
         plant(0 if name is None else 1 + list(self.mistakes).index(name))
         return ops
 
-    @functools.cache  # noqa: B019 - as many as there are tasks
+    @functools.cache  # noqa: B019 - bounded by the number of tasks
     def _built(self, backend: str, checked: bool) -> tuple[Operators, ctypes._NamedFuncPointer]:
         every = places_of(self.task, Variant.SOLUTION)[0].kernels
         source = next(one for one in every if self.file in one.name)
@@ -119,7 +119,7 @@ class Planted:
 
 
 def plant_python(monkeypatch: pytest.MonkeyPatch, name: str, file: Path, replacements: Sequence[Replacement]) -> None:
-    """The module of that name is the file's text with the replacements made, until the test ends."""
+    """Replaces the module of that name by the file's text with the replacements made, until the test ends."""
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader=None))
     module.__file__ = str(file)
     exec(compile(text_with(file, replacements), module.__file__, "exec"), module.__dict__)
@@ -127,35 +127,35 @@ def plant_python(monkeypatch: pytest.MonkeyPatch, name: str, file: Path, replace
 
 
 def assert_told(verdict: Verdict, words: str) -> None:
-    """The case failed, and the diagnosis holds these words, a regular expression."""
+    """The case failed, and the diagnosis matches this regular expression."""
     told = " ".join(verdict.diagnosis)
     assert verdict.status == FAIL and re.search(words, told), told
 
 
 def assert_named(verdict: Verdict, name: str | None, words: str) -> None:
-    """The case failed by the mistake of this name, or by none that is known, and the diagnosis holds these words."""
+    """The case failed with this named mistake, or with no known one, and the diagnosis contains these words."""
     assert_told(verdict, words)
     assert verdict.mistakes[:1] == ([name] if name else []), verdict.diagnosis
 
 
 def assert_error(verdict: Verdict, words: str) -> None:
-    """The case ended in an error that holds these words, a regular expression."""
+    """The case ended in an error that matches this regular expression."""
     told = " ".join(verdict.diagnosis)
     assert verdict.status == ERROR and re.search(words, told), told
 
 
 def assert_all_pass(cases: Iterable[Case], ops: Operators) -> None:
-    """Every case passes on these operators, but those for a GPU in the simulator."""
+    """Every case passes on these operators, except GPU cases in the simulator."""
     for case in cases:
         verdict = judge(case, ops)
         assert verdict.ok or (case.gpu_only and ops.backend == "simulator"), (case.name, verdict.diagnosis)
 
 
-# ---- tests of tables: test_a_mistake_is_caught = named(TASK4, CASES, PLANTED)
+# ---- table-driven tests: test_a_mistake_is_caught = named(TASK4, CASES, PLANTED)
 
 
 def named(solution: Planted, cases: Mapping[str, Case], rows: Sequence[tuple]) -> Callable:
-    """A test of (mistake, case, its name or None, words of the diagnosis)."""
+    """A test over (mistake, case, its name or None, words of the diagnosis)."""
 
     @pytest.mark.parametrize(("planted", "case", "name", "words"), rows)
     def test(backend: str, planted: str, case: str, name: str | None, words: str) -> None:
@@ -165,8 +165,8 @@ def named(solution: Planted, cases: Mapping[str, Case], rows: Sequence[tuple]) -
 
 
 def told_in_the_simulator(solution: Planted, cases: Mapping[str, Case], rows: Sequence[tuple]) -> Callable:
-    """A test of (mistake, case, words): races, and reads of what was never written or belongs to others. In the
-    simulator their outcome is always the same; a GPU may happen to give the right result."""
+    """A test over (mistake, case, words): races, and reads of uninitialized or foreign memory. The outcome in the
+    simulator is deterministic; a GPU may happen to give the right result."""
 
     @pytest.mark.parametrize(("planted", "case", "words"), rows)
     def test(planted: str, case: str, words: str) -> None:
@@ -176,7 +176,7 @@ def told_in_the_simulator(solution: Planted, cases: Mapping[str, Case], rows: Se
 
 
 def found_by_the_checked_build(solution: Planted, cases: Mapping[str, Case], rows: Sequence[tuple]) -> Callable:
-    """A test of (mistake, case, kind and variable of the findings)."""
+    """A test over (mistake, case, kind and variable of the findings)."""
 
     @pytest.mark.parametrize(("planted", "case", "kind", "variable"), rows)
     def test(planted: str, case: str, kind: str, variable: str) -> None:
@@ -188,7 +188,7 @@ def found_by_the_checked_build(solution: Planted, cases: Mapping[str, Case], row
 
 
 def clean_in_the_checked_build(solution: Planted, cases: Mapping[str, Case], names: Sequence[str]) -> Callable:
-    """A test of the solution with nothing planted."""
+    """A test of the solution built with no mistake selected."""
 
     def test() -> None:
         ops = solution.operators(None, "simulator", checked=True)
@@ -199,7 +199,7 @@ def clean_in_the_checked_build(solution: Planted, cases: Mapping[str, Case], nam
 
 
 def all_pass(task: str, cases: Iterable[Case]) -> Callable:
-    """A test of the solution as it is."""
+    """A test of the unmodified solution."""
 
     def test(solution: Callable[[str], Operators]) -> None:
         assert_all_pass(cases, solution(task))

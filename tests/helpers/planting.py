@@ -1,15 +1,15 @@
-"""Many versions of a source compiled into one library, and a number that decides while it runs which one counts.
+"""Many versions of a source compiled into one library, with a number that selects the active one at run time.
 
-    Spot(start, end, ((1, "fminf(m, tile_max)"),))       what is at text[start:end] is replaced in version 1
-    planted_text(text, spots)                            the text with all of it, as long in lines as before
+    Spot(start, end, ((1, "fminf(m, tile_max)"),))       in version 1, replaces text[start:end]
+    planted_text(text, spots)                            the text with all versions, with the same number of lines
     SWITCH                                               goes in front: planted(number), plant(number)
 
     expression   fmaxf(m, tile_max)    (planted(3) ? (tile_max) : (fmaxf(m, tile_max)))
     statements   __syncthreads();      if (planted(7)) {} else {__syncthreads();}
 
-So one more version costs no build. What is replaced must be a whole expression or whole statements (which end in ;
-or }), and no declaration that later code needs. Spots may be equal, or one within another; widened makes such of
-those that cross. Lines keep their numbers, so what is reported about a line holds for the original file.
+One more version therefore costs no build. The replaced text must be a whole expression or whole statements (which end
+in ; or }), and no declaration that later code needs. Spots may be equal or nested; `widened` merges those that
+overlap partially. Line numbers are preserved, so locations in reports are valid for the original file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# what ends in } may be an expression: State{0, 1}
+# text that ends in } may be an expression: State{0, 1}
 _STATEMENTS = re.compile(r";\s*$|^[^{]*;[\s\S]*\}\s*$|^\s*(?:#|\{|for\b|if\b|while\b|do\b)[\s\S]*\}\s*$")
 
 SWITCH = """\
@@ -57,7 +57,7 @@ class Spot:
 
 
 def spots_of(replaced: Iterable[tuple[int, int, int, str]]) -> list[Spot]:
-    """The spots of (number, start, end, text) each, an outer one before those inside it."""
+    """Groups (number, start, end, text) tuples into spots, outer ones before those inside them."""
     planted: dict[tuple[int, int], list[tuple[int, str]]] = {}
     for number, start, end, text in replaced:
         planted.setdefault((start, end), []).append((number, text))
@@ -65,7 +65,7 @@ def spots_of(replaced: Iterable[tuple[int, int, int, str]]) -> list[Spot]:
 
 
 def widened(replaced: Iterable[tuple[int, int, int, str]], text: str) -> list[tuple[int, int, int, str]]:
-    """The same replacements of text: where the places of some cross, each of these takes in what all of them do."""
+    """The same replacements of text, with partially overlapping ones widened to the range that covers them all."""
     every = list(replaced)
     wide = {place: place for place in sorted({(start, end) for _, start, end, _ in every})}
     while crossing := _crossing(sorted(set(wide.values()))):
@@ -79,7 +79,7 @@ def widened(replaced: Iterable[tuple[int, int, int, str]], text: str) -> list[tu
 
 
 def _crossing(places: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Two places of which each begins or ends within the other, if there are such."""
+    """Two ranges that overlap partially, if there are any."""
     for number, one in enumerate(places):
         for other in places[number + 1 :]:
             if other[0] >= one[1]:
@@ -93,7 +93,7 @@ def planted_text(text: str, spots: Sequence[Spot]) -> str:
     """The text with its spots switched, without SWITCH.
 
     Raises:
-        ValueError: two spots overlap, and none is within the other.
+        ValueError: two spots overlap, and neither contains the other.
     """
     return _rendered(text, 0, len(text), spots)
 
@@ -108,7 +108,7 @@ def _rendered(text: str, start: int, end: int, spots: Sequence[Spot]) -> str:
             if one.end > spot.end:
                 raise ValueError(f"{text[spot.start : spot.end]!r} and {text[one.start : one.end]!r} overlap")
         right = _rendered(text, spot.start, spot.end, inside)
-        statements = bool(_STATEMENTS.search(text[spot.start : spot.end]))  # what is inside may end in another way
+        statements = bool(_STATEMENTS.search(text[spot.start : spot.end]))  # nested spots may end differently
         made += [text[at : spot.start], _switch(right, statements, spot.texts)]
         at, spots = spot.end, rest[len(inside) :]
     return "".join([*made, text[at:end]])
@@ -117,7 +117,7 @@ def _rendered(text: str, start: int, end: int, spots: Sequence[Spot]) -> str:
 def _switch(right: str, statements: bool, texts: Sequence[tuple[int, str]]) -> str:
     if statements:
         wrong = "".join(f"if (planted({number})) {{ {_one_line(text)} }} else " for number, text in texts)
-        pragma = re.match(r"[ \t]*#", right)  # a preprocessor line begins a line
+        pragma = re.match(r"[ \t]*#", right)  # a preprocessor directive must start a line
         return f"{wrong}{{\n{right} }}" if pragma else f"{wrong}{{ {right} }}"
     wrong = "".join(f"planted({number}) ? ({_one_line(text)}) : " for number, text in texts)
     return f"({wrong}({right}))"

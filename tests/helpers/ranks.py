@@ -2,8 +2,8 @@
 
     results = in_ranks(3, function, *arguments)     function(rank, ranks, *arguments) in three processes, over gloo
 
-The processes are forked from a server that has imported torch once. A function is at the top of a file; a process
-reads that file anew, since a file of tests has no name that another process could import.
+The processes are forked from a server that has imported torch once. A function is defined at the top level of a file;
+the processes load that file themselves, since a test file has no importable module name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def in_ranks(ranks: int, function: Callable, *arguments, timeout: float = 60, pa
 
     Args:
         timeout: of the process group, seconds.
-        patience: how long all of it may take, seconds; then whoever is left is killed, and TimeoutError raised.
+        patience: seconds allowed for everything; then the remaining processes are killed and TimeoutError is raised.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -71,7 +71,7 @@ def _rank(answer, store, rank, ranks, timeout, place, arguments) -> None:
     file, name = place
     function = runpy.run_path(file)[name]
     dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=timeout), ranks, rank)
-    Path(f"{store}.{rank}").touch()  # gloo connects pair by pair: who ended now might still be waited for
+    Path(f"{store}.{rank}").touch()  # gloo connects pairwise: a peer may still be waiting for a rank that exits now
     while not all(Path(f"{store}.{other}").exists() for other in range(ranks)):
         time.sleep(0.01)
     try:

@@ -1,4 +1,4 @@
-"""What a case's launches did, access by access: recorded(ops, case) -> (launches, findings, the operator's output)."""
+"""A case's launches, recorded access by access: recorded(ops, case) -> (launches, findings, the operator's output)."""
 
 from torch import Tensor
 

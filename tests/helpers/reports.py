@@ -1,4 +1,4 @@
-"""The whole report of a planted mistake, as `python -m taskN.test` prints it below its table: reported(...)."""
+"""The full report on a planted mistake, as `python -m taskN.test` prints it below its table: reported(...)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from common.testing.case import ERROR, FAIL, Case
 from common.testing.judging import judge, make_inputs
 
 WIDTH = 120
-MOST_ELEMENTS = 40_000  # of a case's inputs: larger ones take long
-MOST_CASES = 4  # of a part
+MOST_ELEMENTS = 40_000  # in a case's inputs: larger ones are slow
+MOST_CASES = 4  # per part
 
 
 class _Loaded(CheckedCaller):
-    """A checked build that is there already."""
+    """An existing checked build."""
 
     def load(self) -> None:
-        """Nothing is left to do."""
+        """Nothing left to do."""
 
 
 def small_cases(cases: Sequence[Case], parts: Sequence[str]) -> list[Case]:
-    """A few cases of each of these parts, those that earn points by themselves first."""
+    """A few cases from each of these parts, those that earn points on their own first."""
     found = []
     for part in parts:
         of_part = [case for case in cases if case.part == part and not case.gpu_only]
@@ -37,7 +37,7 @@ def small_cases(cases: Sequence[Case], parts: Sequence[str]) -> list[Case]:
 
 
 def reported(solution: Planted, mistake: str, test: TaskTest, cases: Sequence[Case]) -> str:
-    """What is printed of these cases of a task with a mistake in its kernels, in the simulator."""
+    """What is printed for these cases of a task with a mistake in its kernels, in the simulator."""
     plain = solution.operators(mistake, "simulator")
     verdicts = [judge(case, plain) for case in cases]
     wrong = [one for one in verdicts if one.status in (FAIL, ERROR)]
@@ -50,7 +50,7 @@ def reported(solution: Planted, mistake: str, test: TaskTest, cases: Sequence[Ca
 
 
 def found_where_all_pass(solution: Planted, mistake: str, cases: Sequence[Case]) -> list[str]:
-    """What the checked build finds of a mistake with which all these cases pass, "out_of_bounds: the case" each."""
+    """The checked build's findings for a mistake with which all these cases pass, each as "out_of_bounds: the case"."""
     plain = solution.operators(mistake, "simulator")
     verdicts = [judge(case, plain) for case in cases if not case.gpu_only]
     assert all(one.ok for one in verdicts), mistake

@@ -1,8 +1,8 @@
-"""A stopwatch for tests of what is timed: no time passes."""
+"""A fake stopwatch for tests of timing code: no real time passes."""
 
 
 class SecondPerCall:
-    """A stopwatch for which every call takes one second, and which keeps what the call returned."""
+    """A stopwatch for which every call takes one second; keeps what the call returned."""
 
     def __init__(self) -> None:
         self.results = []

@@ -1,6 +1,6 @@
-"""CUDA files of the tests as shared libraries, called through ctypes.
+"""The tests' CUDA files as shared libraries, called through ctypes.
 
-compile_library(sources, folder)      by the simulator; checked=True: its checked build
+compile_library(sources, folder)      with the simulator; checked=True: its checked build
 compile_with_nvcc(sources, folder)    for a GPU
 Library(path).name(arrays, ...)       calls an EXPORTed function
 """
@@ -23,7 +23,7 @@ HERE = ROOT / "tests" / "common" / "simulator"
 
 
 def compile_library(sources: list[Path], folder: Path, checked: bool = False) -> Path:
-    """The library with the simulator's runtime; fails when the compiler says anything at all.
+    """The library with the simulator's runtime; fails on any compiler output.
 
     Several processes may share the folder.
     """
@@ -92,7 +92,7 @@ def line_of(file: str, comment: str) -> str:
 
 
 def fails(simulator, function: str, *arguments) -> str:
-    import pytest  # not there where compare_sanitizer.py may run
+    import pytest  # missing where compare_sanitizer.py runs
 
     with pytest.raises(RuntimeError) as caught:
         getattr(simulator, function)(*arguments)

@@ -1,7 +1,7 @@
 """python tests/helpers/time_checked.py: CPU seconds of two kernels in the plain simulator, under --check and --profile.
 
-A tiled matrix product of 512 x 512 x 512 (task 2's solution) and FlashAttention on 1 x 4 x 512 x 64 (task 4's). The
-quickest of three runs in the plain build; one run each in the checked build, whose times differ less.
+A tiled 512 x 512 x 512 GEMM (task 2's solution) and FlashAttention on 1 x 4 x 512 x 64 (task 4's). The minimum of
+three runs in the plain build; one run each in the checked build, whose times vary less.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from common.inspect.checked_library import CHECK, PROFILE, CheckedLibrary  # noq
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
-    """Of this process, all threads."""
+    """CPU seconds of this process, all threads."""
     start = time.process_time()
     work()
     return time.process_time() - start

@@ -15,7 +15,7 @@ VOCABULARY = 50
 
 
 class TorchOps:
-    """The taught operators of tasks 4, 6 and 7, computed in float64, and as strict about layouts as those."""
+    """The taught operators of tasks 4, 6 and 7, computed in float64 and just as strict about layouts."""
 
     device = torch.device("cpu")
     backend = "simulator"
@@ -57,7 +57,7 @@ class TorchOps:
 
 
 def torch_kernels(flash=None, decode=None, gpt2=None):
-    """EngineKernels of TorchOps, or of others in their place."""
+    """EngineKernels of TorchOps, or of the given operators."""
     return EngineKernels(flash or TorchOps(), decode or TorchOps(), gpt2 or TorchOps(), "solution")
 
 
@@ -70,7 +70,7 @@ GROUPED = {
 
 
 def tiny_config(model_type: str = "gpt2", **config):
-    """GPT-2 with 2 heads, the others with 4 on 2 of keys and values; 2 layers, head_dim 16, a context of 32."""
+    """GPT-2 with 2 heads; the others with 4 query heads and 2 KV heads; 2 layers, head_dim 16, a context of 32."""
     special = {"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3, "vocab_size": VOCABULARY}
     if model_type == "gpt2":
         return GPT2Config(**special | {"n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32} | config)
@@ -87,24 +87,24 @@ def tiny_config(model_type: str = "gpt2", **config):
 
 
 def tiny_model(model_type: str = "gpt2", **config):
-    """Random weights, large enough ones for attention to matter. Returns it in eval mode, on sdpa."""
+    """Random weights, large enough for attention to matter. Returns the model in eval mode, on sdpa."""
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(tiny_config(model_type, **config)).eval()
 
 
 def attached(model):
-    """A copy of the model on our attention, TorchOps for kernels. Returns (copy, KernelAttention)."""
+    """A copy of the model on our attention, with TorchOps as kernels. Returns (copy, KernelAttention)."""
     attention = KernelAttention(TorchOps(), TorchOps())
     return attention.attach(copy.deepcopy(model)), attention
 
 
 def tokens(batch: int, length: int, seed: int = 1):
-    """int64 [batch, length], none of them 0, which is end-of-text."""
+    """int64 [batch, length], without 0, which is end-of-text."""
     return torch.randint(1, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
 def padded(ids, *lengths: int, left: bool = True):
-    """(ids with 0 where there is padding, the attention mask): sequence b keeps lengths[b] tokens."""
+    """(ids with 0 for padding, the attention mask): sequence b keeps lengths[b] tokens."""
     at = torch.arange(ids.size(1))[None]
     counts = torch.tensor(lengths)[:, None]
     mask = (at >= ids.size(1) - counts) if left else (at < counts)
@@ -112,5 +112,5 @@ def padded(ids, *lengths: int, left: bool = True):
 
 
 def positions(mask):
-    """Each token's position, counted without padding."""
+    """Each token's position, not counting padding."""
     return (mask.cumsum(-1) - 1).clamp(min=0)

@@ -1,10 +1,10 @@
-"""The tests of right variants, the same for every task: a test file names its kernels.
+"""The tests of right variants, shared by all tasks: a test file names its kernels.
 
     class TestTask2(VariantTests):
         kernels = {"task2_softmax": Kernel(TASK2, ...), ...}
 
-They look at the result, not at the way; and the checked build must find nothing. tests/variants/conftest.py gives
-`variant` its values, a file's own, so that `--dist loadfile` spreads the tasks.
+They check the result, not the method, and the checked build must find nothing. tests/variants/conftest.py supplies
+the values of `variant` for each file, so that `--dist loadfile` distributes the tasks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from common.compiling import toolchain
 
 
 class VariantTests:
-    """Three tests of all variants.
+    """Three tests run on all variants.
 
     Attributes:
         kernels: folder of variants -> which cases they run.

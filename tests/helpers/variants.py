@@ -3,18 +3,18 @@
     TASK2 = Variants("task2", ["task2_softmax", "task2_gemm_nt"])
     ops = TASK2.operators("task2_softmax/warp_per_row", "simulator")     # or operators(None, ...): the solution
 
-A variant is a file tests/variants/<folder>/<name>.cu that defines one or several of the task's launchers, and what they
-need. Each becomes a namespace of its own; at the beginning of the solution's launcher of the same name a number, which
-decides while the program runs, sends the call on:
+A variant is a file tests/variants/<folder>/<name>.cu that defines one or more of the task's launchers, and what they
+need. Each gets its own namespace; at the start of the solution's launcher of the same name, a number chosen at run time
+dispatches the call:
 
     void softmax(const float* x, ...) {     switch (chosen_variant) { case 1: return variant_1::softmax(x, ...); } ...
 
-So a further variant costs no further build, and whatever else the task's file holds is the solution's.
+Another variant therefore costs no further build, and everything else in the task's file is the solution's.
 
     KERNELS = {"task2_softmax": Kernel(TASK2, parts=("softmax", "attention"), checked=("7 x 31", ...)), ...}
 
-says which of the task's cases the variants of a folder run; failed_cases() and findings_in_variant() run them, and
-nvcc_warnings(TASK2) has nvcc read all that it defines.
+says which of the task's cases the variants in a folder run; failed_cases() and findings_in_variant() run them, and
+nvcc_warnings(TASK2) compiles everything it defines with nvcc.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from common.testing.judging import judge
 
 FOLDER = ROOT / "tests" / "variants"
 _INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
-# `void name(arguments) {` at the beginning of a line: a launcher, whatever precedes `void`
+# `void name(arguments) {` at the start of a line: a launcher, whatever precedes `void`
 _LAUNCHER = re.compile(r"^void (\w+)\(([^()]*)\) \{", re.MULTILINE)
 
 SWITCH = """\
@@ -60,7 +60,7 @@ def variants_of(folder: str) -> list[str]:
 
 
 def launchers(text: str) -> dict[str, tuple[list[str], int]]:
-    """What a source defines: a launcher's name -> (the names of its parameters, where its body begins)."""
+    """What a source defines: a launcher's name -> (its parameter names, where its body starts)."""
     found: dict[str, tuple[list[str], int]] = {}
     for match in _LAUNCHER.finditer(text):
         name, parameters = match[1], match[2].split(",")
@@ -70,7 +70,7 @@ def launchers(text: str) -> dict[str, tuple[list[str], int]]:
 
 
 def text_with_variants(solution: Path, variants: Sequence[Path]) -> str:
-    """The solution's text with the variants in front of it; choose_variant(1) chooses the first."""
+    """The solution's text preceded by the variants; choose_variant(1) selects the first."""
     includes, spaces, text = [], [], solution.read_text()
     known = launchers(text)
     calls: dict[str, list[str]] = {}
@@ -95,8 +95,8 @@ class Variants:
 
     Args:
         task: "task2", ...
-        folders: of tests/variants, each with the variants of a kernel of this task.
-        file: a part of the name of the .cu file with these kernels, where the task has several.
+        folders: in tests/variants, each with the variants of one of this task's kernels.
+        file: part of the name of the .cu file with these kernels, if the task has several.
     """
 
     def __init__(self, task: str, folders: Sequence[str], file: str = "") -> None:
@@ -105,13 +105,13 @@ class Variants:
         self.names = [name for folder in folders for name in variants_of(folder)]
 
     def operators(self, name: str | None, backend: str, checked: bool = False) -> Operators:
-        """The operators with this variant ("folder/name"; None: the solution), from now until the next call."""
+        """The operators with this variant ("folder/name"; None: the solution), valid until the next call."""
         ops, choose = self._built(backend, checked)
         choose(0 if name is None else 1 + self.names.index(name))
         return ops
 
     def write(self, folder: Path) -> list[Path]:
-        """Writes the sources into a folder, those that changed; returns all .cu files of the task."""
+        """Writes the changed sources into a folder; returns all .cu files of the task."""
         every = places_of(self.task, Variant.SOLUTION)[0].kernels
         source = next(one for one in every if self.file in one.name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ class Variants:
                 written.write_text(text)
         return [folder / one.name if one == source else one for one in every]
 
-    @functools.cache  # noqa: B019 - as many as there are tasks
+    @functools.cache  # noqa: B019 - bounded by the number of tasks
     def _built(self, backend: str, checked: bool) -> tuple[Operators, ctypes._NamedFuncPointer]:
         sources = self.write(build_root() / "variants" / self.task)
         ops = load(BuildRequest(self.task, backend=backend, sources=sources, checked=checked, label="variants"))
@@ -132,13 +132,13 @@ class Variants:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What the variants in one folder stand for.
+    """Which cases the variants in a folder run.
 
     Attributes:
         variants: all variants of the task, a library.
-        parts: of the task's cases, those that the variants take part in.
+        parts: the parts of the task's cases that the variants affect.
         checked: names of the cases for the checked build, small ones.
-        product: how the names of those cases in the part "gemm" begin that the variants take part in.
+        product: prefix of the names of the cases in part "gemm" that the variants affect.
     """
 
     variants: Variants
@@ -153,12 +153,12 @@ class Kernel:
 
 
 def variants_in(kernels: Mapping[str, Kernel]) -> list[str]:
-    """The variants of all these kernels, which are named by their folders."""
+    """All variants of these kernels, which are keyed by folder."""
     return [name for folder in kernels for name in variants_of(folder)]
 
 
 def failed_cases(kernels: Mapping[str, Kernel], variant: str, backend: str) -> dict[str, list[str]]:
-    """The cases that the variant does not pass on this backend, and what is said about them."""
+    """The cases that the variant fails on this backend, and their messages."""
     kernel = kernels[variant.split("/")[0]]
     ops = kernel.variants.operators(variant, backend)
     cases = [case for case in kernel.cases() if backend == "cuda" or not case.gpu_only]
@@ -168,7 +168,7 @@ def failed_cases(kernels: Mapping[str, Kernel], variant: str, backend: str) -> d
 
 
 def findings_in_variant(kernels: Mapping[str, Kernel], variant: str) -> dict[str, list[Finding]]:
-    """What the checked build finds in the variant: the cases in which it finds something."""
+    """The cases in which the checked build finds something, and its findings."""
     kernel = kernels[variant.split("/")[0]]
     ops = kernel.variants.operators(variant, "simulator", checked=True)
     cases = [case for case in kernel.cases() if case.name in kernel.checked]
@@ -177,9 +177,9 @@ def findings_in_variant(kernels: Mapping[str, Kernel], variant: str) -> dict[str
 
 
 def nvcc_warnings(variants: Variants) -> list[str]:
-    """What nvcc warns of in the solution with all its variants."""
+    """nvcc's warnings about the solution with all its variants."""
     folder = build_root() / "variants" / f"{variants.task}_nvcc"
     sources = [source for source in variants.write(folder) if variants.file in source.name]
-    compile_only(sources, "sm_80", folder, ["-Ofc=max"])  # warnings are the compiler's front end's
+    compile_only(sources, "sm_80", folder, ["-Ofc=max"])  # the warnings come from the compiler's front end
     found = report.diagnostics((folder / "compile.log").read_text())
     return ["\n".join(one.lines) for one in found if one.kind == "warning"]

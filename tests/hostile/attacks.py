@@ -1,4 +1,4 @@
-"""Hostile submissions: each costs its own part and nothing else; whatever else is right keeps its points."""
+"""Hostile submissions: each loses only the points of its own part; everything else that is right keeps its points."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def flash_attention(*given, **named):  # right, unless it can read or change som
 
 
 def host(name: str, body: str, before: str = "", **more) -> Attack:
-    """Something in the launcher; the other kernel is right."""
+    """Hostile code in the launcher; the other kernel is right."""
     includes = (
         "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n#include <signal.h>\n"
     )
@@ -59,15 +59,15 @@ def host(name: str, body: str, before: str = "", **more) -> Attack:
 
 
 def python(name: str, body: str, **more) -> Attack:
-    """Something in attention.py, as the body of flash_attention; the kernels are right."""
+    """Hostile code in attention.py, as the body of flash_attention; the kernels are right."""
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     return Attack(name, writes(with_python(FOREVER + lines)), ("algorithm",), ("softmax",), **more)
 
 
 def network(folder: Path) -> None:
-    """Right, unless it reaches a port of the grader's machine."""
+    """Right, unless it can reach a port on the grader's machine."""
     listener = socket.create_server(("127.0.0.1", 0))
-    LISTENERS.append(listener)  # open as long as this process
+    LISTENERS.append(listener)  # open as long as this process runs
     body = (
         "    int s = socket(AF_INET, SOCK_STREAM, 0); sockaddr_in a = {}; a.sin_family = AF_INET;\n"
         f"    a.sin_port = htons({listener.getsockname()[1]}); a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);\n"

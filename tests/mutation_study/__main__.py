@@ -1,4 +1,4 @@
-"""Is the diagnosis any good? Mistakes made by rule in every gap of every solution, and what the test says of each.
+"""How good is the diagnosis? Makes mistakes by rule in every gap of every solution and checks the test's report.
 
 python tests/mutation_study --task task2,task3 --sample 20 --seed 1
 python tests/mutation_study --sample 10 --planted --hits

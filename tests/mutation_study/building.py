@@ -1,10 +1,10 @@
-"""The mutants of a task as operators: all those of its .cu and .cuh files in one library, those in Python one by one.
+"""A task's mutants as operators: all those in .cu and .cuh files in one library, those in Python one at a time.
 
     with TaskMutants("task2", mutants) as planted:
         planted.choose(mutant)                  or None: the solution as it is
         judge(case, planted.plain)
 
-Both workers load the same text, the one plain, the other in the simulator's checked build.
+Both workers load the same text, one in the plain build and one in the simulator's checked build.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ from common.testing.case import Case
 from common.testing.worker.child import Served
 from common.testing.worker.worker import Worker
 
-# Seconds without progress after which the simulator gives up on a kernel; mutants are run on small cases.
+# Seconds without progress before the simulator gives up on a kernel; mutants run on small cases.
 SIMULATOR_SECONDS = 4
 HUGE = 1 << 40
-MOST_KEPT = 1 << 17  # elements of the inputs of answers that are kept: more takes too much memory
+MOST_KEPT = 1 << 17  # total input elements of cached answers: more takes too much memory
 
 
 class TaskMutants:
-    """The two workers of a task, and which mutant they run.
+    """The two workers of a task, and the mutant they run.
 
-    To be made before this process starts threads, see Worker.
+    Create it before this process starts threads, see Worker.
 
     Args:
         task: "task2".
-        mutants: all that may be chosen.
+        mutants: all that can be chosen.
 
     Attributes:
-        test: what `python -m taskN.test` tests.
+        test: what `python -m taskN.test` runs.
         cases: its cases that the simulator runs.
-        sizes: how many elements the inputs of each have, HUGE if it takes long.
+        sizes: the number of input elements of each case, HUGE if it is slow.
     """
 
     def __init__(self, task: str, mutants: Sequence[Mutant]) -> None:
@@ -71,17 +71,17 @@ class TaskMutants:
         self.folder = build_root() / "mutants" / task
         place = places_of(task, Variant.SOLUTION)[0]
         self._kernels, self._binding = place.kernels, place.binding
-        self._chosen = mmap.mmap(-1, 8)  # shared with the workers, also with those that follow one that crashed
+        self._chosen = mmap.mmap(-1, 8)  # shared with the workers, including those that replace a crashed one
         os.environ["SIMULATOR_TIMEOUT"] = str(SIMULATOR_SECONDS)
         self.plain = Worker(Served(lambda: self._load(False), self._cases, lambda _: {"warnings": []}, self._caller))
         self.checked = Worker(Served(lambda: self._load(True), self._cases, caller=self._checked_caller))
-        # what follows computes with tensors, which may start threads
+        # the code below uses tensors, which may start threads
         self.cases = [with_kept_answers(one) for one in self._cases() if not one.gpu_only]
         self.sizes = {case: small_size(case) or HUGE for case in self.cases}
 
     @property
     def operators(self) -> types.SimpleNamespace:
-        """What tells of the sources, as the reader of sources sees them: with the chosen mutant alone."""
+        """The attributes of operators that the source reader uses; it sees only the chosen mutant."""
         sources = (*(self.folder / file.name for file in self._kernels), self._binding)
         return types.SimpleNamespace(task=self.task, libraries=[Library("mutants", self.folder, sources)])
 
@@ -93,8 +93,8 @@ class TaskMutants:
         self.checked.close()
 
     def choose(self, mutant: Mutant | None) -> None:
-        """From now on the workers run this one; None: the solution. What reads sources sees it alone, as a student has
-        it, and not the text with all of them."""
+        """Makes the workers run this mutant from now on; None: the solution. The source reader sees only this one, as
+        in a student's file, not the text with all of them."""
         number = 0 if mutant is None else 1 + self.mutants.index(mutant)
         self._chosen[:8] = number.to_bytes(8, "little")
         for file in with_own_headers(self._kernels):
@@ -106,8 +106,8 @@ class TaskMutants:
         return self.test.cases(Variant.SOLUTION)
 
     def _load(self, checked: bool) -> Operators:
-        """The task's operators with all mutants in them, built where something changed."""
-        SHOWN.clear()  # in the worker: what is compiled is the text with all of them
+        """The task's operators with all mutants in them, rebuilt if something changed."""
+        SHOWN.clear()  # in the worker: the text with all mutants is compiled
         self.folder.mkdir(parents=True, exist_ok=True)
         edits = [(number, *edit) for number, one in enumerate(self.mutants, 1) for edit in one.edits]
         for file in with_own_headers(self._kernels):
@@ -129,7 +129,7 @@ class TaskMutants:
 
 
 class _Planted(InProcess):
-    """A caller that plants the chosen mutant before each call."""
+    """A caller that selects the chosen mutant before each call."""
 
     def __init__(self, owner: TaskMutants, ops: Operators, inner: InProcess) -> None:
         super().__init__(ops)
@@ -150,7 +150,7 @@ class _Planted(InProcess):
             self.more = self._inner.more
 
     def _replace(self, mutant: Mutant) -> None:
-        """The mutant's module takes the place of the solution's."""
+        """Replaces the solution's module with the mutant's."""
         name = f"{mutant.task}.solution.{mutant.file.removesuffix('.py')}"
         right = importlib.import_module(name)
         self._replaced[name] = right
@@ -162,7 +162,7 @@ class _Planted(InProcess):
 
 
 def mutated(text: str, mutant: Mutant | None, file: str) -> str:
-    """The text of a solution's file with the mutant in it; of C++ as long in lines as before."""
+    """The text of a solution's file with the mutant in it; C++ keeps its number of lines."""
     edits = [one for one in (mutant.edits if mutant else ()) if one[0] == file]
     for _, start, end, new in sorted(edits, key=lambda one: -one[1]):
         lines = text.count("\n", start, end)
@@ -174,7 +174,7 @@ def mutated(text: str, mutant: Mutant | None, file: str) -> str:
 
 
 def with_kept_answers(case: Case) -> Case:
-    """The case; what its reference, its mistakes and its stages gave is given again for equal inputs: every mutant's
+    """The case with cached results of its reference, its mistakes and its stages for equal inputs: every mutant's
     output is compared with the same answers."""
     return replace(
         case,
@@ -185,7 +185,7 @@ def with_kept_answers(case: Case) -> Case:
 
 
 def _kept(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tensors by name that gives what it gave for the same ones."""
+    """Caches a function of tensors, keyed by name and tensor values."""
     given = {}
 
     def kept(**inputs: Tensor) -> Any:

@@ -1,6 +1,6 @@
-"""The code of a gap as a tree of one kind for CUDA C++, read by tree-sitter, and Python, read by ast.
+"""The code of a gap as one kind of tree for CUDA C++, parsed by tree-sitter, and Python, parsed by ast.
 
-What is not understood becomes a node of no kind: a rule finds nothing there.
+Anything not recognized becomes a node with an empty kind, which no rule matches.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ Declared = Sequence[tuple[int, int, dict[str, str]]]  # from, to, name -> type
 
 @dataclass(eq=False)
 class Node:
-    """A stretch of code, source[start:end].
+    """A range of code, source[start:end].
 
     Attributes:
-        kind: of expressions "name", "number", "unary", "binary", "ternary", "call", "cast", "index", "brackets",
-            "braced"; of statements one of STATEMENTS; "gap" is the whole, "" what is not understood.
-        op: the operator; the name that is called; the type of a cast or a declaration; a name itself; of the gap the
-            head of the function that it is in.
-        parts: the expressions in it, in order; of a launch first those between <<< and >>>; of a for its begin,
-            condition and step, or none.
+        kind: for expressions "name", "number", "unary", "binary", "ternary", "call", "cast", "index", "brackets",
+            "braced"; for statements one of STATEMENTS; "gap" for the whole gap, "" if not recognized.
+        op: the operator; the name of the called function; the type of a cast or declaration; a name itself; for the gap
+            the head of the enclosing function.
+        parts: the expressions in it, in order; for a launch those between <<< and >>> first; for a for loop its
+            initializer, condition and step, or none.
         body: the statements in it.
-        launch: how many of the parts are the launch's; 0 for a plain call.
-        declared: what is declared in the function.
+        launch: how many of the parts belong to the launch configuration; 0 for a plain call.
+        declared: what the function declares.
     """
 
     kind: str
@@ -86,30 +86,30 @@ class Node:
 
     @property
     def whole(self) -> tuple[int, int]:
-        """The place of a statement, with the pragmas before it."""
+        """The range of a statement, including the pragmas before it."""
         pragmas = not self.in_python and re.search(r"(?:\n[ \t]*#[^\n]*)+\n[ \t]*$", self.source[: self.start])
         return (pragmas.start() if pragmas else self.start), self.end
 
     def walk(self) -> Iterator[Node]:
-        """This node and all in it, outer ones first."""
+        """This node and all its descendants, outer ones first."""
         yield self
         for part in (*self.parts, *self.body):
             yield from part.walk()
 
     def parents(self) -> Iterator[Node]:
-        """What encloses it, innermost first."""
+        """Its ancestors, innermost first."""
         if self.parent is not None:
             yield self.parent
             yield from self.parent.parents()
 
     @property
     def statement(self) -> Node:
-        """The innermost statement that it is, or is in."""
+        """The innermost statement that it is or that contains it."""
         return next(one for one in (self, *self.parents()) if one.kind in (*STATEMENTS, "gap"))
 
     @property
     def words(self) -> str:
-        """That statement, of a loop or a condition its head, on one line."""
+        """That statement on one line; for a loop or a condition only its head."""
         one = self.statement
         return " ".join(self.source[one.start : one.body[0].start if one.body else one.end].split())
 
@@ -121,7 +121,7 @@ class Node:
 
     @property
     def function(self) -> str:
-        """The head of the function that it is in."""
+        """The head of the enclosing function."""
         return next(one.op for one in (self, *self.parents()) if one.kind == "gap")
 
     @property
@@ -130,24 +130,24 @@ class Node:
 
     @property
     def line_end(self) -> str:
-        """What separates it from a statement after it."""
+        """The whitespace between it and a statement after it."""
         column = self.start - self.source.rfind("\n", 0, self.start) - 1
         return "\n" + " " * column if self.in_python else " "
 
     def with_(self, node: Node, new: str) -> str:
-        """Its text with another one in place of a node in it."""
+        """Its text with another text in place of one of its nodes."""
         return self.source[self.start : node.start] + new + self.source[node.end : self.end]
 
     @functools.cached_property
     def types(self) -> dict[str, str]:
-        """Name -> type of the variables and parameters that are known here: "int" (int64_t and size_t, too), "float",
+        """Name -> type of the variables and parameters in scope here: "int" (also for int64_t and size_t), "float",
         "const float*", "shared float[TILE]"."""
         here = (names for start, end, names in self.declared if start <= self.start and self.end <= end)
         return {name: kind for names in here for name, kind in names.items()}
 
     @property
     def is_whole_number(self) -> bool:
-        """Whether it is computed in whole numbers: a size, an index, an address."""
+        """Whether it is an integer computation: a size, an index, an address."""
         if self.kind == "number":
             return "." not in self.text
         if self.kind == "name":
@@ -161,7 +161,7 @@ class Node:
 
     @property
     def is_read(self) -> bool:
-        """Whether it is a name of its own whose value is used."""
+        """Whether it is a standalone name whose value is used."""
         if self.kind != "name" or not self.op.isidentifier() or self.parent.kind == "name":
             return False
         written = self.parent.parts[:1] == [self] and re.fullmatch(r"(?:[-+*/%|&]|<<|>>)?=", self.parent.op)
@@ -169,12 +169,12 @@ class Node:
 
 
 def without_comments(text: str) -> str:
-    """The text with its // comments made of spaces: as long, on the same lines."""
+    """The text with its // comments blanked out: the same length and the same lines."""
     return re.sub(r"//[^\n]*", lambda match: " " * len(match[0]), text)
 
 
 def gap_of(text: str, start: int, end: int, in_python: bool = False) -> Node:
-    """A node of kind "gap" whose body is the statements of text[start:end]."""
+    """A node of kind "gap" whose body is the statements in text[start:end]."""
     gap = _gap_in_python(text, start, end) if in_python else _gap_in_cuda(text, start, end)
     for node in gap.walk():
         for part in (*node.parts, *node.body):
@@ -290,7 +290,7 @@ def _gap_in_python(text: str, start: int, end: int) -> Node:
         begins.append(begins[-1] + len(line) + 1)
 
     def at(line: int, column: int) -> int:
-        """Columns are counted in bytes."""
+        """Columns are in bytes."""
         return begins[line - 1] + len(lines[line - 1].encode()[:column].decode())
 
     def made(one: ast.AST) -> Node:
@@ -321,7 +321,7 @@ def _gap_in_python(text: str, start: int, end: int) -> Node:
 
 
 def _declared_in(function: ast.FunctionDef, at: Callable[[int, int], int]) -> Iterator[tuple[int, int, dict[str, str]]]:
-    """What a Python function declares; types as far as the text tells."""
+    """What a Python function declares, with types as far as the text shows them."""
     end = at(function.end_lineno, function.end_col_offset)
     types = {one.arg: ast.unparse(one.annotation).split(".")[-1] for one in function.args.args if one.annotation}
     yield at(function.lineno, 0), end, types

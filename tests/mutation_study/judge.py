@@ -1,8 +1,8 @@
-"""What a report is worth: decided(mutant, observation, lines), from its claims to a verdict.
+"""Judges a report: decided(mutant, observation, lines) turns its claims into a verdict.
 
-What counts as right is declared for every kind of mistake before anything runs. A mutant has topics: those of its kind,
-and those of the words in its statement. So has every cause that a report may claim. A claim is right about a mutant if
-the two have a topic in common, and a line is right if it is the mutated one or uses what that one computes.
+What counts as right is declared for every kind of mistake before anything runs. A mutant has topics: those of its kind
+and those of the words in its statement. So does every cause that a report may claim. A claim about a mutant is right if
+the two share a topic, and a line is right if it is the mutated one or uses what the mutated line computes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAMED, NEAR, CAUGHT, MISLED, MISSED, EQUIVALENT = "named", "near", "caught", "mi
 VERDICTS = (NAMED, NEAR, CAUGHT, MISLED, MISSED, EQUIVALENT)
 _OFFERS_AN_INDEX = re.compile(r"[Cc]heck (?:the index|how blockIdx)|index is wrong")
 
-# The kinds of mistakes (see rules.py), and the topics that each has whatever it is applied to
+# The kinds of mistakes (see rules.py), and the topics each has regardless of the code
 OF_KIND = {
     "barrier": {"barrier"}, "loop": {"bound", "loop"}, "bound": {"bound"}, "guard": {"bound"},
     "index": {"index", "offset"}, "offset": {"index", "offset"}, "head": {"offset", "head"}, "operands": {"index"},
@@ -31,11 +31,11 @@ OF_KIND = {
     "cast": {"type"}, "store": {"store"}, "order": {"store"}, "call": {"store"},
     "leaving": {"bound", "store", "barrier", "loop"}, PLANTED: set(),
 }  # fmt: skip
-# Kinds that leave the words of a statement as they are, or few of them: all of its words count
+# Kinds that change few or none of the words of a statement: all of its words count
 _BY_STATEMENT = (
     "store", "adding", "guard", "sign", "extremum", "initial", "bound", "constant", "leaving", "loop", PLANTED,
 )  # fmt: skip
-# words of the mutated code, where it was computed wrong -> topics
+# words in the wrong code -> topics
 OF_WORDS = (
     (r"__sync", "barrier"),
     (r"\bscale\b|scale_log2|sqrt|\* ?\* ?0\.5|factor\b|LOG2_E|^\d\.\d+f", "scale"),
@@ -46,7 +46,7 @@ OF_WORDS = (
     (r"max|shift|m_new|m_all|largest|\bm\b|state\.m|INFINITY", "maximum"),
     (r"sum|\bl\b|l_all|state\.l|inverse|count\b|squares|total|divided", "sum"),
     (r"sum|\bs\[|state\.o|o_all|add_dot|\+=|\bO\b|@", "adding"),
-    # clamp keeps the sum of a row without keys from being divided by; shift is subtracted of a row that sees nothing
+    # clamp keeps a row without keys from dividing by a sum of 0; shift is subtracted in a row that sees nothing
     (r"INFINITY|== 0\.0f|torch\.inf|== 0\b|-torch\.inf|\bclamp|\bshift\b", "empty row"),
     (r"INFINITY|torch\.inf|0\.0f", "mask"),
     (r"\b(?:batch\w*|heads?|kv_heads?|sequence\w*|group|matrix)\b|repeat", "head"),
@@ -93,9 +93,9 @@ OF_CAUSE = (
     (r"slices never computed", "loop", "bound", "store"),
     (r"\branks?\b", "ranks"),
     (r"nothing (?:is )?added", "adding", "store"),
-    (r": In (?:\d+ of \d+ values|\w+ \d+ to \d+ \(of|\w+ \d+ only)", "loop"),  # a wrong answer in these alone
+    (r": In (?:\d+ of \d+ values|\w+ \d+ to \d+ \(of|\w+ \d+ only)", "loop"),  # a wrong answer only in these
     (r"is called with \w+ where", "index"),  # the argument itself
-    (r"that of the first part", "offset"),  # every part is read where the first one lies
+    (r"that of the first part", "offset"),  # every part is read at the first one's offset
     (r"mean|variance|residual|bias|weight", "moments"),
     (r"gelu|GELU|tanh|erf|formula|activation", "formula"),
     (r"exp2|powers of 2|base 2|logarithm|exp\(", "exponential"),
@@ -115,14 +115,14 @@ OF_CAUSE = (
     (r"loop|first columns only|each thread adds one|steps of", "loop"),
     (r"float16|half|rounded to|65,504|16-bit", "type"),
 )  # fmt: skip
-# Names whose sentences tell what was measured and send nobody anywhere: true whatever the mistake is, and right only
-# where a topic says so. What says where to look, such as "look at the rescaling", misleads where that is not the place.
+# Names whose sentences report a measurement and point to no place: true whatever the mistake is, and right only if a
+# topic matches. Sentences that say where to look, such as "look at the rescaling", mislead if the mistake is elsewhere.
 MEASURED = (
     "all zeros", "unwritten outputs", "changes from run to run", "equal weights", "no key counts",
     "keys left out", "times one factor", "nothing written", "products counted wrongly",
     "negative weights", "only the logsumexp",
 )  # fmt: skip
-# What a function is about, by its name: a claim with that topic leads to the function, so it is near.
+# What a function is about, by its name: a claim with that topic leads to the function, so it counts as near.
 OF_FUNCTION = (
     (r"mask|hidden|pieces", "mask"),
     (r"outside", "mask", "window"),
@@ -134,7 +134,7 @@ OF_FUNCTION = (
     (r"update_cache|position", "cache"),
     (r"block|list|compress", "blocks"),
 )
-# What a finding of the checked build may be about, besides the very line.
+# What a finding of the checked build may be about, apart from its own line.
 OF_FINDING = {
     "race": {"barrier"},
     "uninitialized": {"store", "bound", "loop", "barrier", "grid", "index"},
@@ -147,7 +147,7 @@ OF_FINDING = {
     "other_element": {"index", "offset", "head"},
     "stored_elsewhere": {"index", "offset", "head", "store"},
 }
-# Parts that test one stage alone: where one of them fails, the mistake is in that stage.
+# Parts that test a single stage: if one of them fails, the mistake is in that stage.
 STAGES = {
     "task1": ("scores", "softmax", "output"),
     "task2": ("softmax", "gemm"),
@@ -163,11 +163,11 @@ def _topics(words: str, table: Sequence[tuple[str, ...]]) -> set[str]:
 
 
 def topics_of(mutant: Mutant) -> set[str]:
-    """What the mutant is about."""
-    if mutant.kind == "barrier":  # the words beside the barrier have nothing to do with it
+    """The mutant's topics."""
+    if mutant.kind == "barrier":  # the words next to the barrier are irrelevant
         return set(OF_KIND[mutant.kind])
     words = _changed(mutant.old, mutant.new)
-    if not re.search(r"[A-Za-z_]\w", words):  # an operator: what it is applied to
+    if not re.search(r"[A-Za-z_]\w", words):  # an operator: use its operands
         words = f"{words} {mutant.old}"
     if mutant.kind in _BY_STATEMENT:
         words += f" {mutant.old if len(mutant.old) > 12 else mutant.statement}"
@@ -180,7 +180,7 @@ def topics_of(mutant: Mutant) -> set[str]:
         found.add("bound")
     outside, number = re.sub(r"\[[^\[\]]*\]", "", mutant.statement), rf"\b{re.escape(mutant.old)}\b"
     if mutant.kind == "constant" and re.search(number, mutant.statement) and not re.search(number, outside):
-        found.add("index")  # it stands within an index, and nowhere else
+        found.add("index")  # it occurs only within an index
     target = re.match(r"(?:const )?(?:\w+ )?(\w+(?:\.\w+)?) =(?!=)", mutant.statement)
     if target and re.search(r"end\b|left\b|seen|count|tiles\b", target[1]):  # the bound of a loop
         found |= {"bound", "loop"}
@@ -197,13 +197,13 @@ def _changed(old: str, new: str) -> str:
     return " ".join([*gone, *come]) or old
 
 
-# A wrong line of formulas, see common.diagnosis.mistakes.formulas: it is about what differs from the right one.
+# A wrong line from formulas, see common.diagnosis.mistakes.formulas: its topics are those of the difference.
 _INDEX = re.compile(r"(?:is read at|is loaded with) `([^`]*)`; it should be `([^`]*)`")
 _FORMULA = re.compile(r"The output matches (?:`([^`]*)`; it should be `([^`]*)`|what you get without `([^`]*)`)")
 
 
 def topics_of_claim(claim: Claim) -> set[str]:
-    """What a claimed cause is about."""
+    """A claimed cause's topics."""
     if index := _INDEX.search(claim.says):
         words = f"{_changed(index[2], index[1])} {index[2]}"
         return {"index", "offset"} | _topics(words, OF_WORDS)
@@ -218,23 +218,23 @@ def topics_of_claim(claim: Claim) -> set[str]:
 
 
 def targets(mutant: Mutant, lines: list[str]) -> set[int]:
-    """The lines that count as right: the mutated statement's, and those below it in the gap that use what it sets.
+    """The lines that count as right: the mutated statement's, and later lines in the gap that use what it sets.
 
     Args:
         mutant: the mutant.
         lines: of its file.
     """
     here = set(range(mutant.line, mutant.line + mutant.old.count("\n") + 1))
-    begin = mutant.line  # of a call on several lines: it is told as a whole, under its first
+    begin = mutant.line  # a call on several lines is reported as a whole, at its first
     while begin > 1 and mutant.line - begin < 4 and re.search(r"[(,=]\s*$", lines[begin - 2]):
         begin -= 1
-    here.add(begin)  # so is an assignment whose right-hand side has a line of its own
+    here.add(begin)  # also for an assignment whose right-hand side is on its own line
     head = lines[mutant.line - 1]
     assigned = re.search(r"([A-Za-z_]\w*)(?:\.\w+)?(?:\[[^=]*\])*\s*(?:[-+*|/]?=(?!=)|\{)", head)
     names = {assigned[1]} if assigned else set()
     if looped := re.search(r"for \(\w+ (\w+) = ", head):
         names = {looped[1]}
-    if stored := re.match(r"\s*(\w+)\[", head):  # whoever reads the array
+    if stored := re.match(r"\s*(\w+)\[", head):  # every line that reads the array
         here |= {number for number, line in enumerate(lines, 1) if re.search(rf"\b{stored[1]}\[", line)}
     last = min(len(lines), max(mutant.last_line, mutant.line) + 12)
     for number in range(mutant.line + 1, last + 1):
@@ -252,7 +252,7 @@ def targets(mutant: Mutant, lines: list[str]) -> set[int]:
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict, and what it rests on."""
+    """A verdict and its grounds."""
 
     verdict: str
     why: str
@@ -281,18 +281,18 @@ def decided(mutant: Mutant, seen: Observation, lines: list[str]) -> Decision:
 
 
 def mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
-    """What one claim is about this mutant: NAMED, NEAR, MISLED, or "" where it claims nothing."""
+    """How one claim relates to this mutant: NAMED, NEAR, MISLED, or "" if it claims nothing."""
     for name, words in mutant.told:
         if (name and re.fullmatch(name, claim.name)) or (len(words) > 3 and re.search(words, claim.says)):
             return NAMED
     topics = topics_of(mutant)
     if claim.kind in ("finding", "ended"):
         return _mark_of_lines(mutant, claim, targets(mutant, lines))
-    if claim.kind == "where" and "holds what belongs" in claim.says:  # a row that another one's index was used for
+    if claim.kind == "where" and "holds what belongs" in claim.says:  # a row for which another one's index was used
         return NAMED if {"index", "offset", "head"} & topics else ""
-    if claim.kind == "where" and OF_ANY_SCORES[:80] in claim.says:  # NaN, and where they may come from
+    if claim.kind == "where" and OF_ANY_SCORES[:80] in claim.says:  # NaN, and its possible sources
         return NEAR if {"maximum", "rescale", "empty row"} & topics else ""
-    if claim.kind == "where":  # which rows or columns: those that one turn of a loop, or one tile, is about
+    if claim.kind == "where":  # which rows or columns: those of one loop iteration or one tile
         pattern = re.search(r"Only \w+ (?:%|even|odd|>=|<) ?", claim.says)
         return NEAR if pattern and {"loop", "bound", "tile", "offset"} & topics else ""
     if claim.name == "no key counts":
@@ -306,16 +306,16 @@ def mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
 
 
 def _mark_of_lines(mutant: Mutant, claim: Claim, right: set[int]) -> str:
-    """The same of a claim that names lines."""
+    """The same for a claim that names lines."""
     topics, offers_an_index = topics_of(mutant), _OFFERS_AN_INDEX.search(claim.says)
     own = {line for file, line in claim.lines if file.split("/")[-1] == mutant.file}
     in_gap = any(mutant.first_line - 25 <= line <= mutant.last_line + 25 for line in own)
     if claim.name == "race" and "__sync" in claim.says and not offers_an_index and "barrier" not in topics:
         offers_the_order = mutant.kind == "order" and OR_THE_ORDER in claim.says
-        return NAMED if offers_the_order and own & right else MISLED  # whatever its lines are
+        return NAMED if offers_the_order and own & right else MISLED  # regardless of its lines
     called = re.match(r"\w+", mutant.old)
     if mutant.kind == "call" and called and re.search(rf"\b{called[0]}\b[^.]* nowhere", claim.says):
-        return NAMED  # it says that nobody calls the function whose call is left out
+        return NAMED  # it says that the function whose call is missing is never called
     if own & right or (mutant.kind == "barrier" and claim.name in ("race", "uninitialized", "barrier")):
         return NAMED
     if in_gap:

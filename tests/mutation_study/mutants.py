@@ -1,4 +1,4 @@
-"""The mistakes of the study: by rule in the gaps of the solutions, and those that tests/taskN plants by hand."""
+"""The study's mistakes: those made by rule in the solutions' gaps, and those planted by hand in tests/taskN."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from common.compiling.skeletons import solution_files
 from common.compiling.variant import Variant
 from common.console.paths import ROOT
 
-PLANTED = "planted"  # the kind of those that are planted by hand
+PLANTED = "planted"  # the kind of hand-planted mistakes
 MOST_ALIKE = 6  # of one kind in one gap
 _BEGIN, _END = re.compile(r"^\s*(?://|#) BEGIN SOLUTION"), re.compile(r"^\s*(?://|#) END SOLUTION")
 Edit = tuple[str, int, int, str]  # file, start, end, new text
@@ -33,16 +33,16 @@ class Mutant:
     """A mistake in a solution.
 
     Attributes:
-        task, file, function: "task2", "attention_kernel.cu", where it is.
+        task, file, function: where it is: "task2", "attention_kernel.cu", ...
         first_line, last_line: of the gap's code.
         kind: of the mistake, a key of judge.OF_KIND.
-        old, new: what is there, and what will be.
-        line: its number in the file.
-        statement: the whole statement, or head of a statement, that it is in, on one line.
-        edits: all that changes.
-        gap: its number in the file; 0 if it is planted by hand.
-        name: if it is, in the table of its test.
-        told: (the name of the known mistake or None, words of the report) of each row of the tables about it.
+        old, new: the text before and after.
+        line: its line number in the file.
+        statement: the whole statement, or the statement head, that contains it, on one line.
+        edits: everything that changes.
+        gap: its number in the file; 0 if planted by hand.
+        name: its name in the test's table if planted by hand.
+        told: (the known mistake's name or None, words of the report) for each table row about it.
     """
 
     task: str
@@ -62,24 +62,24 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        """Names it by its text alone, so that it survives edits elsewhere in the file."""
+        """An identifier from its text alone, so that it survives edits elsewhere in the file."""
         if self.kind == PLANTED:
             return f"{self.task}/{self.file} | planted: {self.name}"
         old, new = (" ".join(text.split()) for text in (self.old, self.new))
         return f"{self.task}/{self.file} | {self.function} | {self.statement} | {old} -> {new or 'nothing'}"
 
     def share(self, seed: int) -> float:
-        """A number in 0 ... 1 that its text and the seed decide: what samples are chosen by."""
+        """A number in 0 ... 1 determined by its text and the seed, used to choose samples."""
         return int(hashlib.sha256(f"{seed} {self.key}".encode()).hexdigest()[:12], 16) / 16**12
 
 
 def mutants_of(task: str) -> list[Mutant]:
-    """All that the rules make in a task, in the order of the texts."""
+    """All mutants that the rules make in a task, in source order."""
     return [one for file in sorted(solution_files(task)) for one in _mutants_of_file(task, file)]
 
 
 def gaps_of(text: str) -> list[tuple[int, int]]:
-    """Where the code of each gap begins and ends in a solution's text."""
+    """Where the code of each gap starts and ends in a solution's text."""
     found, at, begin = [], 0, -1
     for line in text.split("\n"):
         if _BEGIN.match(line):
@@ -92,7 +92,7 @@ def gaps_of(text: str) -> list[tuple[int, int]]:
 
 @cache
 def _mutants_of_file(task: str, file: Path) -> list[Mutant]:
-    """Of one kind in one gap MOST_ALIKE, each changed text once."""
+    """At most MOST_ALIKE of each kind in each gap, each changed text once."""
     text, found, counts, seen = file.read_text(), [], Counter(), set()
     in_python = file.suffix == ".py"
     plain = text if in_python else without_comments(text)
@@ -101,7 +101,7 @@ def _mutants_of_file(task: str, file: Path) -> list[Mutant]:
         lines = text.count("\n", 0, start) + 1, text.count("\n", 0, end)
         for begin, stop, kind, new, statement in mutations(plain, start, end, in_python):
             old = plain[begin:stop]
-            line = text.count("\n", 0, begin + re.match(r"(?:\s*#[^\n]*\n)*\s*", old).end()) + 1  # behind pragmas
+            line = text.count("\n", 0, begin + re.match(r"(?:\s*#[^\n]*\n)*\s*", old).end()) + 1  # after pragmas
             edits = ((file.name, begin, stop, new),)
             found.append(Mutant(*where, *lines, kind, old.strip(), new, line, statement, edits, number))
     chosen = []
@@ -116,7 +116,7 @@ def _mutants_of_file(task: str, file: Path) -> list[Mutant]:
 
 
 def _function_at(text: str, at: int, in_python: bool = False) -> str:
-    """The name of the function around a place, "" if there is none."""
+    """The name of the enclosing function, "" if there is none."""
     head = r"^\s*def (\w+)" if in_python else (
         r"^(?![ #/}\n])[^;{}]*?\b(\w+)\s*\((?:[^(){};]|\([^(){};]*\))*\)\s*\{"
     )  # fmt: skip
@@ -125,15 +125,15 @@ def _function_at(text: str, at: int, in_python: bool = False) -> str:
 
 
 def equivalent() -> dict[str, str]:
-    """Mutant.key -> why no input can tell it from the solution, or why the contract allows it, reviewed by hand."""
+    """Mutant.key -> why no input tells it from the solution, or why the contract allows it; reviewed by hand."""
     return json.loads(Path(__file__).with_name("equivalent.json").read_text(encoding="utf-8"))
 
 
-# ---- planted by hand
+# ---- mistakes planted by hand
 
 
 def planted_of(task: str) -> list[Mutant]:
-    """All that are planted in a task's kernels."""
+    """All mistakes planted in a task's kernels."""
     found: dict[str, Mutant] = {}
     for file in sorted((ROOT / "tests" / task).glob("test_planted*.py")):
         spec = importlib.util.spec_from_file_location(f"planted_{task}_{file.stem}", file)

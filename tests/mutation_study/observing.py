@@ -1,7 +1,7 @@
-"""What the test says of a mutant: observed(planted, mutant) runs cases as `python -m taskN.test` does.
+"""What the test reports for a mutant: observed(planted, mutant) runs cases as `python -m taskN.test` does.
 
-Of the cases the small ones run. Where all pass the rest runs too, up to the first that fails: a mutant counts as missed
-only if every case of the task passes.
+The small cases run first. If all pass, the rest run up to the first failure: a mutant counts as missed only if every
+case of the task passes.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from common.testing.only_these import only_these
 from common.testing.probing import OF_ANY_SCORES
 from common.testing.run import run_cases
 
-SMALL = 80_000  # elements of the inputs of a case that runs in a moment
+SMALL = 80_000  # input elements of a case that runs quickly
 SEED = 0  # of the inputs, as in the test
 Lines = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One thing that the report says.
+    """One claim of the report.
 
     Attributes:
-        kind: "cause": the output equals a known wrong answer; "sign": a known sign, such as unwritten outputs;
-            "finding": of the checked build; "ended": a crash, an error or an endless loop; "where": only the place.
+        kind: "cause": the output equals a known wrong answer; "sign": a known symptom, such as unwritten outputs;
+            "finding": from the checked build; "ended": a crash, an error or an infinite loop; "where": only the place.
         name: of the mistake, or the kind of the finding.
-        says: its sentence, or the text of the report about it.
-        lines: (file, line) that it names.
-        rule: that it rests on.
+        says: its sentence, or the report's text about it.
+        lines: the (file, line) pairs that it names.
+        rule: the rule behind it.
     """
 
     kind: str
@@ -60,13 +60,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Observation:
-    """What came of a mutant.
+    """The outcome of a mutant.
 
     Attributes:
-        failed: parts of which a case failed.
-        claims: what the report says, in its order.
-        matched: the rules of every known answer that an output equals, told or not.
-        tried: where single edits were tried, the lines of those that help, and the processors' seconds; else None.
+        failed: the parts with a failing case.
+        claims: the report's claims, in order.
+        matched: the rules of every known answer that an output equals, reported or not.
+        tried: if single edits were tried, the lines of those that help, and the CPU seconds; else None.
     """
 
     failed: list[str]
@@ -76,7 +76,7 @@ class Observation:
 
 
 def observed(planted: TaskMutants, mutant: Mutant | None, edits: bool = False) -> Observation:
-    """Runs the task's cases on the mutant, and keeps what the report says; single edits are tried only if asked for."""
+    """Runs the task's cases on the mutant and records the report's claims; single edits are tried only on request."""
     planted.choose(mutant)
     quiet = Console(file=io.StringIO(), width=120)
     verdicts = _verdicts(planted, quiet)
@@ -117,7 +117,7 @@ def _verdicts(planted: TaskMutants, console: Console) -> list[Verdict]:
 
 
 def _claims(verdicts: Sequence[Verdict], inside: Mapping[str, Sequence[Group]], test: TaskTest) -> Iterator[Claim]:
-    """In the order of failing_cases.print_diagnosis: of a number the lines come after what was concluded from it."""
+    """In the order of failing_cases.print_diagnosis: for a number, its lines follow the conclusions drawn from it."""
     parts: dict[str, list[Verdict]] = {}
     for one in filter(failed, verdicts):
         parts.setdefault(one.case.part, []).append(one)
@@ -172,7 +172,7 @@ def _ended(name: str, says: str, lines: Lines) -> Claim:
 
 
 def _of_cause(cause: Cause, task: str, of_finding: bool) -> Iterator[Claim]:
-    """What is said of a cause; where a finding leads, nothing of what is only concluded, or of a place."""
+    """What the report says of a cause; where a finding leads, neither conclusions nor places."""
     first = cause.verdicts[0]
     says, words = cause.says, " ".join(first.diagnosis)
     if says and not (of_finding and first.found.concluded):

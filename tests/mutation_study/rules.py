@@ -1,7 +1,7 @@
 """Mistakes by rule: mutations(text, start, end, in_python) of the gap text[start:end].
 
-A rule looks at one node of the tree (code_tree.py) and yields (kind, place, what replaces it). Places are whole
-expressions or whole statements, as tests/helpers/planting.py wants them.
+A rule looks at one node of the tree (code_tree.py) and yields (kind, place, replacement). Places are whole expressions
+or whole statements, as tests/helpers/planting.py requires.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _FACTORS = re.compile(r"rescale|weight|exp|inverse|factor|scale|log2_e", re.IGNO
 _HEADS = re.compile(r"\b(batch\w*|\w*head|\w*heads|sequence\w*|group|matrix)\b(?!_dim)")
 _COMMUTATIVE = ("fmaxf", "fminf", "add_dot", "maximum", "minimum", "max", "min")
 _BARRIERS = ("__syncthreads();", "__syncwarp();")
-_MOST_LINES = 8  # of two statements that are exchanged
+_MOST_LINES = 8  # of two statements that are swapped
 
-# What an operator's sides become: of conditions, of whole numbers, of others
+# Replacements of an operator: in conditions, in integer expressions, in others
 _COMPARISONS: Templates = {
     "<": [("bound", "{0} <= {1}"), ("bound", "{0} > {1}"), ("bound", "{0} < {1} - 1")],
     "<=": [("bound", "{0} < {1}"), ("bound", "{0} >= {1}"), ("bound", "{0} <= {1} + 1")],
@@ -57,7 +57,7 @@ _BY_A_FACTOR: Templates = {
     "*": [("rescale", "{0}"), ("rescale", "{0} / {1}"), ("rescale", "{0} * {1} * {1}")],
     "*=": [("rescale", "{0} /= {1}"), ("rescale", "{0} *= {1} * {1}")],
 }
-# What a call becomes: its arguments, {all} of them, {before} the last dot; those with a dot are methods in Python
+# Replacements of a call: its arguments, {all} of them, {before} the last dot; those with a dot are methods in Python
 _CALLS: Templates = {
     "fmaxf": [("extremum", "fminf({all})"), ("extremum", "{0}"), ("extremum", "{1}")],
     "combine": [("extremum", "{0}"), ("extremum", "{1}")],
@@ -106,12 +106,12 @@ _THREADS = {
     "blockIdx.x": ("threadIdx.x", "blockIdx.y"),
     "blockDim.x": ("gridDim.x", "blockDim.y"), "lane": ("threadIdx.x", "warp"), "warp": ("threadIdx.x", "blockIdx.x"),
 }  # fmt: skip
-# Members of one struct, of one type
+# Members of one struct that have the same type
 _MEMBERS = {"m": "l", "l": "m", "mean": "inverse_std", "inverse_std": "mean", "begin": "end", "end": "begin"}
 
 
 def mutations(text: str, start: int, end: int, in_python: bool = False) -> list[Mutation]:
-    """What the rules make of the gap text[start:end], in the order of the text; C++ has no comments."""
+    """The mutations that the rules make in the gap text[start:end], in source order; C++ has no comments."""
     found = set()
     for node in gap_of(text, start, end, in_python).walk():
         for rule in RULES if node.kind and node.parent else ():
@@ -131,7 +131,7 @@ def _operator(node: Node) -> Iterator[Found]:
     in_head = node.parent.kind == "for"
     if node.op in _COMPARISONS:
         for number, (kind, new) in enumerate(_COMPARISONS[node.op]):
-            if not (in_head and number == 1):  # turned, a loop would not run
+            if not (in_head and number == 1):  # reversed, a loop would not run
                 yield "loop" if in_head else kind, node.place, new.format(*sides)
     elif node.is_whole_number and not in_head:
         for kind, new in _WHOLE_NUMBERS.get(node.op, ()):
@@ -150,7 +150,7 @@ def _operator(node: Node) -> Iterator[Found]:
 
 
 def _type_of(node: Node) -> str:
-    """The type of what an expression begins with."""
+    """The type of the first operand of an expression."""
     return node.types.get(re.match(r"\(?(\w*)", node.text)[1], "")
 
 
@@ -332,7 +332,7 @@ def _barrier(node: Node) -> Iterator[Found]:
 
 
 def _names_written(node: Node) -> set[str]:
-    """What a statement may change: what it assigns to, the arrays and structs that it passes to a call, and that whose
+    """What a statement may change: what it assigns to, the arrays and structs it passes to a call, and the object whose
     method it calls."""
     found = set()
     for one in node.walk():
@@ -346,7 +346,7 @@ def _names_written(node: Node) -> set[str]:
 
 
 def _mention(name: str) -> str:
-    """A pattern for a name, or for a member and its whole struct."""
+    """A pattern that matches a name, or a member and its whole struct."""
     base, _, member = name.partition(".")
     return rf"(?<![.\w]){base}(?:\.{member}\b|(?![.\w]))" if member else rf"(?<![.\w]){base}\b"
 
@@ -373,7 +373,7 @@ def _statement(node: Node) -> Iterator[Found]:
         if re.search(r"multiply|accumulate|softmax|scale_|append", one.op):
             yield "adding", node.place, twice
     if one.kind != "binary" or (node.in_python and one.parts[0].op.isidentifier() and not _type_of(one)):
-        return  # in Python, what it declares may be needed
+        return  # Python code may need what it declares
     target, value = (part.text for part in one.parts)
     end, kind, begins = ";" * (not node.in_python), _type_of(one), value in ("0.0f", "-INFINITY")
     if one.op in ("+=", "|="):

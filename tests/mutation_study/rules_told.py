@@ -1,7 +1,7 @@
-"""The rules that a report can rest on, and where each is in the source: rules(), rule_of(name, sentence).
+"""The rules behind a report, and where each is in the source: rules(), rule_of(name, sentence).
 
-A rule is a known mistake or a conclusion (an entry of a words.json), a wrong line or a wrong index of any formulas, or
-a kind of finding of the checked build and of common/inspect/flow.
+A rule is a known mistake or a conclusion (an entry of a words.json), a wrong line or wrong index from some formulas, or
+a kind of finding from the checked build or common/inspect/flow.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _FORMULAS = {
 
 @dataclass(frozen=True)
 class Rule:
-    """Where it is, "task5/cases/block_mistakes.py" or "the checked build", and what it is called; patterns of the names
-    that its claims have, and of its sentence."""
+    """Where it is, "task5/cases/block_mistakes.py" or "the checked build", and its name; patterns for the names of its
+    claims and for its sentence."""
 
     place: str
     name: str
@@ -38,7 +38,7 @@ class Rule:
 
 @functools.cache
 def rules() -> tuple[Rule, ...]:
-    """All of them."""
+    """All rules."""
     found = [Rule("common/inspect/flow", kind, kind) for kind in OF_FLOW]
     found += [Rule("the checked build", kind, kind) for kind in TITLES if kind not in (*OF_FLOW, EDIT)]
     for file in (*sorted(ROOT.glob("common/**/words.json")), *sorted(ROOT.glob("task?/cases/words.json"))):
@@ -52,14 +52,14 @@ def rules() -> tuple[Rule, ...]:
 
 
 def _pattern(text: str) -> str:
-    """Of a text with {values}."""
+    """A pattern for a text with {values}."""
     return _VALUE.sub(".*", re.escape(text))
 
 
 @functools.cache
 def rule_of(name: str, says: str = "", task: str = "") -> Rule:
-    """The rule of this name that told this sentence in a task's report, one of its own before one of all tasks; without
-    one the first of the name."""
+    """The rule of this name behind this sentence in a task's report, the task's own rules before shared ones; if none
+    matches, the first of that name."""
     says = re.sub(r"^In [^:]*: ", "", says)
     named = [one for one in rules() if re.fullmatch(one.names, name)]
     named = [one for one in named if not task or one.place[:4] != "task" or one.place.startswith(task)]

@@ -1,4 +1,4 @@
-"""The command: which mutants run, and what is printed."""
+"""The command line: which mutants run, and what is printed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from common.testing.worker.worker import NotLoaded
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line; 0 if it ran, whatever came of it, 2 if nothing did."""
+    """Runs the command line; returns 0 if mutants ran, whatever the verdicts, 2 if none did."""
     options = parser_of().parse_args(argv)
-    torch.set_num_threads(1)  # tensors are small: threads that wait for each other cost more than they gain
+    torch.set_num_threads(1)  # tensors are small: thread synchronization costs more than it gains
     console = Console()
     groups = list(chosen(options))
     if options.list or not groups:
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def chosen(options: argparse.Namespace) -> Iterator[list[Mutant]]:
-    """The mutants that the options ask for; those of a list share a library."""
+    """The mutants selected by the options; those in one list share a library."""
     for task in sorted(options.tasks or tasks()):
         for every in (mutants_of(task), planted_of(task) if options.planted else []):
             asked = [one for one in every if (options.key or "") in one.key]
@@ -63,18 +63,18 @@ def chosen(options: argparse.Namespace) -> Iterator[list[Mutant]]:
 
 
 def run(mutants: Sequence[Mutant], console: Console, edits: bool = False) -> Iterator[tuple[Mutant, Observation]]:
-    """What the test says of each of these, which are of one task."""
+    """The test's report for each of these mutants of one task."""
     with TaskMutants(mutants[0].task, mutants) as planted:
         planted.plain.load()
         for number, one in enumerate(mutants, 1):
             yield one, observed(planted, one, edits)
-            planted.plain.end_process()  # what a mutant damaged in it must not reach the next
+            planted.plain.end_process()  # memory that a mutant corrupted must not affect the next
             if console.is_terminal or number == len(mutants):
                 say(console, f"{one.task}: {number} of {len(mutants)}", "dim")
 
 
 def decisions(seen: Iterable[tuple[Mutant, Observation]]) -> list[tuple[Mutant, Decision]]:
-    """The verdict on each; those that were reviewed as equivalent are that."""
+    """The verdict on each; EQUIVALENT for those reviewed as equivalent."""
     lines = {(file.parent.parent.name, file.name): file.read_text().split("\n") for file in solution_files()}
     reasons, result = equivalent(), []
     for one, report in seen:

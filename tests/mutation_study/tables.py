@@ -1,4 +1,4 @@
-"""The tables of the study: verdicts by task, and how often each rule decides a report."""
+"""The study's tables: verdicts by task, and how often each rule decides a report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from common.compiling.skeletons import solution_files
 Decided = Sequence[tuple[Mutant, Decision]]
 Hits = dict[str, Counter]  # rule -> column of a table -> reports
 COLUMNS = ("holds", "told", "leads", NAMED, NEAR, MISLED, "alone right")
-# the beginning of a rule -> its family
+# prefix of a rule -> its family
 _FAMILIES = {
     "common/inspect/flow": "wrong data flow (`common/inspect/flow`)",
     "the checked build": "the checked build",
@@ -39,7 +39,7 @@ def machine() -> str:
 
 
 def summary(every: Decided) -> str:
-    """The last line of the command. Shares are of the mutants that are not equivalent."""
+    """The command's last line. Percentages are of the non-equivalent mutants."""
     counts = Counter(decision.verdict for _, decision in every)
     total = max(1, len(every) - counts[EQUIVALENT])
     shares = " ".join(f"{name} {100 * counts[name] / total:.0f}%" for name in (NAMED, NEAR, CAUGHT))
@@ -47,7 +47,7 @@ def summary(every: Decided) -> str:
 
 
 def of_verdicts(every: Decided) -> list[str]:
-    """How many of each verdict, by task and in all, as Markdown."""
+    """The number of each verdict, by task and in total, as Markdown."""
     groups = {task: Counter() for task in sorted({one.task for one, _ in every})} | {"all": Counter()}
     for one, decision in every:
         groups[one.task][decision.verdict] += 1
@@ -57,7 +57,7 @@ def of_verdicts(every: Decided) -> list[str]:
 
 
 def of_edits(seen: Iterable[tuple[Mutant, Observation]]) -> list[str]:
-    """Where single edits were tried, how often one was found, in the mutant's line or in others, by task."""
+    """By task: where single edits were tried, how often one was found, in the mutant's line or elsewhere."""
     texts = {(one.parent.parent.name, one.name): one.read_text() for one in solution_files()}
     counts: dict[str, Counter] = defaultdict(Counter)
     for mutant, report in seen:
@@ -83,14 +83,14 @@ def of_edits(seen: Iterable[tuple[Mutant, Observation]]) -> list[str]:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence]) -> list[str]:
-    """As Markdown; nothing for 0."""
+    """As Markdown; empty for 0."""
     lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
     return lines + [f"| {' | '.join(str(one or '').replace('|', '/') for one in row)} |" for row in rows]
 
 
 def hits_of(seen: Iterable[tuple[Mutant, Observation]]) -> Hits:
-    """Of each rule that is known the reports in which it holds, which tell of it, which it leads (and how that is
-    marked), and in which it alone is right."""
+    """For each known rule: the reports in which it holds, those that mention it, those it leads (and their verdict),
+    and those in which only it is right."""
     found: Hits = defaultdict(Counter) | {str(one): Counter() for one in rules()}
     lines = {(one.parent.parent.name, one.name): one.read_text().split("\n") for one in solution_files()}
     for mutant, report in seen:
@@ -106,7 +106,7 @@ def hits_of(seen: Iterable[tuple[Mutant, Observation]]) -> Hits:
 
 
 def by_family(found: Hits) -> list[str]:
-    """How many rules of each family there are, ever hold, ever decide; and what they lead, as Markdown."""
+    """How many rules of each family exist, ever hold, ever decide; and what they lead, as Markdown."""
     families: dict[str, list[Counter]] = defaultdict(list)
     for rule, one in found.items():
         families[next(name for begin, name in _FAMILIES.items() if rule.startswith(begin))].append(one)
@@ -121,7 +121,7 @@ def by_family(found: Hits) -> list[str]:
 
 
 def of_hits(found: Hits) -> list[str]:
-    """The rules that lead reports, those that lead most first, as Markdown."""
+    """The rules that lead reports, most frequent first, as Markdown."""
     rows = [(rule, *(one[what] for what in COLUMNS)) for rule, one in found.items()]
     rows.sort(key=lambda row: (-row[3], -row[2], row[0]))
     return _table(("rule", *COLUMNS), [row for row in rows if row[3] or row[7]])

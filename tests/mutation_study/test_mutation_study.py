@@ -1,4 +1,4 @@
-"""The mutation study: what each rule makes of a text, which mutants there are, and what a verdict rests on."""
+"""The mutation study: what each rule makes of a text, which mutants exist, and the grounds of a verdict."""
 
 import re
 from collections import Counter
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(TILE) kernel(
 DEF = "def f(query: Tensor, key: Tensor, S: Tensor, O: Tensor, k_start: int, B_c: int, scale: float, causal: bool):\n"
 LINES = ["", "for (int k = 0; k < K; ++k) {", "    sum += a[k] * b[k];", "}", "out[0] = sum;"]
 
-# (code, kind, what is there, what will be)
+# (code, kind, old text, new text)
 IN_C = [
     ("__syncthreads();", "barrier", "__syncthreads();", ""),
     ("__syncthreads();", "barrier", "__syncthreads();", "if (lane == 0) __syncthreads();"),
@@ -122,13 +122,13 @@ def test_what_the_rules_make_of_code(rows: list[tuple]) -> None:
 
 
 def test_what_changes_nothing_or_does_not_compile_is_left_out() -> None:
-    """Of two statements that have nothing to do with each other the order is free, and a maximum takes any."""
+    """The order of two independent statements doesn't matter, and a maximum takes any order."""
     assert made("asm volatile(@ !);") == [] and made("float4 k[KEYS];") == []
     assert "order" not in {kind for kind, _, _ in made("out[row] = sum; shift = 2.0f;")}
     assert "operands" not in {kind for kind, old, _ in made("sum = fmaxf(sum, shift);") if "fmaxf" in old}
     assert "leaving" not in {kind for kind, _, _ in made("if (row < rows) out[row] = sum;")}
     assert all("lane == 0) out" not in new for _, _, new in made("if (lane == 0) out[row] = sum;"))
-    assert all(old != "q" for kind, old, _ in made("q = row % S_q;") if kind == "operands")  # what is assigned to
+    assert all(old != "q" for kind, old, _ in made("q = row % S_q;") if kind == "operands")  # an assignment's target
     over = made("for (int col = 0; col < cols; ++col) f(col);\n    int at = 0;\n    g(at);")
     assert ("operands", "at", "col") not in over and ("operands", "at", "row") in over
 
@@ -149,7 +149,7 @@ def test_lines_keep_their_numbers_and_places_that_cross_become_one() -> None:
     changed = planted_text(without_comments(text), spots_of(spots)).split("\n")
     assert len(changed) == text.count("\n") + 1 and changed[1] == "#pragma unroll"
     assert "if (planted(1)) { x(); y(); } else {" in changed[0]
-    text = "{ a(); b(); for (;;) { c(); } d(); }"  # the first two and the last two change places
+    text = "{ a(); b(); for (;;) { c(); } d(); }"  # the first two and the last two are swapped
     first, second, third = (text.index(letter) for letter in "abc")
     ends = text.index(" for"), text.index(" d")
     replaced = [(1, first, ends[0], "b(); a();"), (2, second, ends[1], "for (;;) { c(); } b();")]
@@ -195,7 +195,7 @@ def test_samples_of_some_tasks(capsys: pytest.CaptureFixture) -> None:
     assert [key[:5] for key in keys] == ["task1"] * 4 + ["task7"] * 4
 
 
-# ---- what a verdict rests on
+# ---- the grounds of a verdict
 
 
 def mutant(kind: str = "loop", old: str = "k < K", new: str = "", line: int = 2, function: str = "f") -> Mutant:
@@ -225,25 +225,25 @@ ORDER = mutant("order", "use(x); make(x);", "make(x); use(x);", 3)
     [
         (LOOP, (), (), MISSED),
         (LOOP, (claim("where", "", "It equals none."),), ("attention",), CAUGHT),
-        (LOOP, (claim("where", "", "It equals none."),), ("gemm",), NEAR),  # a stage that is tested alone
+        (LOOP, (claim("where", "", "It equals none."),), ("gemm",), NEAR),  # a stage tested alone
         (LOOP, (RIGHT,), ("gemm",), NAMED),
         (LOOP, (FALSE,), ("gemm",), MISLED),
         (LOOP, (RIGHT, FALSE), ("gemm",), MISLED),  # one false cause outweighs a right one
         (LOOP, (claim("finding", "out_of_bounds", "", 3),), ("gemm",), NAMED),  # it uses what the line computes
         (LOOP, (claim("finding", "race", "", 99),), ("gemm",), MISLED),
         (LOOP, (claim("ended", "ended", "a.cu:2: ...", 2),), ("gemm",), NAMED),
-        # a barrier that is not missing misleads at the right line, too
+        # a claim that a barrier is missing misleads if none is, even at the right line
         (LOOP, (claim("finding", "race", BARRIER, 2),), ("gemm",), MISLED),
         (LOOP, (claim("finding", "race", "Check the index, or put a __syncthreads() there.", 2),), ("gemm",), NAMED),
         (MOVED, (claim("finding", "race", BARRIER, 99),), ("gemm",), NAMED),
-        # two lines in the wrong order are named where the order is offered
+        # two statements in the wrong order count as named if the report offers the order
         (ORDER, (claim("finding", "race", BARRIER, 2),), ("gemm",), MISLED),
         (ORDER, (claim("finding", "race", f"{BARRIER} {OR_THE_ORDER}", 3),), ("gemm",), NAMED),
         (LOOP, (claim("finding", "race", f"{BARRIER} {OR_THE_ORDER}", 2),), ("gemm",), MISLED),
-        # what says where to look misleads elsewhere, and is near in the function that it names
+        # a claim that says where to look misleads elsewhere, and is near in the function it names
         (LOOP, (MASK,), ("attention",), MISLED),
         (mutant(function="mask_scores"), (MASK,), ("attention",), NEAR),
-        # a call left out is named by its function
+        # a missing call is named by its function
         (CALL, (claim("finding", "not_read", NOWHERE, 90),), ("attention",), NAMED),
     ],
 )  # fmt: skip
@@ -253,7 +253,7 @@ def test_a_verdict_follows_from_the_claims(one: Mutant, claims: tuple[Claim, ...
 
 def test_topics_and_lines_that_count_as_right() -> None:
     assert targets(LOOP, LINES) == {2, 3} and targets(mutant("store", LINES[2].strip(), "", 3), LINES) == {3, 5}
-    assert topics_of(MOVED) == {"barrier"}  # the words beside the barrier have nothing to do with it
+    assert topics_of(MOVED) == {"barrier"}  # the words next to the barrier are irrelevant
 
     def of_a_number(statement: str) -> set[str]:
         return topics_of(Mutant("task4", "a.cu", "f", 2, 5, "constant", "2", "1", 2, statement, ()))
@@ -280,7 +280,7 @@ def test_every_known_mistake_is_a_rule_and_is_found_again_where_it_was_made() ->
     assert made["all zeros"].place == "common/diagnosis/mistakes/known.py"
     assert made["A read as [K, N]"].name == "{operand} read as [{rows}, {cols}]"
     assert made["A: row = r"].name == "{operand}: {wrong}" and made["last tile dropped"].place.endswith("gemm.py")
-    missing = "The causal mask is missing: queries see keys of the future (j > i)."  # two modules say the same
+    missing = "The causal mask is missing: queries see keys of the future (j > i)."  # two modules have the same text
     assert rule_of("causal mask missing", missing, "task5").place == "task5/cases/block_mistakes.py"
     assert rule_of("causal mask missing", missing, "task2").place.startswith("common/diagnosis/mistakes/")
     assert rule_of("slices never computed").place == "common/diagnosis/slices.py"
@@ -312,7 +312,7 @@ def test_mistakes_planted_by_hand_are_mutants() -> None:
 
 @pytest.mark.slow
 def test_a_sample_runs_and_nothing_is_missed_or_misled(capsys: pytest.CaptureFixture) -> None:
-    """Twelve of task 7's, whose kernels are built soonest."""
+    """Twelve mutants of task 7, whose kernels build fastest."""
     assert main(["--task", "task7", "--sample", "12", "--seed", "3"]) == 0
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert re.fullmatch(r"`mutants: 12 named \d+% near \d+% caught \d+% misled 0 missed 0`", last)

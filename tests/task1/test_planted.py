@@ -1,4 +1,4 @@
-"""Mistakes planted in task 1's layer (Python) and kernels (CUDA): each gets the verdict it must get.
+"""Mistakes planted in task 1's layer (Python) and kernels (CUDA): each gets the expected verdict.
 
 A mistake is a set of exact replacements in task1/solution/attention.py or task1/solution/naive_attention.cu.
 """
@@ -69,7 +69,7 @@ LAYER = {
     "no output projection": ([("self.out_projection(self.merge_heads(heads))", "self.merge_heads(heads)")], FULL,
      "output projection missing", "returned as they are"),
 }  # fmt: skip
-# What PyTorch itself or the shape check refuses; the verdict must name the student's line
+# Rejected by PyTorch itself or the shape check; the verdict must name the student's line
 LAYER_ERRORS = {
     "transpose forgotten": ([(HEADS, ".view(split)", 3)],
      r"attention.py:\d+ in forward: ValueError: query has shape \[2, 21, 3, 8\]; it must be"),
@@ -196,7 +196,7 @@ KERNEL = [
     ("softmax_forgotten", "full", "softmax missing", "multiplied by the scores S themselves"),
     ("rows_of_one_head", "full", "softmax missing", r"In part of the output, first at batch 0, head 1, row 0"),
 ]  # fmt: skip
-# Found by the checked build: (planted, case, the kind, the tensor beyond whose end a thread goes)
+# Found by the checked build: (planted, case, the kind, the tensor accessed out of bounds)
 OUT_OF_BOUNDS = [
     ("no_guard_for_scores", CROSS, "out_of_bounds", "query"),
     ("no_guard_for_rows", "7 x 31", "out_of_bounds", "x"),
@@ -228,7 +228,7 @@ test_a_mistake_in_the_kernels_is_named = named(KERNELS, CASES, KERNEL)
 
 
 def test_a_grid_without_blocks_is_reported(backend: str) -> None:
-    """Fewer than 256 threads, divided and rounded down, give a grid of 0 blocks: CUDA refuses the launch."""
+    """With fewer than 256 threads, rounding down gives a grid of 0 blocks: CUDA rejects the launch."""
     verdict = judge(CASES["1 x 1"], KERNELS.operators("rounded_down", backend))
     assert_error(verdict, r"naive_attention.cu:\d+: kernel launch: invalid")
     why = (
@@ -240,7 +240,7 @@ def test_a_grid_without_blocks_is_reported(backend: str) -> None:
 
 
 def test_blocks_and_threads_exchanged_need_many_blocks_to_show(backend: str) -> None:
-    """With up to 1024 blocks the exchanged launch computes the same."""
+    """With up to 1024 blocks, the swapped launch configuration computes the same."""
     ops = KERNELS.operators("blocks_and_threads_exchanged", backend)
     assert judge(CASES[SQUARE], ops).ok
     verdict = judge(CASES["Q K^T, 521 queries, 519 keys"], ops)
@@ -258,7 +258,7 @@ test_the_solution_passes_everything = all_pass("task1", CASES.values())
 
 @pytest.mark.gpu
 def test_32_bit_thread_numbers_are_wrong_beyond_2_to_the_32() -> None:
-    """The solution is right for more than 2^32 scores; a kernel that counts its threads in 32 bits leaves some out."""
+    """The solution is right for more than 2^32 scores; a kernel with 32-bit thread indices skips some."""
     if torch.cuda.mem_get_info()[0] < 30 * 2**30:
         pytest.skip("needs 30 GiB of free GPU memory")
     query, key, value = (torch.randn(1, 1, 66_000, 1, device="cuda") for _ in range(3))

@@ -1,4 +1,4 @@
-"""Mistakes planted in the real kernels of task 2, compiled and run: each is named or located in words.
+"""Mistakes planted in the real kernels of task 2, compiled and run: each is named or located in the report.
 
 The mistakes are in kernel_mistakes.py.
 """
@@ -78,7 +78,7 @@ PLANTED = [
     ("zero_over_zero", FLOAT, "masked row is NaN", "A query that may see no key gives NaN"),
 ]  # fmt: skip
 
-# Races. In the simulator their outcome is always the same; a GPU may happen to give the right result.
+# Races. Their outcome in the simulator is deterministic; a GPU may happen to give the right result.
 RACES = [
     ("no_barrier_between_reductions", "one warp wide", "threads disagree"),
     ("no_barrier_between_reductions", "1025 columns", "threads disagree"),
@@ -113,14 +113,14 @@ def test_a_row_shorter_than_the_block_needs_zeros() -> None:
 
 
 def test_a_maximum_over_shared_memory_that_nobody_wrote() -> None:
-    """fmaxf swallows the NaN of fresh memory; the second inputs find large numbers there."""
+    """fmaxf swallows the NaN of fresh memory; with the second inputs the memory holds large numbers."""
     ops = TASK2.operators("partial_not_filled", "simulator")
     assert judge(replace(CASES["7 x 31"], draws=1), ops).ok
     assert judge(CASES["7 x 31"], ops).status == FAIL
 
 
 def test_a_thread_that_reads_what_earlier_ones_wrote_without_a_barrier() -> None:
-    """In the first call threads run in the order of their numbers; in the second one from the last to the first."""
+    """In the first call threads run in ascending order, in the second in descending order."""
     ops, case = TASK2.operators("sum_by_the_last_thread", "simulator"), CASES["sums of 5 x 256"]
     assert judge(replace(case, draws=1), ops).ok
     assert judge(case, ops).status == FAIL

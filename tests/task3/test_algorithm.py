@@ -1,10 +1,10 @@
-"""Task 3's reference solution has the properties that later tasks rest on, for sizes that nobody picked.
+"""Task 3's reference solution has the properties that later tasks rely on, for randomly drawn sizes.
 
-Any tiles, any split of the keys into parts, merged in any order and any tree, give one and the same attention.
+Any tile sizes and any split of the keys, merged in any order and any tree, give the same attention.
 
-The scores of the attention here are exact in float32: queries and keys are multiples of 1/4, so that all products and
-sums are multiples of 1/16 below 2^24 / 16. What remains is the rounding of the softmax, for which a bound can be
-stated: with u = 2^-24, n terms and t rescalings, O and l are off by at most (n + 4 t + 8) u each.
+The scores of the attention here are exact in float32: queries and keys are multiples of 1/4, so all products and
+sums are multiples of 1/16 below 2^24 / 16. What remains is the rounding of the softmax, which has a known bound:
+with u = 2^-24, n terms and t rescalings, O and l are off by at most (n + 4 t + 8) u each.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ hidden_shares = st.sampled_from([0.0, 0.3, 0.9, 1.0])
 
 
 def exact_inputs(seed: int, seq_q: int, seq_k: int, magnitude: int, hidden: float) -> dict[str, torch.Tensor]:
-    """query, key and value [1, 1, tokens, 4] with exact scores at scale 1; a share of the keys has the score -inf."""
+    """query, key and value [1, 1, tokens, 4] with exact scores at scale 1; some keys have the score -inf."""
     generator = torch.Generator().manual_seed(seed)
 
     def quarters(tokens: int, low: int) -> torch.Tensor:
         return torch.randint(low, 9, (1, 1, tokens, HEAD_DIM), generator=generator) / 4
 
     query, key = quarters(seq_q, -8), magnitude * quarters(seq_k, -8)
-    query[..., :1] = quarters(seq_q, 1)[..., :1]  # above 0, so that -inf in a key gives the score -inf
+    query[..., :1] = quarters(seq_q, 1)[..., :1]  # positive, so that -inf in a key gives the score -inf
     key[..., 0].masked_fill_(torch.rand(1, 1, seq_k, generator=generator) < hidden, -math.inf)
     return {"query": query, "key": key, "value": 1 + quarters(seq_k, -8)}
 
@@ -58,7 +58,7 @@ def in_float64(query, key, value, causal=False) -> tuple[torch.Tensor, torch.Ten
 
 
 def assert_close(got: torch.Tensor, expected: torch.Tensor, bound: float) -> None:
-    """Equal where expected is infinite, within the bound elsewhere, and nowhere NaN."""
+    """Equal where expected is infinite, within the bound elsewhere, and never NaN."""
     finite = torch.isfinite(expected)
     assert torch.equal(got.double()[~finite], expected[~finite])
     error = (got.double() - expected)[finite].abs()
@@ -72,7 +72,7 @@ def test_any_tiles_give_attention(seed, seq_q, seq_k, B_r, B_c, causal, magnitud
     out, lse = flash_attention(**inputs, causal=causal, scale=1.0, B_r=B_r, B_c=B_c, return_lse=True)
     expected, expected_lse = in_float64(**inputs, causal=causal)
     rounding = EPS * (seq_k + 4 * math.ceil(seq_k / B_c) + 8)
-    assert_close(out, expected, rounding * 3)  # values are 3 at most
+    assert_close(out, expected, rounding * 3)  # values are at most 3
     assert_close(lse, expected_lse, rounding + EPS * 16 * magnitude)
 
 
@@ -87,7 +87,7 @@ def test_any_tiles_give_attention_in_float64(seed, seq_q, seq_k, B_r, B_c, causa
 
 @st.composite
 def split_and_tree(draw) -> tuple[list[int], tuple | int]:
-    """(the part of each key, how the parts are merged): a tree is a part's number or a tuple of trees."""
+    """(the part each key belongs to, the merge order): a tree is a part's number or a tuple of trees."""
     parts = draw(st.integers(1, 7))
     part_of_key = draw(st.lists(st.integers(0, parts - 1), min_size=1, max_size=40))
     trees = draw(st.permutations(range(parts)))
@@ -102,7 +102,7 @@ def depth(tree: tuple | int) -> int:
 
 
 def merge(ops, tree: tuple | int, states: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """(out, lse) of the parts of a tree, merged by merge_states from the leaves to the root."""
+    """(out, lse) of the parts in a tree, merged by merge_states from the leaves to the root."""
     if isinstance(tree, int):
         return states[tree]
     outs, lse = zip(*(merge(ops, branch, states) for branch in tree), strict=True)
@@ -125,12 +125,12 @@ def test_any_split_of_the_keys_in_any_tree_gives_attention(
                 inputs["query"], inputs["key"][:, :, chosen], inputs["value"][:, :, chosen], scale=1.0, B_c=B_c,
                 return_lse=True,
             )  # fmt: skip
-        else:  # a part without keys: nobody wrote its output
+        else:  # a part without keys: its output is unwritten
             out, lse = torch.full((1, 1, seq_q, HEAD_DIM), math.nan), torch.full((1, 1, seq_q), -math.inf)
         states.append((out[0, 0].to(ops.device), lse[0, 0].to(ops.device)))
     out, lse = (x.cpu() for x in merge(ops, tree, states))
     expected, expected_lse = in_float64(**inputs)
-    # each lse is rounded, by u times its size at most; so are the differences of two, which the weights depend on
+    # each lse is rounded, by at most u times its size; so is the difference of two, which determines the weights
     levels, largest = 1 + depth(tree), 16 * magnitude + 4
     rounding = EPS * (len(part_of_key) + 4 * math.ceil(len(part_of_key) / B_c) + 8 + levels * (2 * largest + 16))
     assert_close(out, expected[0, 0], rounding * 3)
@@ -163,7 +163,7 @@ def test_online_softmax_of_any_length(solution, seed, rows, cols, size, hidden) 
     x.masked_fill_(torch.rand(rows, cols, generator=generator) < hidden, -math.inf)
     ops = solution("task3")
     y, lse = (out.cpu() for out in ops.online_softmax(x.to(ops.device)))
-    rounding = EPS * (cols / 256 + 32)  # a thread adds cols / 256 terms, then there are 8 merges
+    rounding = EPS * (cols / 256 + 32)  # a thread adds cols / 256 terms, followed by 8 merges
     assert_close(y, reference.softmax(x.double()), rounding)
     assert_close(lse, torch.logsumexp(x.double(), -1), rounding + EPS * min(4 * size, 1e4))
 
@@ -196,13 +196,13 @@ def test_allocations_are_counted_while_they_are_alive() -> None:
     x = torch.zeros(256)  # 1 KiB
     with AllocationRecorder(inputs=(x,)) as made:
         x[10:].view(2, 123).expand(4, 2, 123)
-        assert made.peak_bytes == 0 and made.largest is None  # views are no new memory
+        assert made.peak_bytes == 0 and made.largest is None  # views allocate nothing
         first = x + 1
         del first
         pair = torch.stack([x, x]).sum(0)
         made_by_factory = torch.empty(1024)
     del pair, made_by_factory
-    # 2 KiB for the stack and 1 for its sum; or, when the stack is gone, 1 for the sum and 4 from torch.empty
+    # 2 KiB for the stack and 1 for its sum; or, once the stack is freed, 1 for the sum and 4 from torch.empty
     assert made.peak_bytes == 5 * 1024
     assert made.largest.shape == (1024,) and "empty" in made.largest.operator
     assert made.largest.file_line.startswith("tests/task3/test_algorithm.py:")
@@ -221,11 +221,11 @@ def test_what_is_computed_from_one_input_is_counted_apart() -> None:
         third = second * 2
         assert made.peak_from_source == 2 * 4 * 4
         del second, third
-        kept[:4].add_(query)  # memory from before
+        kept[:4].add_(query)  # memory allocated before
         assert made.peak_from_source == 64 * 4 and made.largest.bytes == 256 * 4
         torch.mul(query, 2, out=key[:4])  # an input's memory
         assert made.peak_from_source == (64 + 256) * 4
-        halves = query.half()  # as many numbers, and so as many bytes
+        halves = query.half()  # counted at the source's element size
         halves.view(torch.int64).add_(0)
     assert made.peak_from_source == (64 + 256 + 4) * 4
 

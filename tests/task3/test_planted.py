@@ -1,4 +1,4 @@
-"""Mistakes planted in task 3's algorithm and kernels: each is caught, and named or located in words.
+"""Mistakes planted in task 3's algorithm and kernels: each is detected and named or located in the report.
 
 A mistake is an exact replacement in task3/solution/.
 """
@@ -191,12 +191,12 @@ test_a_mistake_in_a_kernel_is_caught = named(KERNELS, CASES, KERNEL_VERDICTS)
 
 
 def test_a_read_beyond_the_row_is_caught(backend) -> None:
-    """What it finds there, and so what it looks like, is left to chance."""
+    """What the code reads there, and so the symptom, is unpredictable."""
     assert_told(judge(CASES["113 x 203"], KERNELS.operators("end_not_checked", backend)), "elements are wrong")
 
 
 def test_a_missing_barrier_is_told() -> None:
-    """In the simulator, where its outcome is always the same; a GPU may happen to give the right result."""
+    """In the simulator, where the outcome is deterministic; a GPU may happen to give the right result."""
     verdict = judge(CASES["1023 x 1024"], KERNELS.operators("no_barrier", "simulator"))
     assert_named(verdict, "threads disagree", r"is there a __syncthreads\(\) between writing and reading them")
 
@@ -206,7 +206,7 @@ def test_the_solution_itself_passes_everything(solution) -> None:
     assert sum(case.points for case in CASES.values()) == pytest.approx(3)
 
 
-# in a process of its own, as students run it
+# in a separate process, as students run it
 ALL_PASS = """
 from reports import found_where_all_pass
 from test_planted import KERNELS, cases

@@ -1,4 +1,4 @@
-"""Mistakes planted in task 4's kernel: every one is caught, and where it can be, named."""
+"""Mistakes planted in task 4's kernel: each is detected and, where possible, named."""
 
 from kernel_mistakes import OF_STAGES, TASK4
 from planted import all_pass, assert_error, named, told_in_the_simulator
@@ -14,7 +14,7 @@ FIRST_MASKED, SMALL = "full: the first 130 keys masked", "full: 7 queries, 31 ke
 CAUSAL, LONGER = "causal: 203 tokens", "causal: 113 queries, 203 keys"
 LOWER_RIGHT, SHORTER = "causal: 113 queries, 203 keys, lower right", "causal: 203 queries, 113 keys, lower right"
 OTHERS = "rows with the weights of others"
-NAN = "-inf was subtracted from -inf"  # among what to look for
+NAN = "-inf was subtracted from -inf"  # among the suggestions of where to look
 
 # (mistake, case, the mistake's name or None, words of the diagnosis)
 PLANTED = [

@@ -1,4 +1,4 @@
-"""Task 4's stages one at a time: what is planted in one is named there, and only there."""
+"""Task 4's stages one at a time: a mistake planted in one is named there, and only there."""
 
 import pytest
 from kernel_mistakes import OF_STAGES, TASK4

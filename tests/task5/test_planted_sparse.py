@@ -1,4 +1,4 @@
-"""Mistakes planted in sliding window and block-sparse attention: every one is caught, and where it can be, named."""
+"""Mistakes planted in sliding window and block-sparse attention: each is detected and, where possible, named."""
 
 import pytest
 from checked_findings import findings_of
@@ -28,7 +28,7 @@ SPARSE = Planted(
     {
         # hidden_rows
         "diagonal_not_masked": [("causal && ahead > r", "false")],
-        # what a kernel of one's own can get wrong: planted in the given functions
+        # mistakes a student's own kernel can make: planted in the given functions
         "masked_with_0": [("s[r] = «-INFINITY»;", "0.0f")],
         "O_not_rescaled": [RESCALE_O],
         "no_key_yet": [("m_new == -INFINITY ? 0.0f : m_new", "m_new")],

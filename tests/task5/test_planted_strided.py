@@ -1,4 +1,4 @@
-"""Mistakes planted in strided attention: every one is caught, and where it can be, named."""
+"""Mistakes planted in strided attention: each is detected and, where possible, named."""
 
 import pytest
 from planted import (
@@ -43,7 +43,7 @@ TASK5 = Planted(
         "every_key_counted": [(COUNT, "seen")],
         "last_tile_dropped": [("«n < count»; n += T::B_c", "n + T::B_c <= count")],
         "loop_ends_at_q_start": [(SEEN, "causal && q_start < S_k ? q_start : S_k")],
-        # custom_strided_attention, and what a kernel of one's own can get wrong: planted in the given functions
+        # custom_strided_attention, and mistakes a student's own kernel can make: planted in the given functions
         "scale_forgotten": [("«scale * LOG2_E»", "LOG2_E")],
         "stride_ignored": [("S_k, head_dim, «stride», offset, causal, scale * LOG2_E", "1")],
         "causal_not_passed_on": [("stride, offset, «causal», scale * LOG2_E", "false")],

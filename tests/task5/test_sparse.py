@@ -1,4 +1,4 @@
-"""Task 5's second half: sliding window and block-sparse attention, lists of blocks, references, bad arguments."""
+"""Task 5's second half: sliding window and block-sparse attention, block lists, references, bad arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from task5.given.reference import (
     sliding_window_mask,
 )
 
-ROUNDING = 1e-5  # float32 scores of size 1, which the softmax passes on; see common/testing/cases/attention.py
+ROUNDING = 1e-5  # float32 scores of size 1, as passed on by the softmax; see common/testing/cases/attention.py
 
 
 def dense(query: Tensor, key: Tensor, value: Tensor, see: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def window_seen(seq_q: int, seq_k: int, window: int, causal: bool, device) -> Te
 
 
 def blocks_seen(lists: list[list[list[int]]], seq_q: int, seq_k: int, block: int, causal: bool, device) -> Tensor:
-    """The mask, key by key, from the numbers of the blocks of every row of every head."""
+    """The mask, key by key, from the block indices of every row of every head."""
     see = [
         [[j // block in rows[i // block] and (j <= i or not causal) for j in range(seq_k)] for i in range(seq_q)]
         for rows in lists
@@ -140,7 +140,7 @@ def test_masks():
 
 
 def test_numbers_that_are_no_blocks_are_passed_over(solution):
-    """Whatever is in the lists, no key outside the tensors is read: guards of NaN would show."""
+    """Whatever the lists contain, no key outside the tensors is read: the guards' NaN would show."""
     ops = solution("task5")
     generator = torch.Generator().manual_seed(0)
     whole = torch.full((3, 2, 3, 64, 8), math.nan)
@@ -176,7 +176,7 @@ def test_bad_arguments_of_the_references():
 
 
 def test_the_cases_say_what_they_do():
-    """Every case's oracle is finite, and the parts are worth what the handout says."""
+    """Every case's oracle is finite, and the parts are worth the points in the handout."""
     generator = torch.Generator().manual_seed(0)
     for part in (window_cases(), block_cases()):
         assert math.isclose(sum(case.points for case in part), 0.75)
@@ -193,7 +193,7 @@ def test_the_cases_say_what_they_do():
 
 
 def test_the_cases_of_the_tuned_operators_are_in_half():
-    """Inputs that float16 holds, half tensors for the operator, a floor that has room for a rounded output."""
+    """Inputs representable in float16, half tensors for the operator, a floor that allows for a rounded output."""
     given = []
 
     class Ops:
@@ -222,7 +222,7 @@ def test_spoiled_lists():
 
 @pytest.mark.gpu
 def test_lists_and_attention_in_a_graph():
-    """Nothing waits for the GPU: both can be captured, and a new mask is followed when the graph runs again."""
+    """Nothing waits for the GPU: both can be captured, and a replay of the graph uses a changed mask."""
     ops = load(BuildRequest("task5", "solution", "cuda"))
     inputs = heads(128, 128, 32, ops.device)
     mask = torch.rand(3, 4, 4, device=ops.device) < 0.5

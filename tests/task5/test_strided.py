@@ -19,11 +19,11 @@ from task5.given.layer import CustomStridedAttention
 from task5.given.model import StridedTransformer
 from task5.given.reference import naive_strided_attention, strided_mask, strided_positions
 
-ROUNDING = 1e-5  # float32 scores of size 1, which the softmax passes on; see common/testing/cases/attention.py
+ROUNDING = 1e-5  # float32 scores of size 1, as passed on by the softmax; see common/testing/cases/attention.py
 
 
 def dense(query: Tensor, key: Tensor, value: Tensor, stride: int, offset: int, causal: bool) -> Tensor:
-    """Attention over all keys with a mask, in float64 by PyTorch; the keys are chosen one by one."""
+    """Attention over all keys with a mask, in float64 in PyTorch; the keys are chosen one by one."""
     seq_q, seq_k = query.size(-2), key.size(-2)
     see = [
         [j >= offset and (j - offset) % stride == 0 and (j <= i or not causal) for j in range(seq_k)]
@@ -91,7 +91,7 @@ def test_the_module_is_dense_attention_between_its_projections(solution, stride,
 
 
 def dense_model(model: StridedTransformer, tokens: Tensor) -> Tensor:
-    """The model in float64, its attention by PyTorch."""
+    """The model in float64, with PyTorch's attention."""
     weights = {name: p.detach().double() for name, p in model.named_parameters()}
 
     def linear(x: Tensor, name: str) -> Tensor:
@@ -122,7 +122,7 @@ def test_the_model_is_the_dense_model_under_the_masks(solution, strides):
     tokens = torch.randint(11, (2, 33), device=ops.device)
     logits = model(tokens)
     assert logits.shape == (2, 33, 11)
-    # a block rounds twice, in its attention and in its perceptron
+    # a block rounds twice, in its attention and in its MLP
     assert (logits.double() - dense_model(model, tokens)).abs().max() <= 2 * ROUNDING * len(strides)
 
 
@@ -177,7 +177,7 @@ def test_bad_arguments_of_module_and_model(solution):
 
 
 def test_the_cases_say_what_they_do():
-    """Every case's oracle is finite, and the parts are worth what the handout says."""
+    """Every case's oracle is finite, and the parts are worth the points in the handout."""
     made = cases()
     for part in ("full", "causal"):
         assert math.isclose(sum(case.points for case in made if case.part == part), 0.75)

@@ -1,4 +1,4 @@
-"""Mistakes planted in task 6's kernels, layer and cache: every one is caught, and where it can be, named."""
+"""Mistakes planted in task 6's kernels, layer and cache: each is detected and, where possible, named."""
 
 import functools
 import re
@@ -94,7 +94,7 @@ LAYER = {
     "parts averaged": ([(MERGE, "out = outs.mean(0)")], MERGED, "plain average", "what its scores weigh"),
     "parts added up": ([(MERGE, "out = outs.sum(0)")], MERGED, "plain sum", "without weights"),
 }  # fmt: skip
-# what check_call, the cache or PyTorch refuses: (replacements, case, words); the verdict names the student's line
+# rejected by check_call, the cache or PyTorch: (replacements, case, words); the verdict names the student's line
 LAYER_ERRORS = {
     "cache not reset": ([("self.cache.reset()", "pass")], "three prompts in turn",
      r"position is 5, but the cache holds 20 tokens.* begins with an empty cache"),
@@ -112,7 +112,7 @@ LAYER_ERRORS = {
 
 @pytest.fixture
 def python_with(monkeypatch):
-    """python_with(replacements): task6.solution.attention has these mistakes, until the test ends."""
+    """python_with(replacements) plants these mistakes in task6.solution.attention until the test ends."""
     return functools.partial(plant_python, monkeypatch, "task6.solution.attention", SOLUTION)
 
 

@@ -1,4 +1,4 @@
-"""Mistakes planted in task 6's ring.py: every one is caught and named; right code that is written otherwise passes."""
+"""Mistakes planted in task 6's ring.py: each is detected and named; right code written another way passes."""
 
 import functools
 from pathlib import Path
@@ -73,7 +73,7 @@ NAMED = {
     "0 for -inf": ([(RETURNED, "torch.where(total == 0, 0.0, shift + torch.log(total))")], EMPTY_LSE,
      "row without keys is 0", "the logarithm of 0"),
 }  # fmt: skip
-# what has the wrong form: replacements, case, words; the verdict names the student's line or the function
+# malformed results: replacements, case, words; the verdict names the student's line or the function
 REFUSED = {
     "three pieces": ([("return «rank», 2", "rank, rank")], FOUR, r"pieces_of\(0, 4\) gave \(0, 0, 7\); it must be"),
     "half a piece": ([(ORDER, "(2 * ranks - 1) / 2")], FOUR, "it must be two whole numbers"),
@@ -98,13 +98,13 @@ OTHERWISE = {
 
 
 def python_side(variant: str = "solution") -> SimpleNamespace:
-    """What stands for the operators where only Python is called."""
+    """A stand-in for the operators where only Python is called."""
     return SimpleNamespace(variant=variant, task="task6", backend="simulator", device=torch.device("cpu"))
 
 
 @pytest.fixture
 def python_with(monkeypatch):
-    """python_with(replacements): task6.solution.ring has these mistakes, until the test ends."""
+    """python_with(replacements) plants these mistakes in task6.solution.ring until the test ends."""
     return functools.partial(plant_python, monkeypatch, "task6.solution.ring", SOLUTION)
 
 

@@ -1,4 +1,4 @@
-"""The ring of task 6: right for any order of the pieces, balanced for one; and the command with its own processes."""
+"""Task 6's ring: right for any order of the chunks, balanced for one; and the command with its own processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ORDERS = {  # of three ranks
 
 
 def attended(rank: int, ranks: int, orders: dict, causals: tuple[bool, ...]) -> list[list]:
-    """Per order and mask: the ring's output, put together from all ranks."""
+    """Per order and mask: the ring's output, assembled from all ranks."""
     import torch.distributed as dist
 
     from common.kernels.loaded import loaded
@@ -69,7 +69,7 @@ def test_the_ring_is_right_for_any_order_of_the_pieces():
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_every_visible_score_is_computed_once(ranks):
-    """What the pairs compute, marked in a matrix of queries and keys, is the causal mask; work counts it."""
+    """The pairs that are computed, marked in a matrix of queries and keys, form the causal mask; work counts it."""
     for pieces in (zigzag, contiguous):
         order = order_of(pieces, ranks)
         seen, counted = torch.zeros(2 * ranks * SIZE, 2 * ranks * SIZE, dtype=torch.int64), 0
@@ -136,7 +136,7 @@ def test_what_merge_must_return(found, words):
 
 
 def torchrun(*arguments: str, ranks: int = 2, width: int = 80) -> str:
-    """What torchrun prints of task6.ring, as one line."""
+    """The output of torchrun for task6.ring, as one line."""
     command = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "-m", "task6.ring", *arguments]
     environment = os.environ | {"PYTHONPATH": ROOT, "COLUMNS": str(width), "OMP_NUM_THREADS": "1"}
     done = run_python(command, cwd=ROOT, env=environment, timeout=420)
@@ -147,7 +147,7 @@ def torchrun(*arguments: str, ranks: int = 2, width: int = 80) -> str:
 def test_two_processes_show_who_does_what_and_are_right():
     said = torchrun("--solution", "--tokens", "32")
     assert "2 processes (gloo, kernels in the simulator); order and merge: reference solution" in said
-    assert said.count("32 tokens in 4 pieces of 8, 2 heads of 32, causal") == 1  # one rank speaks
+    assert said.count("32 tokens in 4 pieces of 8, 2 heads of 32, causal") == 1  # only one rank prints
     assert "0 0, 3 0 .. 7, 24 .. 31 1 1, 2 8 .. 15, 16 .. 23" in said
     assert "0 keys of rank 0 keys of rank 1 25.8% to rank 1 25.8% to rank 0" in said
     assert "1 keys of rank 1 keys of rank 0 24.2% 24.2%" in said and "all 50.0% 50.0%" in said

@@ -1,4 +1,4 @@
-"""Task 6's Python side: the cache and what it refuses, split-KV, the layer, the model, the times, the command line.
+"""Task 6's Python side: the cache and its errors, split-KV, the layer, the model, the times, the command line.
 
 The oracles are PyTorch's own attention in float64 and TorchAttention. Nothing is timed.
 """
@@ -58,11 +58,11 @@ def as_int(*values: int, ops) -> Tensor:
     return torch.tensor(values, dtype=torch.int32, device=ops.device)
 
 
-# ---- the cache refuses, and nothing has changed then
+# ---- the cache's errors leave it unchanged
 
 
 def filled(ops) -> tuple[KVCache, Tensor]:
-    """A cache of 2 sequences with 3 of 5 slots taken, and a copy of its memory."""
+    """A cache of 2 sequences with 3 of 5 slots filled, and a copy of its memory."""
     made = KVCache(ops, batch=2, kv_heads=2, max_seq_len=5, head_dim=8)
     made.k.zero_()
     made.v.zero_()
@@ -180,7 +180,7 @@ def test_a_number_of_parts_that_makes_no_sense_is_refused(ops, splits):
 
 
 def test_decoding_does_not_wait_for_the_optional_gaps(root, tmp_path, monkeypatch):
-    """A student file with all gaps filled but those of split_kernel."""
+    """A student file with all gaps filled except those of split_kernel."""
     source = root / "task6" / "solution" / "decode_attention.cu"
     lines, gap = [], 0
     for part in skeletons.parse(source.read_text(), source.name):
@@ -292,7 +292,7 @@ def test_generate_takes_the_likeliest_token_each_time():
     found = generate(made, prompt, 9)
     assert found.tokens.shape == (2, 9) and found.ttft_ms > 0 and len(found.tbt_ms) == 8
     known = prompt
-    for _ in range(9):  # without a cache: everything anew for each token
+    for _ in range(9):  # without a cache: everything is recomputed for each token
         known = torch.cat((known, again(known, 0).argmax(-1, keepdim=True)), 1)
     assert torch.equal(found.tokens, known[:, 7:])
     assert len(found.tokens.unique()) > 5, "a model that says the same all the time would hide mistakes"
@@ -318,7 +318,7 @@ def test_the_model_refuses_what_does_not_fit():
 
 
 def test_no_rounding_decides_a_token_of_the_small_model(monkeypatch):
-    """The two likeliest tokens are never closer than 0.001; the logits are 1.5 on average, and rounding is 1e-5."""
+    """The top two logits always differ by at least 0.001; the logits are 1.5 on average, and rounding is 1e-5."""
     work, gaps = pipeline.WORKLOADS["small"], []
     made = torch_model(work.sizes, room=work.prompt_tokens + pipeline.NEW_TOKENS)
     forward = made.forward
@@ -345,7 +345,7 @@ SHORT = Workload(TINY, prompt_tokens=6, prompts=3)
 
 @pytest.fixture
 def results_file(monkeypatch, tmp_path):
-    """A copy of Results.md with the two places that task 6 writes to, a short workload, a machine."""
+    """A copy of Results.md with the two blocks that task 6 writes, a short workload, a machine."""
     file = tmp_path / "Results.md"
     blocks = "".join(f"<!-- BEGIN {name} -->\n<!-- END {name} -->\n" for name in (pipeline.BLOCK, speed.BLOCK))
     file.write_text(f"# Results\n{blocks}end\n")
@@ -357,7 +357,7 @@ def results_file(monkeypatch, tmp_path):
 
 
 def outcome(measurement, part: str, ops, report: bool = False, **options) -> tuple[bool, str]:
-    """(whether all went well, what was printed)."""
+    """(whether everything succeeded, the output)."""
     console = Console(file=io.StringIO(), width=150)
     run = TestRun(console, ops, SimpleNamespace(report=report, **options), [part], "task6.test", [f"--{part}"])
     return measurement.outcome(run)[1], console.file.getvalue()

@@ -1,6 +1,6 @@
-"""Mistakes planted in the Python around task 7's kernels: `python -m task7.test` must catch each.
+"""Mistakes planted in the Python around task 7's kernels: `python -m task7.test` must detect each.
 
-A mistake replaces a method of the real objects; the kernels are `TorchOps`, so that nothing else is wrong.
+A mistake replaces a method of the real objects; the kernels are `TorchOps`, so nothing else is wrong.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEW_TOKENS = 10
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """On a busy machine PyTorch's threads would wait for each other."""
+    """One thread: on a busy machine PyTorch's threads would wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -33,8 +33,8 @@ def one_thread():
 
 
 def in_place_of(owner, name: str):
-    """Makes a mistake, which is planted by mistake(monkeypatch), of what is called in place of a method: the first
-    argument of that is the right one."""
+    """Makes a mistake, planted by mistake(monkeypatch), from the function called in place of a method; its first
+    argument is the original method."""
 
     def made(wrong):
         def plant(monkeypatch):
@@ -52,7 +52,7 @@ def in_place_of(owner, name: str):
 
 @in_place_of(KVCache, "append")
 def one_slot_off(right, self, key, value):
-    """From the second token on every key and value is one slot too far."""
+    """From the second token on, every key and value is one slot too far."""
     if self.seq_len > 0:
         self.ops.update_cache(self.k, self.v, key, value, self.lengths + 1)
         self.lengths += key.shape[2]
@@ -65,7 +65,7 @@ def one_slot_off(right, self, key, value):
 
 @in_place_of(KVCache, "append")
 def length_not_advanced(right, self, key, value):
-    """The device's lengths stay behind: each token overwrites the one before."""
+    """The lengths on the device are not updated: each token overwrites the one before."""
     before = self.lengths.clone()
     right(self, key, value)
     if key.shape[2] == 1:
@@ -90,12 +90,12 @@ def prefill_not_causal(right, self, query, key, value, scale, causal=True, **oth
 
 @in_place_of(KernelAttention, "_flash")
 def groups_interleaved(right, self, query, key, value, *rest, **others):
-    """Query head h on key head h % kv_heads in place of h // group."""
+    """Query head h uses key head h % kv_heads in place of h // group."""
     group = query.size(1) // key.size(1)
     return right(self, query, key.repeat(1, group, 1, 1), value.repeat(1, group, 1, 1), *rest, **others)
 
 
-# mistake -> where the first difference must be said to be
+# mistake -> where the first difference must be reported
 TEXT = {
     one_slot_off: "a decode step",
     length_not_advanced: "a decode step",
@@ -128,7 +128,7 @@ def test_the_perplexity_catches_a_prefill_that_sees_the_future(monkeypatch):
 
 @pytest.fixture
 def grouped_storyteller(monkeypatch):
-    """In the storyteller's place a Llama with random weights: 4 heads on 2 of keys and values."""
+    """Replaces the storyteller by a Llama with random weights: 4 query heads and 2 KV heads."""
     tokenizer, _ = models.load(str(models.STORYTELLER), local=True)
     model = tiny_model("llama", vocab_size=8192, max_position_embeddings=128)
     monkeypatch.setattr(models, "load", lambda *args, **options: (tokenizer, model))
@@ -150,7 +150,7 @@ def first_token_dropped(right, self, prompts, **how):
 
 @in_place_of(PromptBuffer, "upload")
 def ends_of_the_longest_prompt(right, self, seq_len, sampled):
-    """The first new token is read where the longest prompt ends, for shorter ones after their padding."""
+    """The first new token is read at the end of the longest prompt; for shorter ones, after their padding."""
     right(self, seq_len, sampled)
     self.state.positions.fill_(self.state.positions.max())
     self.state.lengths.fill_(self.state.lengths.max())
@@ -158,7 +158,7 @@ def ends_of_the_longest_prompt(right, self, seq_len, sampled):
 
 @in_place_of(TorchStep, "advance")
 def position_is_stale(right, self, tokens):
-    """Every new token is embedded at, and written to, the place of the first one."""
+    """Every new token is embedded at, and written to, the position of the first one."""
     before = self.state.positions.clone()
     right(self, tokens)
     if int(self.state.steps[0]) > 1:
@@ -175,7 +175,7 @@ def newest_key_not_seen(right, self, number, qkv):
 
 
 def fixed(name, value):
-    """A setting of the draw that is always this number."""
+    """A sampling setting that is always this number."""
 
     def choose(right, self, logits, sampled):
         getattr(self, name).fill_(value)
@@ -240,7 +240,7 @@ def test_the_right_engine_passes():
 
 @pytest.mark.parametrize("mistake", ENGINE, ids=lambda mistake: mistake.__name__)
 def test_the_engines_part_catches_it(monkeypatch, mistake):
-    """By a text or by the perplexity; what is drawn wrongly shows in the drawn text only."""
+    """By a text or by the perplexity; sampling mistakes show only in the sampled text."""
     mistake(monkeypatch)
     failed = [verdict for verdict in engine_verdicts() if not verdict.passed]
     kinds = {verdict.name.split()[0] for verdict in failed}

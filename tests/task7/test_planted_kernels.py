@@ -1,4 +1,4 @@
-"""Mistakes planted in task 7's kernels: every one is caught, and where it can be, named."""
+"""Mistakes planted in task 7's kernels: each is detected and, where possible, named."""
 
 import pytest
 from planted import Planted, all_pass

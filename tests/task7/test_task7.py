@@ -1,6 +1,6 @@
 """Task 7: the generation loop, the command lines, GPT-2 on the real kernels.
 
-The oracle is transformers' own sdpa attention with DynamicCache. `TorchOps` is in for the kernels where
+The oracle is transformers' own sdpa attention with DynamicCache. `TorchOps` replaces the kernels where
 only the Python around them is tested, and carries the planted mistakes.
 """
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("one_thread_without_gradients")
 
 
 class Scripted:
-    """A model whose next token is always the last one plus 1, so that the loop's own behavior shows."""
+    """A model whose next token is always the last one plus 1, to isolate the loop's own behavior."""
 
     config = SimpleNamespace(max_position_embeddings=20)
     device = torch.device("cpu")
@@ -91,7 +91,7 @@ def test_prompts_of_different_lengths_are_padded_on_the_left():
 
 @pytest.mark.parametrize("how", [{}, {"temperature": 1.0, "top_k": 20, "top_p": 0.95, "seed": 3}])
 def test_a_batch_writes_what_each_prompt_does_alone(how):
-    """Greedy; and drawn, where sequence i has a seed of its own. On our cache and attention, and on transformers'."""
+    """Greedy, and sampled, where sequence i has its own seed. With our cache and attention, and with transformers'."""
     model, prompts = tiny_model(eos_token_id=None), [[5, 6, 7, 8, 9], [3], [11, 12, 13]]
     ours, attention = attached(model)
     caches = {ours: lambda: KernelCache(attention, ours), model: DynamicCache}
@@ -139,7 +139,7 @@ def test_greedy_is_deterministic_and_sampling_follows_the_seed():
     assert run() == run(seed=7)
     before = torch.get_rng_state()
     assert run(temperature=1.0, seed=5) == run(temperature=1.0, seed=5) != run(temperature=1.0, seed=6)
-    assert torch.equal(before, torch.get_rng_state())  # the loop has a generator of its own
+    assert torch.equal(before, torch.get_rng_state())  # the loop has its own generator
     assert run(temperature=1.0, top_k=1, seed=5) == run() == run(temperature=1.0, top_p=1e-6, seed=5)
     assert run(temperature=1e-30, seed=5) == run()
 
@@ -179,7 +179,7 @@ def test_stream_shows_complete_text_at_once_and_a_broken_end_at_close(tokenizer)
     pieces = []
     stream = TextStream(tokenizer, pieces.append)
     ids = tokenizer("ab\U0001f642").input_ids
-    assert len(ids) >= 4  # the emoji is several tokens
+    assert len(ids) >= 4  # the emoji takes several tokens
     for token in ids[:-1]:
         stream.put(token)
     assert pieces and "".join(pieces) == "ab"
@@ -274,7 +274,7 @@ def test_the_first_command_tells_a_whole_story_and_what_comes_next(no_kernels, c
 
 
 def test_a_text_that_ends_says_so(no_kernels, capsys):
-    """After this much of a story the storyteller comes to its end."""
+    """After this much of a story the storyteller ends it."""
     prompt = "Once upon a time there was a cat. The cat was happy. They all lived happily ever after."
     assert inference.main(["--prompt", prompt, "--max-new-tokens", "60"]) == 0
     assert "(stopped by end of text)" in capsys.readouterr().out
@@ -296,7 +296,7 @@ def test_whose_kernels(no_kernels, capsys, monkeypatch):
     ("arguments", "runs"), [(["--max-new-tokens", "1"], [1]), ([], [3]), (["--compare", "--held-out", "1"], [3, 100])]
 )
 def test_what_writes_is_warmed_up_within_its_room(no_kernels, monkeypatch, arguments, runs):
-    """--compare does so for as long as the text will be."""
+    """--compare does so for the full length of the text."""
     asked = []
     monkeypatch.setattr(LeanWriter, "warm_up", lambda self, prompts, new_tokens: asked.append(new_tokens))
     monkeypatch.setattr(compare, "LENGTH", 16)
@@ -309,7 +309,7 @@ def test_what_writes_is_warmed_up_within_its_room(no_kernels, monkeypatch, argum
 
 @pytest.fixture
 def short(monkeypatch):
-    """The arguments of a short comparison, and short held-out sequences."""
+    """The arguments for a short comparison, and short held-out sequences."""
     monkeypatch.setattr(compare, "LENGTH", 64)
     return ["--compare", "--max-new-tokens", "8", "--held-out", "1"]
 
@@ -407,7 +407,7 @@ def test_the_lean_engine_refuses_other_architectures(tmp_path, no_kernels, capsy
 
 
 def test_a_hub_out_of_reach_is_said_so_with_the_choices(tmp_path, root):
-    """A closed port stands for the hub; in a process of its own, as the address is read at import."""
+    """A closed port stands in for the hub; in a separate process, as the address is read at import."""
     environment = os.environ | {
         "HF_ENDPOINT": "http://127.0.0.1:9",
         "HF_HOME": str(tmp_path),
@@ -485,7 +485,7 @@ class CacheOnePositionOff(TorchOps):
 
 
 def text_verdicts(ops):
-    """What task7.test says about the greedy text of these operators, on fewer tokens than it takes itself."""
+    """task7.test's verdict on the greedy text of these operators, on fewer tokens than it uses itself."""
     bench = texts.Bench(torch_kernels(ops, ops))
     return [bench.text(number, new_tokens=10) for number in range(len(texts.PROMPTS))]
 
@@ -560,7 +560,7 @@ def test_gpt2_on_the_solution_kernels(solution):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_gpt2_on_the_solution_kernels(solution, dtype):
-    """Prefill and one decode of a half-precision model on our kernels against the float32 model on sdpa."""
+    """Prefill and one decode step of a half-precision model on our kernels against the float32 model on sdpa."""
     attention = KernelAttention(solution("task4"), solution("task6"))
     tokenizer, model = models.load(str(models.STORYTELLER), local=True)
     ours = attention.attach(copy.deepcopy(model).to(dtype))

@@ -1,4 +1,4 @@
-"""Honest submissions: the solution of every task, and every right variant. None may lose a point."""
+"""Honest submissions: every task's solution and every right variant. None may lose a point."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from common.compiling.skeletons import parse
 from common.console.paths import ROOT
 from common.course.grading.attacking import Attack, solution, writes
 
-PARTS = {  # folder of variants -> the parts that its kernel decides
+PARTS = {  # folder of variants -> the parts that its kernel determines
     "task1_naive_attention": ("scores", "softmax", "output", "attention"),
     "task2_gemm_nn": ("gemm",),
     "task2_gemm_nt": ("gemm",),
@@ -55,7 +55,7 @@ def model() -> Attack:
 
 
 def begun() -> Attack:
-    """Two of task 2's gaps are filled, the others as they were given out."""
+    """Two of task 2's gaps are filled, the others are as handed out."""
     ((name, text),) = solution("task2").items()
     texts = [one.skeleton() if (one.number or 0) > 2 else one.lines for one in parse(text, name)]
     files = {name: "\n".join(line for lines in texts for line in lines)}
@@ -63,7 +63,7 @@ def begun() -> Attack:
 
 
 def by_pointer() -> Attack:
-    """A reduction that gets its operator as a pointer to a function, which nvcc turns into code without a call."""
+    """A reduction that takes its operator as a function pointer, which nvcc compiles without a call."""
     ((name, text),) = solution("task2").items()
     for old, new in (
         ("template <typename Combine>\n__device__ __forceinline__ void block_reduce", "__device__ void block_reduce"),

@@ -1,4 +1,4 @@
-"""Every variant of a test class's kernels, for its tests that take one."""
+"""Parametrizes tests that take `variant` with every variant of their class's kernels."""
 
 from variants import variants_in
 

@@ -1,4 +1,4 @@
-"""Right variants of task 1's kernels, which differ from the solution's: the test must pass them."""
+"""Right variants of task 1's kernels, different from the solution's: the test must pass them."""
 
 from typing import ClassVar
 

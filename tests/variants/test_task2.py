@@ -1,4 +1,4 @@
-"""Right variants of task 2's softmax and matrix products, which differ from the solution's: the test must pass them."""
+"""Right variants of task 2's softmax and GEMMs, different from the solution's: the test must pass them."""
 
 from typing import ClassVar
 

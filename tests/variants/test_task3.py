@@ -1,4 +1,4 @@
-"""Right variants of task 3's online softmax, which differ from the solution's: the test must pass them."""
+"""Right variants of task 3's online softmax, different from the solution's: the test must pass them."""
 
 from typing import ClassVar
 
@@ -6,8 +6,8 @@ from variant_tests import VariantTests
 from variants import Kernel, Variants
 
 TASK3 = Variants("task3", ["task3_online_softmax"])
-# nvcc makes one operation of x * y - z, which rounds once (--fmad=true); g++ for any x86-64 has none and rounds twice.
-# Among numbers around 10,000 the difference shows: 2^-24 * 10,000.
+# nvcc fuses x * y - z, which rounds once (--fmad=true); g++ for baseline x86-64 has no FMA and rounds twice.
+# With numbers around 10,000 the difference shows: 2^-24 * 10,000.
 NEEDS_FMA = "task3_online_softmax/contracted_exponent"
 
 

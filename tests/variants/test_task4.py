@@ -1,4 +1,4 @@
-"""Right variants of task 4's FlashAttention, which differ from the solution's: the test must pass them."""
+"""Right variants of task 4's FlashAttention, different from the solution's: the test must pass them."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Right variants of task 6's decode attention, which differ from the solution's: the test must pass them."""
+"""Right variants of task 6's decode attention, different from the solution's: the test must pass them."""
 
 from typing import ClassVar
 

@@ -43,7 +43,7 @@ FINE = {"mine": takes(0.01, name="mine", ours=True), "peer": takes(0.02, name="p
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """A GPU on which time is made up; Results.md is a copy."""
+    """A GPU with made-up times; Results.md is a copy."""
     file = tmp_path / "Results.md"
     file.write_text("<!-- BEGIN sleep -->\n<!-- END sleep -->\n")
     clock = Clock()

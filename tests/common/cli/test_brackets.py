@@ -1,4 +1,4 @@
-"""Brackets are markup to rich. In a checkout whose path has them, and in a student's lines, they are to be read."""
+"""Brackets are markup to rich. Those in the checkout's path and in a student's lines must be printed as they are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def checkout(root, tmp_path_factory) -> Path:
 
 
 def run(checkout: Path, module: str, *arguments: str) -> tuple[int, str]:
-    """(exit status, what was printed) of python -m, from the folder above: paths are shown from there."""
+    """(exit status, output) of python -m, run in the parent folder: printed paths are relative to it."""
     environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(checkout), "COLUMNS": "200"}
     done = run_python(["-m", module, *arguments, "--backend", "simulator"], checkout.parent, environment, 600)
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
@@ -33,14 +33,14 @@ def run(checkout: Path, module: str, *arguments: str) -> tuple[int, str]:
 
 
 def with_line(checkout: Path, line: str) -> None:
-    """Puts a line where online_softmax_kernel begins."""
+    """Inserts a line at the start of online_softmax_kernel."""
     text = (checkout / "task3" / "solution" / "online_softmax.cu").read_text()
     head = text.index("{\n", text.index("online_softmax_kernel(")) + 2
     (checkout / "task3" / "online_softmax.cu").write_text(f"{text[:head]}    {line}\n{text[head:]}")
 
 
 def test_a_line_that_does_not_compile(checkout):
-    with_line(checkout, LINE)  # there is no `offset`
+    with_line(checkout, LINE)  # `offset` is undefined
     for module in ("task3.compile", "task3.test"):
         status, said = run(checkout, module)
         assert status in (1, 2) and f"{FOLDER}/task3/online_softmax.cu:" in said

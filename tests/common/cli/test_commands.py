@@ -1,4 +1,4 @@
-"""The commands that students type, as they type them: what they print and how they exit."""
+"""The commands as students type them: what they print and how they exit."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_bad_option_is_explained(root, arguments, words):
 
 
 def test_parts_in_python_compile_nothing(monkeypatch, capsys):
-    """The layer of task 1 calls no kernel: an editor's slip in the .cu is no matter."""
+    """Task 1's layer calls no kernel, so a syntax error in the .cu does not matter."""
     from common.cli.test import test_main
     from task1.test import TEST
 

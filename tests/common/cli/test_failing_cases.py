@@ -1,4 +1,4 @@
-"""What the report says of failing cases before the verdicts, and what after them."""
+"""What the report on failing cases prints before the verdicts, and what after them."""
 
 import io
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def group(kind: str, **options: object) -> Group:
 def printed(
     found: dict[str, list[Group]], built_of: dict[str, list[str]] | None = None, sound: Sequence[str] = (), **named: str
 ) -> str:
-    """What is printed of these findings; `named` is the mistake of every part that is built of no other."""
+    """The output for these findings; `named` is the mistake of every part that is not built from others."""
     text, verdicts = io.StringIO(), []
     for part in found:
         known = {} if part in (built_of or {}) else named
@@ -102,7 +102,7 @@ def test_what_was_concluded_comes_before_the_lines_of_a_number() -> None:
 
 
 def test_an_endless_loop_around_a_barrier_is_named_by_its_line() -> None:
-    """The thread was stopped while it waited: the simulator knows the kernel, and no line of it."""
+    """The thread was stopped while it waited: the simulator knows the kernel but not the line."""
     said = ["no progress for a long time", "  in kernel row_sum_kernel, block (1,0,0) thread (240,0,0)"]
     case = Case("2 x 9", "row-sums", lambda generator: {}, None, None, 1e-6, ())
     endless = Verdict(case, ERROR, said=[*said, f"  launched at {FILE}:338"], is_endless=True)
@@ -114,7 +114,7 @@ def test_an_endless_loop_around_a_barrier_is_named_by_its_line() -> None:
 
 
 def of_accesses(kind: str, *places: Place, **options: object) -> dict[str, list[Group]]:
-    """A finding of an access at each of these places, as it is noticed: the latest first."""
+    """A finding with an access at each of these places, in the order recorded: the latest first."""
     accesses = tuple(Access("read", 4, place, (0, 0, 0), (5, 0, 0)) for place in places)
     return {"gemm": [Group([Finding(kind, "gemm_nt_kernel", accesses=accesses, **options)], ["gemm: 2 x 9"], 1)]}
 
@@ -149,7 +149,7 @@ def test_lines_that_keep_threads_from_a_barrier_follow_the_error() -> None:
 
 
 def test_of_several_calls_the_one_that_leaves_an_array_leads() -> None:
-    """Those before it stayed inside, so it is what this one passes; where the first one leaves, none is."""
+    """Earlier calls stayed in bounds, so this call's argument leads; if the first call is out of bounds, none does."""
     file = "task4/solution/flash_attention.cu"
     access, first, last = (
         line_of(text, file)

@@ -1,4 +1,4 @@
-"""What a student sees when kernels are wrong: the whole command, on a copy of the checkout with one mistake in it."""
+"""What a student sees when kernels are wrong: the full command, on a copy of the checkout with one mistake in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def filled(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def said(filled):
-    """said(task, file, old, new, *flags): what `python -m taskN.test` prints with `new` in place of `old`."""
+    """said(task, file, old, new, *flags): the output of `python -m taskN.test` with `old` replaced by `new`."""
     restored: list[tuple[Path, str]] = []
 
     def said(task: str, file: str, old: str, new: str, *flags: str) -> str:
@@ -43,7 +43,7 @@ def said(filled):
 
 
 def test_a_crash_leads_to_its_line(said):
-    """Threads past the last element write and read outside: the plain build may die of it."""
+    """Threads past the last element access memory out of bounds: the plain build may crash."""
     guard = "    if (index >= batch_heads * S_q * S_k) return;\n"
     out = said("task1", "naive_attention.cu", guard, "", "--scores")
     assert "1. out of bounds in scores_kernel<float>" in out and "if (index >= n) return;" in out

@@ -1,6 +1,6 @@
-"""Files that cannot be read, folders that cannot be written, a full disk: each is a sentence, and nothing is lost.
+"""Unreadable files, read-only folders, a full disk: each gives a one-sentence message, and nothing is lost.
 
-Bubblewrap puts such files and folders in the places of the checkout's own, for one command.
+Bubblewrap mounts such files and folders over the checkout's own for one command.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FILLED = ROOT / "task3" / "solution" / "online_softmax.cu"
 
 @pytest.fixture
 def build(tmp_path: Path) -> Path:
-    """An empty build folder; objects come from the cache of all tests."""
+    """An empty build folder; objects come from the cache shared by all tests."""
     folder = tmp_path / "build"
     (folder / "simulator").mkdir(parents=True)
     return folder
 
 
 def course(build: Path, *command: str, mounts: tuple = (), cache: Path | None = None) -> subprocess.CompletedProcess:
-    """A command of the course where these are mounted, without root's right to read and write everything."""
+    """Runs a course command with these mounts, without root's permission to read and write everything."""
     box = ["bwrap", "--dev-bind", "/", "/", "--unshare-user", "--cap-drop", "ALL", *map(str, mounts)]
     box += ["--setenv", "ATTENTION_BUILD_DIR", str(build), "--chdir", str(ROOT)]
     box += ["--setenv", "ATTENTION_CACHE_DIR", str(cache or cache_root())]

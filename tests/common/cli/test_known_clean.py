@@ -1,4 +1,4 @@
-"""Kernels that were found clean are known again, and others are not."""
+"""Kernels that were found clean are recognized later, and others are not."""
 
 import pytest
 

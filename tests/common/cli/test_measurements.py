@@ -1,4 +1,4 @@
-"""Parts of a test that are measured, in addition to its cases: when they run, what they earn, what is refused."""
+"""Parts of a test that are measured in addition to its cases: when they run, what they earn, what is refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def case(right: bool) -> Case:
 
 @pytest.fixture
 def run(monkeypatch, capsys, tmp_path):
-    """run(argv, backend, earned, right=True, **measurement) -> (exit status, what was printed, the measured parts)."""
+    """run(argv, backend, earned, right=True, **measurement) -> (exit status, output, the measured parts)."""
 
     monkeypatch.setenv("ATTENTION_BUILD_DIR", str(tmp_path))
 

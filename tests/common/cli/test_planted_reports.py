@@ -1,4 +1,4 @@
-"""What leads a report, what follows it, and how long it is: of mistakes planted in real kernels."""
+"""Reports on mistakes planted in real kernels: what comes first, what follows, and how long they are."""
 
 import re
 
@@ -10,8 +10,8 @@ import task2.test
 import task6.test
 
 TESTS = {"task2": (TASK2, task2.test.TEST), "task6": (TASK6, task6.test.TEST)}
-ONE_CAUSE, TWO_CAUSES = 25, 40  # lines at most
-# task, mistake, part, how the report begins, and what it does not hold
+ONE_CAUSE, TWO_CAUSES = 25, 40  # maximum number of lines
+# task, mistake, part, how the report starts, and what it must not contain
 LEADING = [
     ("task2", "last_tile_dropped", "gemm", r"gemm: .*FAIL\n\s+Only the first 32 of the K = ", "checked build"),
     ("task2", "sum_of_row_0", "row-sums", r"row-sums: .*FAIL\n\s+Every row has the sum of row 0", "checked build"),
@@ -46,7 +46,7 @@ def test_what_leads_a_report(task: str, mistake: str, part: str, begins: str, wi
         (task, one)
         for task, (solution, _) in TESTS.items()
         for one in solution.mistakes
-        if one not in ("host_reads_the_input", "one_slot_late")  # they damage the process that runs them
+        if one not in ("host_reads_the_input", "one_slot_late")  # these corrupt the process that runs them
     ],
 )
 def test_no_report_is_longer_than_a_screen(task: str, mistake: str) -> None:

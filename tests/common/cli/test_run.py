@@ -1,4 +1,4 @@
-"""python -m common.run: any program with a main(), and what is said where there is none."""
+"""python -m common.run: any program with a main(), and the message where there is none."""
 
 import os
 import shutil
@@ -88,13 +88,13 @@ def test_check_and_profile(tmp_path, capfd):
     assert status == 0 and "0 findings" in out
     wrong = write(tmp_path, SAXPY.replace("i < n", "i <= n"), "wrong.cu")
     status, out, err = run(capfd, "--check", wrong, "96")
-    assert status == 0 and "0 findings" in out  # no thread is past the end
+    assert status == 0 and "0 findings" in out  # no thread is out of bounds
     page = tmp_path / "check.html"
     status, out, err = run(capfd, "--check", "--html", str(page), wrong, "100")
     assert "byte 400" in page.read_text() and "wrong.cu" in page.read_text()
     assert (
         status == 1
-        and "1 finding:" in out  # what the program could not free after the error is no leak
+        and "1 finding:" in out  # memory that the program could not free after the error is no leak
         and "out of bounds in saxpy: byte 400" in out
         and "wrong.cu:6" in out
         and "error: out of bounds" in err
@@ -153,7 +153,7 @@ LINES = [f'printf("code %d\\n", (int){call});' for call in CALLS] + [line for li
 
 @pytest.fixture(scope="module")
 def saxpy(tmp_path_factory) -> str:
-    """One program for all tests of what it does: $LINE says which of LINES it runs, all of them in line 19."""
+    """One program for all tests of its behavior: $LINE selects which of LINES runs; each is on line 19."""
     cases = " ".join(f"case {number}: {{ {line} }} break;" for number, line in enumerate(LINES))
     return write(tmp_path_factory.mktemp("saxpy"), SAXPY.replace("/* PLACE */", cases))
 

@@ -1,4 +1,4 @@
-"""Stages run by themselves where what is built of them fails."""
+"""When a part fails, the stages it is built from are tested on their own."""
 
 from dataclasses import replace
 from types import SimpleNamespace

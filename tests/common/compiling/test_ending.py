@@ -1,4 +1,4 @@
-"""Compilers end with the process that asked for them."""
+"""Compilers end with the process that started them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_ends_by_itself_is_left_alone_and_the_environment_is_as_it_was() ->
 
 
 def of_build(folder: Path) -> list[str]:
-    """Names of the processes that build there."""
+    """Names of the processes that build in this folder."""
     mark, found = f"ATTENTION_BUILD_DIR={folder}".encode(), []
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -77,7 +77,7 @@ def of_build(folder: Path) -> list[str]:
 
 
 def test_a_killed_compile_leaves_no_compiler_behind(root: Path, tmp_path: Path) -> None:
-    """`taskN.compile` in a fresh folder: the compiler has the simulator's runtime to do first, some seconds."""
+    """`taskN.compile` in a fresh folder: the compiler builds the simulator's runtime first, which takes seconds."""
     environment = {**os.environ, "ATTENTION_BUILD_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "task3.compile", "--backend", "simulator", "--solution"]
     ours = subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.DEVNULL)
@@ -88,7 +88,7 @@ def test_a_killed_compile_leaves_no_compiler_behind(root: Path, tmp_path: Path) 
 
 
 def test_a_killed_build_leaves_no_ninja_behind(root: Path, tmp_path: Path) -> None:
-    """By torch's load(), with a source that takes the compiler forever."""
+    """With torch's load() and a source that takes the compiler forever."""
     (tmp_path / "slow.cpp").write_text(
         "template <int N, int M> struct T { static constexpr long v = T<N - 1, M>::v + T<N - 1, M + 1>::v; };\n"
         "template <int M> struct T<0, M> { static constexpr long v = M; };\nlong never = T<800, 0>::v;\n"

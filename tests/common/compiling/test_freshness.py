@@ -1,4 +1,4 @@
-"""Build folders are known by content: old times, damage, and what ninja does about it."""
+"""Build folders are identified by content: old timestamps, damage, and ninja's behavior."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def build(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def one(folder: Path) -> int:
-    """What the library gives; from a copy, since a library is loaded once."""
+    """What the library returns, from a copy, since a library is loaded only once."""
     copy = folder / f"copy{len(list(folder.glob('copy*')))}"
     copy.write_bytes((folder / "it.so").read_bytes())
     return ctypes.CDLL(str(copy)).one()

@@ -1,4 +1,4 @@
-"""When a build that failed is told to have had no room; real full disks: tests/common/cli/test_folders.py."""
+"""When a failed build is reported as a full disk; tests on real full disks: tests/common/cli/test_folders.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which unfilled gaps an operator runs into."""
+"""Which unfilled gaps an operator reaches."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_gap_in_python_has_its_line_and_innermost_function(tmp_path):
 
 
 def test_headers_beside_a_source_are_read_with_it(tmp_path):
-    """By their bare name only, once, also where two sources or headers include them, or each other."""
+    """By bare name only, once, even if two sources or headers include them, or each other."""
     (tmp_path / "rows.cuh").write_text('#include "tiles.cuh"\n__device__ int row() { return 1; }\n')
     (tmp_path / "tiles.cuh").write_text(
         '#include "rows.cuh"\n__device__ void load_tile(int n) {\n    NOT_IMPLEMENTED();\n}\n'

@@ -1,4 +1,4 @@
-"""Launches that nobody checks, found in the text."""
+"""Kernel launches without an error check, found in the source text."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""The build: what is rebuilt and when, what an error looks like, and what happens when tools or arguments are wrong.
+"""The build: what is rebuilt and when, what errors look like, and what happens if tools or arguments are wrong.
 
-Every step that compiles runs in a process of its own with a build folder of its own, as it does for a student.
+Every step that compiles runs in its own process with its own build folder, as it does for a student.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Course:
         return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
 
     def build(self, **environment: str) -> tuple[bool, float]:
-        """Builds, and calls softmax on a zero: (whether anything was compiled, the offset that the kernel adds)."""
+        """Builds and calls softmax on a zero: (whether anything was compiled, the offset that the kernel adds)."""
         done = self.run(
             """
             rebuilt = build(BuildRequest("task2", **where))[0].rebuilt
@@ -105,7 +105,7 @@ def test_ninja_is_found_when_it_is_not_on_path(monkeypatch):
 
 
 def test_a_killed_build_does_not_hang_the_next_one(course):
-    """Killed while the compiler runs, together with its children; the file of a lock is left behind."""
+    """Killed while the compiler runs, together with its children; a lock's file is left behind."""
     left = "lock" if course.backend == "cuda" else "cache/??/*.lock"
     course.source.write_text(KERNEL + "\n".join(f"template <int N> struct F{i} {{}};" for i in range(20000)))
     command = [sys.executable, "-c", course.script('load(BuildRequest("task2", **where))')]
@@ -213,7 +213,7 @@ def test_every_unfilled_skeleton_builds_and_reports_its_gaps(backend):
 
 
 def test_a_tensor_on_the_wrong_device_is_refused():
-    """With a second device that torch knows: on a GPU machine that, elsewhere the dispatcher's own answer."""
+    """With a second device that torch knows: on a GPU machine the GPU, elsewhere the dispatcher's own error."""
     import torch
 
     ops = load(BuildRequest("task2", "solution", "simulator"))

@@ -1,4 +1,4 @@
-"""The cache of objects: compiled once, by content, and anew where what is kept is not what was compiled."""
+"""The object cache: compiled once per content, and again if the cached object doesn't match what was compiled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from common.compiling import objects
 from common.compiling.objects import CompilerFailed, compile_object, compile_objects, link, local_file
 
-# Compiles by copying the source after its header, and says so in the dependency file
+# Compiles by writing the header followed by the source, and lists the header in the dependency file
 COMPILER = """#!/bin/sh
 [ "$1" = --version ] && echo "g++ 12" && exit 0
 echo run >> {folder}/runs
@@ -30,7 +30,7 @@ if [ -n "$source" ]; then cat {folder}/checkout/number.h "$source" > "$out"; els
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout with a source and its header, a cache of its own, and a stub for a compiler."""
+    """A checkout with a source and its header, its own cache, and a stub compiler."""
     (tmp_path / "g++").write_text(COMPILER.format(folder=tmp_path))
     (tmp_path / "g++").chmod(0o755)
     folder = tmp_path / "checkout"
@@ -141,7 +141,7 @@ def test_a_name_in_an_object_is_a_file_of_this_checkout(checkout: Path) -> None:
 
 @pytest.fixture
 def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout whose rewritten sources begin with a header that includes another; the compiler is a real one."""
+    """A checkout whose rewritten sources include a header that includes another; the compiler is a real one."""
     folder = tmp_path / "checkout"
     (folder / "include").mkdir(parents=True)
     (folder / "include" / "first.h").write_text('#pragma once\n#include <stdlib.h>\n#include "number.h"\n')
@@ -156,7 +156,7 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def number_in(folder: Path, term: int) -> int:
-    """What a source that adds to the header's number returns, when it is compiled and called."""
+    """The return value of a source that adds to the header's number, compiled and called."""
     source = folder / "x.cu.cpp"
     source.write_text(f'#include "first.h"\nextern "C" int f() {{ return number() + {term}; }}\n')
     library = folder / f"x{len(list(folder.glob('x*.so')))}.so"
@@ -181,19 +181,19 @@ def test_the_header_that_all_begin_with_is_parsed_once(kernels: Path, monkeypatc
     assert number_in(kernels, 20) == 21 and len([*parsed()]) == 1
     assert number_in(kernels, 30) == 31 and len([*parsed()]) == 1
     (kernels / "include" / "number.h").write_text("inline int number() { return 2; }\n")
-    assert number_in(kernels, 30) == 32 and number_in(kernels, 40) == 42  # the objects name what the header includes
+    assert number_in(kernels, 30) == 32 and number_in(kernels, 40) == 42  # the nested header is a dependency
     copy = kernels.with_name("copy")
     shutil.copytree(kernels, copy, ignore=shutil.ignore_patterns("x*"))
     monkeypatch.setattr(objects, "ROOT", copy)
     monkeypatch.setitem(objects.BEGINNINGS, ".cu.cpp", copy / "include" / "first.h")
     assert number_in(copy, 50) == 52 and len([*parsed()]) == 2
-    assert not failed  # the compiler took it each time
+    assert not failed  # the compiler accepted it each time
     for one in parsed():
         one.write_bytes(one.read_bytes()[:100])
-    assert number_in(kernels, 60) == 62  # what cannot be read is done without
+    assert number_in(kernels, 60) == 62  # unreadable entries are skipped
     for one in parsed():
         one.unlink()
-    monkeypatch.setattr(objects.resource, "getrlimit", lambda _: (64 << 20, 64 << 20))  # as in the sandbox of grading
+    monkeypatch.setattr(objects.resource, "getrlimit", lambda _: (64 << 20, 64 << 20))  # as in the grading sandbox
     assert number_in(kernels, 70) == 72 and number_in(kernels, 80) == 82 and not [*parsed()]
 
 

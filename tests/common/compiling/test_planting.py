@@ -1,4 +1,4 @@
-"""The tool that plants mistakes: what its text does, chosen by number, is what each replacement alone would do."""
+"""The tool that plants mistakes: a version selected by number behaves exactly as its replacement alone would."""
 
 import subprocess
 
@@ -7,7 +7,7 @@ from planted import SWITCH, places, switched_texts
 
 from common.compiling import toolchain
 
-# Which mistake is planted comes from the command line here
+# The planted mistake is selected on the command line here
 PROGRAM = """\
 #include <cstdio>
 #include <cstdlib>
@@ -23,11 +23,11 @@ int main(int, char** arguments) {
 """
 MISTAKES = [
     [("i * 2", "i * 3", 1)],
-    [("sum += i * 2;", "sum = i * 2;", 1)],  # around the first one
+    [("sum += i * 2;", "sum = i * 2;", 1)],  # contains the first one
     [("sum += 100;", "", 1), ("i < 4", "i < 3", 1)],
     [("i * 2", "0", 1)],
     [("«sum += 100;»\n    if", "sum += 1000;\n    sum *= 2;", 1)],
-    [("if (sum > 5000) sum = 0;", "sum = 1;", 1)],  # inside the next one, and ends in another way than that began
+    [("if (sum > 5000) sum = 0;", "sum = 1;", 1)],  # inside the next one, and ends differently
     [("sum += 100;\n    if (sum > 5000) sum = 0;", ";", 1)],
 ]
 

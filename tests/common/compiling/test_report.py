@@ -1,4 +1,4 @@
-"""What compilers print, in the order a student needs."""
+"""Compiler output, in the order a student needs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def source(tmp_path):
 
 
 def test_an_error_inside_a_template_takes_three_lines_and_is_told_once(source):
-    """g++ says it for each type, with what led there before it."""
+    """g++ repeats it for each type, preceded by the instantiation context."""
     log = "".join(
         f"{source}: In instantiation of 'void scale(const T*, float*, int) [with T = {kind}]':\n"
         f"{source}:12:10:   required from 'launch_scale()::<lambda(auto:15 ...)>'\n"

@@ -1,4 +1,4 @@
-"""Gaps in a student's file: found filled, unfilled and rewritten; one is made a TODO again and nothing else changes."""
+"""Gaps in a student's file: found filled, unfilled or rewritten; one is reset to a TODO and nothing else changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __global__ void second(float* y) {
 
 @pytest.fixture
 def task(tmp_path, monkeypatch) -> Path:
-    """A checkout with one task; the student's file is as it was given out."""
+    """A checkout with one task; the student's file is as handed out."""
     folder = tmp_path / "task1"
     (folder / "solution").mkdir(parents=True)
     (folder / "task.json").write_text('{"files": ["kernel.cu"], "points": 2}')
@@ -43,7 +43,7 @@ def task(tmp_path, monkeypatch) -> Path:
 
 
 def filled(task: Path, *numbers: int) -> str:
-    """The student's text with these markers (from 1) replaced by code."""
+    """The student's text with these markers (counted from 1) replaced by code."""
     parts = (task / "kernel.cu").read_text().split("    NOT_IMPLEMENTED();\n")
     text = parts[0]
     for number, part in enumerate(parts[1:], 1):

@@ -1,4 +1,4 @@
-"""A file is there whole, or as it was."""
+"""A file is written completely or not at all."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What is said is read as it was written, at any width."""
+"""Messages appear as they were written, at any width."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""Words that many messages need."""
+"""Wording helpers shared by many messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The zip for Gradescope: what is in it, and that it grades in a root that holds little else."""
+"""The zip for Gradescope: its contents, and that it grades in a root file system that has little else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AS_GRADESCOPE = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def autograder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gradescope's /autograder, the zip unpacked in its folder source."""
+    """Gradescope's /autograder, with the zip unpacked in its source folder."""
     folder = tmp_path_factory.mktemp("gradescope")
     write_autograder(folder / "autograder.zip", SALT, ["task3"])
     place = folder / "autograder"
@@ -99,7 +99,7 @@ def test_setup_installs_what_is_named_and_shuts_the_secrets(autograder: Path, tm
 
 
 def graded(autograder: Path) -> dict:
-    """What Gradescope is given for the submission that is there."""
+    """What Gradescope receives for the submission in place."""
     (autograder / "results").mkdir(exist_ok=True)
     (autograder / "results" / "results.json").write_text("an earlier submission's")
     done = clean_root(autograder, "/autograder/source/run_autograder")

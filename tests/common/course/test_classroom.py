@@ -1,4 +1,4 @@
-"""GitHub Classroom's workflow: it can be read, names every task, and its test step runs what has been begun."""
+"""GitHub Classroom's workflow: it parses, names every task, and its test step runs the tasks that were started."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture
 def course(root):
-    """The function behind the script."""
+    """The function that the script calls."""
     line = re.search(r'(?m)^\[project\.scripts\]\ncourse = "([^"]+)"$', (root / "pyproject.toml").read_text())
     return EntryPoint("course", line[1], "console_scripts").load()
 

@@ -1,4 +1,4 @@
-"""python -m common.course: every command that it lists exists, explains itself, and has its own --help."""
+"""python -m common.course: every listed command exists, has a description and its own --help."""
 
 from __future__ import annotations
 

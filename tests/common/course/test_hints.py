@@ -16,9 +16,9 @@ from common.course import hint, hints, standing
 from common.testing.kept import Failure, KeptPart
 
 ROOT = Path(__file__).resolve().parents[3]
-LONGEST = 450  # a hint is read at a glance
-LONGEST_NAME = 50  # characters of a mistake
-SHORTEST_CODE = 12  # characters: "l += p;" may be in any sentence
+LONGEST = 450  # a hint must be quick to read
+LONGEST_NAME = 50  # characters in a mistake's name
+SHORTEST_CODE = 12  # characters: "l += p;" may occur in any sentence
 
 
 def squeezed(text: str) -> str:
@@ -26,7 +26,7 @@ def squeezed(text: str) -> str:
 
 
 def code_lines(task: str) -> list[str]:
-    """Every line of the task's solutions that is in a gap, without spaces."""
+    """Every line in a gap of the task's solutions, without spaces."""
     parts = [part for file in solution_files(task) for part in parse(file.read_text(), file.name) if part.is_gap]
     lines = [squeezed(re.sub(r"//.*|#.*", "", line)) for part in parts for line in part.lines]
     return [line for line in lines if len(line) >= SHORTEST_CODE]
@@ -34,7 +34,7 @@ def code_lines(task: str) -> list[str]:
 
 @cache
 def known_mistakes() -> re.Pattern:
-    """The names of the mistakes that the tests know, as far as they stand in the sources as they are."""
+    """The names of the mistakes that the tests know, as far as the sources contain them literally."""
     files = [*(ROOT / "common" / "diagnosis").rglob("*.py"), *ROOT.glob("task*/cases/*.py")]
     nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
     names = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
@@ -64,7 +64,7 @@ def test_no_hint_holds_a_line_of_the_solution(task):
 
 
 def test_lines_of_solutions_would_be_found():
-    """The test above can fail: a hint that quotes the code is seen."""
+    """The test above can fail: a hint that quotes the code is detected."""
     assert squeezed("as in: partial[threadIdx.x] = row_max, then").find(squeezed("partial[threadIdx.x] = row_max;")) > 0
     assert squeezed("partial[threadIdx.x] = row_max;") in code_lines("task2")
 
@@ -88,7 +88,7 @@ def test_the_parts_are_those_of_the_test(task):
 
 
 def standing_with(**parts: KeptPart) -> standing.Standing:
-    """Task 2 as it was given out, with these kept parts (whose files are {})."""
+    """Task 2 as handed out, with these kept parts (whose files are {})."""
     found = standing.standing_of("task2")
     return standing.Standing(found.task, found.gaps, found.optional, found.hints, parts, {})
 

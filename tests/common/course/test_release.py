@@ -1,4 +1,4 @@
-"""The student's edition: what is in it, that it works, that it can be solved and graded; a newer one on top of it."""
+"""The student edition: its contents, that it works, can be solved and graded; and updating it to a newer one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_command_of_its_documents_is_there_with_its_flags(release: Path) -
 
 
 def filled(release: Path, folder: Path, only: str | None = None) -> Path:
-    """A copy in which the gaps of one task, or of all, are filled."""
+    """A copy with the gaps of one task, or of all, filled."""
     shutil.copytree(release, folder)
     fill_gaps(folder, only)
     return folder

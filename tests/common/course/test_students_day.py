@@ -32,7 +32,7 @@ def checkout(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def call(checkout):
-    """call("progress", "task7"): what `python -m common.course progress task7` prints there; module="task7.test"."""
+    """call("progress", "task7"): the output of `python -m common.course progress task7`; module="task7.test"."""
 
     def call(*arguments: str, module: str = "common.course", status: int = 0) -> str:
         environment = os.environ | {"PYTHONPATH": str(checkout), "COLUMNS": "120"}
@@ -92,12 +92,12 @@ def test_the_report_holds_tests_and_benchmarks(call, checkout, tmp_path):
     assert "1 benchmark" in said and "left out" in said
     page = (tmp_path / "page.html").read_text()
     assert "450 TFLOP/s" in page and "1 ms" in page and "task4.benchmark &lt;x&gt;" in page and "of 20 points" in page
-    assert "of 7 gaps filled" in page and "of 7" in call("progress")  # of task 6, without the optional ones
+    assert "of 7 gaps filled" in page and "of 7" in call("progress")  # for task 6, without the optional ones
     assert "no such folder" in call("report", str(tmp_path / "nowhere"), status=2)
 
 
 def test_watch_tests_at_once_and_whatever_was_saved_since_a_test_began():
-    """The third wake finds nothing new; the file saved while the second test ran is tested without another save."""
+    """The third wake finds nothing new; a file saved while the second test ran is tested without another save."""
     contents = iter(["a", "b", "c", "c"])
     console, runs = Console(file=io.StringIO()), []
 
@@ -111,7 +111,7 @@ def test_watch_tests_at_once_and_whatever_was_saved_since_a_test_began():
 
 
 def test_watch_sees_a_save(tmp_path, monkeypatch):
-    """The whole command, with a test that only counts."""
+    """The full command, with a test that only counts."""
     import threading
     import time
     from types import SimpleNamespace
@@ -149,7 +149,7 @@ def test_the_state_of_a_task(parts, state):
 
 
 def test_the_points_of_the_tasks_are_those_of_their_tests(root):
-    """task.json says what a task is worth without importing it; the cases and measurements must agree."""
+    """task.json gives a task's points without importing it; the cases and measurements must agree."""
     import importlib
 
     from common.compiling.manifest import read_manifest, tasks

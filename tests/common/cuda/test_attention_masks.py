@@ -1,5 +1,5 @@
-"""Masks, with rows that see no key: operators against torch's scaled_dot_product_attention. Alignment of causal masks,
-16 bits: tests/task7/front_door/test_sdpa.py."""
+"""Masks, with rows that see no key: operators against torch's scaled_dot_product_attention. Causal alignment and 16-bit
+masks: tests/task7/front_door/test_sdpa.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from common.compiling.request import BuildRequest
 from common.reference import oracle as reference
 
 OPERATORS = [("task1", "naive_attention"), ("task2", "attention")]
-BATCH, HEADS, S_Q, S_K, HEAD_DIM = 2, 3, 9, 35, 8  # no two sizes are equal: a wrong stride shows
+BATCH, HEADS, S_Q, S_K, HEAD_DIM = 2, 3, 9, 35, 8  # all sizes differ, so a wrong stride is caught
 SHAPES = [
     (S_Q, S_K),
     (1, S_K),
@@ -46,7 +46,7 @@ def make_mask(kind, shape, device):
     torch.manual_seed(sum(shape))
     hidden = torch.rand(shape, device=device) < 0.4
     if len(shape) > 1 and shape[-2] > 1:
-        hidden[..., 4, :] = True  # a query that may see no key
+        hidden[..., 4, :] = True  # a query with no visible key
     return ~hidden if kind == "bool" else torch.randn(shape, device=device).masked_fill(hidden, -torch.inf)
 
 

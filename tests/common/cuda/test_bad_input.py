@@ -1,4 +1,4 @@
-"""Every operator refuses a bad argument with a ValueError that names it, and writes nothing."""
+"""Every operator rejects a bad argument with a ValueError that names it, and writes nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 
 def attention(**changed):
-    """Good arguments for the attention of tasks 1, 2 and 4, some of them replaced."""
+    """Valid arguments for the attention of tasks 1, 2 and 4, with some of them replaced."""
     good = {name: torch.randn(2, 3, 4, 5) for name in ("query", "key", "value")}
     return {**good, "causal": False, **changed}
 
@@ -193,7 +193,7 @@ def test_a_bad_argument_is_named(solution, task, operator, arguments, words):
     ops = solution(task)
 
     def there(x):
-        """On the device, as contiguous as it was: to() would make a copy contiguous."""
+        """The tensor on the device, with its contiguity kept: to() would make a copy contiguous."""
         if not isinstance(x, torch.Tensor) or x.is_contiguous():
             return x.to(ops.device) if isinstance(x, torch.Tensor) else x
         return x.mT.to(ops.device).mT
@@ -214,7 +214,7 @@ def test_more_rows_than_a_grid_has_blocks(solution, task, operator, tmp_path):
     rows, ops = 2**31, solution(task)
     if ops.device.type == "cuda":
         x = torch.empty(rows, 1, device=ops.device)
-    else:  # a file without contents takes no memory
+    else:  # a sparse file takes no memory
         x = torch.from_file(str(tmp_path / "rows"), shared=True, size=rows).view(rows, 1)
     with pytest.raises(ValueError, match=r"x has rows = 2147483648; at most 2\^31 - 1 is supported"):
         getattr(ops, operator)(x)

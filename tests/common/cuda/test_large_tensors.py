@@ -1,4 +1,4 @@
-"""Tensors of more than 2^31 elements: offsets must not wrap. The last slice is compared, where wrapping shows."""
+"""Tensors of more than 2^31 elements: offsets must not overflow. Compares the last slice, where overflow would show."""
 
 from __future__ import annotations
 

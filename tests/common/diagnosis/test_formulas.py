@@ -1,4 +1,4 @@
-"""Wrong lines of formulas, and wrong indices: which there are, and that an output made by one is named after it."""
+"""Wrong lines of formulas, and wrong indices: which exist, and that an output made by one is named after it."""
 
 import pytest
 import torch
@@ -74,7 +74,7 @@ def test_a_sum_that_is_not_rescaled_in_a_loop_over_tiles_is_told_by_its_line(til
 
 
 def test_a_maximum_that_only_shifts_is_no_mistake() -> None:
-    """Whatever is subtracted, O / l stays the same: such a line must not be named."""
+    """O / l does not depend on what is subtracted: such a line must not be named."""
     s, value = rand(1, 1, 9, 40), rand(1, 1, 40, 6, seed=1)
     ref = oracle.softmax(s) @ value
     for one in tile_formulas(s, value, 8):
@@ -108,11 +108,11 @@ def test_lse_of_the_first_row_is_told() -> None:
     assert found.names[0] == "lse[part * rows]"
 
 
-# ---- indices of matrix products and of attention in memory, made another way than the diagnosis does
+# ---- indices of matrix products and of attention in memory, computed independently of the diagnosis
 
 
 def tiled(a: torch.Tensor, b: torch.Tensor, wrong: bool) -> torch.Tensor:
-    """A B by tiles of 32; wrong: the tiles of A begin at row first_col and not at first_row."""
+    """A B in tiles of 32; wrong: the tiles of A start at row first_col instead of first_row."""
     (m, k), n = a.shape, b.size(1)
     big = torch.zeros(96, 96, dtype=a.dtype)
     big[:m, :k] = a

@@ -1,4 +1,4 @@
-"""What an output tells that equals no known wrong answer: other elements, other counts, an answer in some rows only."""
+"""What an output that equals no known wrong answer reveals: other elements, other counts, wrong in some rows only."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from common.diagnosis.mistakes.known import Mistake
 
 torch.manual_seed(1)
 A, B = torch.randn(2, 2, 40, 40, dtype=torch.float64)
-ROWS = torch.arange(40) // 2 * 2  # each odd row is taken for the one before
+ROWS = torch.arange(40) // 2 * 2  # each odd row is replaced by the one before
 TWICE = torch.where(torch.arange(40) < 3, 2.0, 1.0)
 AXES, BOUND = ("batch", "row", "col"), 1e-4
 
@@ -52,19 +52,19 @@ def test_a_known_answer_in_some_rows_only() -> None:
     scattered[1, :-1] *= 2
     _, says = inferred_from(scattered.float(), A @ B, BOUND, AXES, known)
     assert says == "In part of the output, first at batch 0, row 1: Everything is doubled."
-    out[0, 35, 3] += 1  # one element of these rows is something else
+    out[0, 35, 3] += 1  # one element of these rows differs
     assert inferred_from(out.float(), A @ B, BOUND, AXES, known) is None
 
 
 def test_equal_elements_are_not_told_apart() -> None:
-    """Weights of rows that see one key are 1 and 0: any of them could have been taken."""
+    """Weights of rows that see one key are 1 and 0: any of them could have been used."""
     a = (A > 0).double()
     out = a[:, ROWS] @ B
     assert inferred_from(out.float(), a @ B, BOUND, AXES, product_inferences(a, B)) is None
 
 
 def test_operands_that_hold_infinity_are_left_alone() -> None:
-    """They stand where nothing may be read, and nothing can be solved for."""
+    """They are where nothing may be read, and no equation can be solved."""
     b = B.clone()
     b[0, 3] = torch.inf
     ref = A @ B

@@ -12,7 +12,7 @@ AXES = ("batch", "row", "col")
 
 
 def located(*where, shape=(3, 70, 100), value: float = 9.0) -> str:
-    """What locate() says when the elements at `where` are wrong."""
+    """locate()'s sentence when the elements at `where` are wrong."""
     ref = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     out = ref.float()
     out[where] = value
@@ -44,7 +44,7 @@ def test_errors_are_located(where: tuple, says: str) -> None:
         ((slice(None), slice(None), slice(37, None)), ""),
         ((slice(None), slice(None), slice(64, 96)), ""),  # the last tile is right
         ((slice(None), slice(None), slice(0, 64)), ""),
-        ((slice(None), slice(None), slice(80, None)), ""),  # divisible by 16, but there ends neither tile
+        ((slice(None), slice(None), slice(80, None)), ""),  # divisible by 16, but no tile of either size ends there
     ],
 )
 def test_a_tile_is_named_where_the_wrong_elements_are_those_past_it(where: tuple, says: str) -> None:

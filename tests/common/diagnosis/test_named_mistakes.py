@@ -1,6 +1,6 @@
-"""Known mistakes, made in PyTorch in float32 and independently of common/diagnosis/mistakes, are named.
+"""Known mistakes are named: made in PyTorch in float32, independently of common/diagnosis/mistakes.
 
-Only those that are not planted in the real kernels: tests/task*/test_planted*.py.
+Only those not planted in the real kernels: tests/task*/test_planted*.py.
 """
 
 import ast
@@ -17,13 +17,13 @@ from common.testing.case import FAIL, PASS
 from common.testing.judging import judge
 from task2.cases import cases
 
-MADE_BY = ("known", "known.says", "says")  # what takes the key of a sentence
+MADE_BY = ("known", "known.says", "says")  # functions that take the key of a sentence
 CASES = {case.name: case for case in cases()}
 EVERYWHERE = [case for case in CASES.values() if not case.gpu_only]
 
 
 def wrong_attention(weights):
-    """attention with other weights than the softmax of its scores, unmasked where it is not causal."""
+    """attention with weights other than the softmax of its scores, unmasked unless causal."""
 
     def operator(query, key, value, causal, given_scale=None, given_mask=None):
         s = reference.scores(query, key, causal, given_scale)
@@ -33,7 +33,7 @@ def wrong_attention(weights):
 
 
 def flash_without_rescale(query, key, value, causal, scale=None):
-    """FlashAttention over tiles of 16 keys that forgets what a new maximum does to O and l."""
+    """FlashAttention over tiles of 16 keys that doesn't rescale O and l for a new maximum."""
     s = reference.scores(query, key, causal, scale)
     m, total, out = torch.full_like(s[..., :1], -math.inf), 0.0, 0.0
     for start in range(0, s.size(-1), 16):
@@ -112,7 +112,7 @@ def test_the_mean_of_v_fails_wherever_there_is_more_than_one_key(case) -> None:
 
 
 def test_a_mistake_that_these_inputs_cannot_show_is_not_named() -> None:
-    """With one key the scale does not matter: an output that is wrong otherwise must not be blamed on the scale."""
+    """With one key the scale has no effect: an output wrong for another reason must not be blamed on it."""
     shifted = fake_operators(
         attention=lambda q, k, v, c, s=None: reference.attention(q, k, v) + 0.1 * v[..., :1, :] ** 2
     )

@@ -1,4 +1,4 @@
-"""Single edits: what is made of a text, and which of them makes the failing cases of a real kernel pass."""
+"""Single edits: which are generated from a text, and which of them make a real kernel's failing cases pass."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_an_edit_of_each_kind_is_made_of_loops_and_conditions(says: str) -> None
         ("with `m` in place of `state.m`", "name"),
         ("with `one * bias - m` in place of `(one - m) * bias`", "brackets"),
         ("with `sum += state.l;` in front of the loop in line 15 and not in it", "statement"),
-        ("with a loop from `lane + start` in place of one from `lane`", "loop"),  # that nothing else uses
+        ("with a loop from `lane + start` in place of one from `lane`", "loop"),  # it is used nowhere else
         ("with a loop from `lane + head` in place of one from `lane`", "more"),
         ("with `(sum / FROM_HEADER)` in place of `sum`", "unit"),
         ("with `(sum * SCALE)` in place of `sum`", "unit"),
@@ -167,7 +167,7 @@ def test_an_edit_of_each_kind_is_made_of_what_belongs_together(says: str, kind: 
 
 
 def test_what_would_change_nothing_else_is_no_edit() -> None:
-    """What a loop declares can't be used in front of it, and a whole number is no unit."""
+    """A loop's variables can't be used before it, and an integer is no unit."""
     every = edits_of(TILED)
     assert not any("`sum *= one;` in front" in one.says for one in every)
     assert not any("ROW" in one.says.split("`")[1] for one in every if one.kind == "unit")
@@ -192,7 +192,7 @@ def test_every_edit_has_a_line_of_its_own_and_without_one_the_text_is_the_same(k
 
 @dataclass(frozen=True)
 class Planted:
-    """A mistake in a solution: what stands there, and in its place; what is said; how many lines are shown."""
+    """A mistake in a solution: the original text and its replacement; the report; how many lines are shown."""
 
     task: str
     part: str
@@ -270,7 +270,7 @@ def test_of_a_known_mistake_the_line_comes_below_its_sentence() -> None:
 
 
 def _told(planted: Planted) -> tuple[int, Sequence, Mapping]:
-    """The line with the mistake, the verdicts, and what is found; the lines up to the mistake were singled out."""
+    """The line with the mistake, the verdicts, and the edits found; the finding names it and the two lines before."""
     (source,) = places_of(planted.task, Variant.SOLUTION)[0].kernels
     text = source.read_text()
     assert text.count(planted.right) == 1

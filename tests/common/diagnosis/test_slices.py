@@ -1,6 +1,6 @@
-"""Whole slices of a wrong output: never computed, taken from elsewhere, or softmax rows that are off by a factor.
+"""Whole slices of a wrong output: never computed, taken from elsewhere, or softmax rows off by a factor.
 
-Missing barriers, and sums that lack something, are planted in real kernels: tests/task2, tests/task3.
+Missing barriers, and incomplete sums, are planted in real kernels: tests/task2, tests/task3.
 """
 
 import math
@@ -44,7 +44,7 @@ def test_zeros_among_wrong_numbers_are_no_slices() -> None:
     out[5, 5] += 1
     assert told(out) is None
     out = REF.clone()
-    out[3, :40] = 0  # not the whole row, nor whole columns
+    out[3, :40] = 0  # neither the whole row nor whole columns
     assert told(out) is None
 
 
@@ -61,11 +61,11 @@ def test_what_rows_hold_of_others_tells_of_an_index() -> None:
     first = moved_slices(REF[:1].expand_as(REF).float(), REF, 1e-5, AXES)
     assert first[0] == "slices moved" and "Does the number of the row have a part in every index" in first[1]
     late = moved_slices(REF.roll(-1, 0)[:11].float(), REF[:11], 1e-5, AXES)
-    assert late[0] == "" and "Row 0 holds what belongs in row 1" in late[1]  # the last row holds something else
+    assert late[0] == "" and "Row 0 holds what belongs in row 1" in late[1]  # the last row is different
 
 
 def test_rows_of_zeros_belong_nowhere() -> None:
-    """A row that is 0 by mistake equals every row that rightly is: that says nothing of an index."""
+    """A row that is 0 by mistake equals every row that is 0 rightly: that says nothing about an index."""
     ref, out = REF.clone(), REF.clone()
     ref[0], out[0], out[3] = 0, 0, 0
     assert moved_slices(out.float(), ref, 1e-5, AXES) is None
@@ -85,7 +85,7 @@ def test_a_sum_that_counts_twice_is_told() -> None:
 
 def test_warps_that_read_shared_memory_before_it_was_written_are_told() -> None:
     def all_but_the_last_warp_nan(x):
-        late = torch.arange(x.size(-1)) % 128 >= 96  # thread t takes t, t + 128, ...
+        late = torch.arange(x.size(-1)) % 128 >= 96  # thread t handles t, t + 128, ...
         return torch.where(late, reference.softmax(x), -math.nan)
 
     verdict = judge(CASES["1025 columns"], fake_operators(softmax=all_but_the_last_warp_nan))

@@ -1,4 +1,4 @@
-"""What weights tell that were read off an output: made wrong in PyTorch, in one way each."""
+"""What weights recovered from an output reveal: computed wrong in PyTorch, in one way each."""
 
 import math
 
@@ -57,7 +57,7 @@ def test_rows_that_could_not_be_read_and_rows_that_are_right_are_passed_over() -
 
 
 def test_the_rounding_of_bfloat16_is_no_mistake() -> None:
-    """P itself was rounded, and then the output that its weights were read off."""
+    """P itself was rounded, then the output from which its weights are recovered."""
     assert explain_weights(FULL.bfloat16().double(), FULL) is None
     assert explain_weights((2 * FULL).bfloat16().double(), FULL) is not None
 
@@ -68,7 +68,7 @@ def test_one_row_alone_has_no_factor_in_common() -> None:
 
 
 def test_keys_that_only_the_sum_holds_are_counted() -> None:
-    more = 3.0 * (torch.arange(40) % 4 == 1).double()[:, None]  # keys with the score 0, whose rows of V are zeros
+    more = 3.0 * (torch.arange(40) % 4 == 1).double()[:, None]  # keys with score 0 whose rows of V are zeros
     hidden = SCORES.masked_fill(HIDDEN, -math.inf)
     padded = hidden.exp() / (hidden.exp().sum(-1, keepdim=True) + more)
     name, says = explain_sums(padded.float().double(), hidden)

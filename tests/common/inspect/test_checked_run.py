@@ -43,13 +43,13 @@ def case(shape, name="a case", call=None, **options) -> Case:
 
 
 def checked(chosen, ops) -> tuple[int, str]:
-    """The status of check_cases, and what it prints."""
+    """The exit status and output of check_cases."""
     text = io.StringIO()
     console = Console(file=text, width=120)
     return checked_run.check_cases(console, "a title", chosen, CheckedCaller(ops, CHECK), seed=0), text.getvalue()
 
 
-# ---- choosing
+# ---- choice of cases
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_small_cases(shape, small):
 
 
 def test_what_ran_on_a_gpu_alone_is_not_looked_at_in_the_simulator():
-    """The sizes of a verdict are those of its inputs, wherever it ran."""
+    """A verdict's sizes are those of its inputs, wherever it ran."""
     sized = {"elements": 28, "matrices": 4}
     assert checked_run.small_size_of(Verdict(case((4, 6)), FAIL, **sized)) == 28
     assert checked_run.small_size_of(Verdict(case((4, 6), gpu_only=True), FAIL, **sized)) is None
@@ -132,9 +132,9 @@ def test_the_command_of_a_child():
     ]
 
 
-# ---- the real thing
+# ---- the real tools
 
-# In the softmax the barrier between its two reductions is missing, in A B^T the tile is not padded.
+# The softmax lacks the barrier between its two reductions; A B^T has an unpadded tile.
 PLANTED = [
     ("row_max = partial[0];\n    __syncthreads();", "row_max = partial[0];"),
     ("__shared__ float b_tile[TILE][TILE + 1];", "__shared__ float b_tile[TILE][TILE];"),
@@ -235,7 +235,7 @@ def test_the_report_of_a_profile(planted, tmp_path):
 
 
 def test_the_command(root, tmp_path):
-    """As students type it, with their unfilled files, and with the solution."""
+    """As students type it, with their unfilled files and with the solution."""
 
     def run(*arguments):
         return run_python(["-m", "task2.test", "--backend", "simulator", *arguments], root, os.environ, 600)
@@ -254,7 +254,7 @@ def test_the_command(root, tmp_path):
 
 @pytest.fixture
 def gpu_tests(monkeypatch, tmp_path):
-    """run(*flags): `--backend cuda` with operators in PyTorch in place of a build, and a tool that is there."""
+    """run(*flags): `--backend cuda` with PyTorch operators in place of a build, and a fake tool."""
     from common.cli.test import test_main
     from task2.test import TEST
 
@@ -300,7 +300,7 @@ def test_check_on_a_gpu(gpu_run, monkeypatch, capsys):
 
 @pytest.mark.parametrize("flags", [("--check",), ("--profile",), ("--check", "--all")])
 def test_on_a_gpu_the_tools_get_few_cases_unless_all_are_asked_for(gpu_tests, monkeypatch, capsys, tmp_path, flags):
-    """None fails: the smallest that launches the kernel; and what is running is told."""
+    """If none fails: the smallest that launches the kernel; the case that is running is named."""
     commands = []
     monkeypatch.setattr(look_inside, "kernels_of", lambda places: {"softmax": frozenset({"softmax_kernel"})})
     monkeypatch.setattr(ncu, "profile", lambda tool, command, sources: commands.append(command) or [])
@@ -329,7 +329,7 @@ def test_profile_on_a_gpu(gpu_run, monkeypatch, capsys, tmp_path):
     out = capsys.readouterr().out
     assert "task2, your files, Nsight Compute: profile" in out and "conflicts: 32 passes" in out
     assert "softmax_kernel  grid (7), block (256)" in out and "measured" in out and "3 us" in out
-    assert "special functions: calls of expf" not in out  # that is the simulator's way of counting
+    assert "special functions: calls of expf" not in out  # only the simulator counts these
 
 
 def test_counters_that_may_not_be_read_end_the_run(gpu_run, monkeypatch, capsys):

@@ -1,6 +1,6 @@
 """Races, bad addresses and unwritten memory planted in the real kernels: the checked build finds each, with its lines.
 
-Which element is told, and which of two racing accesses came first, depends on the order of the threads; the kind, the
+The reported element, and which of two racing accesses came first, depend on the order of the threads; the kind, the
 variable and the two source lines do not.
 """
 
@@ -16,14 +16,14 @@ import task4.cases
 import task6.cases
 
 SOLUTIONS = {one.task: one for one in (TASK2, TASK4, TASK6)}
-BUILT = {"task2": [], "task4": pytest.mark.slow, "task6": []}  # every kind of finding is among those of task 2
+BUILT = {"task2": [], "task4": pytest.mark.slow, "task6": []}  # task 2 covers every kind of finding
 CASES = {
     "task2": {case.name: case for case in task2.cases.cases()},
     "task4": {case.name: case for case in task4.cases.cases() if case.part == "full"},
     "task6": {case.name: case for case in task6.cases.cases()},
 }
 
-# task, mistake, case, kind and variable, the line, or the two lines that race
+# task, mistake, case, kind and variable, the line, or the two racing lines
 SOFTMAX, NN, NT = "113 x 203", "A B, 64 x 64 x 64", "A B^T, 64 x 64 x 64"
 RAGGED, UPDATE = "113 queries, 203 keys", "positions outside are skipped"
 COMBINED = r"combine\(partial\[threadIdx\.x\], partial\[threadIdx\.x \+ active\]\)"

@@ -1,4 +1,4 @@
-"""Addresses in a library -> lines of the student's file, through inlined functions and past the simulator's own."""
+"""Addresses in a library -> lines of the student's file, through inlined functions, skipping the simulator's own."""
 
 import re
 import shutil
@@ -68,7 +68,7 @@ def test_lines_of_calls_and_of_what_they_were_inlined_into(tmp_path):
     ]
     assert places[0].text == "touched(i);" and places[0].file == str(source)
     assert places[2].inlined_at == "in helper, called from line 11" and places[1].inlined_at == ""
-    assert places[3].inlined_at == "called from line 12"  # its name is not told
+    assert places[3].inlined_at == "called from line 12"  # its name is not reported
 
 
 def test_the_students_frame_is_the_first_outside_the_simulator():
@@ -93,7 +93,7 @@ def test_a_kernels_template_arguments_are_told_by_its_places():
     assert instance_of("other<D>", places) == "other<D>"
     both = [*places, Place("k.cu", 1, instance="flash_kernel<128, true>")]
     assert instance_of("flash_kernel<D, CAUSAL>", both) == "flash_kernel<D, CAUSAL>"
-    assert both[0] == both[3].__class__("k.cu", 1)  # places are equal whatever the instance
+    assert both[0] == both[3].__class__("k.cu", 1)  # places compare by value
 
 
 def test_an_unknown_address_has_no_place(tmp_path):
@@ -111,7 +111,7 @@ def test_places_read_their_line(tmp_path):
 
 
 def test_a_kernel_that_is_launched_through_a_variable_keeps_its_name(tmp_path):
-    """`auto kernel = flash_kernel<64>; kernel<<<...>>>`: the accesses tell, not a function that was not inlined."""
+    """`auto kernel = flash_kernel<64>; kernel<<<...>>>`: found from the accesses, not from an uninlined function."""
     file = tmp_path / "kernel.cu"
     file.write_text(
         "template <int D> __global__ void __launch_bounds__(256) flash_kernel(float* x) {}\n"

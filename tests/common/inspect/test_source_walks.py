@@ -1,5 +1,5 @@
-"""The lines that an index or a pointer is made of, those that a stored number is made of, read from the text of a
-function, and which of them a student wrote."""
+"""The lines that compute an index or pointer, those that compute a stored number, read from a function's source,
+and which of them a student wrote."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ from common.inspect.source_lines import Place
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[[str], str]:
-    """written(text): a file that holds it."""
+    """written(text): a file that contains it."""
 
     def write(text: str) -> str:
         file = tmp_path / "kernel.cu"
@@ -158,7 +158,7 @@ def test_what_lets_a_thread_leave_and_whether_a_loop_waits(written) -> None:
     for barrier in ("if (n > 3) __syncthreads();", "__syncwarp();"):
         written(BARRIERS.replace("__syncthreads();", barrier))
         assert not loop_waits(Place(file, 11))
-    assert loop_waits(Place(file, 11), True)  # of lanes of one warp
+    assert loop_waits(Place(file, 11), True)  # lanes of one warp
     written(BARRIERS)
     assert loop_waits(Place(file, 11)) and loop_waits(Place(file, 11), True)
     assert not loop_waits(Place(file, 16)) and not loop_waits(Place(file, 2))
@@ -236,7 +236,7 @@ def test_all_that_the_number_is_made_of_and_nothing_else(kernel: str) -> None:
     found = {one.text for one in made_of(store, [])}
     assert {"state.l += row[i];", "add(state, row, n);", "const float scale = half_of(state.m);"} <= found
     assert {"return 0.5f * x;", "for (int i = 0; i < n; ++i)", "if (threadIdx.x > n) return;"} <= found
-    assert not {"const int unused = 7;", "l = 3.0f;", "look_at(state.l);"} & found  # what is given by value stays
+    assert not {"const int unused = 7;", "l = 3.0f;", "look_at(state.l);"} & found  # passed by value: unchanged
 
 
 def test_the_nearest_lines_come_first(kernel: str) -> None:
@@ -253,7 +253,7 @@ def test_a_function_that_is_not_the_store_s_own_is_followed_to_its_caller(kernel
 
 def test_loops_and_conditions_are_heads(kernel: str) -> None:
     heads = [text for text in KERNEL.split("\n") if text and is_head(Place(kernel, line_of(text)))]
-    assert [text.split()[0] for text in heads] == ["for"]  # the `if` has what it decides in its own line
+    assert [text.split()[0] for text in heads] == ["for"]  # the `if` and its body are on one line
 
 
 def test_a_file_that_cannot_be_read_gives_nothing() -> None:
@@ -327,7 +327,7 @@ def test_one_member_of_a_struct_is_followed_without_the_others(stored: Place) ->
 def test_a_parameter_that_is_assigned_begins_as_what_is_passed_for_it(stored: Place) -> None:
     found = {one.text for one in made_of(stored, [])}
     assert "for (int i = threadIdx.x; i < n; i += 32) state = add(state, x[i]);" in found
-    assert "return partial[0];" not in found  # what that call gives comes after the store
+    assert "return partial[0];" not in found  # the value of that call comes after the store
 
 
 def test_a_loop_elsewhere_has_a_variable_of_its_own(stored: Place) -> None:

@@ -1,4 +1,4 @@
-"""Which cases a tool on a GPU is given: few, and every kernel is launched."""
+"""Which cases a tool on a GPU runs: few, but they launch every kernel."""
 
 import importlib
 
@@ -30,13 +30,13 @@ def test_each_kernel_has_a_case_and_the_runs_are_few(task):
     kernels = {name for place in places for name in kernels_in(place.kernels)}
     assert set().union(*(names for group in groups for _, names in group)) == kernels
     assert len(chosen) <= max(4, len(kernels)), [full_name(case) for case in chosen]
-    assert len(groups) <= 3, groups  # task 2's attention launches the kernels of its parts once more
+    assert len(groups) <= 3, groups  # task 2's attention launches its parts' kernels again
     for group in groups:
         assert sum(len(names) for _, names in group) == len(set().union(*(names for _, names in group)))
 
 
 def test_the_chosen_cases_launch_every_kernel_of_task_2():
-    """What the sources say, against what runs: the simulator's checked build counts the launches."""
+    """The sources' launches compared with the actual ones, which the simulator's checked build counts."""
     cases, places = cases_of("task2"), places_of("task2", Variant.SOLUTION)
     chosen = worth_it(cases, [Verdict(case, PASS) for case in cases], kernels_of(places), 0)
     ops = load(BuildRequest("task2", "solution", backend="simulator", checked=True))

@@ -1,4 +1,4 @@
-"""The kind of device that the tensors of a backend are on."""
+"""The kind of device that a backend's tensors are on."""
 
 import pytest
 

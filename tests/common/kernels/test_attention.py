@@ -1,7 +1,7 @@
 """The public API, common/kernels/attention.py, against PyTorch in float64: its options, kernels, shapes and errors.
 
 What attention shares with scaled_dot_product_attention (layouts, broadcasting, autocast, torch.compile, torch.func) is
-tested through that one: tests/task7/front_door/test_sdpa.py.
+tested through the latter: tests/task7/front_door/test_sdpa.py.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ CALLS = {
 @pytest.mark.parametrize("sizes", [(9, 9), (5, 12), (12, 5)], ids=str)
 @pytest.mark.parametrize("name", CALLS)
 def test_every_option(device, name, sizes):
-    """Output, logsumexp and gradients, sinks among them, with more keys than queries and fewer."""
+    """Output, logsumexp and gradients, including sinks, with more keys than queries and fewer."""
     options = dict(CALLS[name])
     inputs = tensors(device, *sizes, head_dim=options.pop("head_dim", HEAD_DIM))
     if options.get("sinks"):
@@ -92,7 +92,7 @@ def test_every_option(device, name, sizes):
     "name", ["window (0, 0)", "causal window (2, -1)", "window from the lower right", "causal stride"]
 )
 def test_windows_and_strides_in_16_bits_without_gradients(device, dtype, name):
-    """By the kernels of the sparse room where they take the call, and the same by the others."""
+    """With the flash kernels where they support the call, and the same with the others."""
     inputs, options = [x.detach() for x in tensors(device, 21, 21, dtype)], CALLS[name]
     expected = exact(*inputs, seen_of(21, 21, **{name.removeprefix("key_"): x for name, x in options.items()}))
     for kernel in (None, "flash"):
@@ -105,7 +105,7 @@ def test_windows_and_strides_in_16_bits_without_gradients(device, dtype, name):
 
 
 def test_a_mask_with_everything(device):
-    """With is_causal and a window all hold; the cap comes before an added mask; 16-bit masks are converted."""
+    """With is_causal and a window, all apply; the cap comes before an added mask; 16-bit masks are converted."""
     inputs = tensors(device, 9, 9)
     mask = torch.rand(9, 9, generator=torch.Generator().manual_seed(2)) < 0.7
     options = {"is_causal": True, "window_size": (4, -1), "softcap": 0.7}
@@ -123,7 +123,7 @@ def test_a_mask_with_everything(device):
 
 
 def test_dropout_is_that_of_its_seed(device):
-    """A seed that is given, or that PyTorch's generator draws: its state decides which weights are left out."""
+    """A seed that is given, or drawn by PyTorch's generator, whose state determines which weights are dropped."""
     inputs, seed = tensors(device, 9, 9), torch.tensor([7], device=device)
     torch.manual_seed(11)
     drawn = attention_kernels.new_seed(torch.device(device))
@@ -136,7 +136,7 @@ def test_dropout_is_that_of_its_seed(device):
 
 @pytest.mark.parametrize("head_dim", [8, 136])
 def test_five_dimensions_that_broadcast(device, head_dim):
-    """With the gradients, the sinks' among them; heads that share keys, values of another head_dim."""
+    """With the gradients, including the sinks'; heads that share keys, values of another head_dim."""
     generator = torch.Generator().manual_seed(3)
     shapes = (2, 1, 4, 5, head_dim), (2, 3, 2, 7, head_dim), (2, 3, 2, 7, head_dim + 3)
     inputs = [torch.randn(shape, generator=generator).to(device).requires_grad_() for shape in shapes]
@@ -158,7 +158,7 @@ def test_other_shapes_have_a_logsumexp_as_well(device):
 
 
 def test_which_kernel_is_chosen(device):
-    """By default the first that takes the call; the one that is asked for, or an error that says why not."""
+    """By default the first kernel that supports the call; the requested one, or an error that says why not."""
     inputs = [x.detach() for x in tensors(device, 9, 9)]
     half = [x.half() for x in inputs]
     gradients = [x.half().requires_grad_() for x in inputs]
@@ -197,7 +197,7 @@ def test_which_kernel_is_chosen(device):
 
 
 def test_a_call_like_an_earlier_one_is_looked_at_again(device):
-    """The second of two calls that differ in one thing only gets what it asks for, and is refused as the first was."""
+    """The second of two calls that differ in one argument gets its own kernel and errors, as the first did."""
     query, key, value = (torch.randn(2, 3, 9, HEAD_DIM, device=device) for _ in range(3))
     out = attention(query, key, value, is_causal=True)
     assert torch.equal(attention(query, key, value, is_causal=True), out)
@@ -238,7 +238,7 @@ def test_explain_leaves_the_generator_alone(device):
 
 
 def test_options_are_arguments_of_one_dataclass():
-    """Every option of attention has its field, and the other way around."""
+    """Every option of attention has its field, and vice versa."""
     arguments = list(inspect.signature(attention).parameters)
     assert sorted(arguments[3:]) == sorted(attention_kernels.Options.__dataclass_fields__)
 
@@ -278,7 +278,7 @@ LENGTHS = [(4, 7), (0, 0), (9, 9), (6, 2)]  # rows and keys of every sequence
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"is_causal": True, "lower_right": True}], ids=str)
 def test_packed_sequences_are_those_of_attention(device, options):
-    """Alignment included, with a window and sinks; values of another head_dim; the logsumexp is [heads, total_q]."""
+    """Includes alignment, with a window and sinks; values of another head_dim; the logsumexp is [heads, total_q]."""
     totals = [sum(x) for x in zip(*LENGTHS, strict=True)]
     query, key, value = (x[0].transpose(0, 1).detach() for x in tensors(device, *totals, batch=1))
     leaves = [x.requires_grad_() for x in (query, key, value[..., :5].detach())]
@@ -313,7 +313,7 @@ TABLE = [[4, 0, 6, 7], [2, 3, 1, 5]]
 
 
 def rotated(x: Tensor, angles: Tensor, first: int) -> Tensor:
-    """x [heads, tokens, head_dim] by the angles of positions first, first + 1, ..., halves next to each other."""
+    """x [heads, tokens, head_dim] rotated for positions first, first + 1, ..., with the halves not interleaved."""
     turn = torch.polar(angles.new_ones((), dtype=torch.float64), angles[first : first + x.size(1)].double())
     turned = torch.complex(*x.double().chunk(2, -1)) * turn
     return torch.cat((turned.real, turned.imag), -1)
@@ -332,7 +332,7 @@ CACHE_CALLS = {
 @pytest.mark.parametrize("in_pages", [False, True])
 @pytest.mark.parametrize("name", CACHE_CALLS)
 def test_new_tokens_over_a_cache(device, name, in_pages, rotary):
-    """The caches are filled, and each query sees all up to itself, of its window. What is after is NaN."""
+    """The caches are filled, and each query sees everything up to itself, within its window. NaN follows."""
     new, options = CACHE_CALLS[name]
     options = dict(options)
     if options.get("sinks"):
@@ -400,7 +400,7 @@ def test_bad_arguments_of_the_cache_are_named(device):
 
 
 def test_blocks_of_a_mask(device):
-    """As a mask and as its lists; blocks of the gradients: tests/common/kernels/flash."""
+    """As a mask and as its lists; gradients: tests/common/kernels/flash."""
     blocks = torch.tensor([[[1, 0], [1, 1]], [[0, 0], [0, 1]], [[1, 1], [1, 1]], [[0, 1], [1, 0]]]).bool()
     lists = counts, columns = compress_block_mask(blocks.to(device))
     assert counts.tolist() == blocks.sum(-1).tolist() and columns[3].tolist() == [[1, -1], [0, -1]]
@@ -421,7 +421,7 @@ def test_blocks_of_a_mask(device):
 
 
 def test_torch_fx_and_torch_jit(device):
-    """A node of its own for tracing; torch.jit.script, which has no keyword arguments, gets a clear error."""
+    """A separate node for tracing; torch.jit.script, which lacks keyword arguments, gets a clear error."""
     inputs = tuple(x.detach() for x in tensors(device, 9, 9))
 
     def layer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The tuned kernels of task 2: every path that the launchers choose by size and alignment, and every step."""
+"""Task 2's tuned kernels: every path that the launchers choose by size and alignment, and every step."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from common.reference.bounds import running_sum_floor
 from common.testing import judging
 from common.testing.case import Case
 
-MULTIPROCESSORS = 132  # of an H200, and what the simulator reports
-# Both sides of every limit at which the softmax changes kernel or shape
+MULTIPROCESSORS = 132  # on an H200, and in the simulator
+# Both sides of every threshold at which the softmax changes kernel or shape
 LIMITS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 LENGTHS = sorted({1, 3, 4, 31, 65536, 100_003} | {limit + more for limit in LIMITS for more in (-1, 0, 1, 4)})
 
 
 @pytest.fixture(scope="session")
 def tuned(backend: str):
-    """The tuned operators of task 2."""
+    """Task 2's tuned operators."""
     return load(BuildRequest("task2", "tuned", backend))
 
 
 def unaligned(x: Tensor) -> Tensor:
-    """A copy that begins 4 bytes after a multiple of 16."""
+    """A copy that starts 4 bytes after a multiple of 16."""
     copy = torch.empty(x.numel() + 1, device=x.device)[1:].view(x.shape)
     assert copy.data_ptr() % 16 == 4
     return copy.copy_(x)
@@ -124,7 +124,7 @@ def test_small_tiles(tuned, operator, m, n, k):
 @pytest.mark.parametrize("operator", ["gemm_nn", "gemm_nt"])
 @pytest.mark.parametrize(("m", "n", "k"), [(256, 256, 24), (252, 244, 20), (251, 253, 13), (129, 255, 1)])
 def test_large_tiles(tuned, operator, m, n, k):
-    """As many matrices as it takes to keep two large blocks on every SM."""
+    """The number of matrices needed to keep two large blocks on every SM."""
     assert_passes(gemm_case(operator, m, n, k, batch=MULTIPROCESSORS // 2), tuned)
 
 
@@ -157,7 +157,7 @@ def test_steps_of_the_softmax(tuned, step, cols):
 
 
 def test_the_functions_of_the_rooms(tuned):
-    """Where the tensors are decides which operators they call."""
+    """The tensors' device determines which operators they call."""
     for product in (gemm_nn, gemm_nt):
         assert_passes(gemm_case(product.__name__, 5, 3, 7, 2, lambda ops, a, b, of=product: of(a, b)), tuned)
     assert_passes(softmax_case(37, call=lambda ops, x: softmax(x)), tuned)
@@ -210,7 +210,7 @@ def test_no_race_and_no_stray_access():
 
 @pytest.mark.gpu
 def test_more_than_2_31_elements():
-    """Offsets must not wrap; the last slice is compared, where wrapping shows."""
+    """Offsets must not overflow; the last slice is compared, where overflow would show."""
     if torch.cuda.mem_get_info()[0] < 60 * 2**30:
         pytest.skip("needs 60 GiB of free GPU memory")
     ops = load(BuildRequest("task2", "tuned"))
@@ -228,6 +228,6 @@ def test_more_than_2_31_elements():
 
 
 def test_more_rows_than_a_grid_has_blocks(device, tmp_path):
-    x = torch.from_file(str(tmp_path / "rows"), shared=True, size=2**31)  # a file without contents takes no memory
+    x = torch.from_file(str(tmp_path / "rows"), shared=True, size=2**31)  # a sparse file takes no memory
     with pytest.raises(ValueError, match=r"x has rows = 2147483648; at most 2\^31 - 1 is supported"):
         softmax((x if device == "cpu" else torch.empty_like(x, device=device)).view(-1, 1))

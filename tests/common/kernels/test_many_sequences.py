@@ -1,4 +1,4 @@
-"""Batches of 70,000, more than a grid has blocks along y or z: every sequence is right."""
+"""Batches of 70,000, more than a grid's limit along y or z: every sequence is right."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOLERANCE = {
     torch.float32: 2e-5,
     torch.float16: 1e-2,
     torch.bfloat16: 6e-2,
-}  # of numbers of about 4; a wrong row is off by 1
+}  # for numbers of about 4; a wrong row is off by 1
 GENERATOR = torch.Generator().manual_seed(5)
 gpu = pytest.mark.gpu
 
@@ -87,7 +87,7 @@ def test_packed_sequences_and_blocks():
 @pytest.mark.parametrize("paged", [False, True])
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_caches(dtype, paged, tokens):
-    """New tokens over caches of slots, or of two pages of 16 each, whose border the tokens cross."""
+    """New tokens in contiguous caches, or caches with two pages of 16 each, whose boundary the tokens cross."""
     device, slots, first = "cuda", *((32, 13) if paged else (8, 0))
     key, value = (randn(device, BATCH, 1, tokens, 16, dtype=dtype) for _ in range(2))
     query, k_cache, v_cache = (randn(device, BATCH, 1, n, 16, dtype=dtype) for n in (tokens, slots, slots))

@@ -1,9 +1,9 @@
-"""The Hopper kernels in the simulator against the same kernels on the GPU: the same inputs, numbers within accumulation
+"""The Hopper kernels in the simulator against the same kernels on the GPU: same inputs, results within accumulation
 order.
 
-Sums may be taken in another order and powers rounded otherwise, in float32: about 1e-6 of the terms' sizes. Where such
-a number is then rounded to 16 bits (weights, gradients of scores, results) the two may land on neighbors, so each such
-rounding may differ by one unit in its last place. That is what the bounds here allow, term by term, and no more.
+Sums may be taken in another order and exponentials rounded differently, in float32: about 1e-6 of the terms' sizes.
+Where such a number is then rounded to 16 bits (weights, gradients of scores, results) the two may land on neighbors,
+so each such rounding may differ by one unit in the last place. The bounds here allow exactly that, term by term.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from common.reference import oracle as reference
 pytestmark = pytest.mark.gpu
 
 DTYPES = [torch.float16, torch.bfloat16]
-FLOAT32 = 1e-5  # of the sum of the absolute terms
+FLOAT32 = 1e-5  # relative to the sum of the absolute terms
 
 
 class Both(NamedTuple):
-    """A room's operators, once for each machine."""
+    """A kernel folder's operators, once per machine."""
 
     simulator: object
     gpu: object
@@ -60,7 +60,7 @@ def clusters() -> Both:
 
 
 def assert_near(simulated: Tensor, gpu: Tensor, bound: Tensor) -> None:
-    """Element by element; the numbers are finite, and not all of them 0."""
+    """Element by element; the numbers are finite, and not all 0."""
     assert simulated.dtype == gpu.dtype and bool(simulated.isfinite().all()) and bool(gpu.isfinite().all())
     assert float(gpu.abs().max()) > 0
     over = (simulated.double() - gpu.cpu().double()).abs() - bound
@@ -73,7 +73,7 @@ def weights_of(query: Tensor, key: Tensor, seen: Tensor | None, causal: bool = F
 
 
 def repeated(x: Tensor, query: Tensor) -> Tensor:
-    """Keys or values in float64, with as many heads as the queries."""
+    """Keys or values in float64, expanded to the number of query heads."""
     return x.double().repeat_interleave(query.size(1) // x.size(1), 1)
 
 
@@ -100,7 +100,7 @@ def test_dense_forward_and_backward(dense, dtype, head_dim, causal):
     assert_near(out, gpu_out, out_bound(query, key, value, causal=causal))
     assert_near(lse, gpu_lse, FLOAT32 * (1 + lse.double().abs()))
 
-    # from the same out and lse: the gradients' own differences
+    # from the same out and lse: only the gradients' own differences
     found = simulated.flash_attention_backward(grad_out, query, key, value, out, lse, causal)[:3]
     gpu_found = gpu.flash_attention_backward(on_gpu[3], *on_gpu[:3], out.cuda(), lse.cuda(), causal)[:3]
     eps, scale = torch.finfo(dtype).eps, head_dim**-0.5
@@ -141,7 +141,7 @@ def test_sparse_patterns(patterns, dtype, head_dim):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_decoding_by_clusters(clusters, dtype):
-    """8 blocks share a sequence, in both."""
+    """8 blocks share a sequence, on both."""
     made = decode_inputs.tensors(clusters.simulator, dtype, (5, 1500, 700), head_dim=64)
     simulated, gpu = map(flash_inputs.operators_of, clusters)
     out = simulated.decode_attention(*made.values())

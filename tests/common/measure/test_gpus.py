@@ -9,7 +9,7 @@ import pytest
 from common.compiling import toolchain
 from common.measure.gpus import CAPABILITIES, GPUS, KB, find, occupancy
 
-# float32 TFLOP/s in the data sheets and white papers; the code computes them from SMs, lanes and clock
+# float32 TFLOP/s from data sheets and white papers; the code computes them from SMs, lanes and clock
 DATA_SHEETS = {
     "V100": 15.7,
     "T4": 8.1,

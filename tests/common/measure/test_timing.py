@@ -1,4 +1,4 @@
-"""Timing, limits and reports, with a stopwatch that hands out times it was given: no GPU, nothing is really timed."""
+"""Timing, limits and reports, with a stopwatch that returns given times: no GPU, nothing is really timed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.measure.timing import CudaStopwatch, Timing, measure
 
 
 class Script:
-    """A stopwatch for calls that return their own time."""
+    """A stopwatch for calls that return their own duration."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -45,7 +45,7 @@ def test_every_round_has_new_inputs_and_every_peer_gets_them():
     timings = measure({name: peer(name) for name in seen}, make_inputs, rounds=5, warm_up=2, stopwatch=Script())
     assert len(made) == 7 and all(seen[name] == made for name in seen)
     assert list(timings) == ["a", "b", "c"]
-    assert all(timing.runs == (3.0, 4.0, 5.0, 6.0, 7.0) for timing in timings.values())  # the warm-up is not counted
+    assert all(timing.runs == (3.0, 4.0, 5.0, 6.0, 7.0) for timing in timings.values())  # warm-up runs are excluded
 
 
 def test_the_peers_take_turns_at_going_first():

@@ -1,4 +1,4 @@
-"""`python -m common.benchmark verdict`, over one task: every step ends as it should, or it raises."""
+"""`python -m common.benchmark verdict` on one task: every step ends as expected, or it raises."""
 
 from __future__ import annotations
 

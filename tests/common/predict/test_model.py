@@ -1,4 +1,4 @@
-"""The model's parts against what can be computed by hand, and the order of planted slow variants."""
+"""The model's parts against values computed by hand, and the order of planted slow variants."""
 
 import math
 from dataclasses import replace
@@ -35,9 +35,9 @@ def seconds_of(prediction, resource) -> float:
 
 
 def launch(one: KernelProfile, mix=NOTHING, sectors=(0, 0), path=(0, 0, 0)) -> Launch:
-    """The first and the last block ran; each reads and writes `sectors` of its own.
+    """The first and the last block ran; each reads and writes its own `sectors`.
 
-    path: requests for global memory, waits, barriers, of the busiest warp of every block.
+    path: requests for global memory, waits and barriers of the busiest warp in every block.
     """
     last, (reads, writes) = one.blocks - 1, sectors
     own = [{0: (n * reads, n * reads + reads - 1, reads, 0), 1: (n * writes, n * writes + writes - 1, 0, writes)}
@@ -62,7 +62,7 @@ def test_a_large_copy_takes_its_bytes_over_the_bandwidth():
     count = 1 << 28
     one = predict(copy(count), H100)
     assert one.bound.resource == DRAM
-    moved = 8 * count - 0.75 * 50 * MIB / 2  # the rest of what was written is in L2 when the launch ends
+    moved = 8 * count - 0.75 * 50 * MIB / 2  # the rest of the written data is in L2 when the launch ends
     assert one.bound.seconds == pytest.approx(moved / (3.35e12 * 0.9003), rel=1e-3)
     assert one.bound.seconds < one.seconds < 1.25 * one.bound.seconds
 
@@ -78,7 +78,7 @@ def test_an_uncoalesced_copy_takes_eight_times_the_sectors():
 
 
 def test_gaps_that_other_blocks_fill_later_are_read_again():
-    """64 blocks read one sector in four of a quarter of the array; four passes over it fill all gaps, twice."""
+    """64 blocks each read every fourth sector in a quarter of the array; four passes over it fill all gaps, twice."""
     size = 16 * 1000 * 4  # sectors
     blocks = [Block(n, 8, {0: (n % 16 * 4000, n % 16 * 4000 + 3999, 1000, 0)}) for n in (1, 9, 20, 28, 39, 47, 58, 63)]
     one = replace(copy(64 * 256), sample=Sample((32 * size // 4,), tuple(blocks), ((MIB, 0.0),), 0, 0, 0, ""))
@@ -102,7 +102,7 @@ def test_one_warp_of_dependent_arithmetic_waits_for_its_latency():
 
 
 def test_one_warp_that_chases_pointers():
-    """1000 loads, each of which waits for the one before: 1000 latencies of DRAM."""
+    """1000 loads, each dependent on the one before: 1000 DRAM latencies."""
     one = kernel(1, 32, [line("global", "read", 1000, 1000)])
     found = predict(launch(one, sectors=(1000, 0), path=(1000, 1000, 0)), H100)
     assert found.bound.resource == LATENCY
@@ -146,14 +146,14 @@ def test_a_block_more_than_the_sms_hold_takes_another_round():
 
 
 def sampled(grid, touched, arrays) -> Launch:
-    """`touched(x, y)` -> {array: (first, last, read, written)} of every block of the grid."""
+    """`touched(x, y)` -> {array: (first, last, read, written)} for every block of the grid."""
     blocks = [Block(y * grid[0] + x, 1, touched(x, y)) for y in range(grid[1]) for x in range(grid[0])]
     sample = Sample(arrays, tuple(blocks), ((MIB, 0.0),), 0, 0, 0, "")
     return Launch(replace(kernel(), grid=(*grid, 1)), Mix(), 0, sample)
 
 
 def product(grid, sectors=1000) -> Launch:
-    """C = A B: a block reads the rows of A that its y names and the columns of B that its x names."""
+    """C = A B: a block reads the rows of A given by its y and the columns of B given by its x."""
     rows, columns = (32 * sectors * extent for extent in (grid[1], grid[0]))
     return sampled(
         grid,
@@ -174,7 +174,7 @@ def test_what_fits_into_l2_is_read_once():
 
 
 def test_what_does_not_fit_is_read_again():
-    """One block at a time and room for two tiles: each block along x evicts B's tiles, A's row stays."""
+    """One block at a time and room for two tiles: each block along x evicts B's tiles, while A's row stays."""
     launch = product((4, 3))
     tile = 32 * 1000
     assert dram_traffic(launch, 1, 2.1 * tile / 0.75, 0).read == pytest.approx(tile * (3 + 4 * 3), rel=0.02)
@@ -186,7 +186,7 @@ def test_a_wave_reads_what_its_blocks_share_once():
 
 
 def test_what_a_block_reads_again_comes_from_l2_where_it_fits():
-    """12 blocks read 1000 sectors of their own three times; all run at once."""
+    """12 blocks each read their own 1000 sectors three times; all run at once."""
     own = sampled((12, 1), lambda x, y: {0: (x * 1000, x * 1000 + 999, 1000, 0)}, (12 * 32_000,))
     once = 12 * 32_000
     assert dram_traffic(own, 12, 2 * once, 3 * once).read == pytest.approx(once)
@@ -194,7 +194,7 @@ def test_what_a_block_reads_again_comes_from_l2_where_it_fits():
 
 
 def loads(*places) -> float:
-    """Seconds of latency of 100 loads by one warp, and what else its lines do."""
+    """Seconds of latency for 100 loads by one warp, plus the other accesses of its lines."""
     lines = [replace(line("global", action, 100, 400), place=place) for action, place in places]
     return seconds_of(predict(launch(kernel(1, 32, lines), sectors=(400, 400), path=(100, 0, 0)), H100), LATENCY)
 
@@ -249,10 +249,10 @@ template <int N> __global__ void __launch_bounds__(256) large(float* x) {
 }
 """
     assert estimated_registers(text, "small") == 32
-    assert estimated_registers(text, "large<3>") == 104  # 30 + 64 + 8, in eights
+    assert estimated_registers(text, "large<3>") == 104  # 30 + 64 + 8, rounded up to a multiple of 8
 
 
-# ---- what it does not know
+# ---- what it does not model
 
 
 def test_what_is_not_modeled_gets_no_number():

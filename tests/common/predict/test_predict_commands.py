@@ -1,4 +1,4 @@
-"""--predict from the command line: programs, benchmarks, bad input; planted slow variants come out slower."""
+"""--predict on the command line: programs, benchmarks, bad input; planted slow variants are predicted slower."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_the_bounds_of_planted_kernels(planted):
 
 
 def test_a_sample_counts_as_the_whole_grid(planted):
-    """2^22 floats read and written: 2^17 requests each, of 4 sectors, whatever number of blocks ran."""
+    """2^22 floats read and written: 2^17 requests each, of 4 sectors, however many blocks ran."""
     kernel = planted["copy"].launch.kernel
     assert len(planted["copy"].launch.sample.blocks) <= SAMPLE < kernel.blocks
     assert {(one.action, one.requests, one.transactions) for one in kernel.lines} == {
@@ -83,7 +83,7 @@ def test_the_command_predicts_a_program_and_refuses_an_unknown_gpu(root, tmp_pat
 
 
 def test_a_benchmark_predicts_and_reports(tmp_path, monkeypatch, capsys):
-    """Task 2's taught softmax: its table, and the block of Results.md, where every time is marked."""
+    """Task 2's taught softmax: its table, and the block of Results.md, where every time is marked as predicted."""
     file = tmp_path / "Results.md"
     file.write_text("<!-- BEGIN task2 predicted -->\n<!-- END task2 predicted -->\n")
     monkeypatch.setattr(results, "RESULTS", file)
@@ -112,7 +112,7 @@ def test_a_benchmark_predicts_and_reports(tmp_path, monkeypatch, capsys):
 
 
 def test_what_prepares_a_call_computes_nothing():
-    """A softmax of zeros has 1 / 1024 everywhere, if it runs."""
+    """A softmax of zeros gives 1 / 1024 everywhere, if it runs."""
     with simulated(), torch.no_grad():
         ops, made = load(BuildRequest("task2", "solution", "cuda")), []
 

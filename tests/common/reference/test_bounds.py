@@ -1,4 +1,4 @@
-"""The floors of bounds, against sums that are really made in float32."""
+"""The error floors of bounds, against actual float32 sums."""
 
 import torch
 

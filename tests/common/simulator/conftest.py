@@ -1,7 +1,7 @@
 """kernels/*.cu as one shared library for all processes and sessions.
 
-`simulator` is the library for the simulator; `library` is that and, where there is a GPU, also the same files
-compiled by nvcc: what these tests expect of the simulator holds on a device.
+`simulator` is the simulator's library; `library` is that one and, if there is a GPU, also the same files compiled by
+nvcc: what these tests expect of the simulator must hold on a device.
 """
 
 import os
@@ -22,5 +22,5 @@ def simulator() -> Library:
 def library(request, tmp_path_factory) -> Library:
     if request.param == "simulator":
         return request.getfixturevalue("simulator")
-    sources = [path for path in SOURCES if path.name != "errors.cu"]  # a GPU does not survive those
+    sources = [path for path in SOURCES if path.name != "errors.cu"]  # those errors would ruin the GPU context
     return Library(compile_with_nvcc(sources, tmp_path_factory.mktemp("gpu")), on_gpu=True)

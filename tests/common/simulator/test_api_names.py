@@ -1,4 +1,4 @@
-"""Every function of CUDA's math library, device headers and runtime API has its row in api.md, and the row is true."""
+"""Every function in CUDA's math library, device headers and runtime API has a row in api.md, and the row is correct."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What becomes of code behind conditions on __CUDA_ARCH__; features/architecture.cu runs such code."""
+"""How code under __CUDA_ARCH__ conditions is handled; features/architecture.cu runs such code."""
 
 import re
 
@@ -35,7 +35,7 @@ def test_host_code_takes_what_the_host_takes():
     text = "int main() {{\n#{}\n  a();\n#elif {}\n  b();\n#endif\n}}\n"
     asked = text.format("ifdef __CUDA_ARCH__", "!defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 1")
     assert rewritten(asked) == text.format("if 0", "!0 && 0 < 1")
-    assert rewritten(f"int main() {{\n#ifdef __CUDA_ARCH__\n{PTX}\n#endif\n}}\n").count(PTX) == 1  # not refused
+    assert rewritten(f"int main() {{\n#ifdef __CUDA_ARCH__\n{PTX}\n#endif\n}}\n").count(PTX) == 1  # not rejected
 
 
 @pytest.mark.parametrize("head", ["__host__ __device__ int f()", "HD int f()", "constexpr int f()"])
@@ -43,7 +43,7 @@ def test_a_function_of_both_has_both_bodies(head):
     text = f"{head} {{\n#ifdef __CUDA_ARCH__\n  return 1;\n#else\n  return 2;\n#endif\n}}\nint g;\n"
     lines = rewritten(text).split("\n")
     assert lines[0] == f"{head} {{ if (::simulator::runs_on_device()) {{"
-    assert lines[6:9] == ["}", "#line 1", "else {"]  # what follows is line 2 again
+    assert lines[6:9] == ["}", "#line 1", "else {"]  # the next line is line 2 again
     assert lines[9] == "#if 0" and lines[14:16] == ["} }", "int g;"]
 
 
@@ -51,7 +51,7 @@ def test_lines_go_on_where_the_two_bodies_are_left_out():
     both = "HD int f() {\n#ifdef __CUDA_ARCH__\n  return 1;\n#else\n  return 2;\n#endif\n}\n"
     new = rewritten(f"#ifdef OTHER\n{both}#else\nint g;\n#endif\nint h;\n")
     assert new.endswith("#else\n#line 10\nint g;\n#endif\n#line 12\nint h;\n") and new.count("return 1") == 2
-    text = f"#ifndef CUDA_SIMULATOR\n{both}#endif\nint h;\n"  # surely left out
+    text = f"#ifndef CUDA_SIMULATOR\n{both}#endif\nint h;\n"  # certainly excluded
     assert rewritten(text) == text
 
 
@@ -60,7 +60,7 @@ def test_a_condition_that_all_answer_alike_changes_nothing():
         "__host__ __device__ int f() {\n#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 700\n  return 1;\n#endif\n}\n"
     )
     assert rewritten(text) == text
-    text = "__host__ __device__ void f() {\n#if __CUDA_ARCH__ >= 900\nasm(x);\n#endif\n}\n"  # nobody's
+    text = "__host__ __device__ void f() {\n#if __CUDA_ARCH__ >= 900\nasm(x);\n#endif\n}\n"  # called by no function
     assert rewritten(text) == text
 
 

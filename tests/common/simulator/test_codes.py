@@ -1,4 +1,4 @@
-"""The codes of cudaGetLastError() for launches that are refused, as CUDA 13 gives them.
+"""The codes of cudaGetLastError() for rejected launches, as in CUDA 13.
 
 Earlier versions gave cudaErrorInvalidConfiguration for impossible grids and blocks.
 """
@@ -36,7 +36,7 @@ def test_refused_launches_set_the_error_and_do_not_run(library, shape, size, cod
 @pytest.mark.parametrize("threads, code", [(97, 1), (96, 0), (1024, 1)])
 def test_launch_bounds(library, threads, code):
     out, codes = np.zeros(1024, np.float32), np.zeros(3, np.int32)
-    for _ in range(2):  # the simulator knows them from the first launch on
+    for _ in range(2):  # known to the simulator from the first launch on
         library.launch_bounds(out, threads, codes)
         assert codes[0] == code and codes[2] == 0 and out[1023] == 3
         assert np.all(out[:96] == (0 if code else 3)) and np.all(out[96:1023] == 0)

@@ -1,4 +1,4 @@
-"""Which calls in kernels are refused, and which are none of the host's."""
+"""Which calls in kernels are rejected, and which are not host functions."""
 
 import pytest
 

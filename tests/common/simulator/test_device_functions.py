@@ -1,4 +1,4 @@
-"""Warp operations, atomics, vector types, 16-bit floats and mathematics, against numpy and torch."""
+"""Warp operations, atomics, vector types, 16-bit floats and math functions, against numpy and torch."""
 
 import math
 
@@ -139,7 +139,7 @@ def test_vector_types(library):
 
 
 def bit_equal(ours: np.ndarray, theirs: torch.Tensor) -> None:
-    """Equal in every bit, where a NaN equals any NaN."""
+    """Bitwise equal, except that any NaN equals any NaN."""
     size = {2: np.uint16, 4: np.uint32}[ours.itemsize]
     signed = {2: torch.int16, 4: torch.int32}[ours.itemsize]
     bits = theirs.contiguous().view(signed).numpy().view(size)
@@ -158,7 +158,7 @@ def test_every_bit_pattern_widens_exactly(library, name, dtype):
 
 
 def awkward_floats() -> np.ndarray:
-    """Random bit patterns, and all values near those where rounding to 16 bits changes its mind."""
+    """Random bit patterns, and all values near the boundaries of rounding to 16 bits."""
     rng = np.random.default_rng(1)
     patterns = rng.integers(0, 2**32, 400_000, dtype=np.uint64).astype(np.uint32)
     ties = np.arange(0, 2**32, 2**12, dtype=np.uint64).astype(np.uint32)
@@ -178,7 +178,7 @@ def test_floats_round_to_nearest_even(library, name, dtype):
 
 @pytest.mark.parametrize("name, dtype", HALF)
 def test_doubles_are_rounded_once(library, name, dtype):
-    """A double right next to a tie must not fall onto it by way of float."""
+    """A double right next to a tie must not become the tie through rounding to float first."""
     half = torch.arange(0x7C00 if name == "half" else 0x7F80, dtype=torch.int16).view(dtype).double()[:-1]
     upper = torch.cat([half[1:], half[-1:]])
     tie = (half + upper) / 2

@@ -1,4 +1,4 @@
-"""What would hang or crash on a GPU is an error with kernel, block, thread and line."""
+"""Code that would hang or crash on a GPU raises an error with kernel, block, thread and line."""
 
 import multiprocessing
 import os
@@ -14,7 +14,7 @@ import pytest
 from checked_library import CLANG
 from simulator_library import HERE, ROOT, Library, compile_library, fails, line_of
 
-# kernel, what its message says, block, thread (None: any)
+# kernel, part of its message, block, thread (None: any)
 KERNELS = [
     ("divergent", "40 thread(s), first (0,0,0), wait in __syncthreads", None, None),
     ("early_return", "28 thread(s), first (100,0,0), returned from the kernel", None, None),
@@ -64,7 +64,7 @@ def test_a_sleeping_kernel_is_stopped(simulator):
 
 
 def test_a_launch_from_a_kernel_never_hangs(simulator):
-    """Many blocks, so that the helpers launch, too, while the launching thread holds the lock."""
+    """Many blocks, so that the helper threads also launch while the launching thread holds the lock."""
     for _ in range(50):
         message = fails(simulator, "error_launches", np.zeros(64, np.float32), 64)
         assert "a kernel launches inner" in message and line_of("errors.cu", "launches") in message
@@ -121,7 +121,7 @@ def test_not_implemented_in_host_code(simulator):
     assert message == f"tests/common/simulator/kernels/{line_of('errors.cu', 'unfinished_host')}: not implemented"
 
 
-# ---- the process around it
+# ---- effects on the process
 
 
 def test_launches_from_several_threads(simulator):

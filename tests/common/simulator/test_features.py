@@ -1,4 +1,4 @@
-"""The table of features in the simulator's README: each row is a program, its state what happens when that is run."""
+"""The feature table in the simulator's README: each row is a program, and its status is what happens when it runs."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ ROW = re.compile(
 )
 ROWS = [match.groupdict() for match in ROW.finditer(README.read_text())]
 RUNS = [row["program"] for row in ROWS if row["state"] == "yes"]
-FIRST = ("language.cu", "hopper.cu")  # the others, each a program to compile, are slow
+FIRST = ("language.cu", "hopper.cu")  # the others, each compiled separately, are slow
 REFUSED = [row for row in ROWS if row["state"] == "no"]
 
 

@@ -1,4 +1,4 @@
-"""Where the programming guide leaves it open, the simulator does as GPUs do; every test here also runs on one."""
+"""Where the programming guide leaves behavior open, the simulator does as GPUs do; every test here also runs on one."""
 
 import numpy as np
 import pytest

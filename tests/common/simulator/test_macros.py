@@ -1,4 +1,4 @@
-"""Macros that put asm statements together, expanded as the preprocessor does."""
+"""Macros that assemble asm statements, expanded as the preprocessor does."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Directed rounding, SIMD in a word, comparisons of half2, special functions: against fractions, numpy and mpmath."""
+"""Directed rounding, SIMD within a word, half2 comparisons, special functions: against fractions, numpy and mpmath."""
 
 import math
 from fractions import Fraction
@@ -18,7 +18,7 @@ LARGEST = {"float": 2**128 - 2**104, "double": 2**1024 - 2**971, "half": 65504, 
 
 
 def rounded(value, mode, kind):
-    """The number of the format that the exact value becomes; `value`: a Fraction, or (integer, more) for roots."""
+    """The exact value rounded to a number in the format; `value`: a Fraction, or (integer, more) for roots."""
     bits, least, _ = FORMATS[kind]
     magnitude = abs(value)
     exponent = least
@@ -43,7 +43,7 @@ def rounded(value, mode, kind):
 
 
 def root(value):
-    """The square root to 300 bits, and a bit more where it is not exact: it rounds as the root does."""
+    """The square root to 300 bits, plus a sticky bit if it is not exact: it rounds as the root does."""
     scaled = value * Fraction(4) ** 1400
     floor = math.isqrt(scaled.numerator // scaled.denominator)
     exact = Fraction(floor) ** 2 == scaled
@@ -51,7 +51,7 @@ def root(value):
 
 
 def samples(kind, n, width):
-    """Bit patterns of all magnitudes, near each other and far apart, subnormal and huge, without infinities and NaN."""
+    """Bit patterns of all magnitudes, close together and far apart, subnormal and huge, without infinities and NaN."""
     rng = np.random.default_rng(7)
     dtype, word = (np.float32, np.uint32) if kind == "float" else (np.float64, np.uint64)
     values = rng.integers(0, np.iinfo(word).max, (n, width), dtype=word, endpoint=True).view(dtype)
@@ -98,7 +98,7 @@ def test_zeros_and_infinities(library, kind):
     getattr(library, f"directed_{kind}")(out, inputs, len(inputs))
     signs = np.signbit(out[:3, :, 0])
     assert (out[:3, :, 0] == 0).all()
-    assert signs[0].tolist() == [False, False, False, True]  # 1 - 1 is -0 only where rounding is down
+    assert signs[0].tolist() == [False, False, False, True]  # 1 - 1 is -0 only when rounding down
     assert signs[1].tolist() == [False, False, False, True]
     assert signs[2].all()
     assert np.isinf(out[3, :, 0]).all() and (out[3, :, 5] == 0).all() and np.isnan(out[4, :, :5]).all()
@@ -217,12 +217,12 @@ def test_comparisons_of_pairs(library):
         assert (out[:, number] == expected).all(), number
 
 
-# The largest errors that the CUDA programming guide documents, in ulp of the correctly rounded double and float.
+# The maximum errors documented in the CUDA programming guide, in ulp of the correctly rounded double and float.
 ULPS = {
     "erfinv": (5, 2), "erfcinv": (6, 4), "normcdfinv": (8, 5), "erfcx": (4, 4), "cyl_bessel_i0": (6, 6),
     "cyl_bessel_i1": (6, 6), "norm3d": (2, 3), "rnorm4d": (1, 2), "rhypot": (1, 2),
 }  # fmt: skip
-# Of an inverse, the function itself, which says on which side of the exact result a number is.
+# For an inverse, the function itself, which determines on which side of the exact result a number is.
 INVERTED = {"erfinv": mpmath.erf, "erfcinv": mpmath.erfc, "normcdfinv": mpmath.ncdf}
 EXACT = {
     "erfcx": lambda x: mpmath.exp(x * x) * mpmath.erfc(x),

@@ -1,4 +1,4 @@
-"""The rewriter's own behavior: files, lines, what it refuses, and what it doesn't do twice."""
+"""The rewriter's own behavior: files, lines, what it rejects, and what it doesn't redo."""
 
 import os
 import subprocess
@@ -206,7 +206,7 @@ def test_no_other_process_and_no_other_build_rewrites_what_one_has_rewritten(tmp
     (tmp_path / "kernel.cu").write_text('#include "mine.cuh"\n')
 
     def rewritten(build: str) -> list[str]:
-        """What a process of its own rewrites for this build."""
+        """What a separate process rewrites for this build."""
         command = [sys.executable, "-c", REWRITTEN, tmp_path / "kernel.cu", tmp_path / build]
         environment = os.environ | {"ATTENTION_CACHE_DIR": str(tmp_path / "cache")}
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()

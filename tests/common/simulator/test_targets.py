@@ -1,4 +1,4 @@
-"""Which architecture code is compiled for in the simulator."""
+"""Which architecture the simulator compiles code for."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_a_program_says_by_what_it_uses(monkeypatch):
 def test_conditionals_follow_it():
     text = '#if __CUDA_ARCH__ >= 900\nint x;\nvoid h() { asm("none of ours;"); }\n#endif\n'
     kernel = f"__global__ void f() {{\n{text.replace('void h() {', '{')}}}\n"
-    rewrite(kernel, "f.cu", target=target_of("sm_89"))  # what is left out need not be known
+    rewrite(kernel, "f.cu", target=target_of("sm_89"))  # excluded code need not be supported
     with pytest.raises(Exception, match="does not know the PTX instruction none"):
         rewrite(kernel, "f.cu", target=target_of("sm_90a"))
     host = "#ifdef __CUDA_ARCH_FEAT_SM90_ALL\nint a;\n#endif\n"

@@ -10,13 +10,13 @@ SIXTEEN_BITS = {"half": torch.float16, "bf16": torch.bfloat16}
 
 
 def skip_on_turing(library, kind: str) -> None:
-    """There mma has no bfloat16."""
+    """mma does not support bfloat16 there."""
     if kind != "half" and library.on_gpu and torch.cuda.get_device_capability() < (8, 0):
         pytest.skip(f"mma of {kind} needs a GPU of compute capability 8.0 or higher")
 
 
 def rounded(values: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """The values in 16 bits: their bits, for a kernel, and what they are worth, in float64."""
+    """The values in 16 bits: their bits, for a kernel, and their values, in float64."""
     tensor = torch.from_numpy(np.ascontiguousarray(values, np.float32)).to(SIXTEEN_BITS[kind])
     return tensor.view(torch.int16).numpy(), tensor.double().numpy()
 
@@ -71,7 +71,7 @@ def test_mma_of_integers_is_exact(library, kind):
 
 @pytest.mark.parametrize("kind", SIXTEEN_BITS)
 def test_mma_places_every_element(library, kind):
-    """One 1 in A and distinct numbers in B: a row of D is a row of B, and only that."""
+    """A single 1 in A and distinct numbers in B: a row of D is a row of B, and nothing else."""
     skip_on_turing(library, kind)
     a = np.eye(256, dtype=np.float32).reshape(256, 16, 16)
     b = np.broadcast_to(np.arange(1, 129, dtype=np.float32).reshape(16, 8), (256, 16, 8))
@@ -91,7 +91,7 @@ def test_mma_of_random_numbers(library, kind, scale):
 
 @pytest.mark.parametrize("kind", SIXTEEN_BITS)
 def test_mma_of_extreme_numbers(library, kind):
-    """Subnormal and the largest numbers of the format, infinity and NaN."""
+    """The format's subnormal and largest numbers, infinity and NaN."""
     skip_on_turing(library, kind)
     info = torch.finfo(SIXTEEN_BITS[kind])
     a, b = np.zeros((2, 16, 16), np.float32), np.zeros((2, 16, 8), np.float32)
@@ -189,10 +189,10 @@ def test_what_waits_cover(library):
     data = integers(0, 3, 32) + 100
     out = np.zeros((6, 32, 3), np.float32)
     library.after_waits(out, data)
-    arrived = [0, 0, 1, 2, 3]  # at least so many groups, in this order, of what was 1 before
+    arrived = [0, 0, 1, 2, 3]  # at least this many groups have arrived, in order; the memory held 1 before
     for stage, count in enumerate(arrived):
         assert (out[stage, :, :count] == data[:count].T).all()
-        if not library.on_gpu:  # there the others may have arrived as well
+        if not library.on_gpu:  # on a GPU the others may have arrived, too
             assert np.isnan(out[stage, :, count:]).all(), "a missing wait shows"
     assert (out[5] == 2).all(), "a copy arrives once"
 

@@ -1,4 +1,4 @@
-"""CUDA C++ as a tree: what is written in the course is read whole."""
+"""CUDA C++ as a tree: code in the style of the course is parsed completely."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from common.source.reader import Source, arrays_in, line_of, names_in, read
 
 ROOT = Path(__file__).resolve().parents[3]
-# what students write, before and after, and right solutions that differ
+# student files before and after filling, and right solutions that differ
 FILES = [
     *ROOT.glob("task?/*.cu*"),
     *ROOT.glob("task?/solution/*.cu*"),
@@ -55,7 +55,7 @@ def test_functions_changes_and_calls() -> None:
     assert [(one.name, one.line, one.is_launch, len(one.arguments)) for one in launch.calls] == [
         ("kernel", 13, True, 4)
     ]
-    assert kernel.set_at("k", 11).right.text == b"0" and kernel.set_at("k", 12) is None  # behind the loop
+    assert kernel.set_at("k", 11).right.text == b"0" and kernel.set_at("k", 12) is None  # after the loop
 
 
 def test_what_is_around_a_line() -> None:

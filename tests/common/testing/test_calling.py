@@ -1,4 +1,4 @@
-"""What is kept of an error's text."""
+"""Which part of an error's text is kept."""
 
 from common.testing.calling import MOST_WORDS, CallFailed
 

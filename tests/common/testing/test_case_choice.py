@@ -29,7 +29,7 @@ CASES = [case("full", "64 tokens"), case("full", "7 x 31"), case("causal", "64 t
     [
         (None, [0, 1, 2, 3]),
         ([], [0, 1, 2, 3]),
-        (["64 tokens"], [0, 2]),  # its own name; "164 tokens" holds it, too, but is not it
+        (["64 tokens"], [0, 2]),  # the exact name; "164 tokens" contains it, too, but is another case
         (["64 TOKENS"], [0, 2]),
         (["full: 64 tokens"], [0]),
         (["4 tok"], [0, 2, 3]),

@@ -1,4 +1,4 @@
-"""Which failures belong together, and which are told first."""
+"""Which failures belong together, and which are reported first."""
 
 import io
 
@@ -28,7 +28,7 @@ def printed(verdicts: list[Verdict], inside: dict | None = None, **options: obje
 
 
 def words(*arguments: object, **options: object) -> str:
-    """What is printed, wherever lines break."""
+    """The output, with line breaks removed."""
     return " ".join(printed(*arguments, **options).split())
 
 
@@ -88,7 +88,7 @@ def test_parts_that_follow_from_the_same_stages_are_told_together() -> None:
 
 
 def test_one_small_output_that_equals_an_answer_by_chance_says_nothing() -> None:
-    """Larger outputs, of numbers as well, contradict it."""
+    """Larger outputs, also those made of numbers, contradict it."""
     unknown = [failure(f"case {i}", 5000, 0.5) for i in range(2)]  # too large to be compared with every answer
     small = failure("K = 33", 500, 0.5, dropped="The last tile is dropped.")
     assert [one.says for one in causes_of([*unknown, small])] == ["", ""]
@@ -101,7 +101,7 @@ def test_one_small_output_that_equals_an_answer_by_chance_says_nothing() -> None
     assert causes_of([*unknown, *two])[0].says == "The last tile is dropped."
     refuting = [failure(f"K = {i}", 400, 0.5) for i in range(3)]
     for number, one in enumerate(refuting):
-        one.found.refuted = frozenset({"dropped"})  # smaller ones as well, where they are more
+        one.found.refuted = frozenset({"dropped"})  # smaller ones, too, if they are the majority
         says = "" if number == 2 else "The last tile is dropped."
         assert causes_of([*refuting, *two])[0].says == says
 
@@ -131,7 +131,7 @@ def test_what_is_recognized_leads_alone() -> None:
 
 
 def test_a_name_that_shows_in_few_cases_leads() -> None:
-    """Where an answer is too near to the right one it could not be told: that refutes nothing."""
+    """An answer too close to the right one is indistinguishable from it: that refutes nothing."""
     near = [failure(f"rows {i}", 5000, 1e-4) for i in range(3)]
     for one in near:
         one.found.refuted = frozenset({"transposed"})

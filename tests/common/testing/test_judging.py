@@ -39,7 +39,7 @@ def softmax_case(**options) -> Case:
 
 
 def printed(cases, ops, parts=()) -> tuple[int, str]:
-    """(0 if every case passed, else 1; what is printed where there is no terminal)."""
+    """(0 if every case passed, else 1; the output without a terminal)."""
     console = Console(file=io.StringIO(), width=200)
     verdicts = run_cases(chosen_parts(cases, parts), ops, console, lambda case: judging.judge(case, ops, 0))
     print_report(console, "a title", verdicts)
@@ -67,7 +67,7 @@ def test_outputs_are_poisoned_and_the_setting_is_restored() -> None:
     ],
 )
 def test_a_gpu_makes_one_nan_of_all_and_a_finite_fill_tells_them_apart(behind, inside, says, not_said) -> None:
-    of_a_gpu = nan_of(0x7FFFFFFF)  # what its arithmetic leaves of any NaN
+    of_a_gpu = nan_of(0x7FFFFFFF)  # the NaN that a GPU's arithmetic returns for any NaN
 
     def softmax(x: torch.Tensor) -> torch.Tensor:
         y = reference.softmax(x)
@@ -99,7 +99,7 @@ def test_what_must_not_be_read_of_an_input_is_told_as_well() -> None:
 
 
 def test_fresh_shared_memory_holds_other_bytes_for_the_second_inputs() -> None:
-    """fmaxf swallows a NaN; a large number it does not."""
+    """fmaxf swallows a NaN, but not a large number."""
     seen = []
 
     class Watched(calling.InProcess):

@@ -1,4 +1,4 @@
-"""The last lines of a report name the flags that would help now, and no others."""
+"""A report's last lines name the flags that would help next, and no others."""
 
 import io
 from types import SimpleNamespace

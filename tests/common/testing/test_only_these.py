@@ -52,7 +52,7 @@ def test_of_cases_in_16_bits_only_small_errors_are_rounding(error: float, name: 
 
 
 def test_every_word_that_is_looked_for_is_in_a_case_s_name() -> None:
-    """So that a case that gets another name takes its word with it."""
+    """So that a renamed case takes its description with it."""
     names = "\n".join(case.name for task in tasks() for case in import_module(f"{task}.cases").cases())
     words = [word for pattern in ABOUT.values() for word in pattern.pattern.split("|")]
     assert [word for word in words if word not in names] == []

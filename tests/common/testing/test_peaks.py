@@ -1,5 +1,5 @@
-"""Where partial maxima are combined, each thread, warp, tile or part has once the largest number of a row, by more than
-100: whoever leaves it out is far off."""
+"""Where partial maxima are combined, each thread, warp, tile or part once has the row's maximum, by more than
+100, so skipping any of them gives a large error."""
 
 from importlib import import_module
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from common.testing.judging import make_inputs
 
 FAR = 100
-# task, case, and which place in a row belongs to which part
+# task, case, and which positions in a row belong to which part
 PEAKED = [
     ("task2", "softmax: a peak in the columns of each thread", lambda at: at % 256),
     ("task3", "softmax: a peak in the columns of each thread", lambda at: at % 128),
@@ -25,7 +25,7 @@ PEAKED = [
 
 
 def rows_of(case, inputs: dict[str, Tensor]) -> Tensor:
-    """The numbers [rows, places] whose maximum is taken."""
+    """The numbers [rows, positions] whose maximum is taken."""
     rows = case.stages(**inputs)["S"] if case.stages else inputs["lse"].T if "lse" in inputs else inputs["x"]
     return rows.reshape(-1, rows.size(-1))
 

@@ -1,4 +1,4 @@
-"""What further calls tell of a fused kernel: its weights, the stages shown with them, and where NaN come from."""
+"""What additional calls of a fused kernel reveal: its weights, the stages shown with them, and where NaN come from."""
 
 import math
 
@@ -32,7 +32,7 @@ def told(operator) -> str:
 
 
 def numbers(text: str, line: str) -> list[float]:
-    """Those after the first line that begins so."""
+    """The lines after the first one that starts like this."""
     (found,) = [one for one in text.splitlines() if one.strip().startswith(line)]
     return [float(word) for word in found.strip().removeprefix(line).split() if word != "..."]
 
@@ -89,11 +89,11 @@ def test_too_many_calls_are_not_made():
     assert weights_of(caller, long, inputs, caller.call(long, inputs).out, POISONED) is None
 
 
-# ---- what the same call with Q = 0 tells of NaN
+# ---- what the same call with Q = 0 reveals about NaN
 
 
 def quotient_of_infinities(query, key, value, causal, scale=None):
-    """exp overflows: the scores are taken for a thousand times as large."""
+    """exp overflows: the scores appear a thousand times as large."""
     e = torch.exp(1000 * (query @ key.transpose(-2, -1)).abs())
     return e / e.sum(-1, keepdim=True) @ value
 

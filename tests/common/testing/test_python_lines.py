@@ -1,4 +1,4 @@
-"""The lines of a Python function that a value is made in."""
+"""The lines of a Python function that compute a value."""
 
 import pytest
 
@@ -21,14 +21,14 @@ def attend(query, key, causal, self):
         step = S[start] * scale
     return total, self.cache
 """
-FIRST = 11  # the number of its first line
+FIRST = 11  # its first line's number
 
 
 @pytest.mark.parametrize(
     ("line", "known", "lines"),
     [
         (None, (), [13, 14, 15, 16, 17, 19, 21, 22, 23, 24, 25]),
-        (None, ("S",), [13, 19, 15, 21, 22, 23, 24, 25]),  # what S is made of is left out
+        (None, ("S",), [13, 19, 15, 21, 22, 23, 24, 25]),  # the lines that compute S are excluded
         (None, ("total",), [15, 19, 25]),
         (16, (), [13, 14, 15]),  # and whether it runs
         (19, (), [15]),

@@ -1,4 +1,4 @@
-"""What goes wrong first in a student's Python: planted mistakes are told with their lines, of right code nothing is."""
+"""The first thing that goes wrong in a student's Python: planted mistakes are reported with lines, right code never."""
 
 import importlib
 import importlib.util
@@ -19,7 +19,7 @@ from common.testing.python_values import first_wrong, told
 from common.testing.watching import Watched, read
 
 CASES = {task: importlib.import_module(f"{task}.cases").cases() for task in ("task1", "task3", "task6")}
-LARGEST = 100_000  # elements of a case's inputs
+LARGEST = 100_000  # in a case's inputs
 
 
 def in_double(inputs):
@@ -43,7 +43,7 @@ def test_of_a_right_solution_every_call_is_right(task):
     assert functions == known
 
 
-# task, file, part of its text, what is there by mistake, a case, what is said, the lines that are told
+# task, file, part of its text, the planted text, a case, the report, the reported lines
 PLANTED = [
     ("task3", "P = torch.exp(S - shift)", "P = torch.exp2(S - shift)", "algorithm: causal, 96 tokens",
      r"call of add_tile returns a wrong result for correct arguments\. `l` at .*`O` is wrong.*`m`.* are right",
@@ -61,7 +61,7 @@ PLANTED = [
     ("task1", "scores = scores.masked_fill(future, -torch.inf)", "scores.masked_fill(future, -torch.inf)",
      "layer: as MultiheadAttention, causal", r"The result of line \d+ is not kept: `masked_fill` changes no tensor in",
      ["scores = query", "if self.causal", "scores.masked_fill(", "weights = ", "heads = ", "return self.out"]),
-    (  # what it holds is right, for another one
+    (  # its value is right, but for another variable
         "task1",
         "heads = weights @ value\n        return self.out_projection(self.merge_heads(heads))",
         "mixed = value\n        return self.out_projection(self.merge_heads(mixed))",

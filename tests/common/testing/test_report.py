@@ -1,4 +1,4 @@
-"""The table of cases, in a wide and in a narrow terminal."""
+"""The table of cases in wide and narrow terminals."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""common.testing.results: a block of Results.md is replaced, and nothing else is."""
+"""common.testing.results replaces a block of Results.md and nothing else."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
 
 @given(before=st.text(), old=st.text(), after=st.text())
 def test_whatever_stands_around_the_block_stays(before, old, after):
-    """Any text: other line ends, form feeds, no last line end."""
+    """Any text: other line endings, form feeds, no final newline."""
     for text in (before, old, after):
         if "<!--" in text:
             return

@@ -64,7 +64,7 @@ def test_of_a_big_case_the_first_corner_and_the_name_of_a_smaller_one():
         text.split()
     )
     assert max(map(len, text.splitlines())) <= 80
-    assert len(block(text, "x  100x100")) == 9  # eight rows, and the word that there are more
+    assert len(block(text, "x  100x100")) == 9  # eight rows, and a line that says there are more
 
 
 def test_the_stages_of_attention_and_of_its_tiles():

@@ -1,4 +1,4 @@
-"""The call stack in the simulator's messages, as a student reads it."""
+"""The call stack in the simulator's messages, as shown to a student."""
 
 from common.testing.stack import readable
 

@@ -1,4 +1,4 @@
-"""python -m task2.benchmark: which problems and whose kernels. Nothing is timed."""
+"""python -m task2.benchmark: which problems and which kernels. Nothing is timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The speed part of task 4's test, with times that are made up. Nothing is timed."""
+"""The speed part of task 4's test, with made-up times. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_only_the_tuned_kernels_get_strided_heads():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_all_that_is_timed_computes_the_same(causal):
-    """The layer, torch's module without and with weights; the kernel alone has inputs of its own."""
+    """The layer, torch's module without and with weights; the kernel alone has its own inputs."""
     watch = SecondPerCall()
     small = Configuration(2, 33, 24, 3, causal)
     measured = speed.measure_layer(small, wrong_operators(lambda out: out), rounds=2, stopwatch=watch)
@@ -110,14 +110,14 @@ def test_table_and_block_say_the_same(monkeypatch):
     console.print(speed.table([one], 5e13))
     row = block.rows[0]
     assert row[0] == "4, 1024, 1024, 16" and row[4] == "0.50 x"
-    assert row[5:7] == ["17.2", "34%"]  # 4 * 4 * 16 * 1024^2 * 64 operations in 1 ms, of 50 TFLOP/s
+    assert row[5:7] == ["17.2", "34%"]  # 4 * 4 * 16 * 1024^2 * 64 operations in 1 ms, with a peak of 50 TFLOP/s
     assert all(cell in console.file.getvalue() for cell in row)
     assert "50.0 TFLOP/s" in block.notes[0]
 
 
 @pytest.fixture
 def made_up(monkeypatch, tmp_path):
-    """A GPU on which every layer is right, and 2 ms against torch's 1 ms; Results.md is a copy."""
+    """A GPU on which every layer is right and takes 2 ms, torch 1 ms; Results.md is a copy."""
     results = tmp_path / "Results.md"
     results.write_text("<!-- BEGIN task4 speedups -->\n<!-- END task4 speedups -->\n")
     monkeypatch.setattr(speed.results, "RESULTS", results)
@@ -129,7 +129,7 @@ def made_up(monkeypatch, tmp_path):
 
 
 def measured_part(report: bool) -> tuple[Earned, str]:
-    """(what the part earned, what was printed)."""
+    """(the points the part earned, the output)."""
     console = Console(file=io.StringIO(), width=200)
     options = argparse.Namespace(seed=0, report=report)
     run = TestRun(console, None, options, ["speed"], "task4.test", ["--speed", "--report"])

@@ -1,4 +1,4 @@
-"""python -m task4.benchmark: whose kernels run on which problems, and that they are right. Nothing is timed."""
+"""python -m task4.benchmark: which kernels run on which problems, and that they are right. Nothing is timed."""
 
 from __future__ import annotations
 

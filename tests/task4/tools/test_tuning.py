@@ -1,4 +1,4 @@
-"""Task 4's tile planner and tuner: their arithmetic against what kernels really use, and what they print and write."""
+"""Task 4's tile planner and tuner: their arithmetic against the kernels' actual usage, and what they print and save."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_plan_by_hand():
     fp32 = TilePlan(TileSizes(64, 32, 4), 64)
     assert fp32.shared_bytes == 4 * (64 * 64 + 32 * 68 + 32 * 64 + 64 * 32)
     assert fp32.bytes_loaded == 2 * 32 * 64 * 4 and fp32.flops == 2 * 2 * 64 * 32 * 64
-    assert fp32.intensity == 64 / 2  # 2 B_r operations for each 4-byte element
+    assert fp32.intensity == 64 / 2  # 2 B_r operations per 4-byte element
     assert fp32.occupancy(T4, registers=128).blocks == 1 and fp32.occupancy(H200, registers=128).blocks == 4
     half = TilePlan(TileSizes(64, 64, 4), 100, "fp16", stages=2)
     assert half.D == 128 and half.shared_bytes == 2 * (64 * 128 + 2 * 2 * 64 * 128)
@@ -127,7 +127,7 @@ def test_a_bad_plan_is_refused(arguments, words):
 @pytest.mark.slow
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_the_plan_is_what_the_kernel_does(head_dim):
-    """Shared memory and the passes over its banks, as the checked build counts them."""
+    """Shared memory and its bank passes, as counted by the checked build."""
     from common.inspect.checked_library import PROFILE, CheckedCaller, Collected
 
     sizes = tiles.tiles_for(head_dim)
@@ -178,7 +178,7 @@ TOO_LARGE = Candidate(32, TileSizes(512, 32, 4), ("shared memory: 136.5 KB of 64
 
 
 class FakeTuning:
-    """Stands in for a library: right in PyTorch, but for the tiles in `wrong`; chosen tiles are noted."""
+    """A stand-in for a library: right, computed by PyTorch, except for tiles in `wrong`; records the chosen tiles."""
 
     def __init__(self, wrong=()) -> None:
         self.wrong, self.chosen = set(wrong), None
@@ -196,7 +196,7 @@ class FakeTuning:
 
 
 class FakeStopwatch:
-    """Tells that the chosen tiles take so long."""
+    """Makes the chosen tiles appear to take this long."""
 
     def __init__(self, tuning: FakeTuning, seconds: dict[Candidate, float]) -> None:
         self.tuning, self.taken = tuning, seconds
@@ -291,7 +291,7 @@ def test_gaps_must_be_filled_first():
 
 @pytest.mark.slow
 def test_one_library_holds_all_tiles():
-    """Each choice launches the kernel with its own tiles, whose results are right."""
+    """Each choice launches the kernel with its own tiles, and the results are right."""
     tuning = compile_candidates([*SMALL, TOO_LARGE], variant=Variant.SOLUTION, shared_kb=64, backend="simulator")
     assert set(tuning.places) == set(SMALL)
     for one in SMALL:

@@ -1,4 +1,4 @@
-"""python -m task5.benchmark: whose kernels, in which precision. Nothing is timed."""
+"""python -m task5.benchmark: which kernels, in which precision. Nothing is timed."""
 
 from __future__ import annotations
 

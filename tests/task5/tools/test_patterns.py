@@ -1,4 +1,4 @@
-"""python -m task5.patterns: what is read off a kernel's output, and the pictures."""
+"""python -m task5.patterns: what is inferred from a kernel's output, and the pictures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from task5.tools.patterns import Probe, block_pattern, probe
 
 
 def tiled(see: torch.Tensor, rows: int, cols: int):
-    """Attention under the mask `see` that multiplies whole tiles of rows x cols, if one of their scores is seen."""
+    """Attention under the mask `see` that computes a whole rows x cols tile if any of its scores is visible."""
     seq_len = see.size(0)
 
     def attend(query, key, value):
@@ -61,9 +61,9 @@ def test_the_taught_kernels_compute_every_score_that_counts_and_few_others(solut
     for name, see in expected.items():
         assert torch.equal(found[name].attended, see), name
         assert bool((found[name].computed | ~see).all()), name
-    for name in ("stride 3", "blocks of 32"):  # whole tiles: nothing is computed for naught
+    for name in ("stride 3", "blocks of 32"):  # whole tiles: no wasted work
         assert torch.equal(found[name].computed, found[name].attended)
-    # A query's tile has at most 47 others before it and after it, and a tile of keys begins at a multiple of 32
+    # A query tile has at most 47 others before and after it, and a key tile starts at a multiple of 32
     back, ahead = keys[:, None] - keys, keys - keys[:, None]
     for name, end in (("window 40, causal", 47), ("window 40", 39 + 47)):
         assert not bool((found[name].computed & ((back > 39 + 47 + 31) | (ahead > end))).any()), name

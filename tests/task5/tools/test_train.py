@@ -27,7 +27,7 @@ TINY = training.Setting(Recall(pairs=2, record=4), hidden_dim=32, num_heads=1, b
 
 @pytest.mark.parametrize(("stride", "offset", "causal"), [(1, 0, True), (4, 0, True), (4, 3, True), (3, 1, False)])
 def test_the_gradients_of_the_module_are_those_of_the_reference(solution, stride, offset, causal):
-    """Of the input and of every weight, compared with autograd through the reference in float64."""
+    """Gradients of the input and every weight, compared with autograd through the reference in float64."""
     ops = solution("task5")
     torch.manual_seed(0)
     module = CustomStridedAttention(32, 4, stride, causal, ops, offset)
@@ -82,8 +82,8 @@ def test_a_sequence_is_records_then_questions():
         assert all(1 <= key <= SYMBOLS < value for key, value in value_of.items())
         asked = row[task.questions]
         assert sorted(asked) == sorted(value_of) and [value_of[key] for key in asked] == answer
-        assert row[21::2] == answer[:-1]  # each question is followed by its answer, but for the last
-    assert len({tuple(row) for row in answers.tolist()}) > 40  # drawn anew for every sequence
+        assert row[21::2] == answer[:-1]  # each question is followed by its answer, except the last
+    assert len({tuple(row) for row in answers.tolist()}) > 40  # drawn independently for every sequence
     again, _ = task.batch(50, torch.Generator().manual_seed(3))
     assert torch.equal(tokens, again)
 
@@ -112,7 +112,7 @@ def test_a_few_steps_reduce_the_loss(solution):
 
 
 def test_runs_of_one_seed_begin_alike_whatever_the_strides(solution):
-    """The same weights and the same sequences: with a stride of 1 the first losses are equal, with another nearly."""
+    """The same weights and sequences: with stride 1 the first losses are equal, with another stride nearly so."""
     ops, setting = solution("task5"), replace(TINY, steps=1)
     dense, again, strided, other = (
         training.train(strides, setting, ops, seed).losses[0]

@@ -1,4 +1,4 @@
-"""python -m task6.benchmark: whose kernels take part. Nothing is timed."""
+"""python -m task6.benchmark: which kernels take part. Nothing is timed."""
 
 from __future__ import annotations
 

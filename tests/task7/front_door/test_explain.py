@@ -1,4 +1,4 @@
-"""explain: the kernel that a call gets, what is copied, what would be faster, and the counts, worked out by hand."""
+"""explain: the kernel a call gets, what is copied, what would be faster, and the counts, worked out by hand."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_explained():
 
 @pytest.mark.gpu
 def test_on_a_gpu():
-    """The share is of a rate that was measured, so it is between nothing and all; what would be faster is."""
+    """The share is of a measured rate, so it is above 0 and about 1 at most; the suggested change does give wgmma."""
     query, key, value = (of(2, 4, 512, 60, dtype=torch.bfloat16, device="cuda") for _ in range(3))
     found = explain(query, key, value, is_causal=True, variant="tuned")
     assert 0 < found.share <= 1.05 and found.limit in ("memory", "arithmetic") and found.seconds > 0
@@ -105,7 +105,7 @@ def test_on_a_gpu():
 
 
 def test_kernels_with_options():
-    """What they are called, and which kernel there would be without what is asked for."""
+    """The names of options, and which kernel would run without them."""
     half = of(1, 2, 5, 8, dtype=torch.float16)
     found = explain(half, half, half, softcap=2.0, sinks=torch.zeros(2))
     assert (found.kernel, found.variant, found.faster) == ("mma", "tuned", ())

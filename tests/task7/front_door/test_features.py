@@ -1,4 +1,4 @@
-"""The table of features in task7/front_door/README.md: each row, and the test that shows what our column says."""
+"""The feature table in task7/front_door/README.md: each row, and the test that proves our column."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ REFUSED = {
 
 
 def table() -> dict[str, str]:
-    """Feature -> what our column begins with."""
+    """Feature -> the start of our column's entry."""
     text = (ROOT / "task7" / "front_door" / "README.md").read_text()
     rows = re.search(r"\| feature \| ours \|(.*?)\n\n", text, re.DOTALL)[0].splitlines()[2:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("|")]

@@ -1,4 +1,4 @@
-"""A module with the front door as an ONNX file: the standard operator, run by onnxruntime, against the kernels."""
+"""A module that uses the front door, exported to ONNX: the standard operator in onnxruntime against the kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOORS = [("naive", "solution"), ("tiled", "solution"), ("flash", "solution"), ("
 
 
 class Layer(nn.Module):
-    """Self-attention of 4 heads on 2: projections around the front door."""
+    """Self-attention with 4 query heads and 2 KV heads: projections around the front door."""
 
     def __init__(self, **options) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ CALLS = {
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", CALLS)
 def test_what_the_operator_can_say(name, masked):
-    """Against onnxruntime, with more keys than queries and another number of them than the model was exported with."""
+    """Against onnxruntime, with more keys than queries and a different number than at export."""
     function, options = CALLS[name]
     if masked and (options.get("kernel") == "sparse" or "taught" in name):
         pytest.skip("takes no mask")

@@ -1,5 +1,5 @@
-"""task7.front_door.sdpa: compared with torch's scaled_dot_product_attention on everything that it takes, and what is
-refused."""
+"""task7.front_door.sdpa: compared with torch's scaled_dot_product_attention on everything it accepts, and what it
+rejects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MASKED = [door for door in DOORS if door != ("flash", "solution")]
 every_door = pytest.mark.parametrize(("mode", "variant"), DOORS)
 every_masked_door = pytest.mark.parametrize(("mode", "variant"), MASKED)
 
-# shapes of query, key and value; the sizes differ, so that a wrong stride shows
+# shapes of query, key and value; all sizes differ, so a wrong stride is caught
 ONE, TWO = ((5, 8), (7, 8), (7, 8)), ((3, 5, 8), (3, 7, 8), (3, 7, 8))
 FOUR = ((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8))
 FIVE = ((2, 4, 3, 5, 8), (2, 4, 3, 7, 8), (2, 4, 3, 7, 8))
@@ -42,8 +42,8 @@ def device(backend: str) -> torch.device:
 
 
 def pytorch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **options) -> Tensor:
-    """torch's function on the CPU. For a scale of 0 or less its unfused kernels: the fused one multiplies the -inf of
-    is_causal by it and makes the result NaN."""
+    """torch's function on the CPU. For a scale <= 0 its unfused kernels: the fused one multiplies the -inf of
+    is_causal by the scale, which makes the result NaN."""
     scale = options.get("scale")
     given = (x if x is None else x.cpu() for x in (query, key, value, mask))
     with sdpa_kernel(SDPBackend.MATH) if scale is not None and scale <= 0 else nullcontext():
@@ -51,7 +51,7 @@ def pytorch(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = Non
 
 
 def as_mask(mask: Tensor | None) -> Tensor | None:
-    """Bool masks travel as uint8, which can be between guards; see common.testing.cases.attention_cases."""
+    """Bool masks are passed as uint8, which can have guards around it; see common.testing.cases.attention_cases."""
     return mask.bool() if mask is not None and mask.dtype == torch.uint8 else mask
 
 
@@ -65,9 +65,9 @@ def assert_agrees(
     expected=pytorch,
     **options,
 ) -> None:
-    """The front door's result compared with torch's in float64, by the bound of common.testing.judging.
+    """The front door's result compared with torch's in float64, by the bound in common.testing.judging.
 
-    layout: how query, key and value are in memory. expected: in place of torch's function.
+    layout: the memory layout of query, key and value. expected: replaces torch's function.
     """
     mode, variant = door
 
@@ -87,7 +87,7 @@ def assert_agrees(
 
     floor = 1e-5 + running_sum_floor(max(shapes[1][-2], 1), 4)
     if dtype != torch.float32:
-        floor += 8 * torch.finfo(dtype).eps / 2  # weights and outputs, 8 at most, are rounded to dtype
+        floor += 8 * torch.finfo(dtype).eps / 2  # weights and outputs, at most 8, are rounded to dtype
     axes = ("batch", "head", "row", "col")
     verdict = judge(Case("case", "part", inputs, call, wanted, floor, axes, draws=1), SimpleNamespace(device=device))
     assert verdict.status == PASS, "\n".join([f"{verdict.max_error} > {verdict.bound}", *verdict.diagnosis])
@@ -183,7 +183,7 @@ def test_16_bit_inputs(device, mode, variant, dtype):
 
 
 def make_mask(kind: str, *shape: int) -> Tensor:
-    """About a third of it hidden; from the second query, where there is one, every key."""
+    """Hides about a third of it, and every key from the second query, if there is one."""
     generator = torch.Generator().manual_seed(sum(shape))
     shown = torch.rand(shape, generator=generator) < 0.65
     if len(shape) > 1 and shape[-2] > 1:
@@ -202,7 +202,7 @@ MASKS = [  # of scores [2, 3, 5, 7]
 @pytest.mark.parametrize("kind", ["bool", "float"])
 @pytest.mark.parametrize("shape", MASKS, ids=str)
 def test_a_mask_broadcasts(device, mode, variant, shape, kind):
-    """Rows with nothing to attend to included: torch gives zeros, too."""
+    """Includes rows with nothing to attend to: torch gives zeros, too."""
     assert_agrees(device, (mode, variant), FOUR, make_mask(kind, *shape))
 
 
@@ -220,7 +220,7 @@ def test_a_mask_with_any_number_of_dimensions(device, mode, variant, kind):
         (SHAPES["no keys"], (5, 0)),
     ):
         assert_agrees(device, door, shapes, make_mask(kind, *mask))
-    # torch's mask broadcasts to the batch dimensions of query and key; this one to those of value as well
+    # torch's mask broadcasts to the batch dimensions of query and key; this one also to those of value
     assert_agrees(
         device,
         door,
@@ -267,13 +267,13 @@ sizes = st.integers(0, 5)
 
 @st.composite
 def calls(draw):
-    """Shapes that broadcast or group, and options; with a mask that broadcasts to the scores, or without."""
+    """Shapes that broadcast or group, and options; with or without a mask that broadcasts to the scores."""
     batch = draw(st.lists(st.integers(1, 3), max_size=3))
     seq_q, seq_k, head_dim, value_head_dim = draw(sizes), draw(sizes), draw(st.integers(1, 9)), draw(sizes)
     grouped = len(batch) > 0 and draw(st.booleans())
 
     def part_of(whole: list[int], keep: int = 0) -> list[int]:
-        """Some of its dimensions as 1, and some left out in front, but for the last `keep`."""
+        """Sets some of its dimensions to 1 and drops some leading ones, except the last `keep`."""
         fewer = [size if number >= len(whole) - keep or draw(st.booleans()) else 1 for number, size in enumerate(whole)]
         return fewer[draw(st.integers(0, len(whole) - keep)) :]
 
@@ -333,7 +333,7 @@ def test_gradients_of_the_tuned_kernels(device, name):
 @pytest.mark.parametrize("by_switch", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_deterministic_gradients_have_the_same_bits_50_times(device, dtype, by_switch):
-    """By the argument, and by PyTorch's switch. Blocks of a GPU, and the simulator's threads, come in any order."""
+    """By the argument and by PyTorch's switch. Blocks on a GPU, and the simulator's threads, run in any order."""
     generator = torch.Generator().manual_seed(0)
     shapes = (1, 2, 70, 8), (1, 1, 150, 8), (1, 1, 150, 8), (1, 2, 70, 8)
     query, key, value, grad = (torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
@@ -358,7 +358,7 @@ def test_deterministic_gradients_have_the_same_bits_50_times(device, dtype, by_s
 
 
 def test_torch_func_of_the_tuned_kernels(device):
-    """grad, vmap over any inputs, and gradients of single samples, compared with the same by PyTorch's function."""
+    """grad, vmap over any inputs, and per-sample gradients, compared with PyTorch's function."""
     shapes = (3, 2, 4, 5, 8), (3, 2, 2, 7, 8), (2, 2, 7, 8)
     query, key, value = (torch.randn(shape, device=device) for shape in shapes)
     masks = as_mask(make_mask("bool", 3, 5, 7)).to(device), torch.randn(3, 2, 1, 5, 7, device=device)
@@ -421,7 +421,7 @@ def test_compile_without_a_graph_break_once_loaded(device, name):
 
 @every_door
 def test_every_mode_compiles_and_exports_without_a_break(mode, variant, device):
-    """One graph, for torch.compile and for torch.export; the exported one takes other lengths, too."""
+    """One graph for torch.compile and for torch.export; the exported one also accepts other lengths."""
     module = CUDAAttention(is_causal=True, mode=mode, variant=variant)
     query, key, value = (torch.randn(2, 3, length, 8, device=device) for length in (5, 5, 5))
     with torch.no_grad():
@@ -459,7 +459,7 @@ def test_no_gradient_is_asked_of_other_kernels(device):
     "sizes", [(5, 7), (7, 5), (6, 6), (1, 7), (4, 1), (9, 35), (35, 9), (70, 150), (150, 70)], ids=str
 )
 def test_pytorchs_causal_biases(device, mode, variant, sizes):
-    """Rows that see no key included: there PyTorch's function with the same mask as a tensor gives zeros, too."""
+    """Includes rows with no visible key: PyTorch's function with the same mask as a tensor gives zeros, too."""
     query, key, value = (torch.randn(2, 3, size, 8, device=device) for size in (sizes[0], sizes[1], sizes[1]))
     how = {"mode": mode, "variant": variant}
     for bias, diagonal in ((causal_lower_right, sizes[1] - sizes[0]), (causal_upper_left, 0)):
@@ -599,7 +599,7 @@ def test_what_is_refused(changed, words):
 
 
 def test_without_a_variant_flash_takes_what_torchs_takes(device):
-    """A mask and gradients go to the tuned kernels, all else to the solution's."""
+    """A mask and gradients go to the tuned kernels, everything else to the solution's."""
     query, key, value = (torch.randn(shape, device=device).requires_grad_() for shape in FOUR)
     mask = as_mask(make_mask("bool", 5, 7)).to(device)
     for masks, options in (((mask,), {}), ((), {"is_causal": True})):
@@ -613,7 +613,7 @@ def test_without_a_variant_flash_takes_what_torchs_takes(device):
             assert torch.equal(out, same)
             expected = pytorch(query, key, value, *masks, **options)
             torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
-    for head_dim in (129, 256):  # over 128 the tuned kernels as well
+    for head_dim in (129, 256):  # above 128 also by the tuned kernels
         assert_agrees(device, ("flash", None), ((1, 7, head_dim),) * 3)
 
 

@@ -1,6 +1,6 @@
-"""A default device, a default dtype, inference mode and a stream of the caller's change nothing.
+"""The caller's default device, default dtype, inference mode and stream change nothing.
 
-The default device is "meta": of what is made without a device on the way, nothing could be read.
+The default device is "meta": any tensor created without an explicit device would be unreadable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SETTINGS = {
 
 @pytest.fixture(params=[pytest.param(name, marks=pytest.mark.gpu) if name == "stream" else name for name in SETTINGS])
 def setting(request) -> Callable:
-    """A context in which a call must do what it does outside of it."""
+    """A context in which a call must behave as it does outside."""
     return SETTINGS[request.param]
 
 

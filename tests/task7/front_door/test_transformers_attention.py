@@ -1,6 +1,6 @@
-"""The course's attention inside plain transformers: from_pretrained, generate(), caches, padding, what is refused.
+"""The course's attention inside plain transformers: from_pretrained, generate(), caches, padding, errors.
 
-The oracle is transformers' own sdpa attention with DynamicCache. First comes the Python around the kernels, on
+The oracle is transformers' own sdpa attention with DynamicCache. First the Python around the kernels, on
 `TorchOps`, then the real kernels.
 """
 
@@ -42,9 +42,9 @@ pytestmark = pytest.mark.usefixtures("one_thread_without_gradients")
 
 
 def assert_exact(logits, model, ids, begin=0, **where):
-    """At most twice as far from float64 as transformers' own float32 logits of ids[:, begin:], plus their rounding.
+    """At most twice as far from float64 as transformers' own float32 logits for ids[:, begin:], plus their rounding.
 
-    where: mask and positions; the logits of padding do not count.
+    where: mask and positions; logits at padding do not count.
     """
     exact = copy.deepcopy(model).double()(ids, **where).logits[:, begin:]
     sdpa = model(ids, **where).logits[:, begin:]
@@ -116,7 +116,7 @@ def test_our_cache_serves_transformers_own_attention():
 @pytest.mark.parametrize("model_type", ["gpt2", "llama"])
 @pytest.mark.parametrize("ours_cache", [True, False])
 def test_several_tokens_on_a_cache_that_is_not_empty(model_type, ours_cache):
-    """As in a chat: a second turn, then decoding goes on."""
+    """As in a chat: a second turn, then decoding continues."""
     model = tiny_model(model_type)
     ours, attention = attached(model)
     cache, ids = KernelCache(attention, ours) if ours_cache else DynamicCache(), tokens(2, 14)
@@ -146,8 +146,8 @@ MASKS = {
 @pytest.mark.parametrize("first", MASKS)
 @pytest.mark.parametrize("second", ["tokens", "no padding", *MASKS])
 def test_padded_turns(model_type, ours_cache, first, second):
-    """A padded prompt and single tokens, or turns of 9, 9, 1 and 2 tokens with padding also where no turn has ended, on
-    one cache; logits of padding do not count."""
+    """A padded prompt and single tokens, or turns of 9, 9, 1 and 2 tokens with padding also before a turn's end, on one
+    cache; logits at padding do not count."""
     model = tiny_model(model_type)
     ours, attention = attached(model)
     if second == "tokens":
@@ -170,7 +170,7 @@ def test_padded_turns(model_type, ours_cache, first, second):
 @pytest.mark.parametrize("model_type", ["gpt2", "llama"])
 @pytest.mark.parametrize("kind", MASKS)
 def test_generate_goes_on_from_where_a_padded_prompt_ends(model_type, kind):
-    """Eager attention's tokens, also where the last place, which the first token comes from, is padding."""
+    """The same tokens as eager attention, even if the last position, which gives the first token, is padding."""
     model = tiny_model(model_type)
     ours, attention = attached(model)
     ids, mask = MASKS[kind]
@@ -183,7 +183,7 @@ def test_generate_goes_on_from_where_a_padded_prompt_ends(model_type, kind):
 
 @pytest.mark.parametrize("model_type", ["gpt2", "llama"])
 def test_beam_search_and_lookup_of_the_prompt_on_transformers_own_cache(model_type):
-    """Both move a cache about; the second also feeds several tokens at once and takes some of them back."""
+    """Both rearrange a cache; the second also feeds several tokens at once and takes some of them back."""
     model = tiny_model(model_type)
     ours, _ = attached(model)
     ids, mask = MASKS["left"]
@@ -220,7 +220,7 @@ def test_padding_that_comes_or_goes_is_refused():
         ours(ids[:, :2], past_key_values=cache)
 
 
-# ---- what is refused -----------------------------------------------------------------------------
+# ---- errors --------------------------------------------------------------------------------------
 
 
 def test_unsupported_calls_are_refused_by_name():
@@ -312,13 +312,13 @@ def test_an_unknown_variant_is_refused_before_anything_is_built():
 
 @pytest.fixture(scope="session", params=["solution", "tuned"])
 def course(request, backend):
-    """register() of this variant."""
+    """register() for this variant."""
     return register(request.param, backend)
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_from_pretrained_and_generate_give_sdpas_text(course, tmp_path, model_type):
-    """Equal prompts, then prompts of different lengths; transformers' cache, then ours."""
+    """Equal prompts, then prompts of different lengths; first transformers' cache, then ours."""
     tiny_model(model_type).save_pretrained(tmp_path)
     ours, reference = (
         AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=name).to(course.device)
@@ -336,7 +336,7 @@ def test_from_pretrained_and_generate_give_sdpas_text(course, tmp_path, model_ty
 @pytest.mark.parametrize("model_type", [*MODEL_TYPES, "windows", "gemma2", "gpt_oss"])
 @pytest.mark.parametrize("kind", MASKS)
 def test_chunks_and_second_turns_give_transformers_text(course, model_type, kind):
-    """prefill_chunk_size, and then a turn of three tokens, one of them padding, on what was generated."""
+    """prefill_chunk_size, then a turn of three tokens, one of them padding, after generation."""
     if not course.tuned and model_type not in MODEL_TYPES:
         pytest.skip("the taught kernels have no windows, caps and sinks")
     if model_type in ("gemma2", "gpt_oss") and kind == "right":
@@ -365,7 +365,7 @@ def test_chunks_and_second_turns_give_transformers_text(course, model_type, kind
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("model_type", ["gpt2", "llama"])
 def test_16_bit_models(course, model_type, dtype):
-    """No further from float64 than twice sdpa's own error in this dtype; the tuned cache is in the model's dtype."""
+    """At most twice sdpa's own error from float64 in this dtype; the tuned cache is in the model's dtype."""
     model = tiny_model(model_type).to(course.device)
     ids, mask = (x.to(course.device) for x in MASKS["left"])
     where = {"attention_mask": mask, "position_ids": positions(mask)}
@@ -413,7 +413,7 @@ def tuned(backend):
 
 @pytest.fixture
 def chosen(monkeypatch) -> list[str]:
-    """The rooms of the fast kernels that calls got, in order."""
+    """The folders of the fast kernels that calls used, in order."""
     rooms, launched = [], attention_kernels._launched
     monkeypatch.setattr(attention_kernels, "_launched", lambda *call: rooms.append(call[0]) or launched(*call))
     return rooms
@@ -421,7 +421,7 @@ def chosen(monkeypatch) -> list[str]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_sliding_windows(tuned, chosen, dtype):
-    """Mistral with a window of 5: prompts with and without padding, its own cache and a static one, also decoding."""
+    """Mistral with a window of 5: prompts with and without padding, its own and a static cache, also decoding."""
     model = tiny_model("mistral", sliding_window=5).to(tuned.device, dtype)
     ours, theirs = in_place_of_sdpa(model)
     ids = tokens(2, 12).to(tuned.device)
@@ -449,7 +449,7 @@ def test_a_static_cache(tuned):
 
 
 def test_an_encoder_attends_both_ways(tuned):
-    """BERT, without padding and with; what padding itself becomes does not count."""
+    """BERT, with and without padding; results at padding do not count."""
     sizes = {"hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     torch.manual_seed(0)
     model = BertModel(BertConfig(**sizes, vocab_size=50, initializer_range=0.3)).eval().to(tuned.device)
@@ -475,7 +475,7 @@ def tiny_t5(tuned, **config) -> T5ForConditionalGeneration:
 def t5_pair(model: T5ForConditionalGeneration) -> tuple:
     """The model with the kernels and a copy with transformers' own eager attention."""
     theirs = copy.deepcopy(model)
-    for part in ("", "encoder", "decoder"):  # transformers 5.17 does not reach these two through the whole
+    for part in ("", "encoder", "decoder"):  # transformers 5.17 does not set these two through the whole model
         theirs.get_submodule(part).set_attn_implementation("eager")
         model.get_submodule(part).set_attn_implementation(kernel_attention.NAME)
     return model, theirs
@@ -483,8 +483,8 @@ def t5_pair(model: T5ForConditionalGeneration) -> tuple:
 
 @pytest.mark.parametrize("kind", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("left", "right")), "with holes"])
 def test_t5(tuned, kind):
-    """Its position bias goes through the kernels as an added mask: encoder, decoder and cross attention, and generate()
-    over a cache."""
+    """Its position bias is an added mask for the kernels: encoder, decoder and cross attention, and generate()
+    with a cache."""
     ours, theirs = t5_pair(tiny_t5(tuned).eval())
     ids, mask = (x.to(tuned.device) for x in MASKS[kind])
     answer = tokens(3, 7).to(tuned.device)
@@ -495,7 +495,7 @@ def test_t5(tuned, kind):
     for stack in (ours.encoder, ours.decoder):
         torch.nn.init.zeros_(stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight)
     without = ours(ids, attention_mask=mask, labels=answer).logits
-    assert float((without - found).abs().max()) > 1e-2  # the bias was in it
+    assert float((without - found).abs().max()) > 1e-2  # the bias has an effect
 
     ours, theirs = t5_pair(tiny_t5(tuned).eval())
     how = {"attention_mask": mask, "max_new_tokens": 6, "do_sample": False}
@@ -504,7 +504,7 @@ def test_t5(tuned, kind):
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_t5_is_trained_around_its_bias(tuned, chosen, dropout):
-    """The gradient of every parameter compared with eager's while the bias is still; its own gradient is refused."""
+    """Every parameter's gradient compared with eager's while the bias is frozen; the bias's own gradient is refused."""
     model = tiny_t5(tuned, dropout_rate=dropout).train()
     ids, mask = (x.to(tuned.device) for x in MASKS["right"])
     answer = tokens(3, 7).to(tuned.device)
@@ -519,7 +519,7 @@ def test_t5_is_trained_around_its_bias(tuned, chosen, dropout):
         with torch.enable_grad():
             loss = one(ids, attention_mask=mask, labels=answer).loss
             gradients.append((loss, *torch.autograd.grad(loss, moving)))
-    if dropout:  # other numbers are drawn, by the kernels' own dropout
+    if dropout:  # the kernels' own dropout draws other numbers
         assert "flash" in chosen and all(bool(x.isfinite().all()) for x in gradients[0])
         return
     for x, y in zip(*gradients, strict=True):
@@ -527,7 +527,7 @@ def test_t5_is_trained_around_its_bias(tuned, chosen, dropout):
 
 
 def test_a_position_bias_and_every_kind_of_mask(tuned):
-    """Tensors of either kind, padding, the causal mask and none, from the lower right with a cache; in float64."""
+    """Tensors of either kind, padding, the causal mask or none, aligned to the lower right with a cache; in float64."""
     generator = torch.Generator().manual_seed(3)
     query, key, value, bias = (
         torch.randn(2, 4, *sizes, generator=generator).to(tuned.device) for sizes in ((3, 8), (5, 8), (5, 8), (3, 5))
@@ -559,7 +559,7 @@ def small(model_type: str, **config):
 
 
 def assert_same_training(device, *models) -> None:
-    """Loss and the gradient of every parameter, with padding; no token is predicted from it."""
+    """Loss and every parameter's gradient, with padding; padding predicts no token."""
     ids, mask = (x.to(device) for x in MASKS["right"])
     results = []
     with torch.enable_grad():
@@ -572,7 +572,7 @@ def assert_same_training(device, *models) -> None:
 
 
 def test_training_computes_the_forward_pass_once(tuned):
-    """A layer launches its attention and the gradients of it, nothing twice."""
+    """A layer launches its attention and its gradients once each."""
     model = small("gpt2").to(tuned.device)
     model.set_attn_implementation(kernel_attention.NAME)
     launched = []
@@ -589,7 +589,7 @@ def test_training_computes_the_forward_pass_once(tuned):
 
 
 def test_training_with_dropout(tuned):
-    """The generator decides what is left out: the same state, the same gradients; eval() leaves out nothing."""
+    """The generator determines what is dropped: the same state, the same gradients; eval() drops nothing."""
     model = tiny_model("gpt2", attn_pdrop=0.3, resid_pdrop=0.0, embd_pdrop=0.0).to(tuned.device).train()
     model.set_attn_implementation(kernel_attention.NAME)
     ids = tokens(2, 9).to(tuned.device)
@@ -608,7 +608,7 @@ def test_training_with_dropout(tuned):
 
 def option_model(model_type: str, device, **config):
     """A tiny Gemma 2 (caps, windows of 5 in every second layer) or gpt-oss (sinks, windows), in eager attention, the
-    only one of transformers' own that has what they ask for without a GPU."""
+    only one in transformers that supports their options without a GPU."""
     special = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0, "initializer_range": 0.3}
     sizes = {
         "vocab_size": 50,
@@ -632,7 +632,7 @@ def option_model(model_type: str, device, **config):
 
 
 def test_windows_to_either_side_in_packed_sequences(tuned):
-    """As encoders have them (ModernBERT): a token sees window - 1 others in front and behind."""
+    """As in encoders (ModernBERT): a token sees window - 1 others before and after it."""
     begins = torch.tensor([0, 4, 16], dtype=torch.int32, device=tuned.device)
     query, key, value = (torch.randn(1, heads, 16, 8, device=tuned.device) for heads in (4, 2, 2))
     layer = torch.nn.Module()
@@ -648,7 +648,7 @@ def test_windows_to_either_side_in_packed_sequences(tuned):
 
 @pytest.mark.parametrize("model_type", ["gemma2", "gpt_oss"])
 def test_caps_and_sinks(tuned, chosen, model_type):
-    """Logits, what is generated with padding and without, and the gradient of every parameter, sinks included."""
+    """Logits, text generated with and without padding, and every parameter's gradient, including sinks."""
     model = option_model(model_type, tuned.device)
     ours = copy.deepcopy(model)
     ours.set_attn_implementation(kernel_attention.NAME)
@@ -664,7 +664,7 @@ def test_caps_and_sinks(tuned, chosen, model_type):
 
 
 def test_a_head_dim_of_256(tuned):
-    """As Gemma 2's smaller models have it, with the cap and without."""
+    """As in Gemma 2's smaller models, with and without the cap."""
     for config in ({}, {"attn_logit_softcapping": None}):
         model = option_model("gemma2", tuned.device, head_dim=256, query_pre_attn_scalar=256, **config)
         ours = copy.deepcopy(model)
@@ -675,8 +675,8 @@ def test_a_head_dim_of_256(tuned):
 
 @pytest.mark.parametrize("model_type", ["llama", "mistral"])
 def test_packed_sequences_without_a_mask(tuned, model_type):
-    """Each is what the model makes of it alone; in training, too: the loss's gradient for every parameter. Mistral has
-    sliding windows."""
+    """Each sequence gives what the model gives for it alone; also in training: every parameter's gradient of the loss.
+    Mistral has sliding windows."""
     model = tiny_model(model_type, **({"sliding_window": 5} if model_type == "mistral" else {})).to(tuned.device)
     ours, _ = in_place_of_sdpa(model)
     lengths = [3, 9, 1, 7]
@@ -732,8 +732,8 @@ def test_options_do_not_follow_a_prompt_whose_padding_was_dropped(tuned, asked, 
     ],
 )
 def test_a_whole_model_compiled_without_graph_breaks(tuned, model_type, masked):
-    """fullgraph: one graph from the tokens to the logits, and one for the gradients, against the model as it is and
-    transformers' own attention; the graph that saw one padding serves another."""
+    """fullgraph: one graph from tokens to logits, and one for the gradients, compared with the uncompiled model and
+    transformers' own attention; a graph traced with one padding works for another."""
     model = small(model_type, **({"sliding_window": 5} if model_type == "mistral" else {})).to(tuned.device)
     sdpa = copy.deepcopy(model)
     model.set_attn_implementation(kernel_attention.NAME)
@@ -760,7 +760,7 @@ def test_a_whole_model_compiled_without_graph_breaks(tuned, model_type, masked):
 
 @pytest.mark.slow
 def test_a_kernel_cache_under_compile_is_refused_or_left_to_eager(tuned):
-    """A graph would not know whether the prompt was padded. Without fullgraph PyTorch runs these calls as they are."""
+    """A graph could not know whether the prompt was padded. Without fullgraph PyTorch runs these calls eagerly."""
     model = tuned.attach(small("llama").eval())
     ids, mask = (x.to(tuned.device) for x in MASKS["left"])
     with torch.no_grad():
@@ -782,7 +782,7 @@ def test_a_kernel_cache_under_compile_is_refused_or_left_to_eager(tuned):
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_export(course, model_type):
-    """One graph gives the model's logits; the taught kernels refuse it in words."""
+    """One graph gives the model's logits; the taught kernels refuse it with a clear message."""
     model = tiny_model(model_type).to(course.device)
     model.set_attn_implementation(kernel_attention.NAME)
     ids, how = tokens(2, 9).to(course.device), {"use_cache": False}

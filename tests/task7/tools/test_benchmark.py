@@ -1,4 +1,4 @@
-"""python -m task7.benchmark: what it counts and how it ends; the times themselves need a GPU."""
+"""python -m task7.benchmark: what it counts and how it ends; the timings themselves need a GPU."""
 
 import pytest
 from rich.console import Console
@@ -35,7 +35,7 @@ def test_the_table_has_the_share_of_the_limit():
 
 
 def test_the_limit_of_a_batch_counts_its_cache():
-    """GPT-2 124M in 16 bits keeps 36,864 bytes per token."""
+    """GPT-2 124M in 16 bits uses 36,864 bytes per token."""
     assert survey.step_bytes(1000, "gpt2", 8, 576.0, 2) == 1000 + 8 * 576 * 36864
 
 

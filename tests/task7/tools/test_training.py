@@ -10,7 +10,7 @@ from task7.tools import training
 
 
 def test_a_few_steps(tmp_path, capsys):
-    """The two runs have the same losses, which fall, in the table; the picture is a PNG."""
+    """Both runs have the same decreasing losses in the table; the picture is a PNG."""
     picture = tmp_path / "new" / "losses.png"
     sizes = {"--steps": "6", "--batch": "1", "--length": "16", "--layers": "1", "--rate": "0.01"}
     small = [word for pair in (sizes | {"--backend": "simulator"}).items() for word in pair]

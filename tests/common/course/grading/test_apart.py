@@ -1,4 +1,4 @@
-"""A function in a process of its own: what it returns, what it raises, and the limits."""
+"""A function run in a separate process: its return value, its exceptions, and the limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the build refuses without a compiler's help; the rest is in tests/cheats."""
+"""What the build rejects without a compiler; the rest is in tests/cheats."""
 
 import struct
 import subprocess

@@ -1,4 +1,4 @@
-"""A control group holds what it says, or there is none."""
+"""A control group enforces its limits, or there is none."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_kernel_refuses_what_is_beyond() -> None:
         assert said.startswith("9 ") and "temporarily unavailable" in said
     finally:
         group.close()
-    again = ControlGroup.made("grading-test", threads=10, memory=1 << 30)  # the name is free: nothing was left
+    again = ControlGroup.made("grading-test", threads=10, memory=1 << 30)  # the name is free: nothing was left behind
     assert again is not None
     again.close()
 

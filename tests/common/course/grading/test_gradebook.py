@@ -1,4 +1,4 @@
-"""A class's files: what is written by hand survives, Canvas's roster finds its submissions."""
+"""A class's files: manual entries survive, and Canvas's roster finds its submissions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_is_written_by_hand_survives_a_regrade(tmp_path: Path) -> None:
     assert write_class(tmp_path) == []
     assert file.read_text() == "submission,late_days,points,comment\nann,,,\nbob,,,\n"
     by_hand = '\ufeffcomment;submission;points;late_days\r\nwell: "done";ann;0,5;2\r\n;bob;;\r\n'
-    file.write_text(by_hand, newline="")  # as a spreadsheet in Europe saves it
+    file.write_text(by_hand, newline="")  # as a European spreadsheet saves it
     (tmp_path / "class.json").write_text('{"late_penalty": 10, "free_late_days": 1}')
     graded(tmp_path, ann=4.0, cid=1.0)
     assert write_class(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Submissions graded in a sandbox: a right one, one that cheats, one that crashes. `attack` runs all that are known."""
+"""Submissions graded in a sandbox: a right one, one that cheats, one that crashes. `attack` runs all known ones."""
 
 from __future__ import annotations
 

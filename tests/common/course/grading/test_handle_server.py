@@ -1,4 +1,4 @@
-"""A student's Python in a process without tensors: it gives what PyTorch gives, and what is refused is named."""
+"""A student's Python in a process without tensors gives PyTorch's results, and refused calls are named."""
 
 from __future__ import annotations
 

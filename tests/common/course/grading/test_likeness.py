@@ -1,4 +1,4 @@
-"""Which submissions are much alike: copies are found also when names are changed, what is given counts for nothing."""
+"""Which submissions are similar: copies are found even with names changed, and handed-out code does not count."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RENAMED = re.sub(r"\bm\b", "largest", re.sub(r"\bl\b", "total", SOLUTION)).repla
 
 
 def kept(out: Path, **texts: str) -> list[str]:
-    """As `grade` keeps them; the names."""
+    """Stored as by `grade`; returns the names."""
     for name, text in texts.items():
         (out / name / "files" / "task3").mkdir(parents=True)
         (out / name / "files" / FILE).write_text(text)

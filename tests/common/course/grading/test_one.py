@@ -44,5 +44,5 @@ def test_public_cases_run_before_all_hidden_ones_and_share_no_process_with_them(
     number = sum(case.hidden for task in outcome.tasks for part in task.parts for case in part.cases)
     assert ran.count(0) == 1 and len(ran) - at - 1 == number and all(hidden for hidden, _ in ran[at + 1 :])
     assert {most for _, most in ran[:at] + ran[at + 1 :]} == {1} and alive == []
-    # task 7's parts rest on hidden cases of tasks 4 and 6, and have none themselves
+    # task 7's parts depend on hidden cases of tasks 4 and 6, and have none of their own
     assert outcome.earned == outcome.possible and outcome.tasks[0].parts[0].part == "algorithm"

@@ -1,4 +1,4 @@
-"""What becomes of an outcome: JSON and back, Gradescope's form, the page, a class."""
+"""Outputs made from an outcome: JSON and back, Gradescope's format, the page, a class."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def test_gradescope_gets_its_documented_form(made: Outcome) -> None:
 def test_the_page_escapes_what_a_submission_says() -> None:
     text = page(outcome("<ann>"))
     assert "<script>alert" not in text and "<b>bad" not in text and "<i>dlsym" not in text and "log &lt;x&gt;" in text
-    assert SECRET in text  # the instructor's
+    assert SECRET in text  # the instructor's copy
 
 
 def test_the_feedback_page_holds_nothing_hidden_and_what_was_added_by_hand() -> None:
     text = feedback(outcome("<ann>"), Adjustment(2.5, -0.1, ["<well> done"]), Settings("x", 1, 25))
     assert SECRET not in text and "dlsym" not in text and "log &lt;x&gt;" not in text
-    assert "execution_time" not in gradescope(outcome())  # code that waits where a case is hidden would tell its size
+    assert "execution_time" not in gradescope(outcome())  # code that sleeps in hidden cases could reveal their size
     assert "<script>alert" not in text and "&lt;ann&gt;: 0.15 of 1 points" in text and "&lt;well&gt; done" in text
     assert "Days late: 2.5 (1 free): 50% less. Points given by hand: -0.1." in text
 

@@ -1,4 +1,4 @@
-"""Which folder a submission's results get, and what a killed grader leaves."""
+"""Which folder a submission's results get, and what a killed grader leaves behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_no_submission_gets_the_place_of_another_or_of_the_class() -> None:
     assert names["bob.zip"] == "bob" and len({name.lower() for name in names.values()}) == len(sources)
     assert not {name.lower() for name in names.values()} & set(TAKEN)
     assert not [name for name in names.values() if name.startswith(PREFIX) and "-" not in name.removeprefix(PREFIX)]
-    squatter = f"{names['a/ann.zip']}.zip"  # called as the folder of the first
+    squatter = f"{names['a/ann.zip']}.zip"  # has the name of the first one's folder
     again = names_of([*sources, squatter])
     assert len(set(again.values())) == len(sources) + 1 and again[squatter] == names["a/ann.zip"]
 

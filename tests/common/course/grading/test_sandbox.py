@@ -1,4 +1,4 @@
-"""Which sandbox is chosen, and what the clean tree holds; the rest needs one and is in test_grading.py."""
+"""Which sandbox is chosen, and what the clean tree contains; tests that need a sandbox are in test_grading.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from common.course.grading.sandbox import NoSandbox, choose_kind
         ("", "", {}, "bubblewrap"),
         ("no namespaces", "", {}, "user"),
         ("no namespaces", "not root", {"trusted": True}, "trusted"),
-        ("", "", {"trusted": True}, "bubblewrap"),  # --trusted allows it and does not ask for it
+        ("", "", {"trusted": True}, "bubblewrap"),  # --trusted permits it but does not request it
         ("", "", {"wanted": "user"}, "user"),
         ("", "", {"wanted": "trusted", "trusted": True}, "trusted"),
         ("no namespaces", "not root", {}, None),
@@ -91,7 +91,7 @@ def test_the_cases_can_be_imported_there_and_the_oracle_cannot_be_asked(base: Pa
 
 @pytest.mark.parametrize("gpu", [True, False])
 def test_nobody_looks_for_a_gpu_before_the_workers_that_use_it_are_forked(gpu: bool) -> None:
-    """CUDA cannot be used in a process whose parent has asked for a device; to import cpp_extension is to ask."""
+    """CUDA can't be used in a process whose parent has queried the devices, and importing cpp_extension does so."""
     code = (
         "import sys, torch; from common.course.grading.inside import import_torch\n"
         "asked = []; torch.version.cuda = '13.0'; torch.cuda._is_compiled = lambda: True\n"

@@ -1,4 +1,4 @@
-"""How times are taken and what they are worth, without a GPU: the clock is made up, and each call moves it."""
+"""How times are measured and scored, without a GPU: a fake clock that each call advances."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def inputs(number: int) -> dict[str, Tensor]:
 
 
 class Clock:
-    """Stands still unless somebody works."""
+    """Advances only when work() is called."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -70,7 +70,7 @@ def test_the_time_is_that_of_the_call_alone_and_the_outputs_are_right() -> None:
     clock, filled = Clock(), []
 
     def prepare(number, given):
-        clock.work(5)  # preparing does not count
+        clock.work(5)  # preparation does not count
         return lambda: (clock.work(0.25), 2 * given["x"])[1]
 
     times = timed(prepare, clock, rounds=6, warm_up=2, shown=3, before=lambda: (filled.append(1), clock.work(7)))
@@ -138,7 +138,7 @@ def test_work_put_off_until_it_is_looked_at_is_done_while_the_clock_runs() -> No
 
 
 def test_done_said_early_shows_by_the_sum() -> None:
-    """As code would that writes to the connection itself, past serve_rounds, and works when it is asked to show."""
+    """Like code that writes to the connection directly, bypassing serve_rounds, and works only when asked to show."""
 
     def forging(connection: Connection) -> None:
         while True:
@@ -208,7 +208,7 @@ def test_points_flags_and_a_wrong_output_that_costs_them_all() -> None:
 
 
 def test_a_whole_task_peers_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The student's process slows the second turn of the peers down: the first counts."""
+    """The student's process slows down the peers' second turn: the first counts."""
     clock, turns = Clock(), []
     costs = {"peers 1": 0.5, "ours 2": 0.4, "peers 3": 5.0}
 

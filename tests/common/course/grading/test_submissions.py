@@ -1,4 +1,4 @@
-"""What is taken of a submission, whatever it comes in."""
+"""What is extracted from a submission, whatever its format."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_only_the_files_that_tasks_name_are_taken(tmp_path: Path, packed, root: 
 
 def test_a_file_without_its_folder_counts_where_its_name_belongs_to_one_task(tmp_path: Path) -> None:
     found = parsed(str(in_folder(tmp_path, {"attention_kernel.cu": TEXT.encode(), "attention.py": b"x = 1\n"})))
-    assert list(found.files) == [NAME]  # attention.py could be that of three tasks
+    assert list(found.files) == [NAME]  # attention.py could belong to three tasks
     assert list(parsed(str(tmp_path), ["task3"]).files) == ["task3/attention.py"]
 
 

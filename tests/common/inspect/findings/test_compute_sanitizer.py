@@ -1,4 +1,4 @@
-"""What compute-sanitizer prints -> findings. The samples have the form of its documentation (13.0)."""
+"""compute-sanitizer output -> findings. The samples follow the format in its documentation (13.0)."""
 
 import io
 
@@ -141,7 +141,7 @@ def test_all_four_tools_run_and_an_unfinished_one_is_told(monkeypatch, sources):
     assert [command[2] for command in commands] == list(outputs)
     assert all(command[-3:] == ["python", "-m", "task2.test"] for command in commands)
     assert commands[1][3:-3] == ["--target-processes", "all", "--racecheck-report", "analysis"]
-    assert commands[2][3:-3] == ["--target-processes", "all"]  # what the installed version does not know is left out
+    assert commands[2][3:-3] == ["--target-processes", "all"]  # options unknown to the installed version are dropped
     assert [(case, [one.kind for one in findings]) for case, findings in found] == [
         ("softmax: 7 x 31", ["out_of_bounds", "misaligned"]),
         ("", ["race", "race"]),

@@ -37,7 +37,7 @@ __global__ void kernel(float* out) {
 
 
 class Lines:
-    """Stands in for SourceLines: address -> place."""
+    """A stand-in for SourceLines: address -> place."""
 
     def __init__(self, places):
         self._places = places
@@ -97,7 +97,7 @@ def printed(*groups_of_findings) -> str:
 
 
 def words_of(*groups_of_findings) -> str:
-    """What is printed, wherever lines break."""
+    """The output, with line breaks removed."""
     return " ".join(printed(*groups_of_findings).split())
 
 
@@ -125,8 +125,8 @@ LOOPED = {"variable": "the 24 bytes of cudaMalloc at /x.cu:7", "shape": [], "spa
 UNKNOWN = {"variable": "", "shape": [], "space": "global"}
 RACE, COPY = "race in kernel: tile[3][17] (shared memory)", "race with an asynchronous copy in kernel: tile[3][17]"
 OUTSIDE, FRESH = "out of bounds in kernel", "uninitialized memory in kernel"
-# what each side does, in which line (called from which one), in which block and thread; what else is known of it; what
-# happened; all that is said of it, after a ! what is not
+# each side's action, line (and the line it is called from), block and thread; other facts about it; what
+# happened; the full text, and after a ! what it must not contain
 SAID = [
     ((("read", (5, 11), B0, T0), ("write", (2, 9), B0, T40)), {}, RACE,
      "The order of the read and the write is undefined. Put a __syncthreads() between line 9 and line 11. If the two "
@@ -146,16 +146,16 @@ SAID = [
      "Which of the two values remains is undefined. Line 9 and line 11 should write different elements: check both "
      "indices, and which threads come to each line. Only if both are meant to write this element must the later write "
      "wait for the earlier one."),
-    # blocks cannot wait for each other
+    # blocks cannot synchronize with each other
     ((("read", 18, B1, T0), ("write", 18, B0, T0)), OUT, "race in kernel: out",
      "__syncthreads() does not reach beyond a block|a kernel of its own|!Put a __syncthreads()"),
     ((("write", 18, B1, T0), ("write", 18, B0, T0)), OUT, "race in kernel: out", "how blockIdx enters the index"),
-    # a copy that may still be under way
+    # a copy that may still be in flight
     ((("read", 11, B0, T0), ("async copy", 9, B0, T0)), {"kind": "async_race"}, COPY,
      "started in line 9 may still be under way|cp_async_commit(), a cp_async_wait<N>()"),
     ((("write", 11, B0, T0), ("async copy", 9, B0, T0)), {"kind": "async_race"}, COPY,
      "Before this place is written again there must be a cp_async_wait<N>()"),
-    # out of a shared array, of memory in a kernel with a loop over tiles, and of nothing known
+    # in a shared array, in memory in a kernel with a loop over tiles, and in unknown memory
     ((("write", 2, B0, T0),), {"kind": "out_of_bounds", "byte_offset": 4 * 32 * 33}, f"{OUTSIDE}: tile[32][0]",
      "tile[32][33], has 1,056 elements; this is the first element past its end."),
     ((("read", 2, B0, T0),), LOOPED | {"kind": "out_of_bounds"}, OUTSIDE,
@@ -218,22 +218,22 @@ PARTS = """__global__ void kernel(float* x) {
 }
 """
 OF_SHARED, OF_GLOBAL = {"variable": "shared", "shape": [128]}, {"space": "global", "variable": "u"}
-# the text, of each side what it does, its line and its thread, more of the finding, whether it may be an index, and
-# what is said
+# the text, each side's action, line and thread, more about the finding, whether it may be an index, and
+# the report
 IN_A_TEXT = [
-    # a barrier that an #if may leave out is not taken to be there
+    # a barrier that an #if may exclude is assumed to be absent
     (WITH_IF, ("write", 3, T0), ("read", 7, T1), {}, False,
      "The barrier in line 5 is inside an #if. If that leaves it out, it is what is missing"),
     (WITHOUT_BARRIER, ("write", 3, T0), ("read", 7, T1), {}, False,
      "between line 3 and line 7. Both are inside the if of line 2: all threads"),
-    # a barrier of a warp does not order two warps
+    # a warp's barrier does not order two warps
     (WITH_IF, ("read", 7, T0), ("write", 9, T40), {}, True,
      "The __syncwarp() between lines 7 and 9 waits for one warp, and these threads are in two"),
-    # a line that races with itself, without a loop around it, and in a loop that waits
+    # a line that races with itself, outside a loop, and in a loop that waits
     (STENCIL, ("write", 2, T0), ("read", 2, T40), OF_GLOBAL, True,
      "Both happen in line 2, and no loop of the kernel is around it"),
     (TREE, ("write", 3, T0), ("read", 3, T40), {}, True, "in a loop with a barrier|the index is wrong"),
-    # parts of one array are told by their names
+    # parts of one array are distinguished by name
     (PARTS, ("read", 5, T0), ("write", 6, T40), OF_SHARED, True,
      "goes through p_tile, line 5 through k_tile|an index is wrong and leaves its part"),
 ]  # fmt: skip
@@ -318,7 +318,7 @@ def test_lanes_of_one_warp_may_use_syncwarp(kernel):
     assert hint in words_of(("case", [read(places, ("read", 1, B0, T0), ("write", 2, B0, T1))]))
     assert hint not in words_of(("case", [read(places, ("read", 1, B0, T0), ("write", 2, B0, T40))]))
     assert hint not in words_of(("case", [read(places, ("read", 1, B0, T0), ("write", 2, B0, (0, 1, 0)))]))
-    # which of two writes comes last no __syncwarp() settles: rather an index is wrong
+    # no __syncwarp() determines which of two writes comes last: an index is more likely wrong
     both = read(places, ("write", 1, B0, T0), ("write", 2, B0, T1))
     assert hint not in words_of(("case", [both])) and "should write different elements" in explained(both)
 
@@ -391,7 +391,7 @@ def test_names_of_elements():
     assert element_of(Finding("race", space="shared")) == "shared memory"
 
 
-# ---- together
+# ---- several findings
 
 
 def test_alike_findings_are_told_once_with_their_cases(kernel):
@@ -478,7 +478,7 @@ def test_a_race_in_global_memory_is_first_one_of_an_index(kernel):
 
 
 def test_a_race_in_a_kernel_whose_barrier_some_threads_miss_is_not_told(kernel):
-    """Threads that return before the barrier: no further barrier is missing."""
+    """Threads that return before the barrier: no other barrier is missing."""
     race = read({1: kernel(11), 2: kernel(9)}, ("read", 1, B0, T0), ("write", 2, B0, T40))
     missed = read({1: kernel(10)}, ("read", 1, B0, T0), kind="barrier")
     assert [group.kind for group in grouped([("a", [race]), ("b", [missed])])] == ["barrier"]

@@ -1,4 +1,4 @@
-"""Wrong indices, bounds, arguments and numbers planted in real kernels: what is told, and at which lines."""
+"""Wrong indices, bounds, arguments and numbers planted in real kernels: the report, and its lines."""
 
 import importlib
 import re
@@ -50,7 +50,7 @@ NORM = Planted(
 MERGE = Planted("task3", {"lse_of_another_row": [("{lse[«part * rows + row»]}", "row * parts + part")]}, "flow")
 SOLUTIONS = {"task3": MERGE, "task7": NORM, "task2": TASK2, "task5": WINDOW, "task6": TASK6, "task6 split": SPLIT}
 
-# task, mistake, case, kind, what the detail says, and what stands in a line among those that are shown
+# task, mistake, case, kind, part of the detail, and part of a line among those shown
 PLANTED = [
     ("task2", "sum_of_row_0", "row-sums: sums of 5 x 256", "other_element",
      r"This thread stores sums\[1\], which depends on x\[1, :\]; it uses .*x\[0, ", r"row_x\[i\]"),
@@ -96,7 +96,7 @@ PLANTED = [
 
 @pytest.mark.parametrize(
     ("task", "mistake", "case", "kind", "says", "line"),
-    # what task 2 and 6 build in the checked build other tests take as well
+    # the checked builds of tasks 2 and 6 are shared with other tests
     [pytest.param(*one, marks=[] if one[0] in ("task2", "task6") else pytest.mark.slow) for one in PLANTED],
 )
 def test_what_flowed_wrong_is_told(task, mistake, case, kind, says, line):
@@ -119,14 +119,14 @@ def test_of_keys_that_warps_share_the_loop_is_told_first():
     assert finding.lines[0].text.startswith("for (int64_t first_key"), finding.lines
 
 
-# ---- several launches: the first after which the array between them holds none of scores and weights
+# ---- several launches: the first one after which the array between them holds neither scores nor weights
 
 
 @pytest.mark.parametrize(
     ("mistake", "kernel", "says"),
     [
         ("last_tile_dropped", "gemm_nt_kernel", "Before this launch scores had not been written; afterward"),
-        ("no_max", None, ""),  # the weights are right as long as nothing overflows
+        ("no_max", None, ""),  # the weights are right unless something overflows
         ("softmax_zeros", "softmax_kernel", "Before this launch scores held the scaled and masked scores; afterward"),
     ],
 )
@@ -137,7 +137,7 @@ def test_the_first_launch_with_a_wrong_result_is_told(mistake, kernel, says):
     assert not found or says in found[0].detail, found[0].detail
 
 
-# ---- a softmax whose row is shared out: how far what threads and warps store is right, and which lines that leaves
+# ---- a softmax whose row is split among threads: how far the stored numbers are right, and which lines remain
 
 LARGE = CASES["task3"]["softmax: large offsets"]
 SOFTMAX = Planted(
@@ -154,7 +154,7 @@ SOFTMAX = Planted(
 TOLD = [
     ("last_score", "No number that a warp stores is the largest", r"fmaxf\(m, scores\[i\]\)", r"l \+= expf"),
     ("sum_of_signs", "but not the sum of their exponentials", r"l \+= expf|l -= expf", r"m = fmaxf"),
-    # every sum is 0, and every maximum equals an entry: neither is nothing, or a copy of that entry alone
+    # every sum is 0, and every maximum equals an entry: this means neither "nothing" nor "a copy of that entry only"
     ("first_score_left_out", "but not the sum of their exponentials", r"l \+= expf", r"no such line"),
     ("padding", "No number that a warp stores is the largest", r"scores\[i\] = ", r"l \+= expf"),
 ]  # fmt: skip
@@ -170,8 +170,8 @@ def test_the_lines_of_what_goes_wrong_first_are_told(mistake, says, line, other)
     assert not any(re.search(other, text) for text in shown), shown
 
 
-# what must not be said: a key that a mask hides is read rightly, and so is a query of another row of the tile; NaN, and
-# a sum of one term, are no copies of what they were made of
+# false claims: reading a masked key is right, and so is reading a query of another row in the tile; NaN and
+# one-term sums are no copies of their inputs
 FALSE = [
     (TASK4, "task4", "mask_without_k_start", "causal: 33 tokens, head_dim 96", "other_element"),
     (TASK4, "task4", "mask_of_the_wrong_sign", "causal: 33 tokens, head_dim 96", "other_element"),
@@ -211,7 +211,7 @@ def test_where_all_that_warps_store_is_right_it_goes_wrong_behind_that():
 
 
 def test_of_a_sum_that_lacks_the_tail_its_loop_is_singled_out():
-    """The maxima that threads store are right, and so the lines in which they are found."""
+    """The maxima that threads store are right, and so are the lines that compute them."""
     ops = TASK2.operators("row_sum_without_the_tail", "simulator", checked=True)
     (finding,) = followed_in(ops, CASES["task2"]["softmax: 1023 columns"])
     assert finding.singled and "row_sum +=" in finding.lines[0].text, finding.lines

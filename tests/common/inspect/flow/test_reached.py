@@ -1,4 +1,4 @@
-"""Which elements of the inputs a right answer depends on, and how a set of elements is put into words."""
+"""Which input elements a right answer depends on, and how a set of elements is described."""
 
 import numpy as np
 import pytest

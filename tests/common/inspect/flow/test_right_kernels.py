@@ -1,4 +1,4 @@
-"""Of a right kernel nothing is said, even where all of its output is held to be wrong: what flowed is right."""
+"""Nothing is reported for a right kernel, even if all of its output is declared wrong: its data flow is right."""
 
 import importlib
 
@@ -15,12 +15,12 @@ from common.testing.case_choice import full_name
 from common.testing.judging import make_inputs, oracle
 
 pytestmark = pytest.mark.slow
-MOST_CASES = 4  # of a part
-LARGEST = 12_000  # elements of a case's inputs
+MOST_CASES = 4  # per part
+LARGEST = 12_000  # elements in a case's inputs
 
 
 def cases_of(task: str) -> list:
-    """Some small cases of every part."""
+    """Some small cases from every part."""
     found = []
     cases = [case for case in importlib.import_module(f"{task}.cases").cases() if not case.gpu_only]
     for part in dict.fromkeys(case.part for case in cases):
@@ -39,19 +39,19 @@ def test_nothing_is_said_of_what_is_right(task, variant):
     for case in cases_of(task):
         inputs = make_inputs(case, 0)
         ref, bound = oracle(case, inputs)
-        if not ref.is_floating_point() or case.in_place:  # what is to be kept would count as not stored
+        if not ref.is_floating_point() or case.in_place:  # kept elements would count as not stored
             continue
         try:
             called = caller.call(case, inputs, Around(recorded=True))
-        except CallFailed:  # the fast kernels have not every operator
+        except CallFailed:  # the fast kernels lack some operators
             continue
         launches, whole = collected.launches()
         if not whole or called.out is None or called.out.shape != ref.shape:
             continue
         followed += len(launches)
-        held = torch.where(torch.isfinite(ref), 7 - 3 * ref, 1.0)  # no number of it is right
+        held = torch.where(torch.isfinite(ref), 7 - 3 * ref, 1.0)  # every number in it is wrong
         found = concluded(case, inputs, called.out, held, bound, launches)
-        # that a number is wrong is what it was told; of how it came about nothing may be
+        # it was told that a number is wrong; it must report no cause
         claims = [one for one in found if one.kind != "wrong_value"]
         assert not claims, f"{full_name(case)}: {claims[0].kind}: {claims[0].detail}"
     assert followed

@@ -1,4 +1,4 @@
-"""The pages in a real browser: they open without a complaint and a network, and do what their keys and buttons say."""
+"""The pages in a real browser: they open without errors or network access, and their keys and buttons work."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -174,7 +174,7 @@ def test_small_arrays_show_their_values(browser, written):
 
 
 def test_memory_at_the_end_is_what_the_kernel_left(browser, written):
-    """The page replays all writes: its c must be a @ b^T of what it says a and b held."""
+    """The page replays all writes: its c must equal a @ b^T for its own a and b."""
     opened(browser, written.address["gemm"])
     a, b, c = browser.execute_script(
         "const one = launches[0], memory = new Memory(one);"
@@ -286,7 +286,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(browser, written):
 
 
 def test_source_text_cannot_become_markup(browser, tmp_path):
-    """A file's text is text: a script in a comment is not run, and does not end the page's own."""
+    """A file's text is text: a script in a comment is not run, and does not end the page's own script."""
     text = document(
         "<b>title</b>", ("dom.js",), ("page.css",), {"said": "</script><script>document.title='run'</script>"}
     )
@@ -298,7 +298,7 @@ def test_source_text_cannot_become_markup(browser, tmp_path):
 
 
 def test_a_notebook_shows_it_in_a_frame(browser, written, tmp_path):
-    """As %page of common.course.notebook: the page's text within another page."""
+    """As %page of common.course.notebook does: the page embedded in another page."""
     from pathlib import Path
     from urllib.parse import unquote, urlparse
 

@@ -1,4 +1,4 @@
-"""Floating-point operations counted in machine code: kernels whose counts are known, and the notations of objdump."""
+"""Floating-point operations counted in machine code: kernels with known counts, and objdump's notations."""
 
 import ctypes
 import shutil
@@ -16,7 +16,7 @@ from common.inspect.profile.instruction_counts import (
     total,
 )
 
-# What the runtime of the checked build does with the compiler's calls, and nothing else.
+# How the checked build's runtime handles the compiler's calls, and nothing else.
 COUNTER = """
 #include <stdint.h>
 #include <map>
@@ -142,7 +142,7 @@ def test_double_precision_counts_like_single(library):
         ("call   1040 <__expf_finite@plt>", 0, 1),
         ("call   1040 <fmaf@plt>", 2, 0),
         ("call   1040 <fmaxf@plt>", 0, 0),
-        ("call   1040 <sqrtf@plt>", 0, 0),  # taken for a negative number only; the sqrtss before it counts
+        ("call   1040 <sqrtf@plt>", 0, 0),  # called only for a negative number; the sqrtss before it counts
         ("maxss  %xmm1,%xmm0", 0, 0),
         ("cvtsi2ss %eax,%xmm0", 0, 0),
         ("add    $0x4,%rax", 0, 0),

@@ -1,4 +1,4 @@
-"""Profiles: the runtime's JSON as objects, remarks on lines, bounds, the order of the table, the pictures."""
+"""Profiles: the runtime's JSON as objects, remarks on lines, bounds, the table's order, the pictures."""
 
 import io
 from dataclasses import replace
@@ -22,7 +22,7 @@ WARP = range(32)
 
 
 def line(space="shared", action="read", offsets=None, bytes=4, requests=10, **changes) -> LineTraffic:
-    """A line of which every request looks like `offsets`, its transactions counted as the runtime does."""
+    """A line whose requests all look like `offsets`, with transactions counted as the runtime does."""
     offsets = [4 * lane for lane in WARP] if offsets is None else list(offsets)
     active = [offset for offset in offsets if offset >= 0]
     words = {word for offset in active for word in range(offset // 4, (offset + bytes - 1) // 4 + 1)}
@@ -226,7 +226,7 @@ def test_no_remark_where_there_are_no_conflicts():
     assert remark(line(offsets=[64] * 32)).note == "broadcast"
     vector = line(offsets=[16 * i for i in WARP], bytes=16)
     assert vector.worst == 4 and vector.ideal == 40 and remark(vector) == remark(line())
-    one_vector = line(offsets=[0] * 32, bytes=16)  # takes several passes, but no lane waits for another's word
+    one_vector = line(offsets=[0] * 32, bytes=16)  # takes several passes, but no lane waits for another lane's word
     assert remark(one_vector).note == "broadcast, 2 passes at least" and not remark(one_vector).advice
 
 
@@ -235,7 +235,7 @@ def test_conflicts_of_vectors():
     assert rows.worst == 32 and "conflicts: 32 passes" in remark(rows).note
 
 
-# ---- the passes over the banks
+# ---- bank passes
 
 
 def test_lanes_that_want_the_same_word_share_a_pass():
@@ -302,7 +302,7 @@ def test_the_table_is_sorted_worst_first():
     order = [one.place.line for one in worst_first([small, fine, conflict, column], H200)]
     assert order == [13, 12, 11, 14]
     vector = line(offsets=[0] * 32, bytes=16, place=Place("k.cu", 15), requests=10_000)
-    assert vector.excess and worst_first([vector, conflict], H200)[0] == conflict  # a broadcast can not be mended
+    assert vector.excess and worst_first([vector, conflict], H200)[0] == conflict  # a broadcast cannot be improved
     text = printed(kernel(small, fine, conflict, column))
     rows = [row.split()[0] for row in text.splitlines() if row.split() and row.split()[0] in ("11", "12", "13", "14")]
     assert rows == ["13", "12", "11", "14"]

@@ -1,4 +1,4 @@
-"""What Nsight Compute prints -> profiles. The samples have the form of `ncu --csv`, pages raw and source."""
+"""Nsight Compute output -> profiles. The samples follow the format of `ncu --csv`, pages raw and source."""
 
 import io
 
@@ -97,7 +97,7 @@ SOURCE = "\n".join(
             "/elsewhere/warp.cuh",
             SOFTMAX,
             cuda(12, "shuffle", 64, 2048, 0, 0, 256, 256),
-            sass("0x100", "LDG.E R2, [R2.64]", 64, 2048, 0, 0, 256, 256),  # stands in the student's file, too
+            sass("0x100", "LDG.E R2, [R2.64]", 64, 2048, 0, 0, 256, 256),  # it is also in the student's file
             sass("0x900", "SHFL.BFLY R1, R2", 64, 2048, 0, 0, 0, 0),
         ),
         section(
@@ -179,7 +179,7 @@ def test_lines_of_the_source_page(sources):
 
 
 class Tool:
-    """Stands in for ncu: writes its report, then shows its pages."""
+    """A stand-in for ncu: writes its report, then prints its pages."""
 
     def __init__(self, said="", writes=True):
         self.said, self.writes, self.commands = said, writes, []

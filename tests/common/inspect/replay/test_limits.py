@@ -1,4 +1,4 @@
-"""What is too large to be played back, and what is said then; what --replay and --html refuse."""
+"""What is too large to replay, and the message for it; what --replay and --html reject."""
 
 import os
 
@@ -14,7 +14,7 @@ CASES = {f"{case.part}: {case.name}": case for case in task2.cases.cases()}
 def test_a_smaller_case_of_the_same_operator_is_named():
     every = list(CASES.values())
     small = smaller_than(CASES["softmax: 1023 x 1024"], every, 0)
-    assert small.name == "1025 columns"  # 2,050 elements: the largest small one
+    assert small.name == "1025 columns"  # 2,050 elements: the largest small case
     assert smaller_than(CASES["gemm: A B, batch 70,000"], every, 0).name.startswith("A B,")
     assert smaller_than(CASES["softmax: one element"], every, 0) is None
     said = too_large(CASES["softmax: 1023 x 1024"], "it makes 7 accesses", every, 0)
@@ -53,4 +53,4 @@ def test_the_command_writes_a_page_and_refuses_a_large_launch(root, tmp_path):
     done = run_python([*command, "--replay", "softmax: 1023 x 1024", "--html", str(page)], root, os.environ, 600)
     assert done.returncode == 2 and "too large to play back: over 1,500,000 accesses to memory" in done.stdout
     assert "6,802,950 in softmax_kernel in 1,023 blocks" in done.stdout
-    assert "Replay of softmax: 7 x 31" in page.read_text()  # what was there before still is
+    assert "Replay of softmax: 7 x 31" in page.read_text()  # the previous page is kept

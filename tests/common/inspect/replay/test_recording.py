@@ -1,4 +1,4 @@
-"""What is recorded of a launch, held against the kernel's inputs and output; the tiles of dynamic shared memory."""
+"""A launch's recording checked against the kernel's inputs and output; the tiles in dynamic shared memory."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def events_of(launch: Launch, array: int, kind: int) -> np.ndarray:
 
 
 def values_of(launch: Launch, events: np.ndarray) -> np.ndarray:
-    """The floats that these writes left."""
+    """The floats that these writes leave in memory."""
     sizes = np.array([0 if e.kind in (READ, WARP_OPERATION) else e.bytes for e in launch.entries])[launch.entry_of]
     begins = np.cumsum(sizes) - sizes
     return np.array([np.frombuffer(launch.values, "<f4", 1, begins[i])[0] for i in events])
@@ -54,7 +54,7 @@ def test_every_access_is_recorded_with_its_thread(softmax):
     launch, inputs, out = softmax
     read = events_of(launch, array_called(launch, "x"), READ)
     assert len(read) == 3 * inputs["x"].numel()  # three passes
-    assert (launch.thread_of[read] == launch.offset_of[read] // 4 % 31).all()  # thread i takes column i
+    assert (launch.thread_of[read] == launch.offset_of[read] // 4 % 31).all()  # thread i handles column i
     written = events_of(launch, array_called(launch, "y"), WRITE)
     y = np.zeros(7 * 31, dtype=np.float32)
     y[launch.offset_of[written] // 4] = values_of(launch, written)
@@ -62,7 +62,7 @@ def test_every_access_is_recorded_with_its_thread(softmax):
 
 
 def test_values_of_a_row_can_be_followed(softmax):
-    """Thread 0 writes the largest number of its row at the end of the tree of the first reduction."""
+    """Thread 0 writes its row's maximum at the end of the first reduction's tree."""
     launch, inputs, _ = softmax
     partial = array_called(launch, "partial")
     written = events_of(launch, partial, WRITE)
@@ -153,7 +153,7 @@ def launch_of(values: np.ndarray, size: int) -> Launch:
     [
         (np.array([0.5, -3.25, 1e-6, 0.0], "<f4"), "f4"),
         (np.array([1, 2, 700, -5], "<i4"), "i4"),
-        (np.array([0, 0, 0], "<i4"), "f4"),  # nothing tells
+        (np.array([0, 0, 0], "<i4"), "f4"),  # no clue to the type
         (np.array([0.5, -3.25, 8.0], "<f2"), "f2"),
         (np.array([-np.inf, 0.5, np.nan], "<f4"), "f4"),
         (np.array([0.1, 2e5], "<f8"), "f8"),

@@ -1,4 +1,4 @@
-"""The caches' append_rotary against transformers' Llama: prompts of different lengths padded in front, then tokens."""
+"""The caches' append_rotary against transformers' Llama: left-padded prompts of different lengths, then tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def llama_tables(device) -> tuple[Tensor, Tensor]:
-    """cos and sin [LONGEST, head_dim] as the model's own module gives them."""
+    """cos and sin [LONGEST, head_dim] from the model's own module."""
     config = LlamaConfig(hidden_size=HEADS * HEAD_DIM, num_attention_heads=HEADS, max_position_embeddings=LONGEST)
     rotary = LlamaRotaryEmbedding(config).to(device)
     cos, sin = rotary(torch.zeros(1, device=device), torch.arange(LONGEST, device=device)[None])
@@ -48,7 +48,7 @@ def make(kind: str, device, dtype=torch.float32, max_seq_len: int = 40):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", ["KVCache", "PagedKVCache"])
 def test_as_llama(device, kind, dtype):
-    """The prompt's queries, and every token's attention, are those of each sequence alone and without padding."""
+    """The prompt's queries, and every token's attention, equal those of each sequence alone without padding."""
     tables, pads = llama_tables(device), [0, 7, 11]
     cache = make(kind, device, dtype)
     parts = [tokens(device, dtype, 12), *(tokens(device, dtype, 1, seed) for seed in (1, 2, 3))]
@@ -58,7 +58,7 @@ def test_as_llama(device, kind, dtype):
     bound = {"rtol": 0, "atol": 4 * torch.finfo(dtype).eps * 4 + 1e-5}
 
     def rotated(x: Tensor, start: int) -> Tensor:
-        """[1, heads, new_tokens, head_dim] at the positions from start on, in float64."""
+        """[1, heads, new_tokens, head_dim] at positions from start on, in float64."""
         at = slice(start, start + x.size(2))
         return apply_rotary_pos_emb(x.double(), x.double(), *(table[at][None].double() for table in tables))[0]
 
@@ -86,7 +86,7 @@ def test_as_llama(device, kind, dtype):
 
 
 def test_interleaved_pairs_and_two_prompts(device):
-    """GPT-J's form; a second prompt with padding of its own goes after the first, at the positions that follow."""
+    """GPT-J's layout; a second prompt with its own padding follows the first, at the next positions."""
     generator = torch.Generator().manual_seed(5)
     cos, sin = (torch.randn(LONGEST, 8, generator=generator).to(device) for _ in range(2))
     cache, alone = make("KVCache", device), make("KVCache", device)

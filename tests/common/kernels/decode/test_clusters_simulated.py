@@ -1,6 +1,6 @@
-"""Decoding by clusters of blocks in the simulator: blocks that exchange states through each other's shared memory.
+"""Decoding by clusters in the simulator: CTAs that exchange states through distributed shared memory.
 
-test_decode.py does the same on a GPU that has clusters; in its builds for the simulator every block is alone.
+test_decode.py does the same on a GPU with clusters; its simulator builds run every block on its own.
 """
 
 from __future__ import annotations

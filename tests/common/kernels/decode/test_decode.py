@@ -1,4 +1,4 @@
-"""The tuned kernels of task 6 against attention in float64: dtypes, groups of heads, lengths, pages, splits."""
+"""Task 6's tuned kernels against attention in float64: dtypes, head groups, lengths, pages, splits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 @pytest.fixture(scope="session")
 def ops(backend: str):
-    """The tuned operators of task 6."""
+    """Task 6's tuned operators."""
     return load(BuildRequest("task6", "tuned", backend))
 
 
@@ -48,44 +48,44 @@ def test_every_head_dim(ops, dtype, head_dim):
 
 @pytest.mark.parametrize("heads", [(1, 1), (3, 3), (6, 2), (8, 2), (8, 1), (9, 1), (16, 1), (40, 2)], ids=str)
 def test_groups_of_query_heads(ops, dtype, heads):
-    """Groups of 1, 3, 4 and 8, of 9 and 16, which take another kernel, and of 20, which is cut in two."""
+    """Groups of 1, 3, 4 and 8; of 9 and 16, which use another kernel; and of 20, which is split in two."""
     check(ops, tensors(ops, dtype, heads=heads[0], kv_heads=heads[1]))
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_parts_that_end_anywhere(ops, dtype, head_dim):
-    """The list: sequences that several blocks share, blocks that have several sequences, and sequences of nothing."""
+    """The work list: sequences shared by several blocks, blocks with several sequences, and empty sequences."""
     check(ops, tensors(ops, dtype, LONG, kv_heads=1, head_dim=head_dim, capacity=4200))
 
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_clusters(ops, dtype, head_dim):
-    """The caches are short enough for them: on a GPU that has clusters, 8 blocks share a sequence."""
+    """The caches are short enough: on a GPU with clusters, 8 blocks share a sequence."""
     check(ops, tensors(ops, dtype, LONG, head_dim=head_dim))
 
 
 def test_parts_that_end_with_a_segment(ops, dtype):
-    """Equal lengths: 69 tiles of each head are 7 parts, 6 of 10 tiles and one of 9, where the shortest would have 9."""
+    """Equal lengths: 69 tiles per head give 7 parts, 6 of 10 tiles and one of 9, where the shortest would have 9."""
     check(ops, tensors(ops, dtype, [1100], heads=32, kv_heads=32, head_dim=8))
 
 
 def test_segments_that_end_with_a_part(ops, dtype):
-    """Equal lengths: 4 segments of 2 tiles in each part, which needs no merging."""
+    """Equal lengths: 4 segments of 2 tiles in each part, so no merging is needed."""
     check(ops, tensors(ops, dtype, [20] * 270, heads=2, kv_heads=2, head_dim=8))
 
 
 def test_many_parts(ops, dtype):
-    """50 parts of one segment: more than the threads of the merging kernel read in one round."""
+    """50 parts of one segment: more than the merging kernel's threads read in one round."""
     check(ops, tensors(ops, dtype, [8000], heads=2, kv_heads=1, head_dim=128))
 
 
 def test_many_short_sequences(ops, dtype):
-    """More than a warp looks at in one go."""
+    """More than a warp examines at a time."""
     check(ops, tensors(ops, dtype, [i * 7 % 20 for i in range(100)], heads=2, kv_heads=1, head_dim=8))
 
 
 def test_a_short_sequence_in_a_large_cache(ops, dtype):
-    """Blocks for which there is no work."""
+    """Some blocks have no work."""
     check(ops, tensors(ops, dtype, [3, 0, 40], capacity=4000, head_dim=8))
 
 
@@ -106,14 +106,14 @@ def test_scale(ops, dtype, scale):
 
 
 def test_peaked_scores(ops, dtype):
-    """exp() of them overflows; some are so far below the largest that their weight is 0."""
+    """Their exp() overflows; some are so far below the largest that their weight is 0."""
     inputs = tensors(ops, dtype, LONG, sharpness=7.0)
     inputs["k_cache"][2, :, 1490] *= 3  # the largest comes last
     check(ops, inputs)
 
 
 def test_masked_keys(ops, dtype):
-    """Keys whose score is -inf: whole tiles of them, whole warps, and a sequence that has no others."""
+    """Keys with the score -inf: whole tiles, whole warps, and a sequence that has no others."""
     inputs = tensors(ops, dtype, (150, 203, 40), heads=8)
     inputs["query"].abs_()
     inputs["k_cache"][0, :, :70] = -math.inf
@@ -125,7 +125,7 @@ def test_masked_keys(ops, dtype):
 
 
 def test_nan_is_not_hidden(ops, dtype):
-    """A NaN among a sequence's keys is seen in its output, also when a whole tile is NaN."""
+    """A NaN in a sequence's keys shows in its output, also when a whole tile is NaN."""
     inputs = tensors(ops, dtype, (100, 100))
     inputs["k_cache"][0, :, 16:32] = math.nan
     out = ops.decode_attention(**inputs)
@@ -133,7 +133,7 @@ def test_nan_is_not_hidden(ops, dtype):
 
 
 def test_pages_that_are_none(ops, dtype):
-    """Their tokens are left out, as if the sequence did not have them."""
+    """Their tokens are skipped, as if the sequence did not have them."""
     inputs = tensors(ops, dtype, (64, 64, 64))
     paged = in_pages(ops, **inputs)
     pages = paged["k_pages"].size(0)
@@ -147,7 +147,7 @@ def test_pages_that_are_none(ops, dtype):
 
 @pytest.mark.parametrize("page_size", [16, 32, 64, 128, 256])
 def test_every_page_size(ops, dtype, page_size):
-    """By clusters and by the list, with tiles in the midst of pages, whose last ones are not full."""
+    """By clusters and by the work list, with tiles that start within pages and partial last pages."""
     for sizes in ({}, {"lengths": LONG, "capacity": 4200, "kv_heads": 1, "head_dim": 128}, {"head_dim": 40}):
         inputs = tensors(ops, dtype, **sizes)
         paged = in_pages(ops, **inputs, page_size=page_size)
@@ -158,7 +158,7 @@ def test_every_page_size(ops, dtype, page_size):
 @pytest.mark.parametrize("heads", [(4, 2), (9, 1), (40, 2)], ids=str)
 @pytest.mark.parametrize("head_dim", [5, 40, 64, 128])
 def test_strided_queries(ops, dtype, heads, head_dim):
-    """A slice of one projection of queries, keys and values, and rows that begin anywhere: the same bits as a copy."""
+    """Slices of one QKV projection, and rows at any alignment: the same bits as a copy."""
     inputs = tensors(ops, dtype, LONG, *heads, head_dim)
     query = inputs["query"]
     batch, group = query.size(0), heads[0] + 2 * heads[1]
@@ -176,7 +176,7 @@ def test_strided_queries(ops, dtype, heads, head_dim):
 
 
 def test_unaligned_tensors(ops, dtype):
-    """Neither 16 bytes at once nor tensor cores."""
+    """Neither 16-byte loads nor tensor cores apply."""
     inputs = tensors(ops, dtype)
     for name in ("query", "k_cache", "v_cache"):
         moved = torch.empty(inputs[name].numel() + 1, dtype=dtype, device=ops.device)[1:].view(inputs[name].shape)
@@ -192,7 +192,7 @@ def test_unaligned_tensors(ops, dtype):
 @pytest.mark.parametrize("head_dim", [1, 6, 80, 128])
 @pytest.mark.parametrize("views", [True, False])
 def test_update(ops, dtype, tokens, head_dim, views):
-    """Bit for bit, with positions at both ends and outside, which are skipped."""
+    """Bit for bit, with positions at both ends and out of range; the latter are skipped."""
     positions = (0, 50 - tokens, 51 - tokens, -1, 5, 2**31 - 1, -(2**31))
     key, value = packed(ops, dtype, len(positions), 2, tokens, head_dim)
     if not views:
@@ -207,7 +207,7 @@ def test_update(ops, dtype, tokens, head_dim, views):
 
 @pytest.mark.parametrize("tokens", [1, 20])
 def test_update_of_larger_pages(ops, dtype, tokens):
-    """Bit for bit what the same rows of a contiguous cache get, over the borders of pages."""
+    """Bitwise equal to the same rows of a contiguous cache, across page boundaries."""
     positions = (0, 60, 128 - tokens, 129 - tokens)
     key, value = packed(ops, dtype, len(positions), 2, tokens, 40)
     for page_size in (32, 64, 128):
@@ -221,7 +221,7 @@ def test_update_of_larger_pages(ops, dtype, tokens):
 
 @pytest.mark.parametrize("tokens", [1, 20])
 def test_update_of_pages(ops, dtype, tokens):
-    """Bit for bit; a number that is no page loses its tokens, no other page changes."""
+    """Bit for bit; an invalid page number drops its tokens, and no other page changes."""
     positions = (3, 48 - tokens, 49 - tokens, -1, 15)
     key, value = packed(ops, dtype, len(positions), 2, tokens, 40)
     pages = 20
@@ -245,7 +245,7 @@ def test_update_of_pages(ops, dtype, tokens):
         assert torch.equal(cache.tensor.cpu(), right) and not cache.overrun()
 
 
-# ---- what is refused
+# ---- errors
 
 
 def of(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
@@ -306,7 +306,7 @@ SAME = of(2, 2, 32, 8)
     ],
 )
 def test_a_bad_argument_is_named(ops, operator, arguments, words):
-    moved = {  # one and the same tensor stays that, and strides stay
+    moved = {  # a shared tensor stays shared, and strides are kept
         id(x): torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=ops.device)
         for x in arguments.values()
         if isinstance(x, Tensor)
@@ -318,7 +318,7 @@ def test_a_bad_argument_is_named(ops, operator, arguments, words):
 
 @pytest.mark.slow
 def test_no_race_and_no_stray_access():
-    """The checked simulator finds nothing: rings, merging in a block and among blocks, ragged tiles, all kernels."""
+    """The checked simulator finds nothing: pipelines, merging within and among blocks, ragged tiles, all kernels."""
     checked = load(BuildRequest("task6", "tuned", "simulator", checked=True))
     for dtype, lengths, heads, head_dim in [
         (torch.float32, RAGGED, (4, 2), 64),
@@ -344,7 +344,7 @@ def test_no_race_and_no_stray_access():
                 call()
 
 
-# ---- on a GPU only
+# ---- only on a GPU
 
 
 @pytest.mark.gpu
@@ -389,7 +389,7 @@ def test_a_captured_graph_follows_lengths_and_pages():
 
 @pytest.mark.gpu
 def test_the_same_every_time():
-    """No result depends on the order in which blocks happen to run."""
+    """No result depends on the order in which blocks run."""
     ops = load(BuildRequest("task6", "tuned"))
     inputs = tensors(ops, torch.float16, (3000, 17, 5000), heads=8, kv_heads=2, head_dim=128)
     first = ops.decode_attention(**inputs)
@@ -398,7 +398,7 @@ def test_the_same_every_time():
 
 @pytest.mark.gpu
 def test_more_than_2_31_elements():
-    """Offsets must not wrap; the last sequence is compared, where wrapping shows."""
+    """Offsets must not overflow; the last sequence is compared, where overflow would show."""
     if torch.cuda.mem_get_info()[0] < 30 * 2**30:
         pytest.skip("needs 30 GiB of free GPU memory")
     ops = load(BuildRequest("task6", "tuned"))
@@ -411,7 +411,7 @@ def test_more_than_2_31_elements():
     last = [x[-1:].clone() for x in caches]
     out = ops.decode_attention(query, *caches, lengths)
     assert_right(out[-1:], {"query": query[-1:], "k_cache": last[0], "v_cache": last[1], "lengths": lengths[-1:]})
-    pages = [x.view(-1, 32, PAGE, 128) for x in caches]  # other numbers in other places, but as far apart
+    pages = [x.view(-1, 32, PAGE, 128) for x in caches]  # the same strides, but other values in other places
     table = torch.arange(pages[0].size(0), device="cuda").int().view(17, -1)
     out = ops.decode_attention_paged(query, *pages, lengths, table)
     last = [x[table[-1]].transpose(0, 1).flatten(1, 2)[None] for x in pages]

@@ -1,4 +1,4 @@
-"""Task 6's PagedKVCache: right answers, pages that come back, and errors that change nothing."""
+"""Task 6's PagedKVCache: right results, pages that are released and reused, and errors that change nothing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_pages_of_an_ended_sequence_serve_the_others(ops, cache):
     cache.reset(1)
     assert cache.free_pages == 3 and cache.lengths.tolist() == [48, 0, 48]
     second = rows(ops, 1, 3)
-    cache.append(*second)  # sequences 0 and 2 grow into pages that were 1's, and 1 begins anew
+    cache.append(*second)  # sequences 0 and 2 grow into pages released by 1, and 1 starts over
     query = torch.randn(BATCH, HEADS, 1, HEAD_DIM, generator=torch.Generator().manual_seed(4)).to(ops.device)
     out = cache.attend(query).double()
     both = [torch.cat(pair, 2) for pair in zip(first, second, strict=True)]

@@ -1,7 +1,7 @@
-"""Mistakes planted in the fast decode kernels: the tests' comparison with float64, or the checked build, finds each.
+"""Mistakes planted in the fast decode kernels: the comparison with float64, or the checked build, finds each.
 
-Both kernels of decoding in one build: float32 by the list, float16 by clusters. head_dim is 64 at most there, which
-compiles faster than all that the kernels can do.
+Both decode kernels in one build: float32 by the work list, float16 by clusters. head_dim is at most 64 here, which
+compiles faster than the full set of sizes.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ LIST, CLUSTERS, UPDATE, BOTH = ("list",), ("clusters",), ("update",), ("list", "
 TWO_UNITS = ("list, two units", "clusters, two units")
 # name -> (the cases that catch it, or the case and the kind of finding in the checked build, its replacements)
 MISTAKES: dict[str, tuple[tuple[str, ...], list[Replacement]]] = {
-    # which heads, tokens and pages
+    # heads, tokens and pages
     "K_V_heads_interleaved": (CLUSTERS, [("sequence * a.heads + «kv_head * units.group» + skipped", "kv_head", 1)]),
     "first_unit_of_the_group_only": (TWO_UNITS, [("skipped = «unit * units.unit_heads»;", "0", 1)]),
     "page_of_the_first_sequence": (CLUSTERS, [
@@ -76,7 +76,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], list[Replacement]]] = {
     ]),
     "length_not_limited": (("list: out_of_bounds",), [(f"return «{LIST_LENGTH}»;", "lengths[sequence]", 1)]),
     "newest_token_left_out": (BOTH, [("? «min(TILE, length - slot)» : 0", "min(TILE, length - 1 - slot)", 1)]),
-    # the ring
+    # the pipeline
     "tile_used_before_it_is_here": (BOTH, [(WAIT, "", 1)]),
     "tokens_of_a_later_tile": (BOTH, [("copied >> «5 * (STAGES - 1)» & 31", "5 * (STAGES - 2)", 1)]),
     "no_syncwarp_before_the_ring_goes_on": (("clusters: race",), [(f"{WAIT}\n        «__syncwarp();»", "", 1)]),
@@ -95,7 +95,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], list[Replacement]]] = {
     "value_with_the_key_s_strides": (UPDATE, [("value[token * «a.value_strides.row» + unit]", "a.key_strides.row", 1)]),
 }  # fmt: skip
 
-# dtype, lengths, (heads, kv_heads), capacity; float32 goes by the list
+# dtype, lengths, (heads, kv_heads), capacity; float32 uses the work list
 DECODE = {
     "list": (torch.float32, LONG, (4, 1), 1600),
     "list, two units": (torch.float32, RAGGED, (10, 1), None),
@@ -111,7 +111,7 @@ def built(checked: bool):
     cuda = ROOT / "common" / "cuda"
     texts = [((cuda if name == STATES else folder) / name).read_text() for name in HEADERS]
     texts.append((folder / "cache.cu").read_text() + SOURCE)
-    for place in ("common/kernels/decode/", f"common/cuda/{STATES}"):  # the planted ones, not those of the tree
+    for place in ("common/kernels/decode/", f"common/cuda/{STATES}"):  # the planted ones, not those of the checkout
         texts = [text.replace(f'"{place}', f'"{STATES * place.endswith(STATES)}') for text in texts]
     to = build_root() / "planted" / "decode"
     to.mkdir(parents=True, exist_ok=True)
@@ -126,14 +126,14 @@ def built(checked: bool):
 
 
 def operators(mistake: str | None, checked: bool = False) -> Operators:
-    """With this mistake planted, until the next call."""
+    """Calls with this mistake planted, until the next call."""
     ops, plant = built(checked)
     plant(0 if mistake is None else 1 + list(MISTAKES).index(mistake))
     return ops
 
 
 def check_update(ops: Operators) -> None:
-    """Bit for bit, a view of a packed projection, with positions at both ends and just outside."""
+    """Bit for bit: a view of a packed projection, with positions at both ends and just outside."""
     positions, shape = (0, 46, 47, -1, 5), (5, 2, 50, 24)
     key = packed(ops, torch.float16, 5, 2, 4, 24)[0]
     value = packed(ops, torch.float16, 5, 2, 4, 24)[1].contiguous()
@@ -174,7 +174,7 @@ def test_the_checked_build_finds_it(mistake, case, kind):
     if mistake == "length_not_limited":
         inputs["lengths"] += 1600
     library.begin(CHECK)
-    with contextlib.suppress(RuntimeError):  # out of bounds ends the kernel
+    with contextlib.suppress(RuntimeError):  # an out-of-bounds access ends the kernel
         ops.decode_attention(**inputs)
     found = library.report()["findings"]
     library.begin(0)

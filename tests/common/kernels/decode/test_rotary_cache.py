@@ -1,4 +1,4 @@
-"""update_cache_rotary against transformers' rotary embedding and a GPT-J one, in float64: padding, pages, strays."""
+"""update_cache_rotary against transformers' rotary embedding and GPT-J's, in float64: padding, pages, out of range."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def made(device, dtype=torch.float32, tokens=9, head_dim=64, rotary_dim=None, lo
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor, start: int, interleaved: bool) -> Tensor:
-    """x [heads, tokens, head_dim] at the positions from `start` on, in float64."""
+    """x [heads, tokens, head_dim] at positions from `start` on, in float64."""
     x = x.double().cpu()
     cos, sin = (table[start : start + x.size(1)].double().cpu() for table in (cos, sin))
     turned, rest = x[..., : 2 * cos.size(1)], x[..., 2 * cos.size(1) :]
@@ -50,7 +50,7 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, start: int, interleaved: bool) 
 
 
 def check(device, inputs, positions, padding=None, interleaved=False, page_size=None) -> None:
-    """The call on guarded, poisoned memory against the oracle; slots that nobody writes keep their bits."""
+    """The call on guarded, poisoned memory against the oracle; slots that are not written keep their bits."""
     query, key, value, cos, sin = (inputs[name] for name in ("query", "key", "value", "cos", "sin"))
     tokens, dtype = key.size(2), key.dtype
     shape, table = (BATCH, KV_HEADS, CAPACITY, key.size(3)), None
@@ -107,7 +107,7 @@ def check(device, inputs, positions, padding=None, interleaved=False, page_size=
 )
 @pytest.mark.parametrize("page_size", [None, 16, 32])
 def test_every_form(device, dtype, interleaved, head_dim, rotary_dim, page_size):
-    """Of one token and of many, with and without padding, at both ends of the cache."""
+    """One token and many, with and without padding, at both ends of the cache."""
     for tokens in (1, 40):
         inputs = made(device, dtype, tokens, head_dim, rotary_dim)
         check(device, inputs, (0, CAPACITY - tokens, 3), None, interleaved, page_size)
@@ -115,7 +115,7 @@ def test_every_form(device, dtype, interleaved, head_dim, rotary_dim, page_size)
 
 
 def test_positions_that_do_not_fit(device):
-    """Beyond the cache, beyond the tables, below 0; padding out of range counts as the nearer end."""
+    """Beyond the cache, beyond the tables, below 0; out-of-range padding is clamped."""
     check(device, made(device), (CAPACITY - 8, -1, 2**31 - 1))
     check(device, made(device, longest=20), (12, 11, -(2**31)))
     check(device, made(device, longest=100), (CAPACITY - 8, 60, CAPACITY - 9), (0, 5, 0))
@@ -128,7 +128,7 @@ def test_more_tokens_than_slots_if_enough_are_padding(device):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_left_padding_is_as_if_it_were_not_there(device, interleaved):
-    """Bit for bit; NaN in it reaches nobody. In pages the same bits, and attention over them is right."""
+    """Bit for bit; NaN in it reaches no other sequence. Pages give the same bits, and attention on them is right."""
     inputs = made(device, tokens=20)
     pads, tables = [4, 0, 13], (inputs["cos"], inputs["sin"], interleaved)
     for b, pad in enumerate(pads):
@@ -162,7 +162,7 @@ def test_left_padding_is_as_if_it_were_not_there(device, interleaved):
 
 
 def test_a_page_that_is_none(device):
-    """Its tokens are not written; the queries are rotated all the same."""
+    """Its tokens are not written; the queries are still rotated."""
     inputs = made(device, tokens=40)
     new = [inputs[name] for name in ("query", "key", "value")]
     pages = torch.full((2, 9, KV_HEADS, 16, 64), torch.nan, device=device)
@@ -205,7 +205,7 @@ def test_a_bad_argument_is_named(device, changed, words):
 
 @pytest.mark.slow
 def test_no_race_and_no_stray_access():
-    """The checked simulator finds nothing, also where values on the device are out of range."""
+    """The checked simulator finds nothing, also with out-of-range values on the device."""
     checked = load(BuildRequest("decode", backend="simulator", checked=True))
     for dtype, head_dim in ((torch.float32, 64), (torch.float16, 5), (torch.bfloat16, 128)):
         inputs = made("cpu", dtype, 40, head_dim, head_dim // 2 * 2, longest=50)

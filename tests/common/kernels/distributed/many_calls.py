@@ -1,7 +1,7 @@
-"""Run by torchrun, a process for each GPU: the ring, call after call, against one GPU; ends with 0 if all are right.
+"""Run by torchrun, one process per GPU: many ring calls compared with one GPU; exits with 0 if all are right.
 
-Shapes, masks and methods change from call to call, and each rank overwrites its inputs as soon as a call has returned:
-what was offered to the others must have left by then, and nothing may be overwritten that somebody still reads.
+Shapes, masks and methods change from call to call, and each rank overwrites its inputs as soon as a call returns:
+data offered to other ranks must have been sent by then, and nothing may be overwritten while it is still being read.
 """
 
 from __future__ import annotations

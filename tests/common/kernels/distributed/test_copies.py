@@ -1,4 +1,4 @@
-"""Keys through the copy engines: on a machine with two GPUs; everywhere, that others do without."""
+"""Keys sent by the copy engines: on a machine with two GPUs; elsewhere, that the fallback works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention over several ranks: gloo, the simulator's kernels; against float64 attention over the whole sequence."""
+"""Attention over several ranks: gloo and the simulator's kernels, against float64 attention over the whole sequence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from common.kernels.distributed.ring import step_of
 from common.kernels.distributed.transfers import RankLost
 
 BATCH, HEAD_DIM = 2, 8
-# method, causal, heads, kv_heads, tokens of the whole sequence for each rank, dtype
+# method, causal, heads, kv_heads, tokens per rank, dtype
 SETTINGS = [
     ("ring", True, 4, 2, 6, torch.float32),
     ("ring", False, 3, 3, 4, torch.float32),
@@ -29,14 +29,14 @@ UNIT = {torch.float16: 2**-11, torch.bfloat16: 2**-8}
 
 
 def inputs(heads: int, kv_heads: int, tokens: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    """query, key, value and the output's gradient, of the whole sequence; the same on every rank."""
+    """query, key, value and the output's gradient for the whole sequence; the same on every rank."""
     generator = torch.Generator().manual_seed(heads + 100 * tokens)
     shapes = [(BATCH, h, tokens, HEAD_DIM) for h in (heads, kv_heads, kv_heads, heads)]
     return [1.5 * torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
 
 
 def expected(query, key, value, grad_out, causal: bool) -> list[torch.Tensor]:
-    """out and the gradients of query, key, value, of the whole sequence, by PyTorch in the dtype of what is given."""
+    """out and the gradients of query, key and value for the whole sequence, by PyTorch in the inputs' dtype."""
     leaves = [x.clone().requires_grad_() for x in (query, key, value)]
     group = query.size(1) // key.size(1)
     wide = [x.repeat_interleave(group, 1) for x in leaves[1:]]
@@ -46,9 +46,9 @@ def expected(query, key, value, grad_out, causal: bool) -> list[torch.Tensor]:
 
 
 def whole(rank: int, ranks: int, settings) -> list[list[list]]:
-    """Per setting: out and the gradients, put together again from all ranks, as lists of numbers."""
+    """Per setting: out and the gradients, reassembled from all ranks, as lists of numbers."""
     results = []
-    ring.MOST_ROWS = 4  # the longer ones go in parts
+    ring.MOST_ROWS = 4  # longer ones are processed in parts
     for method, causal, heads, kv_heads, tokens, dtype in settings:
         query, key, value, grad_out = (shards.shard(x) for x in inputs(heads, kv_heads, tokens * ranks, dtype))
         leaves = [x.requires_grad_() for x in (query, key, value)]
@@ -65,7 +65,7 @@ def test_out_and_gradients_of_every_rank_are_those_of_one(ranks):
     assert len(settings) == len(SETTINGS)
     answers = in_ranks(ranks, whole, settings)
     for answer in answers[1:]:
-        assert answer == answers[0]  # all have the same whole
+        assert answer == answers[0]  # all ranks have the same whole
     assert not isinstance(answers[0], Exception), answers[0]
     for (method, causal, heads, kv_heads, tokens, dtype), results in zip(settings, answers[0], strict=True):
         given = inputs(heads, kv_heads, tokens * ranks, dtype)
@@ -73,7 +73,7 @@ def test_out_and_gradients_of_every_rank_are_those_of_one(ranks):
         peer = expected(*given, causal)
         for result, right, same_precision in zip(results, exact, peer, strict=True):
             error = (torch.tensor(result) - right).abs().max()
-            # that of the kernels (tests/common/kernels/flash), and for 16 bits a rounding of every part
+            # the kernels' bound (tests/common/kernels/flash), and for 16 bits one rounding per part
             floor = 1e-5 + (ranks * UNIT[dtype] * right.abs().max() if dtype != torch.float32 else 0)
             bound = 2 * (same_precision.double() - right).abs().max() + floor
             assert error <= bound, (method, causal, dtype, error, bound)
@@ -83,7 +83,7 @@ def test_out_and_gradients_of_every_rank_are_those_of_one(ranks):
 def test_shards_hold_every_token_once_and_share_the_work(ranks):
     places = [shards.positions(20 * ranks, rank, ranks) for rank in range(ranks)]
     assert torch.equal(torch.cat(places).sort().values, torch.arange(20 * ranks))
-    assert len({int((one + 1).sum()) for one in places}) == 1  # keys that a rank's queries see under a causal mask
+    assert len({int((one + 1).sum()) for one in places}) == 1  # each rank's number of visible keys if causal
     x = torch.arange(40.0 * ranks).view(1, 20 * ranks, 2)
     by_rank = shards.by_rank(x, ranks, 1)
     for rank, one in enumerate(by_rank):
@@ -93,7 +93,7 @@ def test_shards_hold_every_token_once_and_share_the_work(ranks):
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_the_steps_compute_every_visible_pair_once(ranks):
-    """What the steps of all ranks compute, marked in a matrix of queries and keys, is the causal mask, once."""
+    """What the steps of all ranks compute, marked in a matrix of queries and keys: the causal mask, each entry once."""
     half, seen = 2, torch.zeros(4 * ranks, 4 * ranks, dtype=torch.int64)
     places = [shards.positions(4 * ranks, rank, ranks) for rank in range(ranks)]
     for rank in range(ranks):
@@ -131,7 +131,7 @@ def everywhere(**arguments) -> dict[int, dict]:
 REFUSED = "refused its arguments; its own error says why"
 HALF, META = other(dtype=torch.float16), torch.zeros(2, 2, 4, 8, device="meta")
 ALL_HALF = {"query": HALF, "key": HALF[:, :2], "value": HALF[:, :2]}
-FAULTS = [  # rank -> arguments, what rank 0 says, what rank 1 says (None: the same)
+FAULTS = [  # rank -> arguments, rank 0's message, rank 1's message (None: the same)
     ({1: {"query": other(tokens=6)}}, "the shape of query must be the same on every rank; it is [2, 4, 4, 8] on", None),
     ({1: {"causal": True}}, "causal must be the same on every rank; it is False on rank 0, True on rank 1", None),
     ({1: {"method": "ring"}}, "method must be the same on every rank; it is auto on rank 0, ring on rank 1", None),
@@ -172,7 +172,7 @@ def test_faults_are_told_on_every_rank_and_the_group_lives_on():
 
 
 def alone(rank: int, ranks: int) -> list:
-    """A group of one takes what others cannot: an odd number of tokens, heads that no two ranks could share."""
+    """A group of one accepts what others cannot: an odd number of tokens, heads that two ranks could not split."""
     given = inputs(3, 3, 5, torch.float32)[:3]
     outs = [sequence_parallel_attention(*given, causal=True, method=method) for method in ("ring", "ulysses", "auto")]
     try:

@@ -1,4 +1,4 @@
-"""The costs on paper, worked out by hand for two small machines."""
+"""The cost model, worked out by hand for two small machines."""
 
 from dataclasses import replace
 
@@ -22,10 +22,10 @@ def test_by_hand():
     # 2 * 1000^2 * 4 * 10 = 8e7 operations, by 2 ranks of 4e7 per second
     machine = Machine(2, 4e7, 1e5)
     assert arithmetic(PROBLEM, machine) == 1.0
-    # a step: keys and values, 500 tokens of 2 * 10 numbers of 2 bytes; half a second of arithmetic, 0.4 s of journey
+    # a step: keys and values, 500 tokens of 2 * 10 numbers of 2 bytes; half a second of arithmetic, 0.4 s of transfer
     assert ring(PROBLEM, machine) == (40_000, 1.0)
-    assert ring(PROBLEM, Machine(2, 4e7, 4e4)) == (40_000, 1.5)  # the journey takes 1 s, and half of it shows
-    # query and out of 4 heads, keys and values of 2, 500 tokens: 12 * 500 * 10 * 2 bytes, half of which stays
+    assert ring(PROBLEM, Machine(2, 4e7, 4e4)) == (40_000, 1.5)  # the transfer takes 1 s, half of it exposed
+    # query and out with 4 heads, keys and values with 2, 500 tokens: 12 * 500 * 10 * 2 bytes, half of which stay local
     assert ulysses(PROBLEM, machine) == (60_000, 1.6)
 
 
@@ -33,9 +33,9 @@ def test_backward_by_hand():
     backward = replace(PROBLEM, backward=True)
     machine = Machine(2, 4e7, 1e5)
     assert arithmetic(backward, machine) == 2.5
-    # two steps of 1.25 s hide 0.4 s for the keys and 0.8 s for their gradients; the gradients' way home shows
+    # two steps of 1.25 s hide 0.4 s for the keys and 0.8 s for their gradients; returning the gradients is exposed
     assert ring(backward, machine) == (120_000, pytest.approx(2.5 + 0.8))
-    # three ranks, slow: 26,667 bytes of keys, 53,333 of gradients; 1.11 .. / 3 s a step
+    # three ranks, slow: 26,667 bytes of keys, 53,333 of gradients; 1.11 .. / 3 s per step
     slow = Machine(3, 1e9, 1e4)
     keys, gradients = 2 * 1000 / 3 * 20 * 2 / 1e4, 2 * 1000 / 3 * 20 * 4 / 1e4
     assert ring(backward, slow)[1] == pytest.approx(keys + (keys + gradients) + gradients + gradients)
@@ -51,7 +51,7 @@ def test_where_the_ring_wins():
         for tokens, wins in ((1.01 * least, True), (0.99 * least, False)):
             longer = replace(problem, tokens=tokens)
             assert (ring(longer, machine)[1] < ulysses(longer, machine)[1]) is wins
-    # as many heads of keys: the gradients' way home, 8 bytes by 4 heads, is more than 3/4 of 2 bytes by 16
+    # equal KV heads: returning the gradients, 8 bytes by 4 heads, is more than 3/4 of 2 bytes by 16
     assert ring_wins_from(replace(PROBLEM, kv_heads=4, backward=True), machine) == float("inf")
 
 

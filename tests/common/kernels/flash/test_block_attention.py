@@ -1,4 +1,4 @@
-"""Attention to listed blocks of keys, forward and backward, beside float64 over a dense mask."""
+"""Attention to listed key blocks, forward and backward, compared with float64 under a dense mask."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ops(backend: str):
 
 
 def some_blocks(ops, heads: int, q_blocks: int, k_blocks: int, share: float = 0.5) -> Tensor:
-    """bool [heads, q_blocks, k_blocks]; a row of blocks that sees none, and one column that nobody sees."""
+    """bool [heads, q_blocks, k_blocks]; one row of blocks sees nothing, and one column is never seen."""
     blocks = torch.rand(heads, q_blocks, k_blocks, generator=torch.Generator().manual_seed(q_blocks + k_blocks)) < share
     blocks[0, 0] = False
     blocks[:, :, k_blocks - 1] = False
@@ -44,7 +44,7 @@ def dense_mask(blocks: Tensor, block: int, causal: bool) -> Tensor:
 def assert_right(
     kernel: str | None, inputs: list[Tensor], grad_out: Tensor, blocks: Tensor, block: int, causal: bool, **options
 ):
-    """Output and gradients: at most twice PyTorch's error in dtype, and a floor for float32 sums and rounding."""
+    """Output and gradients: at most twice PyTorch's error in dtype, plus a floor for float32 sums and rounding."""
     dtype = inputs[0].dtype
     leaves = [x.detach().requires_grad_() for x in inputs]
     out = block_sparse_attention(*leaves, lists_of(blocks), is_causal=causal, kernel=kernel, **options)
@@ -67,7 +67,7 @@ def assert_right(
 
 
 def tensors(ops, dtype, seq_q: int, seq_k: int, head_dim: int, heads: int = 2, kv_heads: int = 1) -> list[Tensor]:
-    """query, key, value and a gradient of the output of two sequences."""
+    """query, key, value and a gradient of the output for two sequences."""
     return flash_inputs.tensors(ops, dtype, seq_q, seq_k, head_dim, 2, heads, kv_heads, sharpness=1, mean_value=0)
 
 
@@ -97,7 +97,7 @@ def test_every_layout(ops, layout):
 
 @pytest.mark.slow
 def test_many_blocks_are_transposed(ops):
-    """More than a warp looks at at a time; every number of listed blocks."""
+    """More than a warp examines at a time; every number of listed blocks."""
     *inputs, grad_out = tensors(ops, torch.float16, 70 * 32, 67 * 32, 8, 1)
     blocks = torch.arange(67, device=ops.device) < torch.arange(70, device=ops.device)[None, :, None]
     blocks = blocks.roll(5, 2).clone()
@@ -109,7 +109,7 @@ def test_many_blocks_are_transposed(ops):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_what_lies_at_unlisted_blocks_reaches_nothing(ops, dtype, kernel, causal, bad):
-    """Keys that nobody sees hold anything, and so do the queries and gradients of rows that see none."""
+    """Keys that are never seen may hold anything, and so may the queries and gradients of rows that see none."""
     *inputs, grad_out = tensors(ops, dtype, 96, 128, 16)
     blocks = some_blocks(ops, 2, 3, 4)
     blocks[:, 0] = False
@@ -141,8 +141,8 @@ def test_the_same_bits_every_time(ops):
 
 @pytest.mark.slow
 def test_lists_that_make_no_sense_read_nothing_else():
-    """Numbers below 0 and beyond the last block, counts that are too large, lists that fall: the checked simulator
-    finds no access outside."""
+    """Block indices below 0 and past the end, counts that are too large, unsorted lists: the checked simulator
+    finds no out-of-bounds access."""
     ops = load(BuildRequest("flash", backend="simulator", checked=True))
     register(ops)
     operators = getattr(torch.ops, ops.libraries[0].name)
@@ -162,7 +162,7 @@ def test_lists_that_make_no_sense_read_nothing_else():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_torch_compile_and_torch_func(ops, dtype):
-    """One graph, with the gradients; grad, vmap and vmap of grad, beside one sample after another."""
+    """One graph, including gradients; grad, vmap and vmap of grad, compared with one sample at a time."""
     *inputs, grad_out = tensors(ops, dtype, 64, 96, 16)
     blocks = some_blocks(ops, 2, 2, 3)
     lists = compress_block_mask(blocks)

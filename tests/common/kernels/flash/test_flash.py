@@ -1,7 +1,6 @@
-"""The tuned kernels of task 4 beside attention in float64: every dtype, size, layout and way to hide keys.
+"""Task 4's tuned kernels against attention in float64: every dtype, size, layout and way to hide keys.
 
-Gradients and what PyTorch does with the operators (torch.compile, CUDA graphs, ...):
-tests/common/kernels/flash/test_flash_torch.py.
+Gradients and PyTorch features (torch.compile, CUDA graphs, ...): tests/common/kernels/flash/test_flash_torch.py.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ KINDS = {  # the four forward kernels: dtype, tensor_cores
 
 @pytest.fixture(scope="session")
 def ops(backend: str):
-    """The tuned operators of task 4."""
+    """Task 4's tuned operators."""
     return tuned.load(backend)
 
 
@@ -78,7 +77,7 @@ def assert_right(
     positions: tuple[int, int] | None = None,
     **options,
 ) -> Tensor:
-    """Runs the kernel; out and lse must be near to float64 (assert_near). `spread` is the standard deviation of the
+    """Runs the kernel; out and lse must be close to float64 (assert_near). `spread` is the standard deviation of the
     scaled scores. `positions` are key_step and key_offset under a causal mask: the kernel gets the two numbers,
     PyTorch the mask.
     """
@@ -100,7 +99,7 @@ def test_every_head_dim(ops, kind, head_dim):
 @pytest.mark.parametrize("alignment", ALIGNMENTS)
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (70, 1), (65, 133), (133, 65), (64, 64), (129, 131)], ids=str)
 def test_any_number_of_queries_and_keys(ops, kind, sizes, alignment):
-    """S_q < S_k, S_q = S_k and S_q > S_k, on both sides of a tile's edge; rows that see no key are among them."""
+    """S_q < S_k, S_q = S_k and S_q > S_k, on both sides of a tile boundary; includes rows that see no key."""
     query, key, value = tensors(ops, kind, seq_q=sizes[0], seq_k=sizes[1], head_dim=8, batch=1, heads=2)
     out = assert_right(ops, kind, query, key, value, **ALIGNMENTS[alignment])
     blind = max(sizes[0] - sizes[1], 0) if alignment == "lower right" else 0
@@ -117,16 +116,16 @@ def test_keys_that_stand_apart(ops, kind, case):
 
 
 def test_keys_that_stand_very_far_apart(ops, kind):
-    """The largest step, with the first key, the first two or no key in sight."""
+    """The largest step, with the first key, the first two or none visible."""
     query, key, value = tensors(ops, kind, seq_q=40, seq_k=5, head_dim=8)
     largest = 0x7FFFFF00
     for offset in (0, 20, 40 - largest, largest):
         assert_right(ops, kind, query, key, value, positions=(largest, offset))
-    assert_right(ops, kind, query, key, value, positions=(largest - 20, 40 - largest))  # from row 20 on two keys
+    assert_right(ops, kind, query, key, value, positions=(largest - 20, 40 - largest))  # two keys from row 20 on
 
 
 def test_every_third_row_of_longer_keys_under_a_mask(ops, kind):
-    """Keys and values are read where they lie; the mask tensor is of the strided keys, and it holds, too."""
+    """Strided keys and values are read in place; the mask tensor is for the strided keys and applies as well."""
     query, key, value = tensors(ops, kind, seq_q=100, seq_k=100, head_dim=8, heads=4, kv_heads=2)
     key, value = key[:, :, 1::3], value[:, :, 1::3]
     assert_right(ops, kind, query, key, value, positions=(3, 1), mask=make_mask("bool", (4, 100, 33), ops.device))
@@ -192,7 +191,7 @@ def test_inputs_of_any_strides(ops, kind, head_dim, layout):
 
 @pytest.mark.parametrize("head_dim", [7, 64])
 def test_an_output_by_rows(ops, kind, head_dim):
-    """Keys and values are the beginning of a cache; rows that see a NaN are computed again."""
+    """Keys and values are the start of a cache; rows that see a NaN are recomputed."""
     query, key, value = tensors(ops, kind, seq_q=65, seq_k=133, head_dim=head_dim)
     key, value = key[:, :, :65], value[:, :, :65]
     value[0, 0, 30] = torch.nan
@@ -219,7 +218,7 @@ def test_expanded_inputs_and_strides_of_size_1_dimensions(ops, kind):
 
 @pytest.mark.parametrize("scale", [0.0, -0.4, 0.5, 30.0])
 def test_any_scale(ops, kind, scale):
-    """Scale 0 gives the mean of the values; at 30 most queries look at one key only."""
+    """Scale 0 gives the mean of the values; at 30 most queries attend to only one key."""
     query, key, value = tensors(ops, kind, seq_k=150)
     spread = 1.5**2 * query.size(-1) ** 0.5 * abs(scale)
     assert_right(ops, kind, query, key, value, spread, scale=scale)
@@ -227,7 +226,7 @@ def test_any_scale(ops, kind, scale):
 
 
 def test_scores_that_rise_and_fall_along_the_keys(ops, kind):
-    """From 300 to -300 and back: the maximum of a row is in the first tile, or changes with every tile."""
+    """From 300 to -300 and back: a row's maximum is in the first tile, or changes with every tile."""
     query, key, value = tensors(ops, kind, seq_q=20, seq_k=203, head_dim=16)
     ramp = torch.linspace(300, -300, 203, device=ops.device)
     for slope in (ramp, -ramp):
@@ -238,7 +237,7 @@ def test_scores_that_rise_and_fall_along_the_keys(ops, kind):
 
 
 def test_infinite_keys_are_hidden(ops, kind):
-    """A key with the score -inf weighs nothing, wherever it lies; with nothing else a query gets zeros."""
+    """A key with the score -inf has weight 0, wherever it is; with no other key a query gets zeros."""
     query, key, value = tensors(ops, kind, seq_k=150)
     query[..., 0] = query[..., 0].abs() + 1
     key[:, :, :70, 0] = -math.inf
@@ -248,7 +247,7 @@ def test_infinite_keys_are_hidden(ops, kind):
 
 
 def test_masks_near_the_smallest_float_hide_no_more_than_they_say(ops, kind):
-    """Models hide keys by finfo.min: a row of nothing else has the mean of V; the larger of two such biases wins."""
+    """Models hide keys with finfo.min: a row with nothing else gets the mean of V; the larger of two biases wins."""
     query, key, value = tensors(ops, kind, seq_k=70)
     smallest = torch.finfo(torch.float32).min
     mask = torch.zeros(S_Q, 70, device=ops.device)
@@ -277,7 +276,7 @@ HIDDEN = {
 @pytest.mark.parametrize("head_dim", [8, 20, 128])
 @pytest.mark.parametrize("way", HIDDEN)
 def test_what_hidden_keys_hold_reaches_nobody(ops, kind, way, head_dim):
-    """NaN and infinity in a key and in a value: rows that do not see them stay as they were, the others have them."""
+    """NaN and infinity in a key and in a value: rows that do not see them are unchanged, the others show them."""
     query, key, value = tensors(ops, kind, seq_q=70, seq_k=77, head_dim=head_dim, heads=2, kv_heads=1, batch=2)
     options = dict(HIDDEN[way])
     hidden = torch.zeros(70, 77, dtype=torch.bool, device=ops.device)
@@ -304,14 +303,14 @@ def test_what_hidden_keys_hold_reaches_nobody(ops, kind, way, head_dim):
         assert max_error_of(out[0][:, unseen], clean[0][:, unseen].double()) <= bound
         assert torch.equal(out[1], clean[1])
         assert not bool(out[0][:, ~unseen][..., 3].isfinite().any())
-        if tensor is value:  # in its own column, and in no other
+        if tensor is value:  # in its own column and no other
             others = [column for column in range(head_dim) if column != 3]
             seeing = out[0][:, ~unseen][..., others], clean[0][:, ~unseen][..., others]
             assert max_error_of(seeing[0], seeing[1].double()) <= bound
 
 
 def test_float32_accuracy_on_tensor_cores(ops):
-    """Three fp16 products for one keep the relative error, over all elements, below 1e-6."""
+    """Three fp16 products in place of one keep the relative error, over all elements, below 1e-6."""
     query, key, value = tensors(ops, "3xfp16", seq_q=70, seq_k=133, head_dim=64, sharpness=1.0)
     value -= 2
     out = tuned.flash_attention(ops, query, key, value)
@@ -337,7 +336,7 @@ def test_float32_inputs_of_any_size(ops, tensor_cores):
 
 
 def test_the_same_bits_every_time(ops, kind):
-    """Also without the logsumexp. The blocks of a GPU run in any order; the simulator's do too, on several threads."""
+    """Also without the logsumexp. Blocks run in any order on a GPU, and in the simulator with several threads."""
     query, key, value = tensors(ops, kind, seq_q=70, seq_k=133)
     mask = make_mask("float", (70, 133), ops.device)
     call = partial(tuned.flash_attention, ops, query, key, value, True, mask=mask, tensor_cores=KINDS[kind][1])
@@ -390,7 +389,7 @@ BAD = [
 
 @pytest.mark.parametrize(("changed", "words"), BAD, ids=lambda x: x if isinstance(x, str) else "")
 def test_a_bad_argument_is_named(ops, changed, words):
-    """By the operator; what attention refuses is in tests/common/kernels/test_attention.py."""
+    """By the operator; what attention rejects is in tests/common/kernels/test_attention.py."""
 
     def tensor(shape_or_dtype, usual):
         if isinstance(shape_or_dtype, Tensor):
@@ -416,7 +415,7 @@ def test_a_bad_layout_is_named(ops):
 
 @pytest.mark.slow
 def test_no_race_and_no_stray_access(kind):
-    """The checked simulator finds nothing, forward and backward: aligned rows, any rows, hidden keys, ragged tiles."""
+    """The checked simulator finds nothing, forward and backward: aligned and other rows, hidden keys, ragged tiles."""
     ops = tuned.load("simulator", checked=True)
     options = {"causal": True, "lower_right": True}
     query, key, value = tensors(ops, kind, seq_q=70, seq_k=100, head_dim=40, batch=1, heads=2, kv_heads=1)

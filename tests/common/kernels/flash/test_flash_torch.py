@@ -1,4 +1,4 @@
-"""The tuned kernels of task 4 as PyTorch operators: gradients, torch.compile, opcheck, CUDA graphs, streams, sizes."""
+"""Task 4's tuned kernels as PyTorch operators: gradients, torch.compile, opcheck, CUDA graphs, streams, sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 @pytest.fixture(scope="session")
 def ops(backend: str):
-    """The tuned operators of task 4."""
+    """Task 4's tuned operators."""
     return tuned.load(backend)
 
 
@@ -41,7 +41,7 @@ def test_gradients_of_every_head_dim(ops, dtype, head_dim):
 @pytest.mark.parametrize("lower_right", [False, True])
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (70, 1), (65, 133), (133, 65), (64, 64), (129, 131)], ids=str)
 def test_gradients_of_causal_attention(ops, dtype, sizes, lower_right):
-    """With rows that see no key, and keys that no row sees: their gradients are 0."""
+    """Includes rows that see no key, and keys that no row sees: their gradients are 0."""
     inputs = tensors(ops, dtype, seq_q=sizes[0], seq_k=sizes[1], head_dim=8)
     assert_gradients(ops, *inputs, causal=True, lower_right=lower_right)
 
@@ -66,7 +66,7 @@ def test_gradients_of_strided_attention(ops):
     wanted = gradients(plain, query, key, value, grad_out, torch.float64)
     for x, y in zip(gradients(kernel, query, key, value, grad_out), wanted, strict=True):
         assert_close(x.double(), y, rtol=0, atol=1e-5)
-    raw = operators_of(ops).flash_attention  # the operator without logsumexp finds the positions for its gradient, too
+    raw = operators_of(ops).flash_attention  # the operator without logsumexp also finds the positions for its gradient
     (grad_key,) = torch.autograd.grad(
         strided(query, key, value, raw, causal=True, key_step=4, key_offset=2), key, grad_out
     )
@@ -82,7 +82,7 @@ def test_gradients_with_fewer_heads_of_keys(ops, dtype, kv_heads):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("scale", [None, 0.0, -0.4, 0.5])
 def test_gradients_with_a_mask_and_a_scale(ops, dtype, scale):
-    """A bool mask that hides everything from some queries, and a float one."""
+    """A bool mask that hides every key from some queries, and a float one."""
     inputs = tensors(ops, dtype)
     generator = torch.Generator().manual_seed(0)
     hidden = (torch.rand(BATCH, 1, S_Q, S_K, generator=generator) < 0.4).to(ops.device)
@@ -106,8 +106,8 @@ def test_gradients_of_inputs_of_any_strides(ops, dtype):
 
 
 def test_the_gradient_is_the_slope(ops):
-    """gradcheck, in the kernels' float32. A central difference over 2e-2 is off by about 1e-4 of the third derivative,
-    and by the rounding of the output, 1e-7, over 2e-2; both lie well below the tolerance of 2e-3."""
+    """gradcheck in the kernels' float32. A central difference over 2e-2 is off by about 1e-4 of the third derivative,
+    plus the output's rounding, 1e-7, over 2e-2; both are well below the tolerance of 2e-3."""
     query, key, value, _ = tensors(ops, batch=1, heads=2, kv_heads=1, seq_q=3, seq_k=4, head_dim=2)
     mask = torch.tensor([True, True, False, True], device=ops.device).expand(3, 4)
     for options in ({}, {"causal": True}, {"mask": mask, "scale": 0.5}):
@@ -118,8 +118,8 @@ def test_the_gradient_is_the_slope(ops):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_that_see_few_keys(ops, dtype):
-    """Their dS is a difference of numbers that are almost the same: 0 if there is one key. No error beyond PyTorch's
-    own, whatever the output was rounded to."""
+    """Their dS is a difference of nearly equal numbers: 0 if there is one key. The error is at most PyTorch's own,
+    regardless of how the output was rounded."""
     for seq_q, seq_k, options in ((200, 1, {}), (200, 2, {}), (200, 3, {}), (8, 8, {"causal": True})):
         query, key, value, grad_out = tensors(ops, dtype, seq_q=seq_q, seq_k=seq_k, head_dim=64)
         value = (value.detach() + 4).requires_grad_()  # an output far from 0
@@ -134,8 +134,8 @@ def test_rows_that_see_few_keys(ops, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_some_of_the_keys(ops, dtype):
-    """The operator takes out and lse of more keys than it is given, as ring attention has them: gradients of parts add
-    up to those of the whole, also where a row sees few keys of a part."""
+    """The operator accepts out and lse over more keys than it is given, as in ring attention: the parts' gradients
+    add up to the whole, also if a row sees few keys of a part."""
     operators = operators_of(ops)
     query, key, value, grad_out = (x.detach() for x in tensors(ops, dtype, seq_q=40, seq_k=60))
     out, lse = operators.flash_attention_forward(query, key, value, False)
@@ -152,7 +152,7 @@ def test_some_of_the_keys(ops, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 def test_a_fixed_order_in_the_simulator(dtype):
-    """Blocks on several threads add in any order unless told otherwise; the bound is the usual one either way."""
+    """Blocks on several threads add in any order unless deterministic; the usual bound holds either way."""
     ops = tuned.load("simulator")
     inputs = tensors(ops, dtype, seq_q=70, seq_k=300, head_dim=8)
     assert_gradients(ops, *inputs, deterministic=True)
@@ -173,7 +173,7 @@ def cuda():
 @pytest.mark.parametrize("sizes", [{}, {"seq_q": 700, "seq_k": 900, "head_dim": 128, "heads": 16}], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_cuda_graph_can_hold_forward_and_backward(cuda, dtype, sizes):
-    """The counter that work is drawn from begins anew with every replay."""
+    """The counter that work tiles are drawn from is reset at every replay."""
     run = partial(gradients, partial(tuned.flash_attention, cuda, causal=True, deterministic=True))
     inputs = [x.detach() for x in tensors(cuda, dtype, **sizes)]
     expected = run(*inputs)  # compiled, loaded and warm before the capture
@@ -192,7 +192,7 @@ def test_a_cuda_graph_can_hold_forward_and_backward(cuda, dtype, sizes):
 
 @pytest.mark.gpu
 def test_the_current_stream_is_used(cuda):
-    """On another stream, behind work that writes the inputs late: only a kernel on the same stream sees them."""
+    """On another stream, after work that writes the inputs late: only a kernel on the same stream sees them."""
     query, key, value, _ = (x.detach() for x in tensors(cuda, torch.bfloat16))
     expected = tuned.flash_attention(cuda, query, key, value)
     late = [torch.zeros_like(x) for x in (query, key, value)]
@@ -220,7 +220,7 @@ def test_inductor_compiles_around_the_operator(cuda):
     ("dtype", "tensor_cores"), [(torch.float32, False), (torch.float32, True), (torch.bfloat16, True)]
 )
 def test_more_than_2_31_elements(cuda, much_memory, dtype, tensor_cores):
-    """Offsets of heads must not wrap; the last batch is compared, where wrapping shows."""
+    """Head offsets must not overflow; the last batch is compared, where overflow would show."""
     inputs = [torch.randn(2200, 8, 1024, 128, device="cuda", dtype=dtype) for _ in range(3)]
     assert inputs[0].numel() > 2**31
     out = tuned.flash_attention(cuda, *inputs, causal=True, tensor_cores=tensor_cores)
@@ -232,7 +232,7 @@ def test_more_than_2_31_elements(cuda, much_memory, dtype, tensor_cores):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_rows_more_than_2_31_elements_apart(cuda, much_memory, dtype):
-    """Slices of one tensor with 6 x 2^20 elements a row: offsets of rows must not wrap either."""
+    """Slices of one tensor with 6 x 2^20 elements per row: row offsets must not overflow either."""
     whole = torch.empty(1, 1, 500, 6 * 2**20, device="cuda", dtype=dtype)
     views = [whole[..., start : start + 64] for start in (0, 3 * 2**20, whole.size(-1) - 64)]
     for x in views:
@@ -254,7 +254,7 @@ def test_rows_more_than_2_31_elements_apart(cuda, much_memory, dtype):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_gradients_of_more_than_2_31_elements(cuda, much_memory, dtype):
-    batch = 2200 if dtype == torch.bfloat16 else 1100  # with float32, 2^30 elements: memory and time
+    batch = 2200 if dtype == torch.bfloat16 else 1100  # with float32, 2^30 elements: limits memory and time
     inputs = [torch.randn(batch, 8, 1024, 128, device="cuda", dtype=dtype).requires_grad_() for _ in range(3)]
     out = tuned.flash_attention(cuda, *inputs, causal=True)
     grads = torch.autograd.grad(out, inputs, out)

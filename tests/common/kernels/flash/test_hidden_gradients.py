@@ -1,4 +1,4 @@
-"""NaN and infinity at hidden keys, and in rows that do not see a key, stay out of the gradients of every kernel."""
+"""NaN and infinity at hidden keys, and in rows that do not see a key, stay out of every kernel's gradients."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def ops(backend: str):
 
 @pytest.fixture(scope="module")
 def hopper():
-    """The kernels for Hopper GPUs, in the simulator."""
+    """The Hopper kernels, in the simulator."""
     return load(flash_build())
 
 
 def run(ops, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, **options) -> tuple[Tensor, ...]:
-    """The three gradients, by the operators."""
+    """The three gradients, from the operators."""
     operators = operators_of(ops)
     options = {"causal": False} | options
     out, lse = operators.flash_attention_forward(query, key, value, **options)
@@ -41,10 +41,10 @@ def run(ops, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, **opti
 
 
 def assert_clean(found, clean: list[Tensor], rows=None, keys=None, mask: Tensor | None = None, **options) -> None:
-    """The gradients of the given rows and keys (None: all) are those of clean tensors, beside float64.
+    """The gradients of the given rows and keys (None: all) equal those of clean tensors in float64.
 
-    found: of query, or of all three. clean: query, key, value, grad_out without anything bad. mask: bool, what the
-    options of the kernel say besides.
+    found: of query, or of all three. clean: query, key, value, grad_out without anything bad. mask: bool, equivalent
+    to the kernel's options.
     """
     dtype = clean[0].dtype
     function = partial(attention, mask=mask, **options)
@@ -68,7 +68,7 @@ WAYS = ["bool", "float", "float and causal", "future", "every third"]
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_keys_that_no_row_sees(ops, dtype, way, bad):
-    """Zeros might lie there: all gradients are float64's, theirs are 0."""
+    """As if they held zeros: all gradients match float64's, theirs are 0."""
     rows, keys = 70, 101
     *inputs, grad_out = tensors(ops, dtype, rows, keys, 40, 1, 2, 1, sharpness=1, mean_value=0)
     hidden, mask, options = torch.arange(keys) % 5 == 1, None, {}
@@ -95,7 +95,7 @@ def test_keys_that_no_row_sees(ops, dtype, way, bad):
 @pytest.mark.parametrize("which", ["key", "value", "both"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_key_that_later_rows_see(ops, dtype, which, head_dim):
-    """Rows before it keep their gradients; the others have what they see."""
+    """Rows before it keep their gradients; the others show what they see."""
     inputs = tensors(ops, dtype, 90, 90, head_dim, 2, 2, 1, sharpness=1, mean_value=0)
     at = torch.arange(90, device=ops.device) == 50
     spoiled = {"key": [1], "value": [2], "both": [1, 2]}[which]
@@ -108,7 +108,7 @@ def test_a_key_that_later_rows_see(ops, dtype, which, head_dim):
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_that_do_not_see_a_key(ops, dtype, bad):
-    """The first rows are bad, query and gradient of the output: later rows and the keys that only these see are not."""
+    """The first rows are bad, query and output gradient: later rows, and keys that only these see, are clean."""
     inputs = tensors(ops, dtype, 100, 100, 16, 1, 4, 2, sharpness=1, mean_value=0)
     first = torch.arange(100, device=ops.device) < 37
     query, key, value, grad_out = inputs
@@ -121,7 +121,7 @@ def test_rows_that_do_not_see_a_key(ops, dtype, bad):
 @pytest.mark.parametrize("way", ["lower right", "mask"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_rows_that_see_no_key(ops, dtype, way, bad):
-    """Whatever is in them reaches no key, and their own gradients are 0."""
+    """Whatever they contain reaches no key, and their own gradients are 0."""
     query, key, value, grad_out = tensors(ops, dtype, 70, 40, 16, 1, 2, 2, sharpness=1, mean_value=0)
     none = torch.arange(70, device=ops.device) < 30
     options = {"causal": True, "lower_right": True} if way == "lower right" else {"mask": ~none[:, None]}
@@ -136,7 +136,7 @@ def test_rows_that_see_no_key(ops, dtype, way, bad):
 @pytest.mark.parametrize("kind", ["bool", "float"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_two_groups_that_do_not_see_each_other(ops, dtype, kind):
-    """All of one is NaN; to the other it might be zeros."""
+    """One group is all NaN; the other's results are as if it held zeros."""
     inputs = tensors(ops, dtype, 90, 90, 16, 1, 2, 1, sharpness=1, mean_value=0)
     group = torch.arange(90, device=ops.device) % 2
     bad, clean = ([x.masked_fill(group.bool()[:, None], fill) for x in inputs] for fill in (math.nan, 0.0))
@@ -148,7 +148,7 @@ def test_two_groups_that_do_not_see_each_other(ops, dtype, kind):
 
 
 def test_any_strides_and_a_fixed_order(ops):
-    """Rows that begin anywhere; the second look gives the same bits every time."""
+    """Rows at any alignment; a repeated run gives the same bits every time."""
     inputs = tensors(ops, torch.float16, 70, 70, 24, 2, 2, 2, sharpness=1, mean_value=0)
     hidden = torch.arange(70, device=ops.device) % 7 == 3
     wide = [torch.nn.functional.pad(x, (1, 4), value=math.nan)[..., 1:-4] for x in inputs]
@@ -164,7 +164,7 @@ def test_any_strides_and_a_fixed_order(ops):
 @pytest.mark.parametrize("head_dim", [64, 128, 192])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_the_kernels_for_hopper_gpus(hopper, dtype, head_dim, deterministic):
-    """Future keys that nobody sees, a key that later rows see, rows that see no key."""
+    """Future keys that are never seen, a key that later rows see, rows that see no key."""
     inputs = tensors(hopper, dtype, 140, 200, head_dim, 1, 1, 1, sharpness=1, mean_value=0)
     query, key, value, grad_out = inputs
     assert flash.backward_kernel_of(hopper, grad_out, query, key, value, causal=True) == "wgmma"
@@ -189,7 +189,7 @@ def test_the_kernels_for_hopper_gpus(hopper, dtype, head_dim, deterministic):
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 def test_long_sequences_on_a_gpu(dtype, head_dim):
-    """The padding behind 1,500 tokens, where the copy engine and all its slots are at work."""
+    """The padding after 1,500 tokens, where TMA and all pipeline stages are in use."""
     ops = flash.load("cuda")
     inputs = tensors(ops, dtype, 1500, 2048, head_dim, 2, 8, 4, sharpness=1, mean_value=0)
     query, key, value, grad_out = inputs
@@ -200,7 +200,7 @@ def test_long_sequences_on_a_gpu(dtype, head_dim):
 
 
 def test_a_nan_that_all_see_stays(ops):
-    """A model that has diverged gives NaN throughout, and does not wait for it."""
+    """A model that has diverged gives NaN throughout, without the slow recomputation."""
     inputs = [torch.full_like(x, math.nan) for x in tensors(ops, torch.float16, 200, 200, 64, 1, 1)]
     assert all(bool(x.isnan().all()) for x in run(ops, *inputs, causal=True))
 
@@ -208,7 +208,7 @@ def test_a_nan_that_all_see_stays(ops):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_no_race_and_no_stray_access_on_the_second_way(dtype):
-    """The checked simulator finds nothing where gradients are computed again."""
+    """The checked simulator finds nothing where gradients are recomputed."""
     ops = flash.load("simulator", checked=True)
     *inputs, grad_out = tensors(ops, dtype, 40, 70, 20, 1, 2, 1, sharpness=1, mean_value=0)
     hidden = torch.arange(70) % 5 == 1

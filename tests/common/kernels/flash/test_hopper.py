@@ -1,8 +1,8 @@
-"""The kernels of dense attention for Hopper GPUs (wgmma), forward and backward, compared with float64: sizes, layouts,
-masks, their border, a fixed order of sums.
+"""The Hopper kernels (wgmma) of dense attention, forward and backward, compared with float64: sizes, layouts,
+masks, their limits, a fixed order of sums.
 
-For GPUs of compute capability 9.0, but for the last test; the operators and their errors: test_flash.py; the other
-kernels' gradients, and what PyTorch does with them: test_flash_torch.py.
+For GPUs of compute capability 9.0, except the last test. The operators and their errors: test_flash.py; the other
+kernels' gradients, and their use from PyTorch: test_flash_torch.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ gpu = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def ops():
-    """The room's operators on a Hopper GPU."""
+    """The flash operators on a Hopper GPU."""
     hopper_only()
     return flash.load("cuda")
 
@@ -49,7 +49,7 @@ def smooth(ops, dtype: torch.dtype, *sizes: int, **more: int) -> list[Tensor]:
 
 
 def assert_right(ops, query: Tensor, key: Tensor, value: Tensor, kernel: str = "wgmma", **options) -> Tensor:
-    """The named kernel runs, and out and lse are near to float64."""
+    """The named kernel runs, and out and lse are close to float64."""
     arguments = {"causal": False, **options}
     assert flash.kernel_of(ops, query, key, value, **arguments) == kernel
     out, lse = operators_of(ops).flash_attention_forward(query, key, value, **arguments)
@@ -58,13 +58,13 @@ def assert_right(ops, query: Tensor, key: Tensor, value: Tensor, kernel: str = "
 
 
 def assert_backward(ops, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor, kernel="wgmma", **options):
-    """The named kernel runs, and its gradients are as near to float64 as those of the other kernels must be."""
+    """The named kernel runs, and its gradients are as close to float64 as those of the other kernels must be."""
     assert flash.backward_kernel_of(ops, grad_out, query, key, value, **options) == kernel
     assert_gradients(ops, query, key, value, grad_out, **options)
 
 
 def assert_both(ops, dtype: torch.dtype, *sizes: int, alignment: str = "full", **heads: int) -> Tensor:
-    """Forward of peaked weights, backward of smooth ones. Returns the output."""
+    """Forward with peaked weights, backward with smooth ones. Returns the output."""
     options = ALIGNMENTS[alignment]
     assert_backward(ops, *smooth(ops, dtype, *sizes, **heads), **options)
     return assert_right(ops, *tensors(ops, dtype, *sizes, **heads)[:3], **options)
@@ -90,7 +90,7 @@ def test_every_head_dim(ops, dtype, alignment, head_dim):
     ids=str,
 )
 def test_any_number_of_queries_and_keys(ops, sizes, head_dim, alignment):
-    """Ragged numbers, many tiles and less than one; rows that see no key; keys that no row sees have the gradient 0."""
+    """Ragged sizes, many tiles and less than one; rows that see no key; keys that no row sees have the gradient 0."""
     for dtype in DTYPES:
         out = assert_both(ops, dtype, *sizes, head_dim, alignment=alignment, heads=2)
         blind = max(sizes[0] - sizes[1], 0) if alignment == "lower right" else 0
@@ -110,7 +110,7 @@ def test_fewer_heads_of_keys_than_of_queries(ops, head_dim, kv_heads, alignment)
 @pytest.mark.parametrize("head_dim", [64, 128, 192, 256])
 @pytest.mark.parametrize("kv_heads", [4, 16])
 def test_more_work_than_multiprocessors(ops, head_dim, alignment, kv_heads):
-    """A block does several pieces of work, and its barriers go on from one to the next; the same bits every time."""
+    """A CTA processes several work tiles with the same barriers; the same bits every time."""
     sizes, heads = (1100, 1000, head_dim), {"batch": 3, "heads": 16, "kv_heads": kv_heads}
     out = assert_both(ops, torch.bfloat16, *sizes, alignment=alignment, **heads)
     inputs = tensors(ops, torch.bfloat16, *sizes, **heads)[:3]
@@ -129,7 +129,7 @@ def test_more_work_than_multiprocessors(ops, head_dim, alignment, kv_heads):
     ],
 )
 def test_shapes_for_long_sequences(ops, head_dim, alignment, keys, shape):
-    """Some shapes are chosen for much work only. The name of the kernel tells which: D, groups of 64 rows, B_c."""
+    """Some tile shapes are chosen only for large problems. The kernel's name gives D, groups of 64 rows, B_c."""
     query, key, value = tensors(ops, torch.bfloat16, 1900, keys, head_dim, heads=32, kv_heads=8)[:3]
     out = assert_right(ops, query, key, value, **ALIGNMENTS[alignment])
     ran = kernels_of(lambda: flash.flash_attention(ops, query, key, value, **ALIGNMENTS[alignment]))
@@ -140,7 +140,7 @@ def test_shapes_for_long_sequences(ops, head_dim, alignment, keys, shape):
 @gpu
 @pytest.mark.parametrize("head_dim", [40, 64, 128, 256])
 def test_layouts_that_the_copy_engine_takes(ops, head_dim):
-    """[batch, S, heads, head_dim], one packed tensor, gaps of 16 bytes, shared batches: read where they lie."""
+    """[batch, S, heads, head_dim], one packed tensor, gaps of 16 bytes, shared batches: read in place."""
     query, key, value = inputs = tensors(ops, torch.bfloat16, 300, 300, head_dim)[:3]
     *leaves, grad_out = (x.detach() for x in smooth(ops, torch.bfloat16, 300, 300, head_dim))
     expected = assert_right(ops, *inputs, causal=True)
@@ -155,13 +155,13 @@ def test_layouts_that_the_copy_engine_takes(ops, head_dim):
     shared = [x[:1].expand(3, -1, -1, -1) for x in (*leaves, grad_out)]
     assert_backward(ops, *(x.requires_grad_() for x in shared[:3]), shared[3], causal=True)
     odd = [torch.as_strided(x[:1, :1], (1, 1, *x.shape[2:]), (3, 5, *x.stride()[2:])) for x in (query, key, value)]
-    assert_right(ops, *odd)  # no stride is used where a size is 1
+    assert_right(ops, *odd)  # strides of size-1 dimensions are ignored
 
 
 @gpu
 def test_the_border(ops):
-    """What they do not take: masks, scales of 0 or less and keys that are apart go to mma, rows not in units of 16
-    bytes, also those of the gradient, to plain."""
+    """What they do not support: masks, scales <= 0 and strided keys go to mma; rows not in units of 16 bytes,
+    including those of the gradient, to plain."""
     query, key, value = tensors(ops, torch.bfloat16, 100, 100, 64)[:3]
     assert_right(ops, query, key, value, "mma", mask=torch.rand(100, 100, device="cuda") < 0.7)
     assert_right(ops, query, key, value, "mma", scale=0.0)
@@ -172,7 +172,7 @@ def test_the_border(ops):
     for before, behind in ((0, 1), (0, 4), (4, 4)):
         assert_right(ops, *gaps(query, key, value, before=before, behind=behind), "plain")
     assert_right(ops, query, *gaps(key, value, behind=4), "plain")
-    assert_right(ops, *(x[..., :60] for x in (query, key, value)), "plain")  # a head_dim that is no multiple of 8
+    assert_right(ops, *(x[..., :60] for x in (query, key, value)), "plain")  # a head_dim that is not a multiple of 8
     assert_right(ops, *(x[..., 8:24] for x in (query, key, value)))
 
     query, key, value, grad_out = smooth(ops, torch.bfloat16, 100, 100, 64)
@@ -187,12 +187,12 @@ def test_the_border(ops):
     assert_backward(ops, query, key, value, *gaps(grad_out, behind=4), "plain")
     assert_backward(ops, query, *(x.detach().requires_grad_() for x in gaps(key, value, behind=4)), grad_out, "plain")
     narrow = [x[..., :60].detach().requires_grad_() for x in (query, key, value)]
-    assert_backward(ops, *narrow, grad_out[..., :60], "plain")  # a head_dim that is no multiple of 8
+    assert_backward(ops, *narrow, grad_out[..., :60], "plain")  # a head_dim that is not a multiple of 8
 
 
 @gpu
 def test_scale_and_large_scores(ops):
-    """A scale of one's own, and scores whose maximum grows from tile to tile, so that the output is rescaled."""
+    """An explicit scale, and scores whose maximum grows from tile to tile, so that the output is rescaled."""
     for head_dim in (64, 128):
         query, key, value = tensors(ops, torch.float16, 300, 1500, head_dim)[:3]
         assert_right(ops, query, key, value, scale=0.3)
@@ -211,7 +211,7 @@ def test_scale_and_large_scores(ops):
 @pytest.mark.parametrize("alignment", ALIGNMENTS)
 @pytest.mark.parametrize("head_dim", [64, 128, 60])
 def test_the_same_bits_in_a_fixed_order(ops, head_dim, alignment):
-    """By an argument and by PyTorch's switch, 50 runs; head_dim 60 goes to the kernel that takes all."""
+    """By an argument and by PyTorch's switch, 50 runs; head_dim 60 goes to the fallback kernel."""
     options = ALIGNMENTS[alignment]
     inputs = smooth(ops, torch.bfloat16, 1100, 1000, head_dim, batch=2, heads=16, kv_heads=8)
     assert_gradients(ops, *inputs, deterministic=True, **options)
@@ -234,7 +234,7 @@ def test_gradients_of_key_and_value_have_the_same_bits_anyway(ops):
 
 @gpu
 def test_it_stands_at_every_door(ops):
-    """task 4's tuned variant, and the front door, which the door into transformers stands behind."""
+    """Task 4's tuned variant, and the front door, which the transformers integration uses."""
     from common.compiling.load import load
     from common.compiling.request import BuildRequest
 

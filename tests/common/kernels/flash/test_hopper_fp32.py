@@ -1,6 +1,6 @@
-"""float32 on Hopper's tensor cores by 3xFP16, beside attention in float64: sizes, layouts, its border, and under load.
+"""float32 on Hopper's tensor cores by 3xFP16, against attention in float64: sizes, layouts, limits, and under load.
 
-For GPUs of compute capability 9.0; test_flash.py asks of it what it asks of every kernel.
+For GPUs of compute capability 9.0; test_flash.py runs the tests common to all kernels.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(scope="module")
 def ops():
-    """The room's operators on a Hopper GPU."""
+    """The flash operators on a Hopper GPU."""
     hopper_only()
     return flash.load("cuda")
 
 
 def bound_of(query: Tensor, key: Tensor, value: Tensor, ref64: Tensor, **options) -> float:
-    """Twice PyTorch's own error in float32 and the floor of common/testing/cases/attention.py, as in test_flash.py."""
+    """Twice PyTorch's own error in float32 plus the floor in common/testing/cases/attention.py, as in test_flash.py."""
     noise = max_error_of(attention(torch.float32, query, key, value, **options), ref64)
     return 2 * noise + 1e-5 * SHARPNESS**2 + running_sum_floor(key.size(2), 4)
 
 
 def assert_right(ops, query: Tensor, key: Tensor, value: Tensor, kernel: str = KERNEL, **options) -> Tensor:
-    """The named kernel runs, out is near to float64, and lse is within its bound."""
+    """The named kernel runs, out is close to float64, and lse is within its bound."""
     arguments = {"causal": False, **options}
     assert flash.kernel_of(ops, query, key, value, **arguments) == kernel
     out, lse = operators_of(ops).flash_attention_forward(query, key, value, **arguments)
@@ -97,7 +97,7 @@ def test_what_hidden_keys_hold_reaches_nobody(ops, head_dim, bad):
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("seq", [1024, 1500, 2048, 4096])
 def test_the_same_bits_under_load(ops, seq, head_dim, alignment):
-    """Many heads, so that every multiprocessor is busy with one piece of work after the other, twenty times."""
+    """Many heads, so that every SM processes one work tile after another, twenty times."""
     options = ALIGNMENTS[alignment]
     query, key, value = tensors(ops, torch.float32, seq, seq, head_dim, batch=4, heads=24)[:3]
     call = lambda: operators_of(ops).flash_attention(query, key, value, options.get("causal", False))  # noqa: E731
@@ -114,8 +114,8 @@ def test_the_same_bits_under_load(ops, seq, head_dim, alignment):
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("seq", [300, 2048])
 def test_relative_errors_of_values_around_zero(ops, seq, head_dim, alignment):
-    """Over all elements below 1e-6, as of the kernel with mma.sync. (Of values that all have one sign the tensor cores,
-    which cut sums, lose more: they cut toward zero.)"""
+    """Below 1e-6 over all elements, as for the mma.sync kernel. (For values of one sign the tensor cores lose more:
+    they truncate sums toward zero.)"""
     query, key, value = tensors(ops, torch.float32, seq, seq, head_dim, heads=4, sharpness=1.0, mean_value=0)[:3]
     out = operators_of(ops).flash_attention(query, key, value, ALIGNMENTS[alignment].get("causal", False))
     ref64 = attention(torch.float64, query, key, value, **ALIGNMENTS[alignment])

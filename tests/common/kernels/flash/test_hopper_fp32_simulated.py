@@ -1,6 +1,6 @@
-"""The Hopper kernel of float32 attention in the simulator, as it is, compared with float64: small problems.
+"""The unmodified Hopper float32 attention kernel in the simulator, compared with float64: small problems.
 
-test_hopper_fp32.py does the same, and much more, on the GPU that it is for; 16 bits: test_options_hopper.py.
+test_hopper_fp32.py does the same, and much more, on a Hopper GPU; 16 bits: test_options_hopper.py.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_what_hidden_keys_hold_reaches_nobody_in_float32(ops, head_dim, bad):
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_an_output_by_rows_of_bfloat16(ops, head_dim):
     query, key, value = tensors(ops, torch.bfloat16, 150, 150, head_dim, batch=2, heads=4, kv_heads=2)[:3]
-    value[1, 0, 90, 3] = math.nan  # the rows that see it are computed again
+    value[1, 0, 90, 3] = math.nan  # the rows that see it are recomputed
     assert flash.kernel_of(ops, query, key, value, causal=True) == "wgmma"
     out = ops.flash_attention_rows(query, key, value, True)
     assert out.shape == (2, 150, 4, head_dim) and bool(out[1, 90:, :2, 3].isnan().all())

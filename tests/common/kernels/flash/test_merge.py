@@ -1,4 +1,4 @@
-"""flash_merge: two partial results are one, in place, for every combination of dtypes and any strides."""
+"""flash_merge: combines two partial results in place, for every combination of dtypes and any strides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_two_halves_of_the_keys_are_all_of_them(backend, dtype, of_part, head_di
     for keys in (slice(5), slice(5, None)):
         weights = scores[..., keys].softmax(-1).nan_to_num(0.0)
         halves.append((weights @ value[:, :, keys], scores[..., keys].logsumexp(-1)))
-    # out and lse are every second row of something larger, two columns in
+    # out and lse are every second row of a larger tensor, starting two columns in
     wide = torch.full((2, 3, 14, head_dim + 2), torch.nan, dtype=dtype, device=ops.device)
     long = torch.full((2, 3, 14), torch.nan, device=ops.device)
     out, lse = wide[:, :, ::2, 2:], long[:, :, ::2]

@@ -1,4 +1,4 @@
-"""Attention with options beside float64: forward and backward, every dtype, size and layout, alone and together."""
+"""Attention with options against float64: forward and backward, every dtype, size and layout, alone and combined."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
 
 def options_attention(query, key, value, causal=False, mask=None, **options):
-    """attention by the kernels of flash, with the operators' names."""
+    """attention by the flash kernels, with the operators' names."""
     return attention(query, key, value, mask, is_causal=causal, enable_gqa=True, kernel="flash", **options)
 
 
 def packed_attention(query, key, value, *boundaries, causal=False, lower_right=True, **options):
-    """attention_varlen from the lower right, with the operators' names."""
+    """attention_varlen aligned to the lower right, with the operators' names."""
     return attention_varlen(query, key, value, *boundaries, is_causal=causal, lower_right=lower_right, **options)
 
 
 def sinks_of(query: Tensor, heads_at: int = 1) -> Tensor:
-    """One for each head; the last one is larger than most scores."""
+    """One per head; the last one is larger than most scores."""
     return torch.linspace(-2, 6, query.size(heads_at), device=query.device)
 
 
@@ -78,7 +78,7 @@ def pieces(
     dtype, query, key, value, causal=False, scale=None, lower_right=False, mask=None, softcap=0.0, sinks=None,
     dropout_p=0.0, kept=None, window_size=(-1, -1),
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """(output, lse, weights, what dropout makes of them) in PyTorch, as the helper has them, in dtype."""
+    """(output, lse, weights, weights after dropout) in PyTorch, as in the helper, in dtype."""
     seen, bias = seen_of(query.size(2), key.size(2), causal, tuple(window_size), lower_right).to(query.device), None
     if mask is not None:
         visible = mask if mask.dtype == torch.bool else mask > -math.inf
@@ -89,13 +89,13 @@ def pieces(
 
 
 def assert_right(query, key, value, grad_out, spoiled=None, **options) -> None:
-    """Output, lse and all gradients must be as near to float64 as common/testing/judging.py asks of every kernel.
+    """Output, lse and all gradients must be as close to float64 as common/testing/judging.py requires of every kernel.
 
-    The floors are what a kernel may round besides: the weights, dS and delta, which is made of the rounded output, once
-    to dtype each, and a score in float32, which is an error of its weight. They are summed without regard to their
-    signs.
+    The floors are the additional roundings allowed in a kernel: the weights, dS and delta, which is computed from the
+    rounded output, once to dtype each, and a score in float32, which is a relative error of its weight. They are summed
+    without regard to sign.
 
-    spoiled: key and value as the kernels get them, if others than float64: what differs must not matter.
+    spoiled: key and value as the kernels get them, if different from the float64 ones: the difference must not matter.
     """
     given = query, *(spoiled or (key, value))
     dtype, sinks = query.dtype, options.get("sinks")
@@ -145,7 +145,7 @@ def assert_right(query, key, value, grad_out, spoiled=None, **options) -> None:
 
 
 def operators(x: Tensor):
-    """The operators themselves, for the device of x."""
+    """The raw operators for the device of x."""
     return operators_of("flash", x.device)
 
 
@@ -162,7 +162,7 @@ def test_every_head_dim(ops, dtype, head_dim, names):
 
 @pytest.mark.parametrize("sizes", [(1, 1), (1, 70), (70, 1), (65, 133), (133, 65), (64, 64), (129, 131)], ids=str)
 def test_any_number_of_queries_and_keys(ops, dtype, sizes):
-    """Rows that see no key and keys that no row sees are among them."""
+    """Includes rows that see no key and keys that no row sees."""
     inputs = flash_inputs.tensors(ops, dtype, seq_q=sizes[0], seq_k=sizes[1], head_dim=8, batch=1, heads=2)
     assert_right(*inputs, **options_of("softcap sinks dropout causal", inputs[0]))
 
@@ -176,7 +176,7 @@ def test_fewer_heads_of_keys_than_of_queries(ops, dtype, kv_heads, names):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout(ops, dtype, layout):
-    """The gradient of the output lies in the same way."""
+    """The gradient of the output has the same layout."""
     query, key, value, grad_out = flash_inputs.tensors(ops, dtype, seq_q=flash_inputs.S_K, head_dim=16)
     inputs = LAYOUTS[layout](query, key, value)
     (grad_out, *_) = LAYOUTS[layout](grad_out, key, value)
@@ -185,7 +185,7 @@ def test_every_layout(ops, dtype, layout):
 
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_a_mask_beside_the_options(ops, dtype, kind):
-    """It is added behind the cap; with a row that hides every key, where a sink takes all the weight."""
+    """It is added after the cap; includes a row that hides every key, where a sink takes all the weight."""
     inputs = flash_inputs.tensors(ops, dtype)
     seen = torch.rand(3, 21, 37, generator=torch.Generator().manual_seed(1)) < 0.7
     seen[:, 4] = False
@@ -217,8 +217,8 @@ def test_sixteen_bit_sinks_get_a_sixteen_bit_gradient(ops):
     "names", ["sinks causal", "softcap sinks causal", "window sinks", "itself", "softcap past causal"]
 )
 def test_gradients_beside_pytorchs_own_error(ops, half, size, names):
-    """Many rows that see few keys, also of small numbers: at most three times the error of PyTorch in the same type, as
-    FlashAttention's tests ask; the floor is for gradients that PyTorch computes exactly, a rounding of float32."""
+    """Many rows that see few keys, and small numbers: at most three times PyTorch's error in the same dtype, as in
+    FlashAttention's tests; the floor, one float32 rounding, is for gradients that PyTorch computes exactly."""
     query, key, value, grad_out = flash_inputs.tensors(
         ops, half, 12, 12, head_dim=64, heads=4, kv_heads=2, mean_value=0
     )
@@ -246,15 +246,15 @@ WINDOWS = ["window", "past", "coming", "itself", "window from_the_right", "past 
 @pytest.mark.parametrize("names", [*WINDOWS, "softcap sinks dropout window", "softcap sinks dropout past lower_right"])
 @pytest.mark.parametrize("sizes", [(1, 70), (70, 1), (65, 133), (133, 65), (129, 131)], ids=str)
 def test_windows(ops, dtype, sizes, names):
-    """Of ends of their own, from either corner, over tiles that some rows or all do not see; rows that see no key and
-    keys that no row sees are among them."""
+    """With different ends, aligned to either corner, over tiles that some or all rows do not see; includes rows that
+    see no key and keys that no row sees."""
     inputs = flash_inputs.tensors(ops, dtype, seq_q=sizes[0], seq_k=sizes[1], head_dim=8, batch=1, heads=2)
     assert_right(*inputs, **options_of(names, inputs[0]))
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])
 def test_windows_at_every_size(ops, dtype, head_dim):
-    """Every shape of the kernels, with a mask besides and fewer heads of keys."""
+    """Every shape of the kernels, also with a mask and with fewer KV heads."""
     inputs = flash_inputs.tensors(ops, dtype, 70, 101, head_dim=head_dim, batch=1, heads=2, kv_heads=1)
     mask = torch.rand(70, 101, generator=torch.Generator().manual_seed(1)) < 0.7
     assert_right(*inputs, mask=mask.to(ops.device), **options_of("window from_the_right", inputs[0]))
@@ -263,13 +263,13 @@ def test_windows_at_every_size(ops, dtype, head_dim):
 @pytest.mark.parametrize("names", ["broad", "dropout broad lower_right", "softcap sinks broad from_the_right"])
 @pytest.mark.parametrize("head_dim", [8, 128, 256])
 def test_tiles_between_the_ends_of_a_window(ops, dtype, head_dim, names):
-    """Of which all rows see all keys, forward and backward: kernels do not mask them."""
+    """Tiles in which all rows see all keys, forward and backward: kernels do not mask them."""
     inputs = flash_inputs.tensors(ops, dtype, 150, 230, head_dim=head_dim, batch=1, heads=2, kv_heads=1)
     assert_right(*inputs, **options_of(names, inputs[0]))
 
 
 def test_a_window_as_wide_as_all_is_none(ops, dtype):
-    """The same bits with ends beyond all keys; without a window float32 has other kernels."""
+    """The same bits with ends beyond all keys; without a window float32 uses other kernels."""
     query, key, value, grad_out = flash_inputs.tensors(ops, dtype, 70, 70, batch=1)
     results = []
     for window_size in ((-1, -1), (69, 69), (2**31 - 512, -1)):
@@ -283,7 +283,7 @@ def test_a_window_as_wide_as_all_is_none(ops, dtype):
 
 @pytest.mark.parametrize("bad", BAD)
 def test_nothing_comes_through_the_ends_of_a_window(ops, dtype, bad):
-    """Bad keys in front and behind reach only the rows whose window has them, and of gradients only those of such rows
+    """Bad keys before and after reach only the rows whose window includes them, and only the gradients of such rows
     and of keys that these see."""
     query, key, value, grad_out = flash_inputs.tensors(ops, dtype, 100, 100, head_dim=16, batch=1, heads=2)
     results = []
@@ -325,9 +325,9 @@ def packed_tensors(ops, dtype, lengths, heads=4, kv_heads=2, head_dim=16) -> lis
 @pytest.mark.parametrize("names", ["", "causal", "upper_left", "softcap sinks dropout causal", "window", "past causal"])
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_packed_sequences(ops, dtype, lengths, names):
-    """Every sequence is what options_attention, which the tests above hold to float64, makes of it alone: the same
-    bits, but for float32 without options, which has other kernels alone. Causal masks are aligned to the lower right
-    unless asked otherwise."""
+    """Every sequence equals options_attention on it alone, which the tests above check against float64: the same bits,
+    except in float32 without options, which uses other kernels alone. Causal masks are aligned to the lower right
+    unless specified otherwise."""
     query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, LENGTHS[lengths])
     options = options_of(names, query)
     of_dense = dtype == torch.float32 and not options.keys() - {"causal", "lower_right"}
@@ -345,14 +345,14 @@ def test_packed_sequences(ops, dtype, lengths, names):
             assert all(bool((x[s] == 0).all()) for x, s in zip(found, (of_rows, of_keys, of_keys), strict=True))
             continue
         given = {"lower_right": True, "deterministic": True} | options
-        if "dropout" in names:  # a batch of so many sequences, of which this is the last one
+        if "dropout" in names:  # the last sequence in a batch of number + 1
             alone = [torch.cat([x] * (number + 1)) for x in alone]
         alone = [x.requires_grad_() for x in alone]
         expected = options_attention(*alone, **given)
         grad = grad_out[of_rows].transpose(0, 1).expand(expected.size(0), heads, -1, -1)
         grads = torch.autograd.grad(expected, alone, grad)
         assert_same(out[of_rows].detach(), expected[-1].detach().transpose(0, 1))
-        lone = alone[1].size(2) == 1 and "sinks" not in names  # attention leaves no rounding in the first two
+        lone = alone[1].size(2) == 1 and "sinks" not in names  # attention sets the first two to exactly 0 then
         for x, right, s in list(zip(found, grads, (of_rows, of_keys, of_keys), strict=True))[2 * lone :]:
             assert_same(x[s], right[-1].transpose(0, 1))
         if lone:
@@ -360,7 +360,7 @@ def test_packed_sequences(ops, dtype, lengths, names):
 
 
 def test_packed_sequences_beside_float64(ops, dtype):
-    """Without the detour over the other operator, and the gradient of the sinks, to which all sequences add."""
+    """Directly against float64, including the gradient of the sinks, to which all sequences add."""
     query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, LENGTHS["more keys"])
     options = options_of("softcap sinks", query) | {"causal": True}
     sinks = options["sinks"].requires_grad_()
@@ -385,7 +385,7 @@ def test_packed_sequences_beside_float64(ops, dtype):
 
 
 def test_packed_slices_of_one_tensor(ops, dtype):
-    """query, key and value as one linear layer gives them, [total, 3, heads, head_dim], read where they lie."""
+    """query, key and value as returned by one linear layer, [total, 3, heads, head_dim], read in place."""
     query, key, value, grad_out, boundaries, _ = packed_tensors(ops, dtype, LENGTHS["of all lengths"], kv_heads=4)
     whole = torch.stack([query, key, value], 1).requires_grad_()
     out = packed_attention(*whole.unbind(1), boundaries, causal=True, deterministic=True)
@@ -398,7 +398,7 @@ def test_packed_slices_of_one_tensor(ops, dtype):
 
 @pytest.mark.gpu
 def test_rows_of_no_sequence_are_zeros():
-    """Only a GPU lets such numbers through: they are not looked at. Falling ones lead nobody out of the tensors."""
+    """Only a GPU accepts such boundaries, as it does not check them. Decreasing ones cause no out-of-bounds access."""
     ops = load(BuildRequest("flash", backend="cuda"))
     query, key, value, grad_out, boundaries, _ = packed_tensors(ops, torch.float16, [(20, 20), (30, 30), (7, 7)])
     leaves = [x.requires_grad_() for x in (query, key, value)]
@@ -410,14 +410,14 @@ def test_rows_of_no_sequence_are_zeros():
     torch.cuda.synchronize()
 
 
-# ---- what lies at hidden keys
+# ---- values at hidden keys
 
 
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("names", ["softcap", "sinks", "dropout", "softcap sinks dropout", "broad"])
 @pytest.mark.parametrize("way", ["bool mask", "float mask", "future"])
 def test_what_lies_at_hidden_keys_reaches_nothing(ops, dtype, way, names, bad):
-    """Keys that no row sees: output, lse and all gradients are float64's with zeros there. All tiles have such keys."""
+    """Keys no row sees: output, lse and all gradients match float64's with zeros there. All tiles have such keys."""
     rows, keys = 70, 101
     inputs = flash_inputs.tensors(ops, dtype, rows, keys, head_dim=40, batch=1, heads=2, kv_heads=1)
     hidden = torch.arange(keys) % 5 == 1
@@ -435,7 +435,7 @@ def test_what_lies_at_hidden_keys_reaches_nothing(ops, dtype, way, names, bad):
 
 @pytest.mark.parametrize("head_dim", [16, 128, 136, 256])
 def test_keys_hidden_from_padding_at_every_size(ops, dtype, head_dim):
-    """Every shape of the kernels, with a mask per sequence of the batch as padding makes it."""
+    """Every shape of the kernels, with a per-sequence mask as made by padding."""
     query, key, value, grad_out = flash_inputs.tensors(ops, dtype, 37, 37, head_dim=head_dim, heads=1)
     seen = torch.arange(37, device=ops.device) < torch.tensor([[37], [20]], device=ops.device)
     zeros = [x.masked_fill(~seen[:, None, :, None], 0) for x in (key, value)]
@@ -449,7 +449,7 @@ def assert_equal(found: Tensor, expected: Tensor) -> None:
 
 
 def assert_near(found: Tensor, expected: Tensor) -> None:
-    """Beside another result of the same kernels, whose sums may have had another order."""
+    """Compared with another result of the same kernels, whose sums may have had another order."""
     bound = (4 * torch.finfo(found.dtype).eps + 1e-5) * float(expected.abs().max())
     assert max_error_of(found, expected.double()) <= bound
 
@@ -458,7 +458,7 @@ def assert_near(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("names", ["softcap sinks", "softcap sinks dropout"])
 @pytest.mark.parametrize("which", ["key", "value"])
 def test_a_key_that_some_rows_see(ops, dtype, which, names, bad):
-    """Rows before it are none the worse, nor their gradients; the others show what they see."""
+    """Rows before it, and their gradients, are unchanged; the others show what they see."""
     query, key, value, grad_out = flash_inputs.tensors(ops, dtype, 70, 70, head_dim=16, batch=1, heads=2)
     options = options_of(names, query) | {"causal": True}
     results = []
@@ -473,7 +473,7 @@ def test_a_key_that_some_rows_see(ops, dtype, which, names, bad):
         assert_near(found[:, :, :40], expected[:, :, :40])
     out = results[0][0]
     if which == "value":
-        seeing = slice(40, 70 if "dropout" in names else 41)  # dropout may leave this weight of a row out
+        seeing = slice(40, 70 if "dropout" in names else 41)  # dropout may drop this weight of a row
         assert not bool(out[:, :, seeing, 3:5].isfinite().all())
         assert_near(out[..., 5:], results[1][0][..., 5:])
     elif bad != bad:
@@ -482,8 +482,8 @@ def test_a_key_that_some_rows_see(ops, dtype, which, names, bad):
 
 @pytest.mark.parametrize("names", ["", "softcap sinks"])
 def test_two_groups_that_do_not_see_each_other(ops, dtype, names):
-    """All of one group is NaN, its queries and the gradient of its output, too; to the other it might be zeros. What is
-    computed again for its sake is no less precise, compared with float64, than what it replaces."""
+    """One group is all NaN, including its queries and output gradient; the other's results are as if it held zeros.
+    The recomputed results are as precise, compared with float64, as those they replace."""
     inputs = flash_inputs.tensors(ops, dtype, 90, 90, head_dim=16, batch=1, heads=2, kv_heads=1)
     group = torch.arange(90, device=ops.device) % 2
     options = options_of(names, inputs[0])
@@ -506,9 +506,9 @@ def test_two_groups_that_do_not_see_each_other(ops, dtype, names):
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("names", ["", "upper_left", "softcap sinks dropout upper_left"])
 def test_other_sequences_and_none(ops, dtype, names, bad):
-    """One sequence is bad, and what comes behind the last one, which only the operator lets through: the others have
-    the bits they had. Only the Hopper kernels' tiles reach into the next sequence: they compute the rows that share one
-    again. Their future keys are bad, too, under a causal mask, which may change the order of a sum."""
+    """One sequence is bad, and so are the rows after the last one, which only the operator accepts: the others keep
+    their bits. Only the Hopper kernels' tiles extend into the next sequence: they recompute the rows that share one.
+    Future keys under a causal mask are bad, too, which may change the order of a sum."""
     lengths = [(33, 33), (40, 50), (20, 60), (9, 9)]
     query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, lengths)
     of_rows, of_keys = ([slice(*x) for x in pairwise(b.tolist())] for b in boundaries)
@@ -549,7 +549,7 @@ def test_other_sequences_and_none(ops, dtype, names, bad):
 
 
 def philox(place: tuple[int, int, int, int], key: tuple[int, int], rounds: int = 10) -> tuple[int, ...]:
-    """Philox 4x32 in Python's integers."""
+    """Philox 4x32 in Python integers."""
     a, b, c, d = place
     k, m = key
     word = 0xFFFFFFFF
@@ -561,7 +561,7 @@ def philox(place: tuple[int, int, int, int], key: tuple[int, int], rounds: int =
 
 
 def test_philox_gives_the_published_numbers():
-    """The known answers that come with the authors' Random123."""
+    """The known-answer vectors that come with the authors' Random123."""
     ones = 0xFFFFFFFF
     pi = (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0)
     assert philox((0,) * 4, (0, 0)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
@@ -593,8 +593,8 @@ def test_the_probability_is_quantized(dropout_p, quantized):
 
 @pytest.mark.parametrize("dropout_p", [0.001, 0.1, 0.5, 0.9])
 def test_the_share_that_dropout_leaves_out(ops, dropout_p):
-    """Within five standard deviations of a binomial distribution, of all elements and of every head, row and key; and
-    neighbors have nothing to do with each other."""
+    """Within five standard deviations of a binomial distribution, over all elements and for every head, row and key;
+    neighbors are uncorrelated."""
     kept = dropout_mask(seed_of(ops.device), dropout_p, 2, 4, 128, 128).double()
     dropout_p = quantized_dropout(dropout_p)
     variance = dropout_p * (1 - dropout_p)
@@ -633,7 +633,7 @@ def test_dropout_is_reproducible(ops):
 
 
 def test_a_checkpoint_draws_the_same_seed(ops):
-    """Activation checkpointing computes the forward pass once more, from the same state of the generator."""
+    """Activation checkpointing repeats the forward pass with the same generator state."""
     from torch.utils.checkpoint import checkpoint
 
     leaves = [x.requires_grad_() for x in flash_inputs.tensors(ops, torch.float32)[:3]]
@@ -659,7 +659,7 @@ def test_the_mean_over_many_seeds_is_attention_without_dropout(ops):
     assert bool(((outs.mean(0) - options_attention(query, key, value)).abs() <= 5 * deviation + 1e-5).all())
 
 
-# ---- what PyTorch does with them
+# ---- use from PyTorch
 
 
 @pytest.mark.parametrize(
@@ -673,7 +673,7 @@ def test_the_mean_over_many_seeds_is_attention_without_dropout(ops):
     ],
 )
 def test_a_compiled_graph_without_breaks(ops, names, dynamic):
-    """Inside a function that does more, with a mask in 16 bits without an option; other heads afterward."""
+    """Inside a larger function, with a 16-bit mask and no options; then with other heads."""
     dtype = torch.bfloat16 if names == "causal" else torch.float32
     mask = torch.randn(flash_inputs.S_K, device=ops.device).expand(flash_inputs.S_Q, -1) if names == "causal" else None
     packed = packed_tensors(ops, torch.float32, LENGTHS["of all lengths"])
@@ -714,7 +714,7 @@ def test_a_compiled_graph_draws_its_seed(ops):
 
 
 def replays(call, number: int) -> list[list[Tensor]]:
-    """What a CUDA graph of a call gives, time after time, from PyTorch's seed 3 on."""
+    """What repeated replays of a call's CUDA graph give, starting from PyTorch's seed 3."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -730,7 +730,7 @@ def replays(call, number: int) -> list[list[Tensor]]:
 
 @pytest.mark.gpu
 def test_a_cuda_graph_draws_its_seed_at_every_replay():
-    """Forward and backward, captured once: each replay leaves other weights out. The generator decides which: after the
+    """Forward and backward, captured once: each replay drops other weights. The generator determines which: after the
     same torch.cuda.manual_seed they are those of calls without a graph, bit for bit."""
     ops = load(BuildRequest("flash", backend="cuda"))
     query, key, _, grad_out = flash_inputs.tensors(ops, torch.float32, batch=1, heads=1, seq_q=8, seq_k=8, head_dim=8)
@@ -754,12 +754,12 @@ def test_a_cuda_graph_draws_its_seed_at_every_replay():
                 other = [name for name, x, y in zip(names, found, wanted, strict=True) if not torch.equal(x, y)]
                 assert not other, (number, other)
     for out, *_, grad_value in expected:
-        torch.testing.assert_close(grad_value, out.mT @ grad_out)  # the output is the weights, left out as in backward
+        torch.testing.assert_close(grad_value, out.mT @ grad_out)  # the output is the weights, dropped as in backward
 
 
 @pytest.mark.gpu
 def test_the_device_of_the_inputs_is_used():
-    """Inputs on the second GPU while the first is the current one; inputs on two GPUs are refused."""
+    """Inputs on the second GPU while the first is current; inputs on two GPUs are rejected."""
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     ops = load(BuildRequest("flash", backend="cuda"))
@@ -799,7 +799,7 @@ FUNC_OPTIONS = ["", *OPTIONS, "window lower_right", "softcap sinks dropout windo
 
 @pytest.mark.parametrize("names", FUNC_OPTIONS)
 def test_under_torch_func(ops, names):
-    """grad, vmap and vmap of grad, over inputs and sinks, beside torch.autograd one sample after another."""
+    """grad, vmap and vmap of grad, over inputs and sinks, compared with torch.autograd one sample at a time."""
     query, key, value, mask = (
         torch.randn(size, generator=torch.Generator().manual_seed(2)).to(ops.device)
         for size in ((3, 2, 4, 9, 8), (3, 2, 2, 11, 8), (3, 2, 2, 11, 8), (2, 1, 9, 11))
@@ -847,7 +847,7 @@ def test_packed_sequences_and_sinks_of_each_sample_under_torch_func(ops):
 
 
 def test_dropout_under_vmap(ops):
-    """randomness="same": every sample loses the same weights; "different": others; without a word PyTorch refuses."""
+    """randomness="same": every sample drops the same weights; "different": others; by default PyTorch raises."""
     query, key = flash_inputs.tensors(ops, torch.float32, batch=1, heads=1, seq_q=8, seq_k=8, head_dim=8)[:2]
     value = torch.eye(8, device=ops.device)[None, None]
 
@@ -864,8 +864,8 @@ def test_dropout_under_vmap(ops):
 
 
 def test_only_the_gradients_that_are_asked_for(ops):
-    """Of one input, of the sinks alone, none at all: what a model with frozen parts asks; by the operator without the
-    logsumexp as well."""
+    """Gradients of one input, of the sinks alone, of none, as in models with frozen parts; also by the operator
+    without the logsumexp."""
     *inputs, grad_out = flash_inputs.tensors(ops, torch.float32)
     for sinks in ([], [sinks_of(inputs[0])]):
 
@@ -887,7 +887,7 @@ def test_only_the_gradients_that_are_asked_for(ops):
             torch.testing.assert_close(torch.autograd.grad(raw, whole, grad_out), expected)
 
 
-# ---- what is refused
+# ---- errors
 
 
 def numbers(*x: int) -> Tensor:
@@ -933,7 +933,7 @@ def test_numbers_that_are_no_boundaries_are_refused_in_the_simulator(wrong, word
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=list(DTYPES))
 def test_no_races_and_no_bad_accesses(dtype):
-    """The checked simulator finds nothing, forward and backward: aligned rows, any rows, hidden keys, NaN at
+    """The checked simulator finds nothing, forward and backward: aligned and unaligned rows, hidden keys, NaN at
     them, ragged tiles."""
     ops = load(BuildRequest("flash", backend="simulator", checked=True))
     register(ops)
@@ -961,7 +961,7 @@ def test_no_races_and_no_bad_accesses(dtype):
     strided = gaps(*flash_inputs.tensors(ops, dtype, head_dim=8), before=1, behind=4)
     mask = torch.ones(21, 37, dtype=torch.bool).tril(5)
     run(forward, strided[:3], strided[3], False, None, False, mask, *dense(strided[0]))
-    seen_late = spoil(strided[1], 20, math.nan), spoil(strided[2], 20, math.nan)  # every loop is gone through twice
+    seen_late = spoil(strided[1], 20, math.nan), spoil(strided[2], 20, math.nan)  # every loop runs twice
     run(forward, (strided[0], *seen_late), strided[3], False, None, False, mask, *dense(strided[0]))
     query, key, value, grad_out, *boundaries = packed_tensors(ops, dtype, LENGTHS["fewer keys"])
     given = *boundaries, True, None, True, False, *options(query)

@@ -1,4 +1,4 @@
-"""Attention by the Hopper kernels, without options and with, forward and backward, compared with float64: in the
+"""Attention by the Hopper kernels, with and without options, forward and backward, compared with float64: in the
 simulator, and on a GPU of compute capability 9.0."""
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EACH_TYPE = pytest.mark.parametrize(
 
 @pytest.fixture(params=["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
 def operators(request):
-    """The room's operators and the device that they work on; only the dense ones of bfloat16 where they are enough."""
+    """The flash operators and their device; only the dense bfloat16 ones where they suffice."""
     if request.param == "simulator":
         params = request.node.callspec.params
         dense = params["names"] in PLAIN and params["head_dim"] <= 128
@@ -47,7 +47,7 @@ def randn(device, *sizes: int, dtype: torch.dtype) -> Tensor:
 
 
 def attention(dtype, query, key, value, causal, options, kept=None) -> tuple[Tensor, Tensor]:
-    """(out, lse) of one sequence [heads, rows, head_dim]: scores in float32 at least, weights and output in dtype."""
+    """(out, lse) of one sequence [heads, rows, head_dim]: scores in at least float32, weights and output in dtype."""
     window = options.get("window_left", -1), options.get("window_right", -1)
     seen = seen_of(query.size(1), key.size(1), causal, window, options.get("lower_right", False))
     kept = 1.0 if kept is None else kept / (1 - quantized_dropout(options["dropout_p"]))
@@ -55,10 +55,10 @@ def attention(dtype, query, key, value, causal, options, kept=None) -> tuple[Ten
 
 
 def assert_near(out, lse, query, key, value, causal, options, kept=None) -> None:
-    """out [heads, rows, head_dim] and lse beside float64, by the bounds of test_options.py.
+    """out [heads, rows, head_dim] and lse compared with float64, by the bounds of test_options.py.
 
-    The softcap is tanh.approx, whose relative error is 2^-11: of a score that is as much as bfloat16 rounds a weight by
-    a few times.
+    The softcap uses tanh.approx, with a relative error of 2^-11: for a score this is a few times as much as bfloat16
+    rounding of a weight.
     """
     ref, lse64 = attention(torch.float64, query, key, value, causal, options, kept)
     same = attention(query.dtype, query, key, value, causal, options, kept)[0]
@@ -108,7 +108,7 @@ NAMES += ["dropout", "dropout causal", "dropout sinks window lower_right"]
 @pytest.mark.parametrize("names", PLAIN)
 @EACH_TYPE
 def test_no_options(operators, dtype, names, sizes, head_dim):
-    """Rows that see no key and keys that no row sees are among them."""
+    """Includes rows that see no key and keys that no row sees."""
     check(operators, names, sizes, head_dim, dtype)
 
 
@@ -152,7 +152,7 @@ LENGTHS = [([1], [1]), ([70, 0, 130, 1, 260], [70, 30, 130, 0, 260]), ([5, 300],
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("names", PACKED_NAMES)
 def test_packed_sequences(operators, names, lengths, head_dim):
-    """Each sequence beside float64; rows of no sequence are zeros, and NaN there reaches none."""
+    """Each sequence compared with float64; rows of no sequence are zeros, and NaN there reaches none."""
     ops, device = operators
     dtype = DTYPES[len(names) % 2]
     heads, kv_heads, spare = 4, 2, 3
@@ -184,7 +184,7 @@ def test_packed_sequences(operators, names, lengths, head_dim):
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("dtype", [torch.bfloat16], ids=str)
 def test_what_hidden_keys_hold_reaches_no_row(operators, dtype, names, bad, head_dim):
-    """In one head a key is bad, in another a column of a value; those of the other sequence are as they were."""
+    """In one head a key is bad, in another a value column; those of the other sequence are unchanged."""
     ops, device = operators
     query, key, value = (randn(device, 2, 2, 300, head_dim, dtype=dtype) for _ in range(3))
     causal, options = options_of(names, 2, device)
@@ -198,7 +198,7 @@ def test_what_hidden_keys_hold_reaches_no_row(operators, dtype, names, bad, head
     assert max_error_of(out[0][:, blind], clean[0][:, blind].double()) <= bound
     assert torch.equal(out[1], clean[1])
     columns = torch.arange(head_dim) == 3
-    if "dropout" not in names:  # which may leave this weight of a row out
+    if "dropout" not in names:  # it may drop this weight of a row
         assert not bool(out[0, 1, ~blind][:, columns].isfinite().any())
     assert bool(out[0, 1][:, ~columns].isfinite().all())
 
@@ -207,7 +207,7 @@ def test_what_hidden_keys_hold_reaches_no_row(operators, dtype, names, bad, head
 
 
 def assert_gradients(found, inputs, grad_out, causal, options, kept=None) -> None:
-    """found: of query, key, value and, where there are, sinks; the others of one sequence [heads, rows, head_dim]."""
+    """found: of query, key, value and, if present, sinks; the others of one sequence [heads, rows, head_dim]."""
     sinks = options.get("sinks")
     results = []
     for dtype in (torch.float64, grad_out.dtype):
@@ -217,12 +217,12 @@ def assert_gradients(found, inputs, grad_out, causal, options, kept=None) -> Non
         out = attention(dtype, *leaves[:3], causal, given, kept)[0]
         results.append([x.double() for x in torch.autograd.grad(out, leaves, grad_out.to(dtype))])
     unit = torch.finfo(grad_out.dtype).eps + 1e-5
-    most = 4 if options.keys() - {"lower_right"} else 2  # roundings
+    most = 4 if options.keys() - {"lower_right"} else 2  # number of roundings
     floors = [most * unit * float(x.abs().max()) + 1e-5 for x in results[0][:3]]
-    if sinks is not None:  # as in test_options.py: delta is made of the rounded output
+    if sinks is not None:  # as in test_options.py: delta is computed from the rounded output
         exact_out = attention(torch.float64, *inputs, causal, options, kept)[0]
         floors.append(unit * float((grad_out.double() * exact_out).abs().sum((1, 2)).max()) + 1e-5)
-    for x, right, near, floor in zip(found, *results, floors, strict=False):  # packed: without the sinks' sum
+    for x, right, near, floor in zip(found, *results, floors, strict=False):  # packed: the sinks' sum is omitted
         assert max_error_of(x, right) <= 2 * max_error_of(near, right) + floor
 
 
@@ -249,7 +249,7 @@ def test_gradients(operators, names, sizes, head_dim):
 def check_gradients(
     operators, names: str, sizes: tuple[int, int], head_dim: int, dtype: torch.dtype | None = None
 ) -> None:
-    """In a fixed order of additions they have the same bits twice."""
+    """With a fixed order of additions, two runs give the same bits."""
     ops, device = operators
     dtype = dtype or DTYPES[(len(names) + sizes[0] // 10) % 2]
     heads, kv_heads = (4, 2) if names in ("", "softcap") else (2, 1)
@@ -260,7 +260,7 @@ def check_gradients(
     kept = None
     if "dropout" in names:
         kept = ops.dropout_mask(options["seed"], options["dropout_p"], 1, heads, *sizes)[0]
-    if kept is not None and head_dim > 128:  # no forward kernel for Hopper GPUs drops weights there
+    if kept is not None and head_dim > 128:  # no Hopper forward kernel has dropout at that size
         out, lse = attention(torch.float64, *inputs, causal, options, kept)
         out, lse = out[None].to(dtype), lse[None].float()
     else:
@@ -319,7 +319,7 @@ def test_gradients_of_packed_sequences(operators, names, lengths, head_dim):
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("head_dim", [192, 256])
 def test_no_race_in_a_cluster(head_dim, deterministic):
-    """Two CTAs exchange dS, and a group's part of dQ lies where its other operands have been."""
+    """Two CTAs exchange dS, and a group's part of dQ reuses the memory of its other operands."""
     ops = load(flash_build(dense=True, checked=True))
     query, grad_out = (randn("cpu", 1, 2, 150, head_dim, dtype=torch.bfloat16) for _ in range(2))
     key, value = (randn("cpu", 1, 1, 150, head_dim, dtype=torch.bfloat16) for _ in range(2))

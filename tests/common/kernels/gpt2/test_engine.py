@@ -1,4 +1,4 @@
-"""The lean engine of task 7 against transformers' own modules; its sampling against probabilities worked out here."""
+"""Task 7's lean engine against transformers' own modules; its sampling against probabilities computed here."""
 
 import copy
 
@@ -54,14 +54,14 @@ def test_a_batch_of_different_lengths_and_each_alone(model, kernels):
 
 
 def test_a_batch_of_single_tokens(model, kernels):
-    """The position's embedding is one row for all of them."""
+    """The position embedding is one row shared by all of them."""
     prompts = [[7], [9], [2]]
     found = Engine(model, kernels, max_batch=3, graphs=False).generate(prompts, max_new_tokens=3).tokens
     assert found == [written_by(model, prompt, 3) for prompt in prompts]
 
 
 def test_a_text_leaves_nothing_behind(model, kernels):
-    """A longer text before it, sampled and stopped, changes nothing."""
+    """A longer text sampled and stopped before it changes nothing."""
     engine = Engine(model, kernels, max_batch=3)
     first = engine.generate(PROMPTS, max_new_tokens=6).tokens
     stop = first[0][2]
@@ -79,20 +79,20 @@ def test_up_to_the_end_of_the_context(model, kernels):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_the_fused_step_writes_the_same(model, tuned, dtype):
-    """Every position is used once: a step that found an old one would read other keys."""
+    """Every position is processed once: a step with an outdated position would read other keys."""
     fused, plain = (Engine(model, tuned, dtype, max_batch=3, graphs=False, fused=fused) for fused in (True, False))
     found, expected = (engine.generate(PROMPTS, max_new_tokens=8).tokens for engine in (fused, plain))
     if dtype == "float32":
         assert found == expected == [written_by(model, prompt, 8) for prompt in PROMPTS]
     assert [tokens[0] for tokens in found] == [tokens[0] for tokens in expected]
-    step = fused._steps[3, False]  # both worked the same positions off, whatever the roundings chose
+    step = fused._steps[3, False]  # both processed the same positions, whatever token rounding chose
     assert step.state.positions.tolist() == [len(prompt) + 7 for prompt in PROMPTS]
     assert step.state.lengths.tolist() == [len(prompt) + 8 for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 2e-5), ("float16", 4e-3), ("bfloat16", 4e-2)])
 def test_logits_of_prefill_and_step(model, tuned, dtype, bound):
-    """Against float64, relative to the largest logit; transformers' own model of that dtype is about as far off."""
+    """Against float64, relative to the largest logit; transformers' model in that dtype has about the same error."""
     tokens = torch.tensor([PROMPTS[2], PROMPTS[2][::-1]])
     with torch.no_grad():
         expected = copy.deepcopy(model).double()(tokens).logits
@@ -102,7 +102,7 @@ def test_logits_of_prefill_and_step(model, tuned, dtype, bound):
     engine.generate([PROMPTS[2][:-1]], max_new_tokens=1)
     step = engine._steps[1, False]
     step.advance(tokens[0, -1:].to(engine.device))
-    step.state.positions.sub_(1)  # advance() stands behind the token that generate() chose
+    step.state.positions.sub_(1)  # advance() has moved past the token that generate() chose
     step.state.lengths.sub_(1)
     step.residual.copy_(engine.weights.wte[tokens[0, -1]] + engine.weights.wpe[len(PROMPTS[2]) - 1])
     step.run(False)
@@ -126,7 +126,7 @@ def test_graphs_write_what_single_launches_write(model, variant, sampled):
 
 def test_each_sequence_stops_at_its_own_end_of_text(model, kernels):
     expected = [written_by(model, prompt, 20) for prompt in PROMPTS]
-    stop = max(expected[0], key=expected[0].index)  # the latest to come for the first time
+    stop = max(expected[0], key=expected[0].index)  # the token whose first occurrence is last
     heard = []
     engine = Engine(model, kernels, max_batch=3)
     result = engine.generate(PROMPTS, max_new_tokens=20, stop_token=stop, on_token=lambda *one: heard.append(one))
@@ -152,7 +152,7 @@ def test_it_ends_when_all_have(model, kernels):
 
 
 def probabilities(logits, temperature=1.0, top_k=None, top_p=None):
-    """Token by token, as the definition says."""
+    """Token by token, straight from the definition."""
     weight = {i: float(x) for i, x in enumerate(torch.softmax(logits.double() / temperature, -1))}
     order = sorted(weight, key=weight.get, reverse=True)[:top_k]
     total, kept, mass = sum(weight[i] for i in order), [], 0.0
@@ -181,7 +181,7 @@ def probabilities(logits, temperature=1.0, top_k=None, top_p=None):
     ids=str,
 )
 def test_tokens_are_drawn_with_their_probabilities(settings):
-    """With numbers spread evenly over 0 .. 1 every token comes as often as its probability says, but for 1."""
+    """With numbers spread evenly over 0 .. 1, every token's count matches its probability to within 1."""
     draws = 4000
     logits = 2 * torch.randn(50, generator=torch.Generator().manual_seed(0))
     evenly = (torch.arange(draws, dtype=torch.float64) + 0.5) / draws
@@ -202,7 +202,7 @@ def test_a_seed_draws_the_same_and_another_does_not(model, kernels):
     assert texts(PROMPTS, 7) == texts(PROMPTS, 7) != texts(PROMPTS, 8)
     assert texts(PROMPTS[:1], 7) == texts(PROMPTS, 7)[:1]  # nor does the rest of the batch matter
     alike = texts([PROMPTS[0]] * 3, 7)
-    assert len(set(map(tuple, alike))) == 3  # every sequence has numbers of its own
+    assert len(set(map(tuple, alike))) == 3  # every sequence has its own numbers
 
 
 def test_uniform_numbers():

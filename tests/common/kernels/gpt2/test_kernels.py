@@ -34,14 +34,14 @@ def rounding(dtype):
 
 
 def assert_near(found, expected, dtype, size):
-    """Within a few roundings to dtype of numbers as large as `size`, float32 noise beside it."""
+    """Within a few roundings to dtype of numbers as large as `size`, plus float32 noise."""
     assert bool(found.isfinite().all())
     error = float((found.double().cpu() - expected.cpu()).abs().max())
     assert error <= (2.5 * rounding(dtype) + 2e-6) * size, error
 
 
 def behind_layernorm(draw, dtype, rows, n, k):
-    """A product behind a layernorm: (the operators' arguments before their outputs, what it must give in float64)."""
+    """A linear layer after a layernorm: (the operators' arguments before their outputs, the float64 result)."""
     residual = draw(rows, k, scale=3.0, shift=50.0)
     norm = Affine(draw(k, dtype=dtype, shift=1.0, scale=0.2), draw(k, dtype=dtype))
     linear = Affine(draw(n, k, dtype=dtype, scale=k**-0.5), draw(n, dtype=dtype))
@@ -66,7 +66,7 @@ def test_layernorm_and_gelu(ops, draw, dtype, rows, width):
     assert_near(ops.bias_gelu(x, bias), activated, dtype, float(activated.abs().max()))
 
 
-# K: less than a chunk of 512 bytes, several, a warp's share exactly, shared by 2, 4 and 8 warps, and more than that
+# K: less than a chunk of 512 bytes, several, exactly a warp's share, shared by 2, 4 and 8 warps, and more than that
 SHAPES = [(1, 8, 24), (1, 40, 768), (2, 37, 264), (3, 50, 1040), (4, 19, 1600), (4, 24, 768), (1, 9, 6400)]
 
 

@@ -1,4 +1,4 @@
-"""Linear layers of some hundred rows on Hopper (linear.cuh), against float64."""
+"""Linear layers with a few hundred rows on Hopper (linear.cuh), against float64."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from common.compiling.load import load
 from common.compiling.request import BuildRequest
 from common.kernels.gpt2.engine_kernels import tuned_kernels
 
-pytestmark = pytest.mark.slow  # a build of its own, for sm_90a
+pytestmark = pytest.mark.slow  # a separate build for sm_90a
 DTYPES = (torch.float16, torch.bfloat16)
 # rows, N, K; with the 132 SMs of an H100: split-K, then tiles of 64 x 96, 128 x 96, 128 x 128 and 128 x 192
 SIZES = [(1, 8, 136), (70, 200, 392), (330, 776, 72), (520, 1608, 8), (520, 2600, 72), (520, 3400, 72)]
@@ -29,7 +29,7 @@ def numbers(ops, *shapes, dtype=torch.float16):
 
 
 def assert_near(found, x, weight, exact):
-    """Sums in float32, each addition off by at most 2^-24 of the sum of magnitudes, then rounded once."""
+    """Float32 sums, each addition off by at most 2^-24 of the sum of magnitudes, then rounded once."""
     eps, K = torch.finfo(found.dtype).eps, weight.size(1)
     sums = x.double().abs() @ weight.double().abs().t()
     bound = eps * exact.abs() + (K + 8) * 2.0**-24 * sums.view(exact.shape) + 1e-6
@@ -46,7 +46,7 @@ def test_against_float64(ops, dtype, sizes):
     found = ops.linear(x, weight, bias)
     assert_near(found, x, weight, exact)
     assert torch.equal(ops.linear(x, weight, bias), found)
-    # gelu takes what is rounded, as in transformers, and is rounded itself
+    # gelu's input is rounded, as in transformers, and so is its output
     gelu = torch.nn.functional.gelu(found.double(), approximate="tanh")
     error = (ops.linear(x, weight, bias, True).double() - gelu).abs()
     assert bool((error <= torch.finfo(dtype).eps * gelu.abs() + 1e-6).all())

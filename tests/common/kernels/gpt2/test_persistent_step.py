@@ -1,4 +1,4 @@
-"""All steps of a text as one kernel, against transformers' own modules and the step of separate kernels."""
+"""All steps of a text in one persistent kernel, against transformers' own modules and the step of separate kernels."""
 
 import copy
 import subprocess
@@ -32,17 +32,17 @@ from common.kernels.gpt2.weights import weights_of
 from common.reference.bounds import running_sum_floor
 from task7.tools import models
 
-pytestmark = pytest.mark.slow  # builds of its own, for sm_90a
+pytestmark = pytest.mark.slow  # separate builds for sm_90a
 ROOT = Path(__file__).resolve().parents[4]
 DTYPES = ("float32", "float16", "bfloat16")
 ON_GPU = pytest.mark.parametrize(
     "backend", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True, scope="session"
-)  # and not in the simulator
+)  # but not in the simulator
 PROMPTS = [[5, 17, 80, 3, 41], [9, 2], [60, 61, 62, 63, 64, 65, 66, 67, 68], [1]]
 
 
 def kernels_for(backend, checked=False):
-    """In the simulator the persistent kernel is in builds for sm_90a only; the other rooms' are built anyway."""
+    """In the simulator only builds for sm_90a have the persistent kernel; the other folders' builds exist anyway."""
     if backend == "cuda":
         return tuned_kernels("cuda")
     flash, decode = (load(BuildRequest(room, backend="simulator")) for room in ("flash", "decode"))
@@ -64,7 +64,7 @@ def model():
 
 
 def step_of(model, kernels, dtype, batch, ctas=0, keep_logits=False, weights=None, sampled=False):
-    """A step at the beginning of the context: (PersistentStep, its cache)."""
+    """A step at the start of the context: (PersistentStep, its cache)."""
     weights = weights or weights_of(model, getattr(torch, dtype), kernels.device)
     plan = Plan.of(weights, kernels, batch, weights.context, sampled, ctas)
     shape = (len(weights.layers), 2, batch, weights.heads, weights.context, weights.head_dim)
@@ -75,7 +75,7 @@ def step_of(model, kernels, dtype, batch, ctas=0, keep_logits=False, weights=Non
 
 
 def run(step, first, count):
-    """The tokens after `first`, one per sequence: a list for every sequence."""
+    """The tokens after `first`, which has one per sequence: a list for every sequence."""
     step.advance(torch.tensor(first, device=step.kernels.device))
     step.start(count)
     return [list(one) for one in zip(*(step.tokens(1 + i) for i in range(count)), strict=True)]
@@ -109,7 +109,7 @@ def test_up_to_the_end_of_the_context(model, kernels):
 
 @pytest.mark.parametrize("ctas", [1, 5, 12, 8])
 def test_however_many_ctas(model, kernels, ctas):
-    """Clusters of 1, 4 and 8 CTAs, with a head or several or none; a run leaves nothing behind for the next."""
+    """Clusters of 1, 4 and 8 CTAs, with one, several or no heads; a run leaves no state behind for the next."""
     step = step_of(model, kernels, "float32", 1, ctas)
     assert step.plan.ctas == ctas
     expected = written_by(model, [9], 10)
@@ -130,13 +130,13 @@ def test_however_many_ctas(model, kernels, ctas):
     ids=lambda sizes: f"width {sizes['n_embd']}",
 )
 def test_logits_against_float64(kernels, dtype, sizes, ctas):
-    """Several pieces to a unit, batches of units, lanes to a token, several heads of a cluster of 1 or 8 CTAs."""
+    """Several stages per tile, batches of tiles, several lanes per token, several heads in a cluster of 1 or 8 CTAs."""
     model = unruly(**sizes | ({"n_head": 10} if sizes["n_embd"] == 160 else {}))
     assert_close_to_float64(model, step_of(model, kernels, dtype, 2, ctas, keep_logits=True), dtype)
 
 
 def assert_close_to_float64(model, step, dtype):
-    """The logits behind some tokens: relative to the largest one."""
+    """The logits after some tokens: relative to the largest one."""
     tokens = run(step, [9, 11], 5)
     fed = torch.tensor([[first, *rest[:-1]] for first, rest in zip([9, 11], tokens, strict=True)])
     with torch.no_grad():
@@ -147,7 +147,7 @@ def assert_close_to_float64(model, step, dtype):
 
 
 def test_the_same_bits_every_time(model, kernels):
-    """Sums over clusters, whatever order their addends come in; and a launch leaves nothing behind for the next."""
+    """Sums over clusters don't depend on the order of their addends; and a launch leaves no state for the next."""
     step = step_of(model, kernels, "float16", 2, keep_logits=True)
     found = []
     for _ in range(3):
@@ -158,7 +158,7 @@ def test_the_same_bits_every_time(model, kernels):
 
 @torch.no_grad()
 def with_large_columns(model, by_product):
-    """A GPT-2 with some columns in the residual stream that are thousands: of the embedding, a bias, products."""
+    """A GPT-2 in which some columns of the residual stream are in the thousands: from the embedding, a bias, GEMMs."""
     body = model.transformer
     body.wpe.weight[:, 3] = 3000.0
     body.h[0].mlp.c_proj.bias[5] = -2500.0
@@ -169,8 +169,8 @@ def with_large_columns(model, by_product):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_residual_stream_of_thousands(kernels, dtype):
-    """In fixed point the small columns are as exact as ever; they are what the next layernorm makes small."""
-    model = with_large_columns(unruly(), 3000.0).to(getattr(torch, dtype)).float()  # weights that both can hold
+    """In fixed point the small columns stay exact; they are what the next layernorm makes small."""
+    model = with_large_columns(unruly(), 3000.0).to(getattr(torch, dtype)).float()  # weights that both dtypes represent
     with torch.no_grad():
         streams = model(torch.tensor([[9, 11, 13]]), output_hidden_states=True).hidden_states
     assert min(float(x.abs().amax()) for x in streams[:-1]) > 1000
@@ -188,7 +188,7 @@ def test_a_residual_stream_of_thousands(kernels, dtype):
     ids=["bias", "product", "nan", "embedding"],
 )
 def test_numbers_that_are_too_large_end_the_run(kernels, spoil):
-    """Nobody waits for ever, and nobody gets a wrong token."""
+    """No thread waits forever, and no sequence gets a wrong token."""
     model = unruly()
     with torch.no_grad():
         spoil(model.transformer)
@@ -202,7 +202,7 @@ def test_numbers_that_are_too_large_end_the_run(kernels, spoil):
 
 
 def assert_no_worse_than_transformers(model, step, dtype, first, count):
-    """The logits behind so many tokens: off float64 by at most twice what transformers' modules in this dtype are."""
+    """The logits after this many tokens: at most twice as far from float64 as transformers' modules in this dtype."""
     tokens = run(step, first, count)
     fed = torch.tensor([[one, *rest[:-1]] for one, rest in zip(first, tokens, strict=True)], device=step.kernels.device)
     there = copy.deepcopy(model).to(step.kernels.device)
@@ -215,7 +215,7 @@ def assert_no_worse_than_transformers(model, step, dtype, first, count):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_logits_of_a_width_that_is_used(kernels, dtype):
-    """As many clusters of 8 CTAs as a GPU of 132 SMs may have, and more clusters than heads."""
+    """The most clusters of 8 CTAs that a GPU with 132 SMs may have, and more clusters than heads."""
     model = unruly(0.05, n_layer=1, n_head=12, n_embd=768, vocab_size=600)
     step = step_of(model, kernels, dtype, 1, keep_logits=True)
     assert kernels.device.type == "cuda" or step.plan.ctas == 128
@@ -226,7 +226,7 @@ def test_logits_of_a_width_that_is_used(kernels, dtype):
 
 
 def logits_of(kind, vocab):
-    """float32 [vocab]: logits that are all there is to be drawn from."""
+    """float32 [vocab]: the logits of each kind that the tests sample from."""
     generator = torch.Generator().manual_seed(3)
     normal = torch.randn(vocab, generator=generator)
     return {
@@ -240,9 +240,9 @@ def logits_of(kind, vocab):
 
 
 def drawn_from(kernels, logits, batch, ctas, temperature, top_k, top_p, steps):
-    """Tokens [steps, batch] of a model whose logits are these at every step, and what sampling.draw takes."""
+    """Tokens [steps, batch] from a model whose logits are these at every step, and what sampling.draw takes."""
     model = unruly(n_layer=1, vocab_size=len(logits))
-    with torch.no_grad():  # the last layernorm leaves nothing of its input, and a 1 in the first column
+    with torch.no_grad():  # the last layernorm outputs a 1 in the first column and nothing of its input
         model.transformer.ln_f.weight.zero_()
         model.transformer.ln_f.bias.zero_()
         model.transformer.ln_f.bias[0] = 1
@@ -274,10 +274,10 @@ SETTINGS = [  # temperature, top_k, top_p
 
 @pytest.mark.parametrize("kind", ["spread", "almost flat", "all the same", "two groups", "one far above", "far apart"])
 def test_what_is_drawn_is_what_sampling_draws(kernels, kind):
-    """The same numbers give the same tokens as a sort on the host, for every setting; equal logits go by number."""
+    """The same numbers give the same tokens as a sort on the host, for every setting; ties go by token number."""
     for number, (temperature, top_k, top_p) in enumerate(SETTINGS):
         batch, ctas, vocab = 1 + number % 2, (3, 12, 1)[number % 3], (530, 97)[number % 2]
-        steps = 5 if kind in ("all the same", "two groups") else 20  # where every digit has to be looked at
+        steps = 5 if kind in ("all the same", "two groups") else 20  # every digit has to be examined
         logits = logits_of(kind, vocab)
         found, expected = drawn_from(kernels, logits, batch, ctas, temperature, top_k, top_p, steps)
         assert found == expected, (temperature, top_k, top_p)
@@ -285,13 +285,13 @@ def test_what_is_drawn_is_what_sampling_draws(kernels, kind):
 
 @pytest.mark.parametrize("kind", ["spread", "all the same", "two groups", "one far above", "far apart"])
 def test_a_token_drawn_by_itself_is_what_sampling_draws(kernels, kind):
-    """Of a prefill or a graph of kernels; `best` has the largest of parts of any size."""
+    """As after a prefill or a step of separate kernels; `best` has the maxima of parts of any size."""
     ops, device = kernels.gpt2, kernels.device
     for number, (temperature, top_k, top_p) in enumerate(SETTINGS):
         rows, vocab, part = 1 + number % 3, (530, 97)[number % 2], (1, 7, 40)[number % 3]
         logits = torch.stack([logits_of(kind, vocab).roll(row) for row in range(rows)]).to(device)
         parts = torch.nn.functional.pad(logits, (0, -vocab % part), value=-torch.inf).view(rows, -1, part)
-        values, places = parts.max(-1)  # of equal ones the first
+        values, places = parts.max(-1)  # the first of equal ones
         best = torch.stack(
             [values, (places + torch.arange(values.size(1), device=device) * part).int().view(values.dtype)], -1
         )
@@ -311,7 +311,7 @@ def test_a_token_drawn_by_itself_is_what_sampling_draws(kernels, kind):
 
 
 def test_a_drawn_text_is_that_of_the_other_steps(model, kernels):
-    """Seeds, prompts of different lengths, a batch and each alone, up to 4 sequences."""
+    """Seeds, prompts of different lengths, batches and single sequences, up to 4 sequences."""
     one = Engine(model, kernels, max_batch=4, persistent=True)
     other = Engine(model, kernels, max_batch=4, persistent=False)
     for batch, how in ((4, {"top_k": 20}), (1, {"top_p": 0.9}), (2, {})):
@@ -348,7 +348,7 @@ def test_the_kernel_ends_where_all_texts_have(model, kernels):
 
 
 def test_it_can_be_cancelled(model, kernels):
-    """Behind the step that is under way; what it was asked for then goes on from there."""
+    """It stops after the step in progress; later calls continue from there."""
     step = step_of(model, kernels, "float32", 1)
     step.cancelled.fill_(1)
     expected = written_by(model, [9], 6)
@@ -363,7 +363,7 @@ def test_it_can_be_cancelled(model, kernels):
 
 @pytest.mark.parametrize("ending", ["count", "stop token", "cancel"])
 def test_a_text_of_several_launches(model, kernels, ending):
-    """Three steps to a launch: the same text, and launches behind the end of it do nothing."""
+    """Three steps per launch: the same text, and launches past its end do nothing."""
     step = step_of(model, kernels, "float32", 1)
     step.launch_steps = 3
     expected = written_by(model, [9], 11)
@@ -376,7 +376,7 @@ def test_a_text_of_several_launches(model, kernels, ending):
         assert step.tokens(1) == expected[:1]
         step.cancelled.fill_(1)
         step._launch(False)
-        step._launch(False)  # the first of these sees the flag and makes a step, the second does nothing
+        step._launch(False)  # the first of these sees the flag and does one step, the second does nothing
         step.cancel()
         ended = int(step.state.steps) - 1
         assert ended < 11 and step.arrived[1 : 1 + ended, 0].tolist() == expected[:ended]
@@ -414,7 +414,7 @@ def test_it_says_where_it_is_not_used(model, kernels):
     plain = Engine(model, kernels, max_batch=5, persistent=False)
     found = engine.generate([[7]] * 5, max_new_tokens=5).tokens
     assert found == plain.generate([[7]] * 5, max_new_tokens=5).tokens
-    odd = unruly(n_head=2, n_embd=48)  # columns that are no whole groups
+    odd = unruly(n_head=2, n_embd=48)  # columns that don't form whole groups
     assert Plan.of(weights_of(odd, torch.float16, kernels.device), kernels, 1, 64) is None
 
 
@@ -436,7 +436,7 @@ def test_where_it_cannot_start_the_graph_takes_over_and_says_so(model, kernels, 
 
 
 def test_the_simulator_of_older_gpus_has_none(backend):
-    """In a process of its own: a name is loaded once, for one architecture."""
+    """In a separate process: a name is loaded once, for one architecture."""
     if backend == "cuda":
         pytest.skip("of the simulator's default target")
     code = (
@@ -491,15 +491,15 @@ def test_bad_arguments_are_named(model, kernels, change, words):
 
 
 def test_packed_weights_hold_every_number_once():
-    """By rows; and by columns, of which 8 slices of 11 units have one or two, all of their columns together."""
+    """Column-parallel; and row-parallel, where 8 slices share 11 tiles, one or two each, stored chunk by chunk."""
     weight = torch.arange(11 * 64, dtype=torch.float32).view(11, 64)
-    units = packed(weight).view(torch.float32).view(2, 4, 8, 16)  # [units][groups][rows][64 bytes]
+    units = packed(weight).view(torch.float32).view(2, 4, 8, 16)  # [tiles][chunks][rows][64 bytes]
     assert torch.equal(units[1, 2, 1], weight[9, 32:48]) and torch.equal(units[0, 3, 7], weight[7, 48:])
     assert float(units[1, :, 3:].abs().max()) == 0 and float(units.sum()) == float(weight.sum())
     weight = torch.arange(88 * 64, dtype=torch.float32).view(88, 64)
     flat = packed_by_slices(weight).view(torch.float32)
     assert sorted(flat.tolist()) == weight.flatten().tolist()
-    second = flat[1 * 8 * 64 :][: 1 * 8 * 64].view(4, 1, 8, 16)  # slices begin with units 0, 1, 2, 4, 5, 6, 8, 9
+    second = flat[1 * 8 * 64 :][: 1 * 8 * 64].view(4, 1, 8, 16)  # slices start at tiles 0, 1, 2, 4, 5, 6, 8, 9
     assert torch.equal(second[2, 0, 3], weight[8 + 3, 32:48])
     third = flat[2 * 8 * 64 :][: 2 * 8 * 64].view(4, 2, 8, 16)
     assert torch.equal(third[1, 1, 5], weight[24 + 5, 16:32])
@@ -508,7 +508,7 @@ def test_packed_weights_hold_every_number_once():
 def test_heads_are_packed_together():
     qkv = torch.arange(3 * 6).view(3 * 6, 1)  # 2 heads of 3 rows
     assert by_heads(qkv, 2).flatten().tolist() == [0, 1, 2, 6, 7, 8, 12, 13, 14, 3, 4, 5, 9, 10, 11, 15, 16, 17]
-    projection = torch.arange(1.0, 49.0).view(1, 48)  # 2 heads of 24 columns, which become 32
+    projection = torch.arange(1.0, 49.0).view(1, 48)  # 2 heads of 24 columns, padded to 32
     filled = padded_heads(projection, 2).view(2, 32)
     assert torch.equal(filled[:, :24], projection.view(2, 24)) and not filled[:, 24:].any()
 
@@ -518,10 +518,10 @@ def test_heads_are_packed_together():
 
 @pytest.mark.parametrize(("dtype", "batch", "sampled"), [("float16", 1, False), ("float32", 1, True)])
 def test_no_race_and_no_stray_access(dtype, batch, sampled):
-    """The pipeline's stages, LL lines, histograms of a cluster, the cache's old tokens and those of a step ago.
+    """The pipeline's stages, LL lines, a cluster's histograms, and the cache's old and newest tokens.
 
-    One sequence: of a fence and an atomic operation of another warp, a named barrier between them, the checker knows
-    nothing (common/simulator/runtime/races.cpp), and a second sequence's LL lines are another warp's.
+    One sequence: the checker does not model a fence and an atomic by different warps with a named barrier between them
+    (common/simulator/runtime/races.cpp), and a second sequence's LL lines belong to another warp.
     """
     kernels = kernels_for("simulator", checked=True)
     step = step_of(unruly(n_layer=1, vocab_size=40), kernels, dtype, batch, ctas=2, sampled=sampled)
@@ -552,7 +552,7 @@ def test_fixed_point_sums_count_whatever_is_added(backend):
 @ON_GPU
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_thousand_tokens_ten_times(kernels, dtype):
-    """Without drift, hang or leak: the same text every time, and no more memory."""
+    """Without drift, hang or leak: the same text every time, and constant memory use."""
     model = unruly(n_layer=4, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
     engine = Engine(model, kernels, dtype, persistent=True)
     assert engine.how(1).startswith("part of one persistent kernel")
@@ -571,7 +571,7 @@ def test_a_thousand_tokens_ten_times(kernels, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("width", "heads", "layers"), [(768, 12, 12), (1024, 16, 3), (1280, 20, 3), (1600, 25, 2)])
 def test_logits_at_the_sizes_of_gpt2(kernels, dtype, width, heads, layers):
-    """Behind 40 tokens of its own; float32 of the largest does not fit."""
+    """After 40 tokens of its own; the largest does not fit in float32."""
     model = unruly(0.05, n_layer=layers, n_head=heads, n_embd=width, n_positions=1024, vocab_size=50257)
     for batch in (1, 4):
         weights = weights_of(model, getattr(torch, dtype), kernels.device)
@@ -583,7 +583,7 @@ def test_logits_at_the_sizes_of_gpt2(kernels, dtype, width, heads, layers):
 
 
 def a_thousand_tokens(kernels):
-    """The step of a model as wide as GPT-2, at work on them."""
+    """The step of a model as wide as GPT-2, running on them."""
     model = unruly(n_layer=4, n_head=12, n_embd=768, n_positions=1024, vocab_size=50257)
     step = step_of(model, kernels, "float16", 1)
     step.advance(torch.tensor([9], device=kernels.device))
@@ -603,7 +603,7 @@ def test_cancelling_ends_the_run_within_a_second(kernels):
 
 @ON_GPU
 def test_a_launch_is_sized_by_the_time_of_its_steps(kernels, monkeypatch):
-    """8 steps of 2 ms in all, at the end of the context: 36 of them last 9 ms."""
+    """8 steps of 2 ms in total, at the end of the context: 36 of them last 9 ms."""
     monkeypatch.setattr(torch.cuda.Event, "elapsed_time", lambda *_: 2.0)
     step = a_thousand_tokens(kernels)
     step.measure_launch()
@@ -612,7 +612,7 @@ def test_a_launch_is_sized_by_the_time_of_its_steps(kernels, monkeypatch):
 
 @ON_GPU
 def test_the_host_reads_while_the_kernel_runs(kernels):
-    """Another thread sees tokens arrive one after the other, long before the last one."""
+    """Another thread sees tokens arrive one by one, long before the last one."""
     step = a_thousand_tokens(kernels)
     seen = []
 

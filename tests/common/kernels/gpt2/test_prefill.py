@@ -1,4 +1,4 @@
-"""The engine's prefill: padded, captured for a length or not, it gives what transformers' own modules give."""
+"""The engine's prefill, padded, with or without a captured graph, gives the results of transformers' own modules."""
 
 import dataclasses
 
@@ -26,12 +26,12 @@ def tuned(backend):
 
 
 def prompt_of(length, seed=0):
-    """Token 0, which pads, is not in it."""
+    """Without token 0, which is padding."""
     return torch.randint(1, 97, (length,), generator=torch.Generator().manual_seed(seed + length)).tolist()
 
 
 def filled(engine, prompts, seq_len, weights):
-    """(step, its caches) behind a prefill that is not captured, with `weights` in place of the engine's own."""
+    """(step, its caches) after an uncaptured prefill, with `weights` in place of the engine's own."""
     batch = len(prompts)
     step = engine._prepared_step(batch, False)
     caches = [(k[:batch], v[:batch]) for k, v in engine.caches]
@@ -44,7 +44,7 @@ def filled(engine, prompts, seq_len, weights):
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("lengths", [(1,), (63,), (65,), (7, 40)])
 def test_padding_never_reaches_a_result(model, tuned, lengths, fused):
-    """NaN in the padding's embedding and in those of the positions behind the longest prompt."""
+    """NaN in the padding's embedding and in those of the positions after the longest prompt."""
     prompts, seq_len = [prompt_of(length) for length in lengths], -(-max(lengths) // 64) * 64
     engine = Engine(model, tuned, max_batch=2, max_seq_len=160, graphs=False, fused=fused)
     _, exact = filled(engine, prompts, max(lengths), engine.weights)
@@ -55,7 +55,7 @@ def test_padding_never_reaches_a_result(model, tuned, lengths, fused):
     assert step.state.positions.tolist() == list(lengths)
     for sequence, length in enumerate(lengths):
         torch.testing.assert_close(cache[:, :, sequence, :, :length], exact[:, :, sequence, :, :length])
-        assert bool(cache[:, :, sequence, :, length:seq_len].isnan().all())  # so there was something to keep out
+        assert bool(cache[:, :, sequence, :, length:seq_len].isnan().all())  # so there was something to mask
     for _ in range(3):
         step.run(False)
     found = step.state.history[:4].T.tolist()
@@ -121,7 +121,7 @@ def test_bad_arguments_are_named(tuned, change, words):
         tuned.gpt2.store_heads(**moved)
 
 
-# 768 and 1600: a row in registers, in few pieces and in many; 2112: too long for that in any dtype
+# 768 and 1600: a row stays in a warp's registers, in few and in many vectors; 2112: too long for that in any dtype
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [768, 1600, 2112])
 def test_long_rows_are_normalized(tuned, dtype, width):
@@ -162,11 +162,11 @@ def test_what_is_warmed_up(model, tuned):
         engine.warm_up(10, batch=3)
 
 
-LENGTHS = (1, 63, 64, 65, 500, CONTEXT - 4, 64, 1, 500, 63)  # one after the other, some of them again
+LENGTHS = (1, 63, 64, 65, 500, CONTEXT - 4, 64, 1, 500, 63)  # one after the other, with repetitions
 
 
 def engines(model, variant, dtype, **parts):
-    """With graphs and without, prefills padded alike: the same products, so the same bits."""
+    """With and without graphs, prefills padded alike: the same GEMMs, so the same bits."""
     kernels = load_engine_kernels(variant, "cuda")
     captured, plain = (Engine(model, kernels, dtype, 3, graphs=graphs, **parts) for graphs in (True, False))
     plain._seq_len = captured._seq_len
@@ -201,7 +201,7 @@ def test_batches_of_unequal_lengths(model, persistent):
 
 @pytest.mark.gpu
 def test_padding_never_reaches_a_captured_result(model):
-    """What is NaN for a prefill of 128 tokens: the padding's embedding, and the positions behind the prompt."""
+    """NaN for a prefill of 128 tokens: in the padding's embedding, and in the positions after the prompt."""
     engine, _ = engines(model, "tuned", "float16")
     prompt = prompt_of(70)
     expected = engine.generate([prompt], max_new_tokens=1).tokens
@@ -228,7 +228,7 @@ def test_more_lengths_than_are_kept(model):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_product_with_gelu_has_the_one_with_tanh(dtype):
-    """cuBLASLt's, against float64: within roundings, and on the whole nearer to it than to the one with erf."""
+    """cuBLASLt's, against float64: within rounding, and on average closer to it than to the version with erf."""
     torch.manual_seed(0)
     x, weight, bias = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((64, 96), (128, 96), (128,)))
     weight *= 0.2

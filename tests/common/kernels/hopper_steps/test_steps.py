@@ -1,4 +1,4 @@
-"""The programs that teach wgmma, TMA and roles: right in the simulator and on a GPU, short, and told when broken."""
+"""The programs that teach wgmma, TMA and warp roles: right in the simulator and on a GPU, short, caught if broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Task 5's kernel for Hopper GPUs (wgmma) beside dense attention in float64: every pattern, size and layout it takes.
+"""Task 5's Hopper kernel (wgmma) against dense attention in float64: every pattern, size and layout it supports.
 
 For GPUs of compute capability 9.0; the operators and their errors: tests/common/kernels/sparse/test_sparse.py.
 """
@@ -23,7 +23,7 @@ KERNEL = "flash_attention_wgmma_kernel"
 
 @pytest.fixture(scope="module")
 def ops():
-    """The tuned operators of task 5 on a Hopper GPU."""
+    """Task 5's tuned operators on a Hopper GPU."""
     hopper_only()
     return load(BuildRequest("task5", "tuned", "cuda"))
 
@@ -53,7 +53,7 @@ def check_strided(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_the_hopper_kernel_is_chosen(ops, dtype, head_dim):
-    """For every pattern. Another head_dim, or rows that are not in units of 16 bytes: the other kernel."""
+    """For every pattern. Another head_dim, or rows not in units of 16 bytes, use the other kernel."""
     query, key, value = tensors(ops, dtype, seq_q=256, seq_k=256, head_dim=head_dim)[:3]
     columns = ops.compress_block_mask(torch.ones(query.size(1), 2, 2, dtype=torch.bool, device="cuda"))
     assert KERNEL in kernels_of(lambda: ops.strided_attention(query, key, value, 3))
@@ -110,7 +110,7 @@ def test_sliding_window(ops, dtype, head_dim, causal, sizes, window):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
 def test_block_sparse(ops, dtype, head_dim, causal, density):
-    """A mask of its own for every head; rows of blocks without any are among them."""
+    """A separate mask for every head; includes block rows without any block."""
     query, key, value = tensors(ops, dtype, seq_q=640, seq_k=896, head_dim=head_dim, heads=4, kv_heads=2)[:3]
     mask = torch.rand(4, 5, 7, generator=torch.Generator().manual_seed(0)).to("cuda") < density
     out, lse = ops.block_sparse_attention_forward(query, key, value, *ops.compress_block_mask(mask), 128, causal)
@@ -119,7 +119,7 @@ def test_block_sparse(ops, dtype, head_dim, causal, density):
 
 
 def test_wrong_lists_read_nothing_outside(ops):
-    """counts and columns out of range: which keys are seen is then open, but the kernel ends, and finds no NaN."""
+    """counts and columns out of range: which keys are seen is unspecified, but the kernel ends, and reads no NaN."""
     query, key, value = tensors(ops, torch.bfloat16, seq_q=256, seq_k=256, head_dim=128, heads=4)[:3]
     counts = torch.tensor([[-5, 2**31 - 1]] * 4, dtype=torch.int32, device="cuda")
     columns = torch.tensor([[[0, 1], [-(2**31), 2**31 - 1]]] * 4, dtype=torch.int32, device="cuda")
@@ -130,7 +130,7 @@ def test_wrong_lists_read_nothing_outside(ops):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_grouped_heads_and_any_layout(ops, dtype):
-    """Query heads that share a key head; [batch, rows, heads, head_dim] and one packed tensor, read where they lie."""
+    """GQA; [batch, rows, heads, head_dim] and one packed tensor, read in place."""
     query, key, value = tensors(ops, dtype, seq_q=300, seq_k=500, head_dim=128, heads=6, kv_heads=2)[:3]
     layouts = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (query, key, value)]
     assert KERNEL in kernels_of(lambda: ops.strided_attention(*layouts, 2))
@@ -145,13 +145,13 @@ def test_grouped_heads_and_any_layout(ops, dtype):
 
 
 def test_scale_and_large_scores(ops):
-    """A scale of one's own, and scores whose maximum grows from tile to tile, so that the output is rescaled."""
+    """An explicit scale, and scores whose maximum grows from tile to tile, so that the output is rescaled."""
     query, key, value = tensors(ops, torch.float16, seq_q=300, seq_k=1500, head_dim=64)[:3]
     check_strided(ops, query, key, value, 1, scale=0.3)
     growing = key * torch.linspace(0.1, 4, 1500, device="cuda", dtype=key.dtype)[:, None]
     check_strided(ops, query, growing, value, 1)
     check_strided(ops, query, growing.flip(2), value, 3, causal=True)
-    check_strided(ops, query, key, value, 2, scale=-0.2)  # not this kernel's
+    check_strided(ops, query, key, value, 2, scale=-0.2)  # not supported by this kernel
 
 
 def test_a_cuda_graph_can_hold_it(ops):
@@ -168,7 +168,7 @@ def test_a_cuda_graph_can_hold_it(ops):
 
 
 def test_many_heads_and_rows(ops):
-    """More work than multiprocessors: a block does several pieces, and its barriers go on from one to the next."""
+    """More work than SMs: a CTA processes several work tiles with the same barriers."""
     query, key, value = tensors(
         ops, torch.bfloat16, seq_q=1024, seq_k=1000, head_dim=128, heads=16, kv_heads=4, batch=3
     )[:3]

@@ -1,6 +1,6 @@
-"""The Hopper kernel of sparse attention in the simulator, as it is, beside attention in float64: small problems.
+"""The unmodified Hopper kernel of sparse attention in the simulator, against attention in float64: small problems.
 
-test_hopper.py does the same, and much more, on the GPU that it is for.
+test_hopper.py does the same, and much more, on a Hopper GPU.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_window(ops, dtype, causal):
 
 
 def test_what_hidden_keys_hold_reaches_nobody(ops):
-    """NaN in one value: of the rows that do not see it none is another than before."""
+    """NaN in one value: rows that do not see it are unchanged."""
     query, key, value = inputs(ops, torch.bfloat16, 256, 256, 128)
     spoiled = value.clone()
     spoiled[0, 0, 120, 3] = torch.nan

@@ -1,6 +1,6 @@
-"""The mma kernels of task 5 beside dense attention in float64 under a bool mask: every pattern, dtype, size and layout.
+"""Task 5's mma kernels against dense attention in float64 under a bool mask: every pattern, dtype, size and layout.
 
-On a GPU that has kernels of its own (Hopper) the operators prefer them; for these tests they do not exist.
+On a Hopper GPU the operators prefer the Hopper kernels; these tests are built without them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ BLOCKS = [32, 64, 96, 128]
 
 @pytest.fixture(scope="session")
 def load():
-    """load("cuda") -> the operators by the mma kernels alone; the simulator has no others."""
-    stub = build_root() / "no_other_kernels.cu"  # where the next session finds it, and what was compiled with it
+    """load("cuda") -> the operators with only the mma kernels; the simulator has no others."""
+    stub = build_root() / "no_other_kernels.cu"  # the next session finds it here, with the objects built from it
     if not stub.is_file() or stub.read_text() != NO_OTHER_KERNELS:
         stub.parent.mkdir(parents=True, exist_ok=True)
         stub.write_text(NO_OTHER_KERNELS)
@@ -62,7 +62,7 @@ def tensors(ops, dtype: torch.dtype, **sizes) -> list[Tensor]:
 
 
 def positions(seq_q: int, seq_k: int, device) -> tuple[Tensor, Tensor]:
-    """Those of the queries [seq_q, 1] and of the keys [1, seq_k]."""
+    """The positions of the queries [seq_q, 1] and of the keys [1, seq_k]."""
     return torch.arange(seq_q, device=device)[:, None], torch.arange(seq_k, device=device)[None]
 
 
@@ -82,7 +82,7 @@ def make_block_mask(heads: int, q_blocks: int, k_blocks: int, device, share: flo
 
 
 def assert_right(ops, name: str, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *given, **options) -> Tensor:
-    """Runs an operator; out and lse must be near to float64.
+    """Runs an operator; out and lse must be close to float64.
 
     `mask` broadcasts to [batch, heads, S_q, S_k]; `given` and `options` are the operator's further arguments. Scores
     have a standard deviation of 1.5^2 with the default scale.
@@ -96,7 +96,7 @@ def assert_right(ops, name: str, query: Tensor, key: Tensor, value: Tensor, mask
 
 
 def test_what_hidden_keys_hold_reaches_nobody(ops, dtype):
-    """NaN and infinity in one value: rows that do not see it stay as they were, the others have it."""
+    """NaN and infinity in one value: rows that do not see it are unchanged, the others show it."""
     query, key, value = tensors(ops, dtype, seq_q=192, seq_k=192, head_dim=20, heads=2, kv_heads=1)
     i = torch.arange(192, device=ops.device)
     counts, columns = lists_of(torch.ones(2, 3, 3, dtype=torch.bool, device=ops.device))
@@ -162,7 +162,7 @@ SIZES = [(1, 1), (1, 70), (70, 1), (65, 333), (333, 65), (129, 131)]
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_any_number_of_queries_and_keys(ops, dtype, sizes, causal):
-    """On both sides of a tile's edge; among them queries that see no key, since none stands at or before them."""
+    """On both sides of a tile boundary; includes queries that see no key, since none is at or before them."""
     inputs = tensors(ops, dtype, seq_q=sizes[0], seq_k=sizes[1], head_dim=8, batch=1, heads=2)
     for stride, offset in ((1, 0), (2, 1), (5, 3), (sizes[1], 0), (sizes[1], sizes[1] - 1)):
         if offset < stride <= sizes[1]:
@@ -182,7 +182,7 @@ def test_wide_windows(ops, dtype):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_block_masks(ops, dtype, block, causal):
-    """Rows with no block, with one, with all; a head with none; more blocks of keys than of queries and fewer."""
+    """Rows with no block, with one, with all; a head with none; more key blocks than query blocks and fewer."""
     for q_blocks, k_blocks in ((1, 1), (3, 5), (5, 2)):
         inputs = tensors(
             ops, dtype, seq_q=q_blocks * block, seq_k=k_blocks * block, head_dim=8, batch=2, heads=4, kv_heads=2
@@ -197,7 +197,7 @@ def test_block_masks(ops, dtype, block, causal):
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_block_masks_with_whole_pieces(ops, dtype, block, head_dim):
-    """The same by the kernels for rows of 16-byte pieces."""
+    """The same with the kernels for rows of 16-byte pieces."""
     inputs = tensors(ops, dtype, seq_q=2 * block, seq_k=3 * block, head_dim=head_dim, batch=1, heads=2)
     block_mask = make_block_mask(2, 2, 3, ops.device)
     assert_blocks(ops, *inputs, block_mask, block)
@@ -229,7 +229,7 @@ def test_any_scale(ops, dtype, scale):
 
 
 def test_scores_that_rise_and_fall_along_the_keys(ops, dtype):
-    """From 300 to -300 and back: the first tile of a row has its maximum, or each tile raises it."""
+    """From 300 to -300 and back: a row's maximum is in the first tile, or each tile raises it."""
     query, key, value = tensors(ops, dtype, seq_q=192, seq_k=192, head_dim=16, batch=1)
     query[..., 1:] *= 0.01
     key[..., 1:] *= 0.01
@@ -243,7 +243,7 @@ def test_scores_that_rise_and_fall_along_the_keys(ops, dtype):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_nobody_attends_to_is_not_read(ops, dtype, bad):
-    """Keys between the strided ones, keys beyond every window and blocks in nobody's list may hold anything."""
+    """Keys between the strided ones, keys beyond every window and unlisted blocks may hold anything."""
     query, key, value = tensors(ops, dtype, seq_q=128, seq_k=256, head_dim=16, batch=1, heads=2)
 
     def spoiled(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -380,7 +380,7 @@ def test_no_race_and_no_stray_access(checked, dtype, head_dim):
 @pytest.mark.slow
 @pytest.mark.parametrize("head_dim", [8, 9])
 def test_lists_that_make_no_sense_read_nothing_else(checked, head_dim):
-    """The numbers of blocks are a caller's: whatever they are, every access stays inside of the tensors."""
+    """The caller chooses the block indices: whatever they are, every access stays inside the tensors."""
 
     def call(ops) -> None:
         inputs = tensors(ops, torch.float16, seq_q=128, seq_k=96, head_dim=head_dim, batch=1, heads=2)
@@ -410,7 +410,7 @@ def all_operators(ops, query: Tensor, key: Tensor, value: Tensor, block_mask: Te
 
 @pytest.mark.gpu
 def test_a_cuda_graph_captures_all_operators(cuda):
-    """Also the making of the lists: replayed with another mask, another schedule runs."""
+    """Includes building the lists: a replay with another mask uses the new lists."""
     inputs = tensors(cuda, torch.bfloat16, seq_q=256, seq_k=512, head_dim=64)
     masks = [make_block_mask(inputs[0].size(1), 4, 8, "cuda", share) for share in (0.2, 0.8)]
     static = [*(torch.zeros_like(x) for x in inputs), masks[0].clone()]
@@ -428,7 +428,7 @@ def test_a_cuda_graph_captures_all_operators(cuda):
 
 @pytest.mark.gpu
 def test_the_current_stream_is_used(cuda):
-    """On another stream, behind work that writes the inputs late: only kernels on the same stream see them."""
+    """On another stream, after work that writes the inputs late: only kernels on the same stream see them."""
     inputs = [*tensors(cuda, torch.bfloat16, seq_q=256, seq_k=512), make_block_mask(flash_inputs.HEADS, 4, 8, "cuda")]
     expected = all_operators(cuda, *inputs)
     late = [torch.zeros_like(x) for x in inputs]
@@ -458,7 +458,7 @@ def test_long_sequences(cuda, dtype, head_dim):
 
 @pytest.mark.gpu
 def test_more_than_2_31_elements(cuda, much_memory):
-    """Offsets of heads must not wrap; the last batch is compared, where wrapping shows."""
+    """Head offsets must not overflow; the last batch is compared, where overflow would show."""
     inputs = [torch.randn(2200, 8, 1024, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
     assert inputs[0].numel() > 2**31
     block_mask = make_block_mask(8, 8, 8, "cuda")
@@ -469,7 +469,7 @@ def test_more_than_2_31_elements(cuda, much_memory):
 
 @pytest.mark.gpu
 def test_rows_more_than_2_31_elements_apart(cuda, much_memory):
-    """Slices of one tensor with 6 x 2^20 elements a row; stride 8 makes that 48 x 2^20."""
+    """Slices of one tensor with 6 x 2^20 elements per row; with stride 8 that is 48 x 2^20."""
     whole = torch.empty(1, 1, 512, 6 * 2**20, device="cuda", dtype=torch.bfloat16)
     views = [whole[..., start : start + 64] for start in (0, 3 * 2**20, whole.size(-1) - 64)]
     for x in views:

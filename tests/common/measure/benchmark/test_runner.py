@@ -1,4 +1,4 @@
-"""Whom a benchmark lets run, how often, and what it says of the others. Nothing is timed."""
+"""Which versions a benchmark runs, how often, and what it says about the others. Nothing is timed."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""One decode step as it is timed: bytes, the order of pages, what counts as right, goals. Nothing is timed."""
+"""The decode-step benchmark: bytes, the order of pages, what counts as right, goals. Nothing is timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of several GPUs: what needs none of them. Times are made up; what is verified runs over gloo."""
+"""The multi-GPU benchmark, without GPUs: times are made up; verification runs over gloo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONG, SHORT = Setting(2**16, True), Setting(2**14, True)
 
 
 def made_up(setting: Setting, passes: str = "forward", **milliseconds: float | None) -> list[Record]:
-    """A record for each version, whose runs have this median; None: left out."""
+    """A record for each version, whose runs have this median; None: skipped."""
     return [
         Record(
             setting, passes, name, tuple(x * 1e-3 for x in (ms, ms, 50 * ms)) if ms else (), "" if ms else "no cuDNN"
@@ -51,7 +51,7 @@ def test_a_row_for_each_setting_and_the_rate_of_the_whole():
     # 2 * 65536^2 * 16 * 128 operations in 14 ms: 1,257 TFLOP/s
     assert "64k causal │ 14 (1,257) │ 15 (1,173) │ 16.6 (1,060)" in said and "one GPU, ours" in said
     assert "16k causal │ 1.3 (846)" in said and "60 (" not in said
-    assert "│ - │" in said  # cuDNN on one GPU was left out
+    assert "│ - │" in said  # cuDNN on one GPU was skipped
 
 
 def test_ratios_beside_what_is_wanted():
@@ -76,7 +76,7 @@ def test_json_holds_runs_and_why_one_is_missing():
 
 
 def test_most_tokens_by_a_straight_line():
-    # 3 bytes a token and 100 besides
+    # 3 bytes per token plus 100
     assert most_tokens([(10, 130), (20, 160)], room=1000, step=1) == 300
     assert most_tokens([(10, 130), (20, 160)], room=1000, step=64) == 256
 

@@ -1,4 +1,4 @@
-"""Dense attention as it is timed: the grid, the work, what counts as right, who takes part. Nothing is timed."""
+"""The dense attention benchmark: the grid, the work, what counts as right, who takes part. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def test_one_long_sequence_is_a_batch_of_one():
     assert [one.batch for one in grid(["forward"], ["fp32"], [64], [32768, 20])[:2]] == [819, 1]
 
 
-# ---- right or wrong
+# ---- verification
 
 
 def right(one: Problem, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """All heads at once, by torch's own function in float64: nothing that the sample is made of."""
+    """All heads at once, by torch's own function in float64, independently of the sample's code."""
     leaves = [x.double().requires_grad_() for x in inputs[:3]]
     out = F.scaled_dot_product_attention(*leaves, is_causal=one.causal)
     outputs = (out,) if one.direction == "forward" else torch.autograd.grad(out, leaves, inputs[3].double())
@@ -145,7 +145,7 @@ def test_who_takes_part(tuned):
         assert names(direction, "bf16") == [ours, "flash", "cudnn", "efficient", "math"]
 
 
-# ---- what is asked of them
+# ---- goals
 
 
 def timed(version: str, seconds: float, **what) -> Record:

@@ -1,4 +1,4 @@
-"""FlashAttention-3 as a peer: with a module of its name and its order of dimensions in its place."""
+"""FlashAttention-3 as a peer: replaced by a module with its name and dimension order."""
 
 import sys
 from types import ModuleType
@@ -13,7 +13,7 @@ from common.measure.benchmarks.flash import PASSES, Problem
 
 
 def attention(query, key, value, causal=False):
-    """[batch, seq_len, heads, head_dim], as the package has it."""
+    """[batch, seq_len, heads, head_dim], as in the package."""
     by_head = [x.transpose(1, 2) for x in (query, key, value)]
     return F.scaled_dot_product_attention(*by_head, is_causal=causal).transpose(1, 2)
 
@@ -21,7 +21,7 @@ def attention(query, key, value, causal=False):
 @pytest.fixture(params=["out", "out and lse"])
 def installed(request, monkeypatch):
     module = ModuleType(flash3.MODULE)
-    module.__spec__ = object()  # what find_spec() looks for in a module that is there
+    module.__spec__ = object()  # find_spec() requires it of a loaded module
     older = request.param != "out"
     module.flash_attn_func = lambda *x, causal: (attention(*x, causal), None) if older else attention(*x, causal)
     monkeypatch.setitem(sys.modules, flash3.MODULE, module)

@@ -1,4 +1,4 @@
-"""Attention with options as it is timed: operations, what counts as right, who takes part. Nothing is timed."""
+"""The benchmark of attention with options: operations, what counts as right, who takes part. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ def small(monkeypatch):
 @pytest.mark.parametrize("direction", ["forward", "backward", "training"])
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_version_computes_the_problem(backend, small, option, direction, dtype):
-    """Those that are compared, FlexAttention as it is without a compiler; what is off, or without the option, is not
-    right."""
+    """The compared versions, with uncompiled FlexAttention; results that are off, or lack the option, are rejected."""
     problem = small(option, direction, dtype)
     device = "cuda" if backend == "cuda" else "cpu"
     inputs = problem.make_inputs(device)
@@ -40,7 +39,7 @@ def test_every_version_computes_the_problem(backend, small, option, direction, d
     assert [name for name, one in found.items() if one.ours] == ["options"]
     for name, one in found.items():
         if name == "sdpa" or (name == "flex" and (direction != "forward" or device == "cuda")):
-            continue  # without a compiler FlexAttention has no gradients; SDPA flash takes no float32, or no dropout
+            continue  # uncompiled FlexAttention has no gradients; SDPA flash takes no float32, or no dropout
         out = one.prepare(*inputs)()
         assert sample.compare(out).ok == one.compared, name
     out = found["options"].prepare(*inputs)()

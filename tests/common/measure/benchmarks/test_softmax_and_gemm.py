@@ -1,4 +1,4 @@
-"""Softmax and matrix products as they are timed: work, what counts as right, the steps. Nothing is timed."""
+"""The softmax and GEMM benchmarks: work, what counts as right, the steps. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_version_and_every_step_is_right(monkeypatch, backend, module, ver
 
 
 class Recorder:
-    """Operators that say how they were called."""
+    """Operators that record how they were called."""
 
     def __getattr__(self, name):
         return lambda *arguments: (name, *arguments)

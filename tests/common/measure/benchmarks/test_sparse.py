@@ -1,4 +1,4 @@
-"""Sparse attention as it is timed: densities, what counts as right, who takes part, goals. Nothing is timed."""
+"""The sparse attention benchmark: densities, what counts as right, who takes part, goals. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_version_computes_the_pattern(backend, pattern, parameter):
 
 
 def right_where_nothing_is_seen(problem: Problem, out: torch.Tensor) -> torch.Tensor:
-    """What PyTorch's functions return for a row that sees nothing differs between them; ours is compared above."""
+    """PyTorch's functions return different values for a row that sees nothing; ours is compared above."""
     return out.masked_fill(~seen_by(problem).any(-1, keepdim=True).to(out.device), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The checked simulator finds what is wrong with a case, names both lines, and says nothing of what is right."""
+"""The checked simulator finds each case's mistake, names both lines, and reports nothing for right code."""
 
 import ctypes
 import functools
@@ -12,13 +12,13 @@ from simulator_library import compile_library
 
 from common.console.paths import build_root
 
-LATER = ("warp_order", "idioms", "host_memory", "hopper", "memcpy")  # what these files begin with
+LATER = ("warp_order", "idioms", "host_memory", "hopper", "memcpy")  # prefixes of these files' names
 
 
 class Library:
-    """run(case), in a library of the case's file: those of slow cases are compiled where these run."""
+    """run(case), in a library built from the case's file: slow cases are compiled only when they run."""
 
-    @functools.cache  # noqa: B019 - one for each file
+    @functools.cache  # noqa: B019 - one per file
     def of(self, file: str) -> CheckedLibrary:
         sources = [source for source in SOURCES if source.name == file]
         return CheckedLibrary(compile_library(sources, build_root() / "tests" / "checked" / file, checked=True))
@@ -68,7 +68,7 @@ def test_a_case_says_the_same_again(library):
     case = by_name("tiles_one_barrier")
     first, second = library.run(case).found, library.run(case).found
     assert first == second and len(first) > 0
-    library.run(by_name("read_past_end"))  # leaves its kernel halfway
+    library.run(by_name("read_past_end"))  # leaves its kernel half finished
     assert library.run(case).found == first
     assert library.run(by_name("tiles_two_barriers")).found == []
 

@@ -1,4 +1,4 @@
-"""How compare_sanitizer.py reads the output of compute-sanitizer and judges; no GPU needed."""
+"""How compare_sanitizer.py reads compute-sanitizer's output and judges it; needs no GPU."""
 
 import sys
 
@@ -55,7 +55,7 @@ CLEAN = "========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n"
 @pytest.mark.parametrize(
     "text, kinds, lines",
     [
-        (ACCESS, {"out_of_bounds": 1}, {("bounds.cu", 28)}),  # what follows from it is not counted
+        (ACCESS, {"out_of_bounds": 1}, {("bounds.cu", 28)}),  # consequences of it are not counted
         (MISALIGNED, {"misaligned": 1}, {("bounds.cu", 256)}),
         (LEAK, {"leak": 1}, set()),
         (API, {"API error": 1}, set()),

@@ -1,4 +1,4 @@
-"""Transactions, bank conflicts and traffic as counted by the checked build, against numbers counted by hand."""
+"""The checked build's counts of transactions, bank conflicts and traffic, against numbers counted by hand."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Host code without device memory: what a launcher can reach, what is counted, what the build refuses."""
+"""Host code without device memory: what a launcher can reach, what is counted, what the build rejects."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def run(process: ApartProcess, cols: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_kernels_get_their_arguments_and_are_counted(process: ApartProcess, cols: int) -> None:
     x, y = run(process, cols)
     assert torch.equal(y, 2 * x)
-    counts = process.counts  # of machine code: a thread runs more bytes than blocks
+    counts = process.counts  # in bytes of machine code: more than the number of basic blocks
     assert (counts["launches"], counts["threads"], counts["read_back"]) == (1, 64, 0)
     assert counts["work"] >= counts["most_work"] > 40
 
@@ -195,7 +195,7 @@ def test_a_block_that_is_held_up_before_a_store_shows_a_race(process: ApartProce
     ("cols", "words"),
     [
         (3, "Segmentation fault"),  # host code reads device memory
-        (4, "invalid device function"),  # a function of the host's is launched
+        (4, "invalid device function"),  # launches a host function
         (7, "Bad system call"),
         (8, "Bad system call"),
         (9, r"illegal memory access[^\n]*\n[^\n]*in kernel constant[^\n]*\n  at \S*source.cu:27.* in constant"),
@@ -208,12 +208,12 @@ def test_a_block_that_is_held_up_before_a_store_shows_a_race(process: ApartProce
 def test_host_code_reaches_nothing(process: ApartProcess, cols: int, words: str) -> None:
     with pytest.raises((CallFailed, RuntimeError), match=words):
         run(process, cols)
-    assert torch.equal(*(one * f for one, f in zip(run(process, 2), (2, 1), strict=True)))  # the next call is well
+    assert torch.equal(*(one * f for one, f in zip(run(process, 2), (2, 1), strict=True)))  # the next call works
 
 
 def test_memory_that_host_code_opens_is_not_the_devices(process: ApartProcess) -> None:
     _, y = run(process, 6)
-    assert not y.any()  # x holds other numbers, and y is as it was
+    assert not y.any()  # x holds other numbers, and y is unchanged
 
 
 def test_how_much_the_device_answers_is_bounded(process: ApartProcess) -> None:
@@ -277,7 +277,7 @@ def test_what_cannot_be_graded_is_not_built(tmp_path: Path, more: str, words: st
 
 @pytest.mark.slow
 def test_a_compiler_that_adds_calls_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ubuntu's: functions that watch the stack, and others in the place of the C library's."""
+    """Ubuntu's hardening flags: stack protection, and checked variants of C library functions."""
     compiler = tmp_path / "g++"
     own = "-fstack-protector-strong -fstack-clash-protection -fcf-protection -D_FORTIFY_SOURCE=3"
     compiler.write_text(f'#!/bin/sh\nexec {toolchain.host_compiler()} {own} "$@"\n')

@@ -1,4 +1,4 @@
-"""The runner gives what this process would give, and whatever the code in it does, the test goes on."""
+"""The runner returns what this process would, and whatever the code in it does, the test continues."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ TASKS = ["task3", *(pytest.param(f"task{number}", marks=pytest.mark.slow) for nu
 
 
 def in_runner(request: BuildRequest) -> RunnerOperators:
-    """Its operators in a runner; `memory.close()` ends that."""
+    """Its operators in a runner; `memory.close()` ends it."""
     ops = load(request)
     process = RunnerProcess(runner_program(), [one.path for one in ops.libraries])
     return RunnerOperators(ops.task, ops.variant, list(ops.libraries), process)
 
 
 def called(caller: InProcess, case: Case, around: Around):
-    """(the output, what the call did that it should not) or the words of its failure."""
+    """(the output, forbidden effects of the call), or the text of its failure."""
     if isinstance(caller.ops, RunnerOperators):
         caller.ops.memory.begin()
     try:
@@ -248,7 +248,7 @@ def test_what_a_binding_refuses_is_the_same_error(built, request_, shape) -> Non
         built.online_softmax(torch.zeros(shape))
     with pytest.raises(ValueError, match=re.escape(str(expected.value))):
         ops.online_softmax(torch.zeros(shape))
-    with pytest.raises(ValueError, match="not contiguous"):  # a tensor of this process goes over with its strides
+    with pytest.raises(ValueError, match="not contiguous"):  # a tensor of this process is passed with its strides
         ops.online_softmax(torch.zeros(4, 6).T)
     with pytest.raises(ValueError, match="dtype Long; it must be Float"):
         ops.online_softmax(torch.zeros(2, 2, dtype=torch.int64))
@@ -265,7 +265,7 @@ def test_what_it_prints_reaches_the_student(caller, capfd) -> None:
 def test_gaps_are_told_without_a_call() -> None:
     ops = in_runner(BuildRequest("task3", "student", backend="simulator"))
     process = ops.memory
-    ops.memory = None  # nothing is asked
+    ops.memory = None  # no requests are made
     with pytest.raises(NotImplementedError, match=r"task3 online_softmax is not implemented yet: task3/\S+\.cu:\d+"):
         ops.online_softmax(torch.zeros(2, 2))
     process.close()

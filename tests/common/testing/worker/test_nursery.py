@@ -1,4 +1,4 @@
-"""The nursery ends what a worker leaves behind, where it adopts it."""
+"""The nursery ends the processes that a worker leaves behind, where it can adopt them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def leaves_one_behind(connection: Connection) -> None:
-    """A worker that starts a process in a session of its own, whose parent ends, and tells its number."""
+    """A worker that starts a process in its own session, whose parent exits, and sends its process ID."""
     parent = os.fork()
     if not parent:
         os.setsid()

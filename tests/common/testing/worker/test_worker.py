@@ -1,4 +1,4 @@
-"""The worker: whatever the code in it does, the test goes on in a new one and says what happened."""
+"""The worker: whatever the code in it does, the test continues in a new one and reports what happened."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def runs_in_the_worker(x, what: str):
         return (2 * x).double()
     elif what == "complex":
         return x.to(torch.complex64)
-    elif what == "patch":  # of this process only: the test compares elsewhere
+    elif what == "patch":  # affects only this process: the test compares in another
         torch.Tensor.__le__ = lambda *_: True
         return x
     elif what == "stderr":
@@ -123,7 +123,7 @@ def test_what_is_no_call_ends_in_time_too():
 
 
 def sums_in_threads(ops, request) -> dict:
-    """Eight threads that use PyTorch for the first time in this process, all at once; their errors."""
+    """Eight threads that use PyTorch for the first time in this process, all at once; returns their errors."""
     errors: list[str] = []
     x, together = torch.ones(100_000), threading.Barrier(8)
 
@@ -143,8 +143,8 @@ def sums_in_threads(ops, request) -> dict:
 
 
 def test_threads_may_be_the_first_to_use_pytorch(one_thread_without_gradients):
-    """In one thread each, as taskN.test computes. With more the worker would wait forever for OpenMP's threads wherever
-    an earlier test of this process has used them: a fork has none of them and takes them for its own."""
+    """With one thread each, as in taskN.test. With more, the worker would wait forever for OpenMP's threads if an
+    earlier test in this process had used them: a fork has none of them but believes they exist."""
     with Worker(Served(operators, list, answer=sums_in_threads)) as worker:
         for _ in range(20):  # without a new pool, about one process in three fails
             assert worker.answer({"do": "sum"})["errors"] == []
@@ -310,7 +310,7 @@ def test_ctrl_c_that_comes_just_before_the_wait_is_not_lost():
     try:
         with Worker(Served(operators, list, answer=lambda ops, request: time.sleep(20) or {})) as worker:
             worker.load()
-            threading.Timer(0.2, _thread.interrupt_main).start()  # Python knows of it, the system call does not
+            threading.Timer(0.2, _thread.interrupt_main).start()  # Python notices it, the system call does not
             with pytest.raises(KeyboardInterrupt):
                 worker.answer({"do": "hang"})
     finally:
