@@ -467,10 +467,10 @@ _TABLE: dict[str, list[tuple[str, dict]]] = {
         right("ring_right", _RING),
         right("ring_one_lane_gives_back", _RING),
         wrong("ring_refilled_unasked", error="misses only 0", consequences="race copy_not_awaited", hangs=True),
-        wrong("ring_given_back_too_early", race("copy into slot", "use late", variable="slots")),
+        wrong("ring_given_back_too_early", race("copy into slot", "use late", variable="stages")),
         wrong(
             "ring_parity_stuck",
-            _early("copy into slot", "use in time", "slots"),
+            _early("copy into slot", "use in time", "stages"),
             error="is the parity one off?",
             consequences="race",
             hangs=True,
