@@ -62,7 +62,7 @@ def build_program(
         backend: "auto", "cuda" or "simulator".
         arch: nvcc's target; None: this machine's GPU; in the simulator, the one that the program needs.
         checked: use the simulator's checked build.
-        include: folders to search for headers, besides the file's own and the checkout.
+        include: folders to search for headers, in addition to the file's own and the checkout.
 
     Raises:
         FileNotFoundError: there is no such file. ValueError: it has no main(), or arch is invalid.

@@ -539,7 +539,7 @@ def _of_loop(node: Node, scope: _Scope, before: str) -> Iterator[Edit]:
 
 
 def _of_condition(node: Node, scope: _Scope) -> Iterator[Edit]:
-    """Edits of an `if` without `else` as a whole: a loop instead, or its last statement moved behind it."""
+    """Edits of an `if` without `else` as a whole: a loop instead, or its last statement moved after it."""
     body, place, declared = node.named_children[-1], (node.start_byte, node.end_byte), scope.at(node)
     statements = body.named_children if body.type == "compound_statement" else [body]
     codes = [scope.code(one) for one in statements if one.type != "comment"]

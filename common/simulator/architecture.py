@@ -5,7 +5,7 @@ becomes of a conditional depends on its place:
 
     in a device function                unchanged
     in a host function                  rewritten as if the macro were not defined
-    in a function for both (`__host__ __device__`, or a macro that may stand for it)
+    in a function for both (`__host__ __device__`, or a macro that may expand to it)
                                         the body is emitted twice; the caller's side is chosen at run time
     outside of functions                unchanged, plus the branches that only the host would take. If host and device
                                         would take different branches, the device's, with a warning

@@ -2,7 +2,7 @@
 
     host_calls(code)     [(position, what is wrong), ...]; `code` without comments and strings
 
-A function is a host function if none of its definitions in the file has __device__, or a macro that may stand for it.
+A function is a host function if none of its definitions in the file has __device__, or a macro that may expand to it.
 Of the C library, only the functions that are most often called by mistake are listed.
 """
 

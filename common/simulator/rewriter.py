@@ -126,7 +126,7 @@ _OUT = "\3"  # placeholder for out_dir in cached texts, which all builds share
 
 @cache
 def _version() -> str:
-    """A hash of what rewritten texts depend on besides their key: this folder's Python and the names of its headers."""
+    """A hash of what all rewritten texts depend on: this folder's Python and the names of its headers."""
     parts = [file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))]
     names = sorted(str(file.relative_to(INCLUDE_DIR)) for file in INCLUDE_DIR.rglob("*"))
     return hashlib.sha256(b"\0".join([*parts, *map(str.encode, names)])).hexdigest()
@@ -650,7 +650,7 @@ class _File:
     def _make_in_functions(self, position: int, names: list[str], made: str) -> None:
         """Makes variables of namespace scope in the device functions below `position` that use them, one scope further
         out than their own variables. Elsewhere, as in sizeof, they are declared only."""
-        word = re.compile(rf"(?<![\w.>])(?:{'|'.join(names)})(?!\w)")
+        word = re.compile(rf"(?<![\w.])(?<!->)(?:{'|'.join(names)})(?!\w)")
         for one in definitions(without_directives(self.code)):
             below = one.on_device and one.start > position
             if below and word.search(self.code, *one.body) and not word.search(self.code, one.start, one.body[0]):

@@ -544,15 +544,16 @@ def _pieces(text: str) -> Iterator[tuple[int, str, str]]:
             lines.append(piece)
 
 
-def _lines_of(text: str, files: set[Path], theirs: bool = True) -> list[tuple[str, str]]:
-    """(place, line) of the non-blank lines from these files or, if not `theirs`, from all other files.
+def _lines_of(text: str, files: set[Path]) -> list[tuple[str, str]]:
+    """(place, line) of the non-blank lines from these files.
 
     Raises BuildError if one of the files is Python.
     """
-    return [one for piece in _pieces_of(text, files, theirs) for one in _lines_of_piece(*piece)]
+    return [one for piece in _pieces_of(text, files, theirs=True) for one in _lines_of_piece(*piece)]
 
 
 def _pieces_of(text: str, files: set[Path], theirs: bool) -> Iterator[tuple[int, str, str]]:
+    """Those of _pieces() from these files or, if not `theirs`, from all others. BuildError: one of them is Python."""
     wanted: dict[str, bool] = {}
     for number, file, lines in _pieces(text):
         if file not in wanted:
