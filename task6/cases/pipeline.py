@@ -25,7 +25,7 @@ SHARPNESS = 1.5  # the scaled scores have a standard deviation of about its squa
 FLOOR = 1.35e-5 * SHARPNESS**2  # the rounding of the scores, propagated through two GEMMs
 HEAD_DIM = 16
 SPARE = 3  # slots of the cache that stay empty
-ONE = torch.ones(3, 1)
+ONE = torch.ones(3)  # its elements have no dimensions, so they multiply tensors on any device
 BUILT_ON = "It calls task 4's flash_attention: is that right?"
 known = Words(__file__)
 
