@@ -148,12 +148,13 @@ def first_token_dropped(right, self, prompts, **how):
     return right(self, [prompt[1:] or prompt for prompt in prompts], **how)
 
 
-@in_place_of(PromptBuffer, "upload")
-def ends_of_the_longest_prompt(right, self, seq_len, sampled):
+@in_place_of(PromptBuffer, "put")
+def ends_of_the_longest_prompt(right, self, prompts, *more):
     """The first new token is read at the end of the longest prompt; for shorter ones, after their padding."""
-    right(self, seq_len, sampled)
-    self.state.positions.fill_(self.state.positions.max())
-    self.state.lengths.fill_(self.state.lengths.max())
+    right(self, prompts, *more)
+    batch, longest = len(prompts), max(map(len, prompts))
+    ends = self.host[self.state.drawn :][: 2 * batch].view(2, batch)  # positions, lengths
+    ends[0], ends[1] = longest - 1, longest
 
 
 @in_place_of(TorchStep, "advance")

@@ -1,6 +1,6 @@
 // binding.cpp - the operators: check the arguments, allocate the outputs. README.md lists them with their shapes.
 //
-//   layernorm, bias_gelu, store_heads, last_rows                  of any number of rows
+//   layernorm, bias_gelu, begin_text, store_heads, last_rows      of any number of rows
 //   linear, linear_qkv, linear_fits                               GEMMs of a few hundred rows, on Hopper
 //   step_qkv, step_residual, step_gelu, step_logits, draw_token, next_token   a decode step as kernels of a graph (gpt2.h)
 //   plan_steps, run_steps                                         decode steps as one persistent kernel (step_plan.h)
@@ -79,6 +79,40 @@ void check_state(const Tensor& x, const char* name, int64_t rows, const Tensor& 
     check_tensor(x, name, {"rows"}, ScalarType::Int);
     check(x.size(0) == rows, name, " has shape ", shape_of(x), "; rows must be ", rows);
     check_same_device(x, name, weight, weight_name);
+}
+
+// int32 host memory that the device can access.
+int32_t* host_memory(const Tensor& x, const char* name, int64_t rows, int64_t columns) {
+    check(x.is_cpu() && x.is_contiguous() && x.scalar_type() == ScalarType::Int, name,
+          " must be a contiguous int32 tensor in the host's memory");
+    check(x.numel() == rows * columns, name, " has shape ", shape_of(x), "; it must hold ", rows * columns, " numbers");
+    register_with_checker(x, name, true);
+    return data<int32_t>(x);
+}
+
+Tensor begin_text_operator(const Tensor& host_state, const Tensor& prompts, Tensor state, const Tensor& wte,
+                           const Tensor& wpe) {
+    BeginText a = {};
+    a.type = float_type(wte, "wte");
+    check_tensor(wte, "wte", {"vocab", "width"}, wte.scalar_type());
+    check_tensor(wpe, "wpe", {"context", "width"}, wte.scalar_type());
+    check_same_size(wpe, "wpe", 1, wte, "wte", 1);
+    check_same_device(wpe, "wpe", wte, "wte");
+    check(prompts.dim() == 2 && prompts.size(1) <= wpe.size(0), "prompts has shape ", shape_of(prompts),
+          "; it must be [batch, seq_len] with seq_len of at most ", wpe.size(0));
+    check_at_most(prompts.numel(), INT32_MAX, "batch * seq_len", prompts, "prompts", "rows are counted by 32-bit integers");
+    a.state_size = state.numel();
+    check_state(state, "state", a.state_size, wte, "wte");
+    a.host_state = host_memory(host_state, "host_state", a.state_size, 1);
+    a.prompts = host_memory(prompts, "prompts", prompts.size(0), prompts.size(1));
+    DeviceScope device(wte);
+    Tensor x = new_output(wte, "x", {prompts.numel(), wte.size(1)});
+    a.state = data<int>(state), a.wte = wte.data_ptr(), a.wpe = wpe.data_ptr(), a.x = x.data_ptr();
+    a.rows = static_cast<int>(prompts.numel()), a.seq_len = static_cast<int>(prompts.size(1));
+    a.vocab = static_cast<int>(wte.size(0)), a.width = static_cast<int>(wte.size(1));
+    a.stream = current_stream(wte);
+    begin_text(a);
+    return x;
 }
 
 Tensor store_heads_operator(const Tensor& attended, const Tensor& qkv, const std::optional<Tensor>& k_cache,
@@ -379,7 +413,8 @@ void take_texts(Arguments& a, const Tensor& stop, Tensor finished, Tensor steps,
 
 void next_token_operator(const std::optional<Tensor>& best, const std::optional<Tensor>& tokens, const Tensor& stop,
                          Tensor finished, Tensor steps, Tensor positions, Tensor lengths, Tensor history,
-                         const Tensor& wte, const Tensor& wpe, Tensor residual, bool early) {
+                         const Tensor& wte, const Tensor& wpe, Tensor residual, bool early,
+                         const std::optional<Tensor>& arrived) {
     NextToken a = {};
     a.type = float_type(wte, "wte");
     check_tensor(wte, "wte", {"vocab", "width"}, wte.scalar_type());
@@ -404,6 +439,7 @@ void next_token_operator(const std::optional<Tensor>& best, const std::optional<
         a.tokens = data<int64_t>(*tokens);
     }
     take_texts(a, stop, finished, steps, positions, lengths, history, residual, "residual", wte);
+    if (arrived) a.arrived = host_memory(*arrived, "arrived", history.size(0), rows);
     a.rows = static_cast<int>(rows);
     a.width = static_cast<int>(wte.size(1));
     a.vocab = static_cast<int>(wte.size(0));
@@ -511,15 +547,6 @@ void check_planned(const Tensor& x, const char* name, ScalarType dtype, int64_t 
     check_aligned(x, name);
 }
 
-// int32 host memory that the device can access.
-int32_t* host_memory(const Tensor& x, const char* name, int64_t rows, int64_t columns) {
-    check(x.is_cpu() && x.is_contiguous() && x.scalar_type() == ScalarType::Int, name,
-          " must be a contiguous int32 tensor in the host's memory");
-    check(x.numel() == rows * columns, name, " has shape ", shape_of(x), "; it must hold ", rows * columns, " numbers");
-    register_with_checker(x, name, true);
-    return data<int32_t>(x);
-}
-
 // Either all four are given, or none.
 void take_sampling(Steps& a, const std::optional<Tensor>& uniforms, const std::optional<Tensor>& temperature,
                    const std::optional<Tensor>& top_k, const std::optional<Tensor>& top_p, const Tensor& history,
@@ -605,6 +632,7 @@ void run_steps_operator(const Tensor& weights, const Tensor& vectors, const Tens
 TASK_OPERATORS(m) {
     m.def("layernorm(Tensor x, Tensor? residual, Tensor weight, Tensor bias, float eps) -> (Tensor, Tensor)");
     m.def("bias_gelu(Tensor x, Tensor bias) -> Tensor");
+    m.def("begin_text(Tensor host_state, Tensor prompts, Tensor(a!) state, Tensor wte, Tensor wpe) -> Tensor");
     m.def("store_heads(Tensor attended, Tensor qkv, Tensor(a!)? k_cache, Tensor(b!)? v_cache) -> Tensor");
     m.def("last_rows(Tensor x, Tensor heads, Tensor positions, Tensor head, Tensor(a!) residual) -> Tensor");
     m.def("linear(Tensor x, Tensor weight, Tensor bias, bool gelu=False) -> Tensor");
@@ -629,7 +657,7 @@ TASK_OPERATORS(m) {
     m.def(
         "next_token(Tensor? best, Tensor? tokens, Tensor stop, Tensor(a!) finished, Tensor(b!) steps, "
         "Tensor(c!) positions, Tensor(d!) lengths, Tensor(e!) history, Tensor wte, Tensor wpe, Tensor(f!) residual, "
-        "bool early=False) -> ()");
+        "bool early=False, Tensor(g!)? arrived=None) -> ()");
     m.def(
         "plan_steps(Tensor wte, int layers, int heads, int hidden, int rows, int max_seq_len, bool sampled=False, "
         "int max_ctas=0) -> (int, int, int, int)");
@@ -644,6 +672,7 @@ TASK_OPERATORS(m) {
 TASK_KERNELS(m) {
     m.impl("layernorm", TORCH_BOX(&layernorm_operator));
     m.impl("bias_gelu", TORCH_BOX(&bias_gelu_operator));
+    m.impl("begin_text", TORCH_BOX(&begin_text_operator));
     m.impl("store_heads", TORCH_BOX(&store_heads_operator));
     m.impl("last_rows", TORCH_BOX(&last_rows_operator));
     m.impl("linear", TORCH_BOX(&linear_operator));

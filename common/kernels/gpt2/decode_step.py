@@ -171,11 +171,15 @@ class NormedProduct:
 class FusedStep:
     """A step of the tuned kernels: every GEMV has its prologue and epilogue fused (gpt2.h).
 
-    The residual stream is float32. Arguments as in TorchStep.
+    The residual stream is float32. Arguments as in TorchStep; arrived: like state.history, in the host's memory: tokens
+    are stored there, too.
     """
 
-    def __init__(self, weights: Weights, kernels: EngineKernels, caches, state: DecodeState) -> None:
+    def __init__(
+        self, weights: Weights, kernels: EngineKernels, caches, state: DecodeState, arrived: Tensor | None = None
+    ) -> None:
         self.weights, self.kernels, self.caches, self.state = weights, kernels, caches, state
+        self.arrived = arrived
         batch, ops = len(state.positions), kernels.gpt2
 
         def buffer(*shape: int, dtype: torch.dtype = weights.wte.dtype) -> Tensor:
@@ -229,6 +233,7 @@ class FusedStep:
             weights.wpe,
             self.residual,
             early,
+            self.arrived,
         )
 
     def run(self, sampled: bool) -> None:

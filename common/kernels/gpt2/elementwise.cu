@@ -5,9 +5,7 @@
 //   bias_gelu_kernel            one thread per 16 bytes
 //
 // Used by the prefill. Sums are float32; the residual stream is rounded to T when written, and the rounded sum is what
-// is normalized, as in transformers. UNIT: elements that a thread processes at once, or 1 for widths and pointers that
-// are not multiples of 16 bytes.
-#include "common/cuda/alignment.h"
+// is normalized, as in transformers. UNIT: see vectors.cuh.
 #include "common/cuda/check.h"
 #include "common/cuda/dependent_launch.cuh"
 #include "common/cuda/unroll.cuh"
@@ -18,22 +16,6 @@
 
 constexpr int WARPS = 4;
 constexpr int THREADS = 32 * WARPS;
-
-// Elements col ... col + UNIT - 1 of a row.
-template <typename T, int UNIT>
-__device__ __forceinline__ void load(float (&values)[UNIT], const T* from) {
-    if constexpr (UNIT == 1)
-        values[0] = to_float(*from);
-    else
-        Vector<T>::unpack(values, *reinterpret_cast<const uint4*>(from));
-}
-template <typename T, int UNIT>
-__device__ __forceinline__ void store(T* to, const float (&values)[UNIT]) {
-    if constexpr (UNIT == 1)
-        *to = from_float<T>(values[0]);
-    else
-        *reinterpret_cast<uint4*>(to) = Vector<T>::pack(values);
-}
 
 template <typename T, int UNIT>
 __global__ void __launch_bounds__(THREADS)
@@ -136,12 +118,6 @@ __global__ void __launch_bounds__(THREADS)
     UNROLL
     for (int i = 0; i < UNIT; ++i) a[i] = gelu(a[i] + b[i]);
     store(out + unit * UNIT, a);
-}
-
-// Whether every row of every tensor is 16-byte aligned.
-template <typename T>
-static bool vectors_fit(int width, std::initializer_list<const void*> pointers) {
-    return width % Vector<T>::SIZE == 0 && all_aligned(pointers);
 }
 
 template <typename T>

@@ -32,14 +32,12 @@ def blocks(weights: Weights, gpt2, x: Tensor, attend: Attend) -> Tensor:
     return rest(weights, gpt2, *up_to_last_attention(weights, gpt2, x, attend))
 
 
-def up_to_last_attention(
-    weights: Weights, gpt2, x: Tensor, attend: Attend, addend: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """(residual stream, output of the last block's heads), both [rows, width]. The model's input is x + addend.
+def up_to_last_attention(weights: Weights, gpt2, x: Tensor, attend: Attend) -> tuple[Tensor, Tensor]:
+    """(residual stream, output of the last block's heads), both [rows, width]. x: the model's input.
 
     From here on rows are independent of each other. Every `x +` of the model is done by the layernorm that follows it.
     """
-    heads = None  # addend: not yet added to the residual stream x
+    heads = addend = None  # addend: not yet added to the residual stream x
     for number, layer in enumerate(weights.layers):
         if number > 0:
             x, addend = _behind_attention(weights, gpt2, number - 1, x, heads)

@@ -1,7 +1,8 @@
 // gpt2.h - the launchers for GPT-2's layers around attention that binding.cpp calls.
 //
 //   layernorm, bias_gelu          between the GEMMs, for any number of rows                     elementwise.cu
-//   StoreHeads, store_heads, LastRows, last_rows      what follows a prefill's attention        store_heads.cu
+//   BeginText, begin_text                             a prefill's prompts and initial state     prefill.cu
+//   StoreHeads, store_heads, LastRows, last_rows      what follows its attention                prefill.cu
 //   Linear, linear                a GEMM of a few hundred rows, on Hopper                       linear.cu
 //   StepGemv, step_gemv           a GEMV of a decode step, with prologue and epilogue fused     step_product.cuh
 //   DrawToken, draw_token         samples a token for each sequence                             draw_token.cu
@@ -42,6 +43,20 @@ void layernorm(FloatType type, const void* x, const void* residual, const void* 
 //   x, out T [rows, width]; bias T [width]
 void bias_gelu(FloatType type, const void* x, const void* bias, void* out, int64_t rows, int width,
                cudaStream_t stream);
+
+// x[r] = wte[prompts[r]] + wpe[r % seq_len]; state = host_state. Reads the host's memory while it runs.
+struct BeginText {
+    FloatType type;
+    const int *host_state, *prompts;  // [state_size], [rows] = [batch, seq_len], both in pinned host memory
+    int* state;                       // [state_size]
+    const void *wte, *wpe;            // T [vocab, width], [seq_len or more, width]
+    void* x;                          // T [rows, width]
+    int64_t state_size;
+    int rows, seq_len, width, vocab;
+    cudaStream_t stream;
+};
+
+void begin_text(const BeginText& arguments);
 
 // out[b, s, h, d] = attended[b, h, s, d]; stores keys and values of qkv to the caches' slots 0 .. seq_len - 1.
 struct StoreHeads {
@@ -176,6 +191,7 @@ struct NextToken {
     const int* stop;        // [1], a token; -1: none
     int *finished, *steps, *positions, *lengths;  // [rows]
     int* history;           // [history_steps, rows]; steps beyond it are not recorded
+    int* arrived;           // the same in the host's memory; or nullptr
     int history_steps, context;
     const void *wte, *wpe;  // T [vocab, width], [context, width]
     float* residual;        // [rows, width]

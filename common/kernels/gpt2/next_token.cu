@@ -71,7 +71,10 @@ __global__ void __launch_bounds__(THREADS) next_token_kernel(const NextToken a) 
     }
     __syncthreads();  // all threads have read what is overwritten next
     if (threadIdx.x > 0) return;
-    if (step >= 0 && step < a.history_steps) a.history[step * a.rows + sequence] = token;
+    if (step >= 0 && step < a.history_steps) {
+        if (a.arrived) a.arrived[step * a.rows + sequence] = token;
+        a.history[step * a.rows + sequence] = token;
+    }
     a.finished[sequence] = finished;
     a.steps[sequence] = step + 1;
     a.positions[sequence] = position;

@@ -159,7 +159,7 @@ class PersistentStep:
         # The end of a prefill, in the step's own kernels
         caches = [(keys[:batch], values[:batch]) for keys, values in cache]
         fits = self.on_gpu and FusedStep.fits(weights, kernels, batch)
-        self._first = FusedStep(weights, kernels, caches, state) if fits else None
+        self._first = FusedStep(weights, kernels, caches, state, self.arrived) if fits else None
 
     def advance(self, tokens: Tensor) -> None:
         """Records the tokens int64 [batch] and advances to them."""
@@ -175,7 +175,7 @@ class PersistentStep:
             self._first.finish(x, heads, sampled)
         else:
             self.advance(first_tokens(self.weights, self.kernels, self.state, x, heads, sampled))
-        self.arrived[0].copy_(self.state.history[0], non_blocking=True)
+            self.arrived[0].copy_(self.state.history[0], non_blocking=True)
 
     def start(self, steps: int, first: int = 1) -> None:
         """Starts that many steps, none if 0; the first one produces token `first` of the text, as tokens() counts them.

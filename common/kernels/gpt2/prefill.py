@@ -16,13 +16,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from common.kernels.cuda_graph import captured
 from common.kernels.gpt2.decode_step import DecodeState
 from common.kernels.gpt2.engine_kernels import EngineKernels
-from common.kernels.gpt2.forward import PrefillAttention, up_to_last_attention
+from common.kernels.gpt2.forward import PrefillAttention, embed, up_to_last_attention
 from common.kernels.gpt2.weights import Weights
 
 
@@ -31,8 +30,8 @@ class PromptBuffer:
 
         buffer.put(prompts, ...); buffer.upload(seq_len, sampled); buffer.uploaded()
 
-    The upload reads what was put before it runs, so it can be captured. Pinned memory may be slow to write, so numbers
-    are written many bytes at a time.
+    upload, or embed in its place, reads what was put before it runs, so it can be captured. Pinned memory may be slow
+    to write, so numbers are written many bytes at a time.
     """
 
     def __init__(self, state: DecodeState) -> None:
@@ -73,9 +72,21 @@ class PromptBuffer:
 
     def upload(self, seq_len: int, sampled: bool) -> None:
         """Starts a new text on the device, after everything launched so far."""
+        state, prompts = self._parts(seq_len, sampled)
+        both = slice(state.start, prompts.stop)
+        self.state.inputs[both].copy_(self.host[both], non_blocking=True)
+
+    def embed(self, gpt2, weights: Weights, seq_len: int, sampled: bool) -> Tensor:
+        """Does the same in one kernel that reads the host's memory; returns the embeddings [batch * seq_len, width]."""
+        state, prompts = self._parts(seq_len, sampled)
+        tokens = self.host[prompts].view(-1, seq_len)
+        return gpt2.begin_text(self.host[state], tokens, self.state.inputs[state], weights.wte, weights.wpe)
+
+    def _parts(self, seq_len: int, sampled: bool) -> tuple[slice, slice]:
+        """Of the inputs: what a text starts with, and the prompts."""
         batch, drawn = len(self.state.positions), self.state.drawn
-        part = slice(0 if sampled else drawn, drawn + 4 * batch + 1 + batch * seq_len)
-        self.state.inputs[part].copy_(self.host[part], non_blocking=True)
+        end = drawn + 4 * batch + 1
+        return slice(0 if sampled else drawn, end), slice(end, end + batch * seq_len)
 
     def uploaded(self) -> None:
         """Called after the launch of an upload: the next put() waits for it."""
@@ -109,12 +120,14 @@ class Prefill:
 
     def run(self) -> None:
         """The whole pass; never synchronizes with the device, so it can be captured."""
-        weights = self.weights
-        self.buffer.upload(self.seq_len, self.sampled)
-        x = F.embedding(self.tokens, weights.wte)
-        places = weights.wpe[: self.seq_len].expand(x.shape).contiguous()  # for one prompt, no copy
-        x, places = (one.view(-1, weights.width) for one in (x, places))
-        x, heads = up_to_last_attention(weights, self.kernels.gpt2, x, self.attend, places)
+        weights, gpt2 = self.weights, self.kernels.gpt2
+        if self.kernels.variant == "tuned":
+            x = self.buffer.embed(gpt2, weights, self.seq_len, self.sampled)
+        else:
+            self.buffer.upload(self.seq_len, self.sampled)
+            positions = torch.arange(self.seq_len, device=self.tokens.device).expand(self.tokens.shape)
+            x = embed(weights, self.tokens.flatten(), positions.flatten())
+        x, heads = up_to_last_attention(weights, gpt2, x, self.attend)
         self.step.finish(x, heads, self.sampled)
 
 

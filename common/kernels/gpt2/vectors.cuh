@@ -3,9 +3,15 @@
 //   Vector<T>::SIZE                     how many elements 16 bytes hold
 //   Vector<T>::unpack(values, bits)     16 bytes -> SIZE floats
 //   Vector<T>::pack(values)             SIZE floats -> 16 bytes, rounded to nearest
+//   load, store                         UNIT elements: SIZE, or 1 for widths and pointers that are no multiples of 16
+//                                       bytes
+//   vectors_fit<T>(width, pointers)     whether UNIT may be SIZE: every row of every tensor is 16-byte aligned
 #pragma once
 #include <cuda_runtime.h>
 
+#include <initializer_list>
+
+#include "common/cuda/alignment.h"
 #include "common/cuda/float_conversion.cuh"
 #include "common/cuda/unroll.cuh"
 
@@ -26,3 +32,23 @@ struct Vector {
         return bits;
     }
 };
+
+template <typename T, int UNIT>
+__device__ __forceinline__ void load(float (&values)[UNIT], const T* from) {
+    if constexpr (UNIT == 1)
+        values[0] = to_float(*from);
+    else
+        Vector<T>::unpack(values, *reinterpret_cast<const uint4*>(from));
+}
+template <typename T, int UNIT>
+__device__ __forceinline__ void store(T* to, const float (&values)[UNIT]) {
+    if constexpr (UNIT == 1)
+        *to = from_float<T>(values[0]);
+    else
+        *reinterpret_cast<uint4*>(to) = Vector<T>::pack(values);
+}
+
+template <typename T>
+bool vectors_fit(int width, std::initializer_list<const void*> pointers) {
+    return width % Vector<T>::SIZE == 0 && all_aligned(pointers);
+}

@@ -153,7 +153,8 @@ def test_next_token(ops, draw, dtype, given):
     tokens = best.view(torch.float32).view(rows, blocks, 2)[..., 0].argmax(-1)
     state["stop"][0] = tokens[1]  # sequence 1 ends
     one = (best, None) if given == "best" else (None, tokens)
-    ops.next_token(*one, *state.values())
+    arrived = torch.full((rows + 1, rows), -1, dtype=torch.int32, pin_memory=ops.device.type == "cuda")
+    ops.next_token(*one, *state.values(), arrived=arrived)
     stays = (tokens == tokens[1]).int()
     assert torch.equal(state["finished"], stays)
     positions = torch.arange(4, 4 + rows, device=ops.device, dtype=torch.int32) + 1 - stays
@@ -161,6 +162,7 @@ def test_next_token(ops, draw, dtype, given):
     assert state["steps"].tolist() == [1, 2, 3]
     assert [int(state["history"][i, i]) for i in range(rows)] == tokens.tolist()
     assert int((state["history"] == -1).sum()) == state["history"].numel() - rows
+    assert torch.equal(arrived, state["history"].cpu())
     assert torch.equal(state["residual"], state["wte"][tokens].float() + state["wpe"][positions.long()].float())
 
 

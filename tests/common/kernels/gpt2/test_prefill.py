@@ -83,6 +83,30 @@ def test_heads_are_stored(tuned, dtype, head_dim):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [72, 37])
+def test_a_text_begins(tuned, dtype, width):
+    batch, seq_len, vocab, state_size = 3, 7, 50, 700
+    generator = torch.Generator().manual_seed(0)
+    wte, wpe = (torch.randn(n, width, generator=generator).to(dtype).to(tuned.device) for n in (vocab, seq_len + 2))
+    prompts = torch.randint(vocab, (batch, seq_len), generator=generator, dtype=torch.int32)
+    host_state = torch.randint(1 << 30, (state_size,), generator=generator, dtype=torch.int32)
+    if tuned.device.type == "cuda":
+        prompts, host_state = prompts.pin_memory(), host_state.pin_memory()
+    state = torch.zeros(state_size, dtype=torch.int32, device=tuned.device)
+    x = tuned.gpt2.begin_text(host_state, prompts, state, wte, wpe)
+    assert torch.equal(x.view(batch, seq_len, width), wte[prompts.long().to(tuned.device)] + wpe[:seq_len])
+    assert torch.equal(state.cpu(), host_state)
+    for wrong, words in (
+        ({"wpe": wpe[: seq_len - 1]}, "seq_len of at most 6"),
+        ({"host_state": host_state[1:]}, "host_state has shape .699.; it must hold 700 numbers"),
+        ({"prompts": prompts.long()}, "prompts must be a contiguous int32 tensor in the host's memory"),
+    ):
+        given = {"host_state": host_state, "prompts": prompts, "state": state, "wte": wte, "wpe": wpe} | wrong
+        with pytest.raises(ValueError, match=words):
+            tuned.gpt2.begin_text(**given)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_the_last_rows_go_on(tuned, dtype):
     batch, seq_len, width = 3, 5, 72
     generator = torch.Generator().manual_seed(0)

@@ -1,21 +1,67 @@
-// store_heads.cu - what follows a prefill's attention: its output row by row, keys and values to their caches.
+// prefill.cu - a prefill's first kernel, and what follows its attention.
 //
-//   store_heads_kernel    one block per row, one Unit per thread
+//   begin_text_kernel     the host's prompts -> their embeddings; the text's initial state
+//   store_heads_kernel    attention's output row by row, keys and values to their caches
 //   last_rows_kernel      one block per sequence: the rows for the first token; the others prefetch weights into L2
 //
-// Copying does not depend on the type: a thread moves a Unit, 16 bytes if addresses and head_dim allow, otherwise one
-// element. One kernel does all three copies, since each is dominated by latency.
 #include <algorithm>
 
 #include "common/cuda/alignment.h"
 #include "common/cuda/check.h"
 #include "common/cuda/dependent_launch.cuh"
-#include "common/cuda/float_conversion.cuh"
 #include "common/kernels/gpt2/gpt2.h"
+#include "common/kernels/gpt2/vectors.cuh"
+
+// ---------------------------------------------------------------------------------------------------- the prompts
+
+constexpr int TEXT_ROWS = 8, TEXT_THREADS = 32 * TEXT_ROWS;
+
+// One warp per row. A block's tokens are one sector of the host's memory, read once.
+template <typename T, int UNIT>
+__global__ void __launch_bounds__(TEXT_THREADS) begin_text_kernel(const BeginText a) {
+    __shared__ int tokens[TEXT_ROWS];
+    const int first = static_cast<int>(blockIdx.x) * TEXT_ROWS, thread = static_cast<int>(threadIdx.x);
+    launch_dependents();
+    if (thread < TEXT_ROWS && first + thread < a.rows) tokens[thread] = a.prompts[first + thread];
+    for (int64_t i = int64_t{blockIdx.x} * TEXT_THREADS + thread; i < a.state_size; i += gridDim.x * TEXT_THREADS)
+        a.state[i] = a.host_state[i];
+    __syncthreads();
+    const int row = first + thread / 32;
+    if (row >= a.rows) return;
+    const int token = tokens[thread / 32];
+    const T* const embedding = static_cast<const T*>(a.wte) + int64_t{token >= 0 && token < a.vocab ? token : 0} * a.width;
+    const T* const position = static_cast<const T*>(a.wpe) + int64_t{row % a.seq_len} * a.width;
+    UNROLL
+    for (int col = thread % 32 * UNIT; col < a.width; col += 32 * UNIT) {
+        float sum[UNIT], addend[UNIT];
+        load<T>(sum, embedding + col);
+        load<T>(addend, position + col);
+        UNROLL
+        for (int i = 0; i < UNIT; ++i) sum[i] += addend[i];
+        store(static_cast<T*>(a.x) + int64_t{row} * a.width + col, sum);
+    }
+}
+
+void begin_text(const BeginText& a) {
+    for_float_type(a.type, [&]<typename T>() {
+        const auto launch = [&](auto kernel) {
+            kernel<<<static_cast<unsigned>(ceil_div(a.rows, TEXT_ROWS)), TEXT_THREADS, 0, a.stream>>>(a);
+            CUDA_CHECK_LAUNCH();
+        };
+        if (vectors_fit<T>(a.width, {a.wte, a.wpe, a.x}))
+            launch(begin_text_kernel<T, Vector<T>::SIZE>);
+        else
+            launch(begin_text_kernel<T, 1>);
+    });
+}
+
+// ----------------------------------------------------------------------------------------------- behind attention
 
 constexpr int MAX_THREADS = 512;
 
-// grid (batch * seq_len). A row is [parts][heads][head_dim]: part 0 the output, 1 the keys, 2 the values.
+// grid (batch * seq_len), one Unit per thread. A row is [parts][heads][head_dim]: part 0 the output, 1 the keys, 2 the
+// values. Copying does not depend on the type: a Unit is 16 bytes if addresses and head_dim allow, otherwise one
+// element. One kernel does all three copies, since each is dominated by latency.
 template <typename Unit>
 __global__ void __launch_bounds__(MAX_THREADS) store_heads_kernel(const StoreHeads a, int head_units, int parts) {
     wait_for_predecessor();
