@@ -21,6 +21,7 @@ static void events() {
     GIVES(cudaSuccess, cudaEventRecord(recorded));
     GIVES(cudaSuccess, cudaEventRecord(untimed));
     GIVES(cudaSuccess, cudaEventSynchronize(never));
+    GIVES(cudaSuccess, cudaEventSynchronize(recorded));
     GIVES(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&ms, recorded, never));
     GIVES(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&ms, recorded, untimed));
     GIVES(cudaErrorInvalidValue, cudaEventElapsedTime(nullptr, recorded, recorded));
