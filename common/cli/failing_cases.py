@@ -75,12 +75,15 @@ def at_failures(
     """
     chosen, usual = _failing(verdicts)
     found = _inside(console, chosen, checked, seed, "  FAIL")
-    known = {part for part in found if recognized([one for one in verdicts if one.case.part == part])}
-    more = [case for case in usual if case not in chosen and found.get(case.part) == [] and case.part not in known]
+    wrong = {one.case.part for one in verdicts if failed(one)}
+    later = {part for part in found if failed_stages(part, wrong, built_of or {})}
+    known = {part for part in found if part not in later and recognized([x for x in verdicts if x.case.part == part])}
+    explained = known | later
+    more = [case for case in usual if case not in chosen and found.get(case.part) == [] and case.part not in explained]
     found = without_strays(found | _inside(console, more, checked, seed, "  FAIL") if more else found)
     for part in [part for part, groups in found.items() if all(one.kind in EXPLAINED_BY_FLOW for one in groups)]:
         failures = [one for one in verdicts if one.case.part == part and failed(one)]
-        if part in known or failed_stages(part, {one.case.part for one in verdicts if failed(one)}, built_of or {}):
+        if part in explained:
             continue
         told = _followed(console, failures, checked, seed)
         if told and not (found[part] and told[0].kind == OF_NUMBERS):  # unwritten memory already explains the value
@@ -262,7 +265,12 @@ def told_of(
     """The findings to report in full. If the mistake of a part, or of a stage that it is built of, is recognized: only
     findings that are more certain. If an edit makes the failing cases pass: that edit, and races."""
     parts = {one.case.part for one in verdicts if failed(one)}
-    known = {part for part in parts if recognized([one for one in verdicts if one.case.part == part])}
+    known = {
+        part
+        for part in parts
+        if not failed_stages(part, parts, built_of or {})
+        and recognized([one for one in verdicts if one.case.part == part])
+    }
     edits = {part: [one for one in groups if one.kind == EDIT] for part, groups in inside.items()}
     return {
         part: [*edits[part], *(one for one in groups if one.kind in OF_BARRIERS)]

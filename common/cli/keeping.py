@@ -20,7 +20,7 @@ from common.testing.case import NOT_IMPLEMENTED, SKIPPED, Case, Verdict
 from common.testing.kept import Failure, KeptPart, digests, keep
 from common.testing.points import PartPoints, points_of
 
-MOST_FAILURES = 5  # stored per part
+MORE_FAILURES = 4  # stored per part after the first
 
 
 def keep_verdicts(
@@ -65,7 +65,7 @@ def keep_lines(
 
 
 def failures_of(verdicts: Sequence[Verdict]) -> tuple[Failure, ...]:
-    """The first failures among a part's verdicts: wrong cases before unfilled gaps."""
+    """The first failures among a part's verdicts, wrong cases before unfilled gaps; only the first has a diagnosis."""
     failures = [one for one in verdicts if not one.ok and one.status != SKIPPED]
     failures.sort(key=lambda one: one.status == NOT_IMPLEMENTED)
     return tuple(
@@ -73,12 +73,10 @@ def failures_of(verdicts: Sequence[Verdict]) -> tuple[Failure, ...]:
             one.case.name,
             one.status,
             one.status == NOT_IMPLEMENTED,
-            tuple(one.mistakes),
-            tuple(one.diagnosis),
-            bool(one.found.exact or one.found.signs),
-            one.file_line or "",
+            *((tuple(one.mistakes), tuple(one.diagnosis), bool(one.found.exact or one.found.signs)) if first else ()),
+            file_line=one.file_line or "",
         )
-        for one in failures[:MOST_FAILURES]
+        for first, one in zip((True, *MORE_FAILURES * (False,)), failures, strict=False)
     )
 
 

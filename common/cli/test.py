@@ -185,7 +185,7 @@ def _main(
 def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Workers, options: argparse.Namespace) -> int:
     """Runs the cases, then the measurements, and prints the points of both."""
     plain = workers.plain
-    judged = partial(judge, ops=plain, seed=options.seed)
+    judged = partial(judge, ops=plain, seed=options.seed, explain_later=True)
     verdicts, found_inside, sound = (
         run_cases(cases, plain, console, judged, options.first, test.built_of),
         False,

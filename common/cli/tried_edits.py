@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import re
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -116,7 +117,7 @@ def with_edits(
         first.found.tried_leads = bool(_EXCHANGED.match(found.detail)) and cause.says.startswith(MATCHES)
         return dict(inside)
     for one in (one for name in explained for one in failing[name]):
-        one.found = Diagnosis(where=one.found.where)
+        one.change_found(lambda found: Diagnosis(where=found.where))
     return {**inside, part: [*grouped([("", [found])] if found else []), *inside[part]]}
 
 
@@ -273,12 +274,22 @@ def _not_compiling(log: str, at: Mapping[str, Mapping[int, int]]) -> Iterator[in
             yield number
 
 
+class _QuickRunner(RunnerProcess):
+    """A runner that often ends: without a search for descendants, and without the lines of its crashes."""
+
+    def __init__(self, program: Path, library: Path, patience: float) -> None:
+        super().__init__(program, [library], {"SIMULATOR_TIMEOUT": f"{patience:g}", "SIMULATOR_LINES": "0"})
+
+    def _status(self, process: int) -> int:
+        os.kill(process, signal.SIGKILL)
+        return os.waitpid(process, 0)[1]
+
+
 class _Trial:
     """A process that runs edits, one at a time; `patience`: seconds that a kernel may run without progress."""
 
     def __init__(self, build: _Build, patience: float) -> None:
-        environment = {"SIMULATOR_TIMEOUT": f"{patience:g}"}
-        self.process = RunnerProcess(runner_program(), [build.library.path], environment)
+        self.process = _QuickRunner(runner_program(), build.library.path, patience)
         self._caller = InProcess(RunnerOperators(*build.operators, [build.library], self.process))
         self._seconds, self.is_endless = 0.0, False  # is_endless: of the last call
 

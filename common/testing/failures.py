@@ -186,7 +186,8 @@ def print_failures(
     follow: dict[tuple[str, ...], list[str]] = {}
     whole, with_hints = MOST_WHOLE, with_table
     named: set[str] = set()  # recognized mistakes are reported first and once; after that no other known mistake is
-    certain = [part for part, every in parts.items() if causes_of(of_first_step(every))[0].is_recognized]
+    built = {part for part in parts if failed_stages(part, parts, built_of or {})}
+    certain = [one for one in parts if one not in built and causes_of(of_first_step(parts[one]))[0].is_recognized]
     for part, every in sorted(parts.items(), key=lambda one: one[0] not in certain):
         failures = of_first_step(every)
         if stages := failed_stages(part, parts, built_of or {}):

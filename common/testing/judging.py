@@ -20,11 +20,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from common.diagnosis.diagnose import UNSTEADY, diagnose, matching
+from common.diagnosis.diagnose import UNSTEADY, Diagnosis, diagnose, matching
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan, wrong_mask
 from common.diagnosis.mistakes.known import Words, any_mistakes, layout_mistakes
 from common.diagnosis.mistakes.weights import explain_scores, explain_sums, explain_weights
@@ -82,7 +83,7 @@ def _as(inputs: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
     return {name: x.to(dtype) if x.is_floating_point() else x for name, x in inputs.items()}
 
 
-def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
+def judge(case: Case, ops, seed: int = 0, bare: bool = False, explain_later: bool = False) -> Verdict:
     """Runs one case: all draws of its inputs, up to the first failure.
 
     Args:
@@ -91,6 +92,8 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
             common.compiling.operators.Operators.
         seed: seed of the inputs.
         bare: for tools that check memory themselves: a single run, no guards around the inputs, no filling.
+        explain_later: in the simulator, a wrong output is diagnosed when the verdict's `found` is first read, which may
+            call the operator again.
     """
     caller = caller_of(ops)
     if case.gpu_only and caller.device.type != "cuda":
@@ -126,7 +129,9 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False) -> Verdict:
             if not max_error <= bound:
                 verdict.status, verdict.max_error, verdict.bound = FAIL, max_error, bound
                 verdict.said = problems
-                _explain(verdict, caller, inputs, out, ref, previous, around)
+                explain = partial(_explain, verdict, caller, inputs, out, ref, previous, around)
+                later = explain_later and not case.python and caller.device.type == "cpu"
+                verdict.found = explain if later else explain()
                 return verdict
             if verdict.max_error is None or max_error / bound > verdict.max_error / verdict.bound:
                 verdict.max_error, verdict.bound = max_error, bound
@@ -199,8 +204,8 @@ def _explain(
     ref: Tensor,
     previous: Tensor | None,
     around: Around,
-) -> None:
-    """Adds the diagnosis to a failed verdict."""
+) -> Diagnosis:
+    """Diagnoses a wrong output."""
     case, doubles = verdict.case, _as(inputs, torch.float64)
     mistakes = any_mistakes(ref) + (case.mistakes(**doubles) if case.mistakes else [])
     if previous is not None and previous.shape == ref.shape:
@@ -239,4 +244,4 @@ def _explain(
         found.hints.append(NOT_WRITTEN)
     if not found.names:
         found.hints += [hint for hint in (case.hint, case.nan_hint if bool(torch.isnan(out).any()) else "") if hint]
-    verdict.found = found
+    return found

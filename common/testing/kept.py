@@ -26,7 +26,7 @@ class Failure:
     Attributes:
         is_unfilled: it fails only because a gap is unfilled.
         mistakes: names of the known mistakes that the output matches.
-        says: the test's sentences.
+        says: the test's sentences. Both empty except in a part's first failure.
         names_mistake: whether the first sentence names the mistake, as opposed to where and by how much the output is
             wrong.
         file_line: "task2/attention_kernel.cu:57" for an error.

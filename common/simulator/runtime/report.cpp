@@ -193,10 +193,12 @@ void use_signal_stack(Worker& worker, stack_t* previous) {
 
 // ---- source lines
 
-// Uses addr2line, which comes with the compiler; without it messages have no source lines.
+// Uses addr2line, which comes with the compiler; without it messages have no source lines, nor with SIMULATOR_LINES=0,
+// for processes that often crash.
 std::string source_lines(const Worker& worker) {
     std::string addresses, result;
-    if (is_host_alone()) return result;
+    const char* wanted = getenv("SIMULATOR_LINES");
+    if (is_host_alone() || (wanted && !strcmp(wanted, "0"))) return result;
     Dl_info library = {}, here;
     dladdr(reinterpret_cast<void*>(&in_this_library), &here);
     for (int i = 1; i < worker.trace_size; ++i) {
