@@ -37,7 +37,6 @@ from common.console.files import write_whole
 from common.console.paths import build_root
 from common.console.terminal import say, working
 from common.diagnosis.diagnose import Diagnosis
-from common.diagnosis.mistakes.formulas import MATCHES
 from common.diagnosis.single_edits import HEADER, KINDS, Edit, edits_in, switched
 from common.inspect.checked_run import small_size, small_size_of
 from common.inspect.findings.model import EDIT, Finding, Group, grouped
@@ -73,8 +72,6 @@ TOLD_FIRST = (  # preferred kinds among edits of one line
     "comparison", "condition", "brackets", "operator", "part", "name", "names", "constant",
 )  # fmt: skip
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases tried with an edit: of the part, and of each other part
-_UNDONE = re.compile(r"^with `[\d.]+f?` in place of `.*\b[a-z_]|` always \w+$")  # an expression is removed
-_EXCHANGED = re.compile(r"With lines \d+ and \d+ exchanged,")
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
 
 
@@ -103,22 +100,34 @@ def with_edits(
     passing = _chosen([*(one.case for one in verdicts if one.ok), *sound], part, seed)
     try:
         with working(console, f"{part}: trying single edits of your code ..."):
-            found, explained = _tried(failing, part, passing, inside[part], ops, seed) or (None, ())
+            helped = _tried(failing, part, passing, inside[part], ops, seed)
     except (ArithmeticError, LookupError, RuntimeError, ValueError) as error:
         # a failure here must not lose the rest of the report
         say(console, f"{part}: edits could not be tried: {type(error).__name__}: {error}", "dim")
-        found, explained = None, ()
+        helped = None
     failures = [one for one in verdicts if one.case.part == part and failed(one)]
-    if found and recognized(failures):
-        place, cause = found.lines[0], causes_of(of_first_step(failures))[0]
-        first = cause.verdicts[0]
-        first.found.tried = [f"-> {place.shown}", f"      {place.text}", found.detail]
-        # where lines are in the wrong order, each may already be the formula that it should be
-        first.found.tried_leads = bool(_EXCHANGED.match(found.detail)) and cause.says.startswith(MATCHES)
+    if helped is None:
         return dict(inside)
-    for one in (one for name in explained for one in failing[name]):
+    if recognized(failures):
+        place, cause = helped.finding.lines[0], causes_of(of_first_step(failures))[0]
+        first = cause.verdicts[0].found
+        first.tried = [f"-> {place.shown}", f"      {place.text}", helped.finding.detail]
+        # where lines are in the wrong order, each may already be the formula that it should be
+        is_vague = any(says == cause.says and name in first.vague for name, says in first.possible.items())
+        first.tried_leads = helped.edit.kind == "order" and is_vague
+        return dict(inside)
+    for one in (one for name in helped.parts for one in failing[name]):
         one.change_found(lambda found: Diagnosis(where=found.where))
-    return {**inside, part: [*grouped([("", [found])] if found else []), *inside[part]]}
+    return {**inside, part: [*grouped([("", [helped.finding])]), *inside[part]]}
+
+
+@dataclass(frozen=True)
+class _Helped:
+    """The edit to report, its finding, and the parts all of whose failing cases pass with it."""
+
+    edit: Edit
+    finding: Finding
+    parts: list[str]
 
 
 def undecided(
@@ -143,8 +152,7 @@ def _tried(
     groups: Sequence[Group],
     ops: Operators,
     seed: int,
-) -> tuple[Finding, list[str]] | None:
-    """(the finding, the parts all of whose failing cases pass with the edit)."""
+) -> _Helped | None:
     small = {name: [one for one in every if _is_quick(one)] for name, every in failing.items()}
     mine = sorted(small[part], key=lambda one: (one.elements < TELLING, one.elements))
     if not mine:
@@ -399,18 +407,15 @@ def _said(
     count: int,
     suspects: Mapping[tuple[str, int], int],
     others: Mapping[str, int],
-) -> tuple[Finding, list[str]] | None:
-    """Reports edits with which these failures, out of `count`, pass: (the finding, the explained parts). At most two
-    lines are named; edits with which most of the `others` (part -> cases) pass too come first."""
+) -> _Helped | None:
+    """Reports edits with which these failures, out of `count`, pass. At most two lines are named; edits with which most
+    of the `others` (part -> cases) pass too come first."""
     lines: dict[tuple[str, int], Edit] = {}
     for one in sorted(edits, key=lambda one: (-len(edits[one]), _order(one))):
         lines.setdefault((one.file, one.line), one)
     if not 0 < len(lines) <= MOST_LINES:
         return None
-    by_line = {
-        at: (-len(edits[one]), bool(_UNDONE.search(one.says)), suspects.get(at, len(suspects)))
-        for at, one in lines.items()
-    }
+    by_line = {at: (-len(edits[one]), one.undoes, suspects.get(at, len(suspects))) for at, one in lines.items()}
     first, *more = (lines[at] for at in sorted(lines, key=by_line.get))
     more = [one for one in more if edits[one] == edits[first]][: MOST_SAID - 1]
     part = failures[0].case.part
@@ -423,7 +428,8 @@ def _said(
     text = f"{first.says}, {passes}."
     for one in more:
         text += f" So {'they do' if count > 1 else 'it does'} {one.says} in line {one.line}."
-    if _UNDONE.search(first.says) or sum((one.file, one.line) == (first.file, first.line) for one in edits) > 1:
+    if first.undoes or sum((one.file, one.line) == (first.file, first.line) for one in edits) > 1:
         text += " The repair may be another one, there or nearby."
     places = tuple(Place(one.file, one.line) for one in (first, *more))
-    return Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True), [part, *edits[first]]
+    finding = Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True)
+    return _Helped(first, finding, [part, *edits[first]])

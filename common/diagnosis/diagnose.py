@@ -45,6 +45,7 @@ class Diagnosis:
         names: the known mistakes that the output matches ("scale forgotten"), or its symptoms ("unwritten outputs").
         exact: a sentence for each wrong answer that the output matches, or for an inference from it.
         possible: every known mistake whose answer the output matches, with its sentence.
+        vague: those of them that are vague, see common.diagnosis.mistakes.known.Mistake.
         refuted: the known mistakes that would show on these inputs but whose answers the output does not match.
         concluded: the result is uncertain: it was inferred, or the matching output has NaN.
         tried: the line where an edit fixes the output, and that edit, see common/cli/tried_edits.py.
@@ -60,6 +61,7 @@ class Diagnosis:
     names: list[str] = field(default_factory=list)
     exact: list[str] = field(default_factory=list)
     possible: dict[str, str] = field(default_factory=dict)
+    vague: frozenset[str] = frozenset()
     refuted: frozenset[str] = frozenset()
     concluded: bool = False
     tried: list[str] = field(default_factory=list)
@@ -129,6 +131,7 @@ def diagnose(
     if not bool(unwritten_mask(out).any()):
         equal = matching(out, ref, bound, mistakes)
         found.possible = {mistake.name: mistake.says for mistake in reversed(equal)}
+        found.vague = frozenset(mistake.name for mistake in equal if mistake.vague)
         if out.numel() <= MOST_ELEMENTS:
             shown = {one.name for one in mistakes if _would_show(one.answer(), ref, bound)}
             found.refuted = frozenset(shown - found.possible.keys())

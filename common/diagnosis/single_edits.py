@@ -77,13 +77,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Edit:
-    """One edit: its location, kind, description ("with `<` in place of `<=`"), and changes."""
+    """One edit: its location, kind, description ("with `<` in place of `<=`"), and changes. undoes: whether it removes
+    an expression, with a number in its place or a condition that always holds."""
 
     file: str
     line: int
     kind: str
     says: str
     changes: tuple[Change, ...]
+    undoes: bool = False
 
 
 def edits_in(source: Source, functions: Collection[str], lines: Collection[int] | None) -> list[Edit]:
@@ -274,10 +276,11 @@ def _edit(kind: str, scope: _Scope, replaced: Sequence[tuple[Node, str]]) -> Edi
     for one, text in reversed(replaced):
         new = new[: one.start_byte - start] + text + new[one.end_byte - start :]
     says = f"with `{' '.join(new.split())}` in place of `{_code(shown)}`"
+    undoes = bool(re.fullmatch(r"[\d.]+f?", new) and re.search(r"\b[a-z_]", _code(shown)))
     if shown == first and replaced[0][1] in ("true", "false"):
-        says = f"with `{_code(shown)}` always {replaced[0][1]}"
+        says, undoes = f"with `{_code(shown)}` always {replaced[0][1]}", True
     changes = tuple(Change(one.start_byte, one.end_byte, text, _way(one, scope)) for one, text in replaced)
-    return Edit(scope.source.file, line_of(first), kind, says, changes)
+    return Edit(scope.source.file, line_of(first), kind, says, changes, undoes)
 
 
 def _others(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:

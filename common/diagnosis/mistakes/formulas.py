@@ -22,7 +22,6 @@ from torch import Tensor
 from common.diagnosis.mistakes.known import Mistake
 
 Values = dict[str, Any]
-MATCHES = "The output matches"  # how what is said of a formula begins
 _SWAPPED = {
     "maximum": "minimum",
     "rowmax": "rowmin",
@@ -112,9 +111,9 @@ def varied_by(text: str, answer: Callable[[str], Tensor], exchanged: tuple[tuple
         Mistake(
             wrong or f"without {right}",
             _shown(
-                f"{MATCHES} `{wrong}`; it should be `{right}`."
+                f"The output matches `{wrong}`; it should be `{right}`."
                 if wrong
-                else f"{MATCHES} what you get without `{right}`."
+                else f"The output matches what you get without `{right}`."
             ),
             functools.partial(or_nothing, answer, whole),
             vague=True,
