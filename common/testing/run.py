@@ -23,11 +23,11 @@ def _stopped_by(
     if verdict.is_endless:
         part = verdict.case.part
         follow = {
-            one: f"It is built on {part}, in which a kernel did not end."
+            one: f"It is built on {part}, in which a call did not end."
             for one in parts
             if part in built_of.get(one, ())
         }
-        return follow | {part: "A kernel of this part did not end (see above); other cases would take as long."}
+        return follow | {part: "A call of this part did not end (see above); other cases would take as long."}
     return {}
 
 

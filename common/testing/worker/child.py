@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from common.testing.calling import Around, CallFailed, InProcess, gpu_is_lost
 from common.testing.case import Case
 from common.testing.case_choice import full_name
 from common.testing.worker.messages import DTYPES, receive, send
+
+LAST = 0.9  # of a call's time limit: then it is recorded where the student's Python is
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,11 @@ def work(served: Served, connection: Connection) -> None:
             return
         if request["do"] == "call":
             served.prepare(caller, request)
-            _call(connection, caller, cases[request["case"]], tensors, Around(**request["around"]))
+            case = cases[request["case"]]
+            if case.python:
+                faulthandler.dump_traceback_later(LAST * request["seconds"], file=2)
+            _call(connection, caller, case, tensors, Around(**request["around"]))
+            faulthandler.cancel_dump_traceback_later()
         else:
             send(connection, _answer(served, caller.ops, request))
         sys.stdout.flush()

@@ -17,11 +17,11 @@ from typing import TypeVar
 
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR
-from common.testing.worker.endings import words_of
+from common.testing.worker.endings import lines_at_the_end, words_of
 
 LOOK_UP = 0.5  # seconds between checks for an interrupt
 NO_ANSWER = "The process that runs your code sent an answer that can't be read"
-NOT_IN_TIME = "an endless loop, or threads that wait for each other"
+NOT_IN_TIME = "an endless loop, threads that wait for each other, or far too much work"
 WHILE_IT_RAN = "while it ran your code"
 Answer = TypeVar("Answer")
 
@@ -84,8 +84,8 @@ class ChildProcess:
                 raise BlockingIOError
             answer = receive(self._connection)
         except BlockingIOError:
-            self.end_process()
-            words = [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}."]
+            _, printed = self._kill()
+            words = [f"No answer within {seconds:g} seconds: {NOT_IN_TIME}.", *lines_at_the_end(printed)]
             raise CallFailed(ERROR, words, ended=True, is_endless=True) from None
         except (EOFError, OSError):
             raise CallFailed(ERROR, self._ending(when), ended=True) from None

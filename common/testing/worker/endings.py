@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
+from common.console.paths import ROOT
 from common.testing.stack import readable
 
 CRASH = "host code failed"  # how the simulator's crash message starts
@@ -27,6 +29,16 @@ _SAID = {  # glibc's message -> its meaning
     "stack smashing": "something was written past the end of a local array",
     "terminate called": "an exception was thrown and not caught",
 }
+
+
+def lines_at_the_end(printed: str) -> list[str]:
+    """Where a call that takes too long was in a student's Python, innermost first, from faulthandler's traceback."""
+    found = [
+        f"{Path(file).name}:{line} ({function})"
+        for file, line, function in re.findall(r'File "(.+)", line (\d+) in (\w+)', printed)
+        if re.fullmatch(r"task\d/(solution/)?\w+\.py", file.removeprefix(f"{ROOT}/"))
+    ]
+    return [f"Its Python was then at {', called from '.join(found)}."] if found else []
 
 
 def words_of(status: int, printed: str = "", when: str = "while it ran your code") -> list[str]:

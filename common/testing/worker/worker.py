@@ -109,8 +109,9 @@ class Worker(ChildProcess, Caller):
         """See Caller.call. Also raises CallFailed if the process ends or times out."""
         self._load_for_call()
         self.more = {}
-        request = {"do": "call", "case": full_name(case), "around": asdict(around), **self._further()}
-        answer, tensors = self._ask(request, inputs, self.call_seconds[self.backend])
+        seconds = self.call_seconds[self.backend]
+        request = {"do": "call", "case": full_name(case), "around": asdict(around), "seconds": seconds}
+        answer, tensors = self._ask({**request, **self._further()}, inputs, seconds)
         try:
             self.more = answer["more"]
             if not answer["called"]:

@@ -11,19 +11,21 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from common.testing.calling import CallFailed
-from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, PASS, Case
+from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, PASS, Case, Python
 from common.testing.judging import judge
 from common.testing.worker import nursery
 from common.testing.worker import worker as module
 from common.testing.worker.child import Served
 from common.testing.worker.nursery import Nursery
 from common.testing.worker.worker import NotLoaded, Worker
+from task3.solution.attention import flash_attention
 
 
 def runs_in_the_worker(x, what: str):
@@ -161,6 +163,18 @@ def test_a_compiler_that_never_ends_is_no_wait_for_ever():
 def test_what_the_c_library_said_is_quoted(worker):
     verdict = judge(CASES["abort"], worker)
     assert "malloc(): invalid size (unsorted)" in verdict.diagnosis[1]
+
+
+def test_the_students_python_is_told_where_it_was(monkeypatch):
+    monkeypatch.setitem(module.CALL_SECONDS, "simulator", 2)
+    keys = torch.zeros(1, 1, 1_000_000, 1)
+    slow = replace(case("slow"), call=lambda ops, x: flash_attention(keys[:, :, :1], keys, keys, B_c=1))
+    slow = replace(slow, python=Python("attention", {}))
+    with Worker(Served(operators, lambda: [slow])) as worker:
+        worker.load()
+        _, where = judge(slow, worker).said
+    loops = r"attention\.py:\d+ \(attend\), called from attention\.py:\d+ \(flash_attention\)\."
+    assert re.fullmatch(rf"Its Python was then at .*{loops}", where)
 
 
 def test_a_hang_ends_in_time(worker, monkeypatch):
