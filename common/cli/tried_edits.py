@@ -252,11 +252,11 @@ class _Build:
         return None
 
 
-def _rank(edit: Edit, suspects: Mapping[tuple[str, int], int]) -> tuple[int, int, int]:
+def _rank(edit: Edit, suspects: Mapping[tuple[str, int], int]) -> tuple[int, bool, int, int]:
     """Sort key, smallest first: edits of suspected lines, and kinds with few edits."""
     rank, kind = suspects.get((edit.file, edit.line)), KINDS.index(edit.kind)
     tier = (0 if edit.kind != "more" else 2) if rank is not None else max(1, kind - KINDS.index("constant") + 2)
-    return tier, rank or 0, kind
+    return tier, kind >= KINDS.index("constant"), rank or 0, kind
 
 
 def _written(folder: Path, file: Path, text: str) -> Path:
@@ -396,9 +396,9 @@ def _helping(
         }
 
 
-def _order(edit: Edit) -> tuple[int, int]:
+def _order(edit: Edit) -> tuple[bool, int, int]:
     """Sort key for edits of one line; the smallest is reported."""
-    return [*dict.fromkeys([*TOLD_FIRST, *KINDS])].index(edit.kind), len(edit.says)
+    return edit.undoes, [*dict.fromkeys([*TOLD_FIRST, *KINDS])].index(edit.kind), len(edit.says)
 
 
 def _said(

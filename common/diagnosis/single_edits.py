@@ -31,8 +31,8 @@ using edited_type = std::decay_t<T>;
 extern "C" __attribute__((visibility("default"), weak)) void choose_edit(int edit) {{ {CHOSEN} = edit; }}
 """
 KINDS = (  # kinds with few edits first
-    "comparison", "condition", "operator", "brackets", "function", "part", "names", "arguments", "assignment",
-    "statement", "order", "jump", "loop", "constant", "name", "index", "unit", "more",
+    "comparison", "condition", "operator", "brackets", "function", "part", "names", "arguments",
+    "assignment", "statement", "order", "jump", "loop", "negation", "constant", "name", "index", "unit", "more",
 )  # fmt: skip
 # what is edited: a value, the pointer of a subscript, an lvalue, a statement; or code inserted in front of one
 _VALUE, _POINTER, _REFERENCE, _STATEMENT, _BEFORE = range(5)
@@ -321,7 +321,8 @@ def _others(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
         if first := _operator(node) == "*=" and _first_iteration(node, f"{left} {right}"):
             yield "condition", f"{left} *= {first} ? {right} : 1"
     if outer.type == "condition_clause":
-        yield from (("condition", one) for one in ("true", "false", f"!({code})"))
+        yield from (("condition", one) for one in ("true", "false"))
+        yield "negation", f"!({code})"
     is_its_own = outer.type == "assignment_expression" and _code(_sides(outer)[0]) == scope.left_of.get(code)
     if code in scope.left_of and node.type in ("binary_expression", "call_expression") and not is_its_own:
         yield "name", scope.left_of[code]
@@ -333,7 +334,8 @@ def _of_operator(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
     for other in _OPERATORS.get(operator, "").split():
         if other != "%" or scope.is_whole(node):
             first = _bracketed(one) if other in "*/%" else one
-            yield "comparison" if operator[0] in "<>=!" else "operator", f"{first} {other} {_bracketed(two)}"
+            kind = "negation" if operator in ("==", "!=") else "comparison" if operator[0] in "<>" else "operator"
+            yield kind, f"{first} {other} {_bracketed(two)}"
     if operator in _BOUNDS:
         yield "comparison", f"{one} {operator} {two} {_BOUNDS[operator]} 1"
     if operator[0] in "<>=!":

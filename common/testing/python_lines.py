@@ -47,7 +47,12 @@ def calls_alone(source: str, first_line: int) -> Iterator[tuple[int, str]]:
 
 
 def made_of(
-    source: str, first_line: int, line: int | None = None, known: Collection[str] = (), most: int = MOST
+    source: str,
+    first_line: int,
+    line: int | None = None,
+    known: Collection[str] = (),
+    most: int = MOST,
+    ran: Collection[int] | None = None,
 ) -> list[tuple[int, str]]:
     """(number, text) of the lines in source order; at most `most`, the nearest ones.
 
@@ -57,6 +62,7 @@ def made_of(
         line: a line number in the file; the slice covers the values it uses and the conditions for it to run. None: the
             return value.
         known: names with correct values; the lines that compute these are left out.
+        ran: the numbers of the lines that ran; of others, only the conditions are given. None: unknown.
     """
     function = _function(source)
     if function is None:
@@ -85,8 +91,10 @@ def made_of(
         seen.add((name, below))
         for number in _setting(every, name, below):
             if number not in found:
-                found[number] = None
-                wanted += [(one, number) for one in sorted(every[number].uses)]
+                one = every[number]
+                if ran is None or not {*range(first_line + one.line - 1, first_line + one.last)}.isdisjoint(ran):
+                    found[number] = None
+                    wanted += [(name, number) for name in sorted(one.uses)]
                 with_heads(number)
     found.pop(here, None)
     lines = source.split("\n")

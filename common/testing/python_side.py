@@ -71,7 +71,9 @@ def _worked_with(frames: list[tuple[FrameType, int]]) -> list[str]:
         if known and not told:
             told.append(f"There {', '.join(f'{name} is {said}' for name, said in known.items())}.")
         if lines := made_of(source, first, line, most=MOST_LINES):
-            told.append(f"What line {line} works with, and whether it runs, is decided in:")
+            before = min(lines)[0] < line
+            is_decided = ", and whether it runs, is decided in:" if before else " was left by earlier calls, in:"
+            told.append(f"What line {line} works with{is_decided}")
             return told + [f"{number:>5}  {text}" for number, text in lines]
     return told
 

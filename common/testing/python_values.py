@@ -82,8 +82,9 @@ def first_wrong(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Te
             says = _told(case, call, right, came, wrong, good) + _exchanged(values, right)
             known, source = [name for name in values if name in good], (str(one["source"]), int(one["first_line"]))
             says += _not_kept(*source)
-            nearest = frozenset(number for number, _ in made_of(*source, known=known, most=NEAREST))
-            return WrongCall(says, tuple(made_of(*source, known=known)), nearest)
+            ran = frozenset(map(int, one["ran"]))
+            nearest = frozenset(number for number, _ in made_of(*source, known=known, most=NEAREST, ran=ran))
+            return WrongCall(says, tuple(made_of(*source, known=known, ran=ran)), nearest)
     return None
 
 
@@ -142,9 +143,14 @@ def _exchanged(values: Mapping[str, object], right: Mapping[str, object]) -> str
     known = _known(right)
     for name, value in values.items():
         for other in known if name in known and not _same(value, known[name]) else ():
-            if other in values and _same(value, known[other]):
+            if other in values and _varies(value) and _same(value, known[other]):
                 return f" `{name}` holds what `{other}` should."
     return ""
+
+
+def _varies(value: object) -> bool:
+    """Whether a tensor has different numbers: the same one throughout, such as 0, equals others by chance."""
+    return isinstance(value, Tensor) and value.numel() > 1 and not bool((value == value.flatten()[0]).all())
 
 
 def _not_kept(source: str, first_line: int) -> str:

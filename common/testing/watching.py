@@ -13,7 +13,7 @@ import base64
 import dis
 import inspect
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import FrameType, ModuleType
 
 import torch
@@ -37,19 +37,31 @@ class Watched:
     def __init__(self, module: ModuleType, functions: Collection[str]) -> None:
         self._file, self._functions = module.__file__, frozenset(functions)
         self._open: dict[FrameType, tuple[dict, int]] = {}
+        self._ran: dict[FrameType, set[int]] = {}
         self._begun: dict[str, int] = {}
         self._left = MOST_ELEMENTS
         self.calls: list[dict] = []
         self._is_full = False
 
     def __enter__(self) -> Watched:
-        self._before = sys.getprofile()
+        self._before = sys.getprofile(), sys.gettrace()
         sys.setprofile(self._event)
+        sys.settrace(self._traced)
         return self
 
     def __exit__(self, *_) -> None:
-        sys.setprofile(self._before)
+        sys.setprofile(self._before[0])
+        sys.settrace(self._before[1])
         self._open.clear()
+        self._ran.clear()
+
+    def _traced(self, frame: FrameType, event: str, value: object) -> Callable | None:
+        """Records the lines that run."""
+        if frame.f_code.co_filename != self._file or frame.f_code.co_name not in self._functions:
+            return None
+        if event == "line" and frame in self._open:
+            self._ran.setdefault(frame, set()).add(frame.f_lineno)
+        return self._traced
 
     def _event(self, frame: FrameType, event: str, value: object) -> None:
         code = frame.f_code
@@ -66,6 +78,7 @@ class Watched:
             self._open[frame] = {name: self._kept(one) for name, one in arguments.items()}, number
         elif frame in self._open:
             arguments, number = self._open.pop(frame)
+            ran = self._ran.pop(frame, set())
             if not dis.opname[code.co_code[frame.f_lasti]].startswith("RETURN"):  # an exception propagates through it
                 return
             own = {name: self._kept(one) for name, one in frame.f_locals.items() if name not in arguments}
@@ -76,6 +89,7 @@ class Watched:
                 "values": own,
                 "returned": self._kept(value),
                 "first_line": code.co_firstlineno,
+                "ran": sorted(ran),
                 "source": _source_of(code),
             }
             self._is_full |= len(self.calls) == MOST_CALLS

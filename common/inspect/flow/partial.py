@@ -142,7 +142,7 @@ class _Attention:
                 has_sum, has_output = _is_among(float(p.sum()), stored), _are_among(p @ v, stored)
                 if has_sum and has_output:
                     return AFTER if is_largest or m != largest else LARGEST
-                told = max(told, OUTPUTS if has_sum and s.numel() > 1 else SUMS if has_output else SCORES)
+                told = max(told, OUTPUTS if has_sum else SUMS if has_output else SCORES)
         return max(told, SUMS) if is_largest else told
 
     def is_right(self, block: np.ndarray) -> bool:

@@ -1,5 +1,6 @@
 // findings.cpp - what the checker found: each kind of mistake once per pair of source lines, with the first example and
 // a count. The report is JSON; common/inspect/findings/model.py turns it into text.
+#include <algorithm>
 #include <stdio.h>
 #include <string.h>
 
@@ -116,9 +117,13 @@ void check_barrier_after_return(Position at) {
     const Worker& worker = *checker.worker;
     const std::string detail = std::to_string(worker.thread_count - worker.live) + " of " +
                                std::to_string(worker.thread_count) + " threads have run to their end";
+    const Thread* one = worker.running;
+    if (one->state == State::returned)  // it was the last one to return: the others have waited
+        one = std::find_if(worker.threads, worker.threads + worker.thread_count,
+                           [](const Thread& other) { return other.state == State::at_barrier; });
     if (checker.mode == Mode::check)
         add_finding("barrier", {nullptr, "", 1, {}, 0},
-                    {{Action::read, 0, 0, worker.Block::index, worker.running->index, at}}, detail);
+                    {{Action::read, 0, 0, worker.Block::index, one->index, at}}, detail);
 }
 
 void check_absent_lane(const Thread& reader, unsigned source, bool gone) {
