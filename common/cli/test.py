@@ -211,7 +211,10 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
         found, fine = _measured(console, measurement, workers, {"do": "measure", "number": number, "parts": parts})
         for part in () if fine else parts:
             if stages := failed_stages(part, failures, test.built_of):
-                say(console, f"{part}: built on {' and '.join(stages)}: fix that first")
+                say(
+                    console,
+                    f"{part}: built on {' and '.join(stages)}: fix {'these' if len(stages) > 1 else 'that'} first",
+                )
         measured |= plain.backend == "cuda" or not measurement.needs_gpu
         lines += found
         passed &= fine

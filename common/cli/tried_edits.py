@@ -419,11 +419,13 @@ def _said(
     first, *more = (lines[at] for at in sorted(lines, key=by_line.get))
     more = [one for one in more if edits[one] == edits[first]][: MOST_SAID - 1]
     part = failures[0].case.part
-    passes = f"all {count} failing cases of {part} pass" if count > 1 else f"{full_name(failures[0].case)} passes"
+    every = "both" if count == 2 else f"all {count}"
+    passes = f"{every} failing cases of {part} pass" if count > 1 else f"{full_name(failures[0].case)} passes"
     if count > len(failures):
         passes = f"{len(failures)} of the {count} failing cases of {part} pass; the rest was not tried"
     elif edits[first]:
-        also = [f"all {others[name]} of {name}" if others[name] > 1 else f"that of {name}" for name in edits[first]]
+        counts = {1: "that", 2: "both"}
+        also = [f"{counts.get(others[name], f'all {others[name]}')} of {name}" for name in edits[first]]
         passes += f", as well as {' and '.join(also)}"
     text = f"{first.says}, {passes}."
     for one in more:

@@ -221,7 +221,7 @@ def print_failures(
         count = counted(sum(len(parts[part]) for part in several), "case")
         built = " and ".join(", ".join(stages).rsplit(", ", 1))
         they = "They are" if len(several) > 1 else "It is"
-        said = f"{', '.join(several)}: {count} also failed. {they} built on {built}: fix that first"
+        said = f"{', '.join(several)}: {count} also failed. {they} built on {built}: fix {'these' if len(stages) > 1 else 'that'} first"
         say(console, f"\n{said}", indent=0)
 
 

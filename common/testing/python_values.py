@@ -177,7 +177,8 @@ def _told(
     if more := wrong[1:]:
         says += f" {_listed(more)} {'are' if len(more) > 1 else 'is'} wrong as well."
     if good := list(dict.fromkeys(good)):
-        says += f" {_listed(good)} {'are' if len(good) > 1 else 'is'} right."
+        listed = _listed(good)
+        says += f" {listed[0].upper()}{listed[1:]} {'are' if len(good) > 1 else 'is'} right."
     return f"{says} {case.python.but_for(call)}".strip()
 
 

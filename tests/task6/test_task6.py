@@ -542,7 +542,7 @@ def test_an_unfilled_file_from_its_command_line(capsys):
     assert test_main(TEST, ["--backend", "simulator", "--in-process"]) == 1
     said = " ".join(capsys.readouterr().out.split())
     assert "Points: 0 of 4" in said and "update_cache is not implemented yet: task6/decode_attention.cu:" in said
-    assert "generate, pipeline: 10 cases also failed. They are built on update and decode: fix that first" in said
+    assert "generate, pipeline: 10 cases also failed. They are built on update and decode: fix these first" in said
     assert "ring (optional): not filled yet, so not tested: task6/ring.py:" in said
     assert "split (optional): not filled yet" in said and "speed: not measured" in said
 

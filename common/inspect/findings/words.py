@@ -22,7 +22,7 @@ from common.inspect.source_lines import Place
 from common.source.reader import code_of, line_of, read
 
 NO_GUARD = "The last block has spare threads, and none of them returns:"
-OR_THE_ORDER = "If the two are in the wrong order, swap them."
+OR_THE_ORDER = "If they should happen in the other order, swap those lines."
 WARP = 32
 MOST_THREADS = 1024  # per block
 MOST_ROWS = 128  # in a common tile

@@ -215,11 +215,11 @@ PLANTED = {
     ),
     "a launch": Planted(
         "task1", "output", "blocks_for(batch_heads * S_q * head_dim)", "blocks_for(batch_heads * S_q * S_k)",
-        "With `head_dim` in place of `S_k`, all 2 failing cases of output pass",
+        "With `head_dim` in place of `S_k`, both failing cases of output pass",
     ),
     "a term": Planted(
         "task3", "merge", "((start + i) * rows + row)", "(i * rows + row)",
-        r"With `\(i \+ start\)` in place of `i`, all 2 failing cases of merge pass",
+        r"With `\(i \+ start\)` in place of `i`, both failing cases of merge pass",
     ),
     "a condition": Planted(
         "task2", "softmax", "partial[threadIdx.x] = row_sum;",

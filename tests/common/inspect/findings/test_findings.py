@@ -129,8 +129,8 @@ OUTSIDE, FRESH = "out of bounds in kernel", "uninitialized memory in kernel"
 # happened; the full text, and after a ! what it must not contain
 SAID = [
     ((("read", (5, 11), B0, T0), ("write", (2, 9), B0, T40)), {}, RACE,
-     "The order of the read and the write is undefined. Put a __syncthreads() between line 9 and line 11. If the two "
-     "are in the wrong order, swap them."),
+     "The order of the read and the write is undefined. Put a __syncthreads() between line 9 and line 11. If they "
+     "should happen in the other order, swap those lines."),
     ((("write", (2, 14), B0, T0), ("read", (5, 16), B0, T40)), {}, RACE,
      "between lines 14 and 16, but none on the way back|after line 16"),
     ((("write", (2, 9), B0, T0), ("read", (2, 9), B0, T40)), {}, RACE,
@@ -451,8 +451,8 @@ def test_what_is_printed_of_a_race(kernel, tmp_path, monkeypatch):
         "   -> kernel.cu:5: thread (0,0,0) reads in use, called from line 11",
         "         return tile[31 - threadIdx.x];",
         "   The order of the read and the write is undefined. Put a __syncthreads() between line 9 and line 11. If "
-        "the two are in",
-        "   the wrong order, swap them.",
+        "they should",
+        "   happen in the other order, swap those lines.",
         "   block (0,0,0); launched at /course/kernel.cu:40; case softmax: 7 x 31",
     ]
 
