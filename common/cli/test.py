@@ -36,7 +36,7 @@ from common.testing import report
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
 from common.testing.case_choice import choose, for_operators, full_name, print_list
-from common.testing.failures import failed, failed_stages, print_failures
+from common.testing.failures import built_on, failed, failed_stages, print_failures
 from common.testing.judging import judge
 from common.testing.measurement import Measurement
 from common.testing.next_steps import print_next
@@ -211,10 +211,7 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
         found, fine = _measured(console, measurement, workers, {"do": "measure", "number": number, "parts": parts})
         for part in () if fine else parts:
             if stages := failed_stages(part, failures, test.built_of):
-                say(
-                    console,
-                    f"{part}: built on {' and '.join(stages)}: fix {'these' if len(stages) > 1 else 'that'} first",
-                )
+                say(console, f"{part}: {built_on(stages)}")
         measured |= plain.backend == "cuda" or not measurement.needs_gpu
         lines += found
         passed &= fine

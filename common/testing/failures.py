@@ -151,6 +151,12 @@ def failed_stages(part: str, parts: Collection[str], built_of: Mapping[str, Sequ
     return [stage for stage in built_of.get(part, ()) if stage in parts]
 
 
+def built_on(stages: Sequence[str]) -> str:
+    """ "built on update and decode: fix these first"."""
+    listed = " and ".join(", ".join(stages).rsplit(", ", 1))
+    return f"built on {listed}: fix {'these' if len(stages) > 1 else 'that'} first"
+
+
 def print_failures(
     console: Console,
     verdicts: Sequence[Verdict],
@@ -219,9 +225,8 @@ def print_failures(
             say(console, f"{part}: {names}: also failed. {they} computed from these: fix these first")
     for stages, several in follow.items():
         count = counted(sum(len(parts[part]) for part in several), "case")
-        built = " and ".join(", ".join(stages).rsplit(", ", 1))
         they = "They are" if len(several) > 1 else "It is"
-        said = f"{', '.join(several)}: {count} also failed. {they} built on {built}: fix {'these' if len(stages) > 1 else 'that'} first"
+        said = f"{', '.join(several)}: {count} also failed. {they} {built_on(stages)}"
         say(console, f"\n{said}", indent=0)
 
 

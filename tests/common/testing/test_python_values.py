@@ -70,7 +70,7 @@ PLANTED = [
         ["mixed = value", "return self.out"],
     ),
     ("task6", "merged, shift + torch.log(total)", "merged, shift - torch.log(total)", "ring: merge: lse",
-     r"Part 2 of what it returns at .*\. part 1 of what it returns, .*`total`.* are right",
+     r"Part 2 of what it returns at .*\. Part 1 of what it returns, .*`total`.* are right",
      ["return merged, shift - torch"]),
 ]  # fmt: skip
 
