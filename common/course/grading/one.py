@@ -8,7 +8,6 @@ never sees device memory, and work on the device is counted there (common/testin
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import math
 import re
@@ -19,8 +18,7 @@ from pathlib import Path
 
 import torch
 
-from common.compiling.manifest import Manifest, read_manifest, tasks
-from common.compiling.skeletons import skeleton_of
+from common.compiling.manifest import Manifest, read_manifest
 from common.course.grading.at_work import idle_blocks, share, too_few
 from common.course.grading.boxes import Boxes
 from common.course.grading.hidden import HiddenCase, hidden_cases
@@ -28,7 +26,7 @@ from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, Tas
 from common.course.grading.salt import seed_of
 from common.course.grading.sandbox import FairClock
 from common.course.grading.speed import NotTimed, has_speed, implausible, part_of, time_all
-from common.course.grading.submissions import MISSING, Submission
+from common.course.grading.submissions import MISSING, Submission, given
 from common.course.grading.worker import SandboxedKernels, SandboxedWorker
 from common.course.grading.workshop import Workshop
 from common.testing.calling import Caller
@@ -55,7 +53,7 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
     if not submission.files:
         refused.append("It has none of the files that the tasks name.")
     outcome.flags, outcome.notes = [*refused, *submission.notes], list(submission.notes)
-    boxes = Boxes({**_skeletons(), **submission.files}, workshop)
+    boxes = Boxes({**given(), **submission.files}, workshop)
     shown: dict[str, bool] = {}  # "task6 update" -> whether its kernels were found to do the work
     try:
         tried = [_task(task, submission, workshop, boxes, shown) for task in workshop.tasks]
@@ -108,20 +106,6 @@ def _speed(task: TaskOutcome, workshop: Workshop, boxes: Boxes) -> list[str]:
         return [f"{task.task}: the speed was not measured: {error}"]
     task.parts.append(part_of(part, timed, points_for, most))
     return implausible(task.task, timed)
-
-
-@functools.cache
-def _skeletons() -> dict[str, str]:
-    """The file with gaps, used in place of a missing file."""
-    found = {}
-    for manifest in map(read_manifest, tasks()):
-        for name in manifest.files:
-            solution = manifest.folder / "solution" / name
-            if solution.is_file():
-                found[f"{manifest.task}/{name}"] = skeleton_of(solution.read_text(encoding="utf-8"), name)
-            elif (manifest.folder / name).is_file():
-                found[f"{manifest.task}/{name}"] = (manifest.folder / name).read_text(encoding="utf-8")
-    return found
 
 
 def _not_graded(task: str) -> dict[str, tuple[float, str]]:
@@ -206,8 +190,7 @@ def _problems(manifest: Manifest, submission: Submission) -> dict[str, str]:
 def _not_begun(manifest: Manifest, submission: Submission, python: bool) -> str:
     """Why a part has nothing to run, in Python or in kernels: its files are still as released. "" if it has."""
     names = [f"{manifest.task}/{name}" for name in manifest.with_gaps if name.endswith(".py") == python]
-    given = _skeletons()
-    if any(submission.files.get(name, given[name]).split() != given[name].split() for name in names):
+    if any(submission.files.get(name, given()[name]).split() != given()[name].split() for name in names):
         return ""
     return f"Not implemented: {' and '.join(names)}."
 
