@@ -205,7 +205,7 @@ def _nothing(part: str, cases: Sequence[Case], why: str) -> PartOutcome:
 
 class _Callers:
     """The callers for a part's cases: the runner for pure kernel parts, a worker for the rest. A hidden case shares no
-    process and no file with a public one.
+    process and no file with a public one, and no process with another hidden one.
 
     Args:
         kind: "kernels"; "python": a part without kernels; "model": a part whose calls go through provided Python.
@@ -219,7 +219,7 @@ class _Callers:
         """The caller for this case. NotLoaded: no sandbox is available."""
         in_python = self._kind != "kernels" or case.python is not None
         key = in_python, hidden
-        if hidden and not in_python and key in self._open:
+        if hidden and key in self._open:
             self._open.pop(key).close()
         if key not in self._open:
             box = self._boxes
@@ -250,6 +250,7 @@ def _part(
     for one in (*cases, None, *hidden):
         if one is None:  # what follows may depend on other tasks' hidden cases, even if this part has none
             callers.close()
+            public_why = why
             before = clock.seconds()
             yield None
             clock = FairClock()
@@ -260,10 +261,16 @@ def _part(
         begun = before + clock.seconds()
         if not stopped and begun > PART_SECONDS:
             stopped = "The part took too long."
+        if not stopped:
+            try:
+                caller = callers.of(case, is_hidden)
+            except NotLoaded as error:
+                if not is_hidden:
+                    raise
+                stopped = str(error)
         if stopped:
             verdict = Verdict(case, NOT_RUN, said=[stopped])
         else:
-            caller = callers.of(case, is_hidden)
             # outputs are not pre-filled with NaN: this exposes a kernel that checks for NaN
             verdict = _judged(case, caller, seed_of(workshop.salt, f"{task} {title}"), bare=counts)
             stopped = _stopped_by(verdict, before + clock.seconds() - begun)
@@ -280,7 +287,8 @@ def _part(
         why = f"It depends on the kernels of {missing[0]}, which earned nothing or did no work."
     why = why if earned else ""
     shown[f"{task} {part}"] = bool(earned) and not why
-    yield PartOutcome(part, 0.0 if why else round(earned, 6), round(possible, 6), why, kernel, outcomes)
+    in_hidden = bool(why) and not public_why and not missing
+    yield PartOutcome(part, 0.0 if why else round(earned, 6), round(possible, 6), why, kernel, outcomes, in_hidden)
 
 
 MOST_ALLOCATED = 1 << 16  # bytes, if the handout forbids a workspace
