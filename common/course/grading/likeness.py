@@ -116,9 +116,8 @@ def compare(console: Console, out: Path, names: Sequence[str]) -> None:
         f"\nvery similar ({SHARE:.0%} or more of what is not given, by copydetect): a reason to look, not a verdict",
     )
     for share, first, second, file in pairs[:MOST_PAIRS]:
-        say(
-            console, f"  {share:4.0%}  {first} and {second}: {file}" if second != SLOW else f"  {first}: {file}: {SLOW}"
-        )
+        pair = f"{share:4.0%}  {first} and {second}: {file}"
+        say(console, f"  {first}, {file}: {SLOW}" if second == SLOW else f"  {pair}")
     if len(pairs) > MOST_PAIRS:
         say(console, f"  and {len(pairs) - MOST_PAIRS} more pairs, in {out}/likeness.csv")
     if not pairs:
