@@ -70,7 +70,9 @@ def alike(folder: str, names: Sequence[str]) -> list[tuple[float, str, str, str]
                         with _limited():
                             _, shares, _ = copydetect.compare_files(prints[first], prints[second])
                     except Exception:
-                        found.append((0.0, f"{first} and {second}", SLOW, file))
+                        slow = max(first, second, key=lambda name: len(prints[name].hashes))
+                        prints[slow].hashes = ()  # it is compared no more
+                        found.append((0.0, slow, SLOW, file))
                         continue
                     if max(shares) >= SHARE:
                         found.append((float(max(shares)), first, second, file))
