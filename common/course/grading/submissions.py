@@ -252,7 +252,10 @@ def _entries(source: str) -> Iterator[_Entry]:
         if path.suffix == ".bundle":
             return _cloned(str(path.resolve()))
         with path.open("rb") as opened:
-            is_zip = opened.read(2) == b"PK"  # is_zipfile() looks at the end, where a tar may hold a zip
+            is_zip = opened.read(4) in (
+                b"PK\3\4",
+                b"PK\5\6",
+            )  # is_zipfile() looks at the end, where a tar may hold a zip
         if not is_zip and tarfile.is_tarfile(path):
             return _in_tar(path)
         if zipfile.is_zipfile(path):

@@ -279,6 +279,7 @@ def test_the_handout_does_not_outweigh_what_was_written(tmp_path: Path) -> None:
 def test_a_hard_link_is_the_file_it_names_and_a_zip_may_end_a_tar(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "one.tar", "w") as archive:
         (tmp_path / "attention_kernel.cu").write_text(TEXT)
+        archive.add(tmp_path / "attention_kernel.cu", "PK")  # a zip begins with these letters
         archive.add(tmp_path / "attention_kernel.cu", "./attention_kernel.cu")
         info = tarfile.TarInfo(NAME)
         info.type, info.linkname = tarfile.LNKTYPE, "attention_kernel.cu"
