@@ -34,6 +34,7 @@ MOST_KEPT = 1 << 25  # bytes of all files named like the tasks' files
 MOST_NAME, MOST_NOTE = 100, 400  # characters in a submission's name, in a note
 GIT_SECONDS = 120
 ARCHIVES = (".tar.gz", ".tar.xz", ".tar.bz2", ".tgz", ".tar", ".zip", ".bundle")
+ZIP = (b"PK\3\4", b"PK\5\6")  # how one begins
 MISSING = "The file is missing."
 LINK = "This is a link; a submission holds the file itself."
 NO_FILE = "This is no regular file; a submission holds the file itself."
@@ -252,10 +253,7 @@ def _entries(source: str) -> Iterator[_Entry]:
         if path.suffix == ".bundle":
             return _cloned(str(path.resolve()))
         with path.open("rb") as opened:
-            is_zip = opened.read(4) in (
-                b"PK\3\4",
-                b"PK\5\6",
-            )  # is_zipfile() looks at the end, where a tar may hold a zip
+            is_zip = opened.read(4) in ZIP  # is_zipfile() looks at the end, where a tar may hold a zip
         if not is_zip and tarfile.is_tarfile(path):
             return _in_tar(path)
         if zipfile.is_zipfile(path):
