@@ -38,7 +38,7 @@ def test_an_error_of_one_submission_is_its_outcome(tmp_path: Path) -> None:
     outcome, new = _told(future, "ann", "in/\udcff", tmp_path)
     assert outcome.name == "ann" and outcome.problem.startswith("The grader failed: ValueError") and new
     assert read_outcome(tmp_path / "ann") == outcome and outcome.source.isprintable() and outcome.problem.isprintable()
-    lost = _written(tmp_path / "bob", Outcome("bob", "b", notes=["\udcff"]))
+    lost = _written(tmp_path / "bob", Outcome("bob", "b", flags=["\udcff"]))
     assert "The grader failed" in lost.problem and read_outcome(tmp_path / "bob") == lost
 
 
