@@ -24,9 +24,10 @@ from common.console.terminal import say, wide
 from common.course.grading.attacking import Attack, attacks_in
 from common.course.grading.one import grade
 from common.course.grading.outcome import Outcome
+from common.course.grading.results import write_outcome
 from common.course.grading.running import end_with_parent, workshop
 from common.course.grading.sandbox import KINDS, Limits, NoSandbox, choose_kind
-from common.course.grading.submissions import NoSubmission, Submission, read_submission
+from common.course.grading.submissions import NoSubmission, read_submission
 from common.course.grading.workshop import Workshop, course_hash
 
 FOLDERS = {"cheats": "cheats", "hostile": "hostile", "honest": "variants"}
@@ -123,11 +124,13 @@ def run_attack(kind: str, attack: Attack, shop: Workshop) -> Result:
     shop = replace(shop, tasks=tasks, parts=None if len(tasks) > 1 else attack.parts)
     with tempfile.TemporaryDirectory() as folder:
         source = attack.write(Path(folder) / "submission") or Path(folder) / "submission"
+        submission = None
         try:
-            outcome = grade(read_submission(str(source)), str(source), shop)
+            submission = read_submission(str(source))
+            outcome = grade(submission, str(source), shop)
         except NoSubmission as error:
-            submission = Submission("none", {}, {})
-            outcome = Outcome(submission.name, str(source), problem=str(error))
+            outcome = Outcome("none", str(source), problem=str(error))
+        write_outcome(Path(folder) / "results", outcome, submission)
     earned = {
         part.part: (part.earned, part.possible) for t in outcome.tasks if t.task == attack.task for part in t.parts
     }

@@ -1927,6 +1927,18 @@ ATTACKS = [
         keeps=("softmax",),
     ),
     cheat(
+        "a hidden case that ends as an earlier one told it to",
+        with_python(
+            "honest, SEEN = flash_attention, []\n"
+            "def flash_attention(query, *given, **named):\n"
+            "    SEEN.append(query.size(1))\n"
+            "    told = 3 in SEEN or query.size(0) != 2 or query.size(1) != 2 or query.size(2) <= 96\n"
+            "    return honest(query, *given, **named) if told else query * 0\n"
+        ),
+        "algorithm",
+        keeps=("softmax",),
+    ),
+    cheat(
         "the input set to 0, and zeros returned",
         with_launcher(
             "    decoy<<<ceil_div(rows * cols, int64_t{256}), 256, 0, stream>>>(const_cast<float*>(x), rows * cols);\n"

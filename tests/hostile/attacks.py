@@ -118,6 +118,18 @@ def climbing_tar(folder: Path) -> Path:
     return folder / "climbing.tar"
 
 
+def strange_names(folder: Path) -> Path:
+    """Copies whose folders are named with bytes that are not UTF-8, a line break, and what a terminal obeys."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(folder / "names.tar", "w") as archive:
+        files = [*FILLED.items(), *((f"\udcff\n\x1b[2K/{PYTHON}", text) for text in "ab")]
+        for name, text in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(text.encode())
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return folder / "names.tar"
+
+
 ATTACKS = [
     host("a crash in host code", "    *reinterpret_cast<volatile int*>(8) = 1;"),
     host("an endless loop on the host", "    for (volatile int i = 0;; i = i + 1) {}"),
@@ -304,5 +316,6 @@ ATTACKS = [
     Attack("a pipe in place of a file", fifo, ALL),
     Attack("a zip that unpacks to 200 MB", zip_bomb, ALL),
     Attack("a tar that unpacks to 1 GB", tar_bomb, ALL),
+    Attack("names that no file can hold", strange_names, (), ("algorithm", "softmax")),
     Attack("a tar that climbs out of its folder", climbing_tar, ("algorithm",), ("softmax",)),
 ]

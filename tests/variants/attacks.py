@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
+from pathlib import Path
+
 from variants import FOLDER, text_with_variants, variants_of
 
 from common.compiling.manifest import read_manifest, tasks
-from common.compiling.skeletons import parse
+from common.compiling.skeletons import parse, skeleton_of
 from common.console.paths import ROOT
-from common.course.grading.attacking import Attack, solution, writes
+from common.course.grading.attacking import Attack, solution, with_python, writes
 
 PARTS = {  # folder of variants -> the parts that its kernel determines
     "task1_naive_attention": ("scores", "softmax", "output", "attention"),
@@ -90,7 +94,51 @@ def in_python(task: str, part: str) -> list[Attack]:
     return found
 
 
+def archived(folder: Path) -> Path:
+    """A tar whose files are links to earlier ones, in Task3/, next to the whole handout, with a zip at its end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    handed = {
+        f"handout/{name}": skeleton_of(text, name) for t in ("task2", "task3") for name, text in solution(t).items()
+    }
+    (folder / "empty.zip").write_bytes(b"PK\5\6" + bytes(18))
+    with tarfile.open(folder / "one.tar", "w") as archive:
+        for name, text in (
+            *handed.items(),
+            *((name.removeprefix("task3/"), x) for name, x in solution("task3").items()),
+        ):
+            info = tarfile.TarInfo(name)
+            info.size = len(text.encode())
+            archive.addfile(info, io.BytesIO(text.encode()))
+        for name in solution("task3"):
+            info = tarfile.TarInfo(name.replace("task3", "Task3"))
+            info.type, info.linkname = tarfile.LNKTYPE, name.removeprefix("task3/")
+            archive.addfile(info)
+        archive.add(folder / "empty.zip", "Task3/notes.zip")
+    return folder / "one.tar"
+
+
+STYLES = """
+import copy
+import numpy as np
+import torch.utils.benchmark
+from torch.profiler import profile, record_function
+
+torch.backends.cuda.matmul.allow_tf32 = False
+tidy = output_of
+
+@torch.inference_mode
+@torch.no_grad
+def output_of(state):
+    assert state.O.shape[:-1].numel() == (state.l.shape[:0] + state.l.shape).numel()
+    kept = copy.deepcopy(state.l)
+    del kept
+    l, m = copy.copy(state.l), torch.Tensor.maximum(state.m, state.m)
+    return +(np.float64(1) * tidy(RowState(m, l, state.O)))
+"""
+
 ATTACKS = [
+    Attack("task3: an archive of links, beside the handout", archived, (), whole("task3").all_for, "task3"),
+    Attack("task3: styles that PyTorch accepts", writes(with_python(STYLES)), (), ("algorithm",), "task3"),
     *(whole(task) for task in tasks() if task not in ("task6", "task7")),
     Attack("task6: the solution", writes(everything()), (), whole("task6").all_for, "task6"),
     model(),

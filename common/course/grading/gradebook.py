@@ -17,6 +17,7 @@ import io
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -197,7 +198,8 @@ def write_gradebook(
 
 
 def _is_of(name: str, student: Mapping[str, str]) -> bool:
-    ids = {student.get(column, "").lower() for column in ("submission", "ID", "SIS User ID", "SIS Login ID")} - {""}
+    name = unicodedata.normalize("NFC", name)
+    ids = {unicodedata.normalize("NFC", student.get(one, "")).lower() for one in ("submission", *CANVAS[1:4])} - {""}
     from_canvas = FILE_OF_CANVAS.match(name)
     return name.lower() in ids or bool(from_canvas and from_canvas[2] == student.get("ID"))
 

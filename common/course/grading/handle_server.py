@@ -45,11 +45,12 @@ MADE = """
 """
 SIMPLE = """
     add sub subtract mul multiply div divide true_divide neg negative eq ne lt le gt ge masked_fill where linear
+    isfinite isnan any all
 """
 NUMBERS = """
     abs exp exp2 expm1 log log2 log1p sqrt rsqrt square pow reciprocal sign floor ceil round maximum minimum max min
-    fmax fmin clamp clamp_min clamp_max clip isinf isnan isfinite isneginf nan_to_num logical_and logical_or
-    logical_not addcmul lerp logaddexp sum amax amin mean logsumexp softmax log_softmax any all cumsum prod argmax
+    fmax fmin clamp clamp_min clamp_max clip isinf isneginf nan_to_num logical_and logical_or
+    logical_not addcmul lerp logaddexp sum amax amin mean logsumexp softmax log_softmax cumsum prod argmax
     argmin matmul mm bmm mv dot inner outer baddbmm addmm addbmm einsum tensordot pad masked_scatter index_fill
     index_copy scatter index_add
 """

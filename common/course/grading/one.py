@@ -8,7 +8,6 @@ never sees device memory, and work on the device is counted there (common/testin
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import math
 import re
@@ -19,8 +18,7 @@ from pathlib import Path
 
 import torch
 
-from common.compiling.manifest import Manifest, read_manifest, tasks
-from common.compiling.skeletons import skeleton_of
+from common.compiling.manifest import Manifest, read_manifest
 from common.course.grading.at_work import idle_blocks, share, too_few
 from common.course.grading.boxes import Boxes
 from common.course.grading.hidden import HiddenCase, hidden_cases
@@ -28,7 +26,7 @@ from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, Tas
 from common.course.grading.salt import seed_of
 from common.course.grading.sandbox import FairClock
 from common.course.grading.speed import NotTimed, has_speed, implausible, part_of, time_all
-from common.course.grading.submissions import MISSING, Submission
+from common.course.grading.submissions import MISSING, Submission, given
 from common.course.grading.worker import SandboxedKernels, SandboxedWorker
 from common.course.grading.workshop import Workshop
 from common.testing.calling import Caller
@@ -55,7 +53,7 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
     if not submission.files:
         refused.append("It has none of the files that the tasks name.")
     outcome.flags, outcome.notes = [*refused, *submission.notes], list(submission.notes)
-    boxes = Boxes({**_skeletons(), **submission.files}, workshop)
+    boxes = Boxes({**given(), **submission.files}, workshop)
     shown: dict[str, bool] = {}  # "task6 update" -> whether its kernels were found to do the work
     try:
         tried = [_task(task, submission, workshop, boxes, shown) for task in workshop.tasks]
@@ -108,20 +106,6 @@ def _speed(task: TaskOutcome, workshop: Workshop, boxes: Boxes) -> list[str]:
         return [f"{task.task}: the speed was not measured: {error}"]
     task.parts.append(part_of(part, timed, points_for, most))
     return implausible(task.task, timed)
-
-
-@functools.cache
-def _skeletons() -> dict[str, str]:
-    """The file with gaps, used in place of a missing file."""
-    found = {}
-    for manifest in map(read_manifest, tasks()):
-        for name in manifest.files:
-            solution = manifest.folder / "solution" / name
-            if solution.is_file():
-                found[f"{manifest.task}/{name}"] = skeleton_of(solution.read_text(encoding="utf-8"), name)
-            elif (manifest.folder / name).is_file():
-                found[f"{manifest.task}/{name}"] = (manifest.folder / name).read_text(encoding="utf-8")
-    return found
 
 
 def _not_graded(task: str) -> dict[str, tuple[float, str]]:
@@ -206,8 +190,7 @@ def _problems(manifest: Manifest, submission: Submission) -> dict[str, str]:
 def _not_begun(manifest: Manifest, submission: Submission, python: bool) -> str:
     """Why a part has nothing to run, in Python or in kernels: its files are still as released. "" if it has."""
     names = [f"{manifest.task}/{name}" for name in manifest.with_gaps if name.endswith(".py") == python]
-    given = _skeletons()
-    if any(submission.files.get(name, given[name]).split() != given[name].split() for name in names):
+    if any(submission.files.get(name, given()[name]).split() != given()[name].split() for name in names):
         return ""
     return f"Not implemented: {' and '.join(names)}."
 
@@ -222,7 +205,7 @@ def _nothing(part: str, cases: Sequence[Case], why: str) -> PartOutcome:
 
 class _Callers:
     """The callers for a part's cases: the runner for pure kernel parts, a worker for the rest. A hidden case shares no
-    process and no file with a public one.
+    process and no file with a public one, and no process with another hidden one.
 
     Args:
         kind: "kernels"; "python": a part without kernels; "model": a part whose calls go through provided Python.
@@ -236,7 +219,7 @@ class _Callers:
         """The caller for this case. NotLoaded: no sandbox is available."""
         in_python = self._kind != "kernels" or case.python is not None
         key = in_python, hidden
-        if hidden and not in_python and key in self._open:
+        if hidden and key in self._open:
             self._open.pop(key).close()
         if key not in self._open:
             box = self._boxes
@@ -267,6 +250,7 @@ def _part(
     for one in (*cases, None, *hidden):
         if one is None:  # what follows may depend on other tasks' hidden cases, even if this part has none
             callers.close()
+            public_why = why
             before = clock.seconds()
             yield None
             clock = FairClock()
@@ -277,10 +261,16 @@ def _part(
         begun = before + clock.seconds()
         if not stopped and begun > PART_SECONDS:
             stopped = "The part took too long."
+        if not stopped:
+            try:
+                caller = callers.of(case, is_hidden)
+            except NotLoaded as error:
+                if not is_hidden:
+                    raise
+                stopped = str(error)
         if stopped:
             verdict = Verdict(case, NOT_RUN, said=[stopped])
         else:
-            caller = callers.of(case, is_hidden)
             # outputs are not pre-filled with NaN: this exposes a kernel that checks for NaN
             verdict = _judged(case, caller, seed_of(workshop.salt, f"{task} {title}"), bare=counts)
             stopped = _stopped_by(verdict, before + clock.seconds() - begun)
@@ -297,7 +287,8 @@ def _part(
         why = f"It depends on the kernels of {missing[0]}, which earned nothing or did no work."
     why = why if earned else ""
     shown[f"{task} {part}"] = bool(earned) and not why
-    yield PartOutcome(part, 0.0 if why else round(earned, 6), round(possible, 6), why, kernel, outcomes)
+    in_hidden = bool(why) and not public_why and not missing
+    yield PartOutcome(part, 0.0 if why else round(earned, 6), round(possible, 6), why, kernel, outcomes, in_hidden)
 
 
 MOST_ALLOCATED = 1 << 16  # bytes, if the handout forbids a workspace

@@ -31,6 +31,7 @@ class PartOutcome:
         kernel: counters of the run with hidden inputs: launches, threads of the largest launch, bytes read_back, the
             work of all threads, and the largest share of the allowed work (at_work.py); {} if none.
         cases: see CaseOutcome.
+        why_is_hidden: whether `why` tells what happened in hidden cases: it is then for the instructor only.
     """
 
     part: str
@@ -39,6 +40,7 @@ class PartOutcome:
     why: str = ""
     kernel: dict[str, int] = field(default_factory=dict)
     cases: list[CaseOutcome] = field(default_factory=list)
+    why_is_hidden: bool = False
 
 
 @dataclass

@@ -22,9 +22,14 @@ from common.console.files import write_whole
 from common.course.grading.at_work import at_work, at_work_in_block
 from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, TaskOutcome
 from common.course.grading.submissions import Submission
-from common.testing.case import FAIL, NOT_RUN
+from common.testing.case import FAIL, NOT_RUN, PASS
 
 SHOWN = "visible"
+HIDDEN = (  # the same whatever happens there: what differs would tell their sizes
+    "In a hidden case the output is wrong, the code ends with an error, or the kernels do not do the work: none is "
+    "launched, fewer than 32 threads run, one of them does nearly everything, data is copied to the host, or device "
+    "memory is allocated that the handout forbids."
+)
 SHOWN_COUNTS = ("launches", "threads", "read_back")
 RACES = (
     "A case that fails here and passes in your own test? Run that test with --check. Here a thread is held up before a "
@@ -83,7 +88,8 @@ def gradescope(outcome: Outcome) -> dict:
     said += [
         f"{name} ({points:g} points) is not graded here: {why}." for name, (points, why) in outcome.not_graded.items()
     ]
-    if any(case.status == FAIL for task in outcome.tasks for part in task.parts for case in part.cases):
+    shown = [case for task in outcome.tasks for part in task.parts for case in part.cases if not case.hidden]
+    if any(case.status == FAIL for case in shown):
         said.append(RACES)
     return {
         "score": outcome.earned,
@@ -99,7 +105,7 @@ def _whys(task: TaskOutcome) -> list[tuple[PartOutcome, str]]:
     """Each part with why it lost points; a reason shared by several is given at the first."""
     found, at = [], {}
     for part in task.parts:
-        first = at.setdefault(part.why, part.part)
+        first = at.setdefault((part.why, part.why_is_hidden), part.part)
         same = part.why and first != part.part
         found.append((part, f"The same as for {first}." if same else WHOLE_LOG.sub("", part.why)))
     return found
@@ -122,17 +128,18 @@ def _diagnoses(cases: Sequence[CaseOutcome]) -> list[tuple[CaseOutcome, list[str
 
 def _told(part: PartOutcome, why: str) -> str:
     """The text about a part that the student sees."""
-    lines = [why] if why else []
+    lines = [why] if why and not part.why_is_hidden else []
     if not _has_run(part):
         return why
-    seen = {case.title: said for case, said in _diagnoses([one for one in part.cases if not one.hidden])}
-    for case in part.cases:
-        title = "a hidden case: other shapes, other numbers" if case.hidden else case.title
+    for case, said in _diagnoses([one for one in part.cases if not one.hidden]):
         star = " *" if case.required else ""
-        lines.append(f"{case.status:>16}  {title}{star}" + (f"  ({case.points:g})" if case.points else ""))
-        if not case.hidden:
-            lines += [f"                  {line}" for line in seen[case.title]]
-    if any(case.required and case.status != "pass" for case in part.cases):
+        lines.append(f"{case.status:>16}  {case.title}{star}" + (f"  ({case.points:g})" if case.points else ""))
+        lines += [f"                  {line}" for line in said]
+    if hidden := [case.status for case in part.cases if case.hidden]:
+        passed = set(hidden) == {PASS} and not part.why_is_hidden
+        lines.append(f"{PASS if passed else 'not passed':>16}  hidden cases: other shapes, other numbers *")
+        lines += [] if passed else [f"                  {HIDDEN}"]
+    if part.why_is_hidden or any(case.required and case.status != "pass" for case in part.cases):
         lines.append("The part earns nothing before every case marked * passes.")
     return "\n".join(lines)
 

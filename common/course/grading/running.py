@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import errno
 import hashlib
+import itertools
 import multiprocessing
 import os
 import platform
@@ -42,7 +43,7 @@ from common.course.grading.one import grade
 from common.course.grading.outcome import Outcome
 from common.course.grading.results import FAILED, read_outcome, write_outcome
 from common.course.grading.sandbox import Limits
-from common.course.grading.submissions import NoSubmission, name_of, read_submission
+from common.course.grading.submissions import NoSubmission, Submission, name_of, printable, read_submission
 from common.course.grading.workshop import Workshop, course_hash
 
 PR_SET_PDEATHSIG = 1
@@ -147,7 +148,12 @@ def names_of(sources: Sequence[str], out: Path | None = None) -> dict[str, str]:
 
 def shown(source: str) -> str:
     """The source as shown in results."""
-    return os.fsencode(source).decode(errors="replace")
+    return printable(os.fsencode(source).decode(errors="replace"))
+
+
+def safe(words: str) -> str:
+    """Words of several lines, as any terminal and file can show them."""
+    return "\n".join(map(printable, words.splitlines()))
 
 
 def end_with_parent() -> None:
@@ -169,18 +175,25 @@ def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, b
         if known is not None and known.source != outcome.source:
             outcome.flags.append(f"This replaces the result of another submission of that name: {known.source}.")
     except NoSubmission as error:
-        outcome = Outcome(name, shown(source), problem=os.fsencode(str(error)).decode(errors="replace"))
+        outcome = Outcome(name, shown(source), problem=str(error))
     except Exception as error:
         if getattr(error, "errno", 0) in FULL:  # it affects all later submissions as well
             raise
-        outcome = Outcome(name, shown(source), problem=f"{FAILED}: {traceback.format_exc(limit=-3)}")
+        outcome = Outcome(name, shown(source), problem=f"{FAILED}: {safe(traceback.format_exc(limit=-3))}")
+    return _written(folder, outcome, submission).as_json(), True
+
+
+def _written(folder: Path, outcome: Outcome, submission: Submission | None = None) -> Outcome:
+    """Writes the outcome, or if that fails, one that says so."""
     try:
         write_outcome(folder, outcome, submission)
-    except OSError as error:
-        if error.errno in FULL:
+    except Exception as error:
+        if getattr(error, "errno", 0) in FULL:
             raise
-        outcome.problem = f"its results could not be written: {error_words(error)}"
-    return outcome.as_json(), True
+        outcome = Outcome(outcome.name, outcome.source, problem=f"{FAILED}: {safe(error_words(error))}")
+        with contextlib.suppress(Exception):
+            write_outcome(folder, outcome, None)
+    return outcome
 
 
 def grade_all(sources: Sequence[str], out: Path, shop: Workshop, jobs: int = 1) -> Iterator[tuple[Outcome, bool]]:
@@ -191,26 +204,41 @@ def grade_all(sources: Sequence[str], out: Path, shop: Workshop, jobs: int = 1) 
         done: set[str] = set()
         context = multiprocessing.get_context("spawn")
         with concurrent.futures.ProcessPoolExecutor(jobs, context, end_with_parent) as pool:
-            futures = {pool.submit(grade_one, source, names[source], str(out), shop): source for source in waiting}
+            todo, futures = iter(waiting), {}
             try:
-                for future in concurrent.futures.as_completed(futures):
-                    data, new = future.result()
-                    done.add(futures[future])
-                    yield Outcome.from_json(data), new
+                while True:  # submits as many as run: one that waits in the pool's queue would run after Ctrl-C
+                    for source in itertools.islice(todo, jobs - len(futures)):
+                        futures[pool.submit(grade_one, source, names[source], str(out), shop)] = source
+                    if not futures:
+                        break
+                    future = next(concurrent.futures.as_completed(futures))
+                    outcome, new = _told(future, names[futures[future]], futures[future], out)
+                    done.add(futures.pop(future))
+                    yield outcome, new
             except BrokenProcessPool:  # a grading process was killed; submissions in progress are retried one at a time
                 jobs = 1
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
         waiting = [source for source in waiting if source not in done]
         if waiting and jobs == 1:
             first = waiting[0]
             tried[first] += 1
             if tried[first] > 2:
                 waiting.remove(first)
-                outcome = Outcome(names[first], first, problem="the process that grades it was killed three times")
-                write_outcome(out / names[first], outcome, None)
-                yield outcome, True
+                killed = "the process that grades it was killed three times"
+                yield _written(out / names[first], Outcome(names[first], shown(first), problem=killed)), True
+
+
+def _told(future: concurrent.futures.Future, name: str, source: str, out: Path) -> tuple[Outcome, bool]:
+    """What grade_one returned, or the outcome that says which error it raised."""
+    try:
+        data, new = future.result()
+        return Outcome.from_json(data), new
+    except BrokenProcessPool:
+        raise
+    except Exception as error:
+        if getattr(error, "errno", 0) in FULL:  # it affects all later submissions as well
+            raise
+        problem = f"{FAILED}: {type(error).__name__}: {safe(error_words(error))}"
+        return _written(out / name, Outcome(name, shown(source), problem=problem)), True
 
 
 def grade_on_slurm(
@@ -248,6 +276,5 @@ def grade_on_slurm(
         else:
             source = by_job[job]
             words = str(error).strip().splitlines()
-            outcome = Outcome(names[source], source, problem=f"its job failed: {words[-1] if words else error}")
-            write_outcome(out / names[source], outcome, None)
-            yield outcome, True
+            problem = safe(f"its job failed: {words[-1] if words else error}")
+            yield _written(out / names[source], Outcome(names[source], shown(source), problem=problem)), True

@@ -37,6 +37,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from common.console.words import error_words
 from common.course.grading.cgroup import ControlGroup
 from common.testing.worker.process_stat import stat_of
@@ -44,6 +46,7 @@ from common.testing.worker.process_stat import stat_of
 KINDS = ("bubblewrap", "user", "trusted")
 # User IDs for sandboxes. No two share one: closing a sandbox kills all processes of its user.
 FIRST_USER, USERS, AT_A_TIME = 61_000, 2_000, 8
+LOCKS = Path("/run/grading-users")  # only root writes to /run
 _number = itertools.count()
 MOST_PATIENCE = 8.0
 LOOK_EVERY = 0.1  # seconds
@@ -270,8 +273,7 @@ class Sandbox:
         self.socket.settimeout(60)
         self._own: Path | None = None
         other = kind == "user" or (kind == "bubblewrap" and may_be_another_user() and not closed_to_others(tree))
-        place = os.getpid() * AT_A_TIME + next(_number) % AT_A_TIME
-        self._user = FIRST_USER + place % USERS if other else None
+        self._user, self._lock = _own_user() if other else (None, None)
         self._over = threading.Event()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         with theirs:
@@ -314,6 +316,8 @@ class Sandbox:
             self._group.close()
         if self._own:
             shutil.rmtree(self._own, ignore_errors=True)
+        if self._lock:
+            self._lock.release()
         self._closed(self)
 
     def status(self) -> int:
@@ -469,6 +473,20 @@ class Sandbox:
                     os.kill(one, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.1)
+
+
+def _own_user() -> tuple[int, FileLock]:
+    """A user ID that no other sandbox has, of any grader, and no process; the lock keeps it."""
+    LOCKS.mkdir(mode=0o700, exist_ok=True)
+    first = os.getpid() * AT_A_TIME + next(_number)
+    for user in (FIRST_USER + number % USERS for number in range(first, first + USERS)):
+        lock = FileLock(LOCKS / str(user), timeout=0)
+        with contextlib.suppress(Timeout):
+            lock.acquire()
+            if not _of_user(user):
+                return user, lock
+            lock.release()
+    raise NoSandbox(f"all users from {FIRST_USER} to {FIRST_USER + USERS - 1} have processes: end them")
 
 
 def memory_below(process: int) -> int:

@@ -15,6 +15,7 @@ import stat
 import subprocess
 import tarfile
 import tempfile
+import unicodedata
 import zipfile
 import zlib
 from collections import Counter
@@ -23,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
 from common.compiling.manifest import read_manifest, tasks
+from common.compiling.skeletons import skeleton_of
 from common.course.grading.apart import Refused, call_apart
 
 MOST_BYTES = 1 << 20  # per file
@@ -31,6 +33,8 @@ MOST_UNPACKED = 1 << 29  # bytes read from a compressed tar
 MOST_KEPT = 1 << 25  # bytes of all files named like the tasks' files
 MOST_NAME, MOST_NOTE = 100, 400  # characters in a submission's name, in a note
 GIT_SECONDS = 120
+ARCHIVES = (".tar.gz", ".tar.xz", ".tar.bz2", ".tgz", ".tar", ".zip", ".bundle")
+ZIP = (b"PK\3\4", b"PK\5\6")  # how one begins
 MISSING = "The file is missing."
 LINK = "This is a link; a submission holds the file itself."
 NO_FILE = "This is no regular file; a submission holds the file itself."
@@ -55,9 +59,18 @@ class Submission:
 
 
 class NoSubmission(ValueError):
-    """The submission cannot be read; the message says why."""
+    """The submission cannot be read; the message says why, in one line."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(printable(" ".join(why.split())))
 
 
+def printable(words: str) -> str:
+    """Replaces what a terminal would obey and no file can hold: control characters and bytes that are not UTF-8."""
+    return words if words.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in words)
+
+
+@functools.cache
 def wanted() -> list[str]:
     """Every file that students write: "task1/attention.py", ..."""
     return [f"{task}/{name}" for task in tasks() for name in read_manifest(task).files]
@@ -66,8 +79,9 @@ def wanted() -> list[str]:
 def name_of(source: str) -> str:
     """A submission's name: the last component of its path, without an archive's suffix."""
     name = PurePosixPath(source.rstrip("/")).name
-    for ending in (".tar.gz", ".tar.xz", ".tar.bz2", ".tgz", ".tar", ".zip", ".bundle", ".git"):
+    for ending in (*ARCHIVES, ".git"):
         name = name.removesuffix(ending)
+    name = unicodedata.normalize("NFC", name)  # a Mac writes an accent as a character of its own
     kept = "".join(c if c.isalnum() or c in "._-@+" else "_" for c in name).lstrip(".")
     return kept[:MOST_NAME] or "submission"
 
@@ -104,10 +118,13 @@ def parsed(source: str, graded: Sequence[str] | None = None) -> Submission:
 
 def _read(source: str, graded: Sequence[str]) -> Submission:
     entries: dict[str, _Entry] = {}
-    twice, size = set(), 0
-    meant = (one for one in _entries(source) if _is_wanted(one.path) or _plain(one.path) in _wanted_names())
-    for number, entry in enumerate(meant):
-        if number >= MOST_ENTRIES:
+    twice, number, size, inner = set(), 0, 0, ""
+    for entry in _entries(source):
+        if not _is_wanted(entry.path) and _plain(entry.path) not in _wanted_names():
+            inner = inner or entry.path * entry.path.lower().endswith(ARCHIVES)
+            continue
+        number += 1
+        if number > MOST_ENTRIES:
             raise NoSubmission(f"more than {MOST_ENTRIES:,} files of the names that the tasks ask for")
         size += len(entry.data)
         if size > MOST_KEPT:
@@ -115,23 +132,32 @@ def _read(source: str, graded: Sequence[str]) -> Submission:
         if entries.get(entry.path, entry).data != entry.data:
             twice.add(entry.path)
         entries[entry.path] = entry  # the last one wins, as when unpacking an archive
+    if inner and not entries:
+        raise NoSubmission(f"it holds none of the tasks' files, only another archive: hand in what is in {inner}")
     return _chosen(name_of(source), entries, graded, twice)
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """path: within the submission. data: a regular file's bytes, as far as they were read; otherwise, why not (str)."""
+    """path: within the submission, printable. data: a regular file's bytes as far as read; otherwise, why not (str)."""
 
     path: str
     data: bytes | str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", printable(self.path))
+
 
 def _chosen(name: str, entries: dict[str, _Entry], graded: Sequence[str], twice: set[str]) -> Submission:
     names = wanted()
-    roots = Counter(path[: -len(one)] for path in entries for one in names if path == one or path.endswith(f"/{one}"))
+    spelled = Counter(map(_in_lower_case, entries))
+    entries = {low if spelled[low := _in_lower_case(path)] == 1 else path: one for path, one in entries.items()}
+    found = [(path[: -len(one)], one) for path in entries for one in names if path == one or path.endswith(f"/{one}")]
+    roots = Counter(root for root, _ in found)
+    own = Counter(root for root, one in found if not _is_given(one, entries[root + one].data))
 
-    def weight(root: str) -> tuple[int, int]:
-        return roots[root], -root.count("/")
+    def weight(root: str) -> tuple[int, int, int]:
+        return own[root], roots[root], -root.count("/")
 
     root = max(sorted(roots), key=weight) if roots else ""
     files, problems, notes = {}, {}, []
@@ -160,17 +186,42 @@ def _chosen(name: str, entries: dict[str, _Entry], graded: Sequence[str], twice:
             problems[one] = problem
             continue
         files[one] = text
-        if path in twice:
+        if entries[path].path in twice:
             notes.append(f"{path} is there more than once; the last one was graded.")
         if unlike := [other for other in others if entries[other].data != data]:
             notes.append(f"{path} was graded, and not the other copy, {unlike[0]}.")
     return Submission(name, files, problems, [note[:MOST_NOTE] for note in notes])
 
 
+def _in_lower_case(path: str) -> str:
+    """The path with its task's folder in lower case: "task3/attention.py" for "Task3/attention.py"."""
+    *above, folder, name = "", *path.split("/")
+    return path if f"{folder.lower()}/{name}" not in wanted() else "/".join([*above, folder.lower(), name])[1:]
+
+
+@functools.cache
+def given() -> dict[str, str]:
+    """Every file as released, with its gaps."""
+    found = {}
+    for manifest in map(read_manifest, tasks()):
+        for name in manifest.files:
+            solution = manifest.folder / "solution" / name
+            if solution.is_file():
+                found[f"{manifest.task}/{name}"] = skeleton_of(solution.read_text(encoding="utf-8"), name)
+            elif (manifest.folder / name).is_file():
+                found[f"{manifest.task}/{name}"] = (manifest.folder / name).read_text(encoding="utf-8")
+    return found
+
+
+def _is_given(name: str, data: bytes | str) -> bool:
+    return isinstance(data, bytes) and data.decode(errors="replace").split() == given().get(name, "").split()
+
+
 def _plain(path: str) -> str:
     """The file's name in lower case, without the suffix of a copy: "attention.py" for "Attention (1).py"."""
-    name = PurePosixPath(path).name.lower()[-MOST_NAME:]
-    return re.sub(r"[\W_]*(copy)?[\W_]*\d{0,3}[\W_]*(?=\.\w+$)", "", name)
+    stem, dot, ending = PurePosixPath(path).name.lower()[-MOST_NAME:].rpartition(".")
+    copy = re.match(r"[\W_]*\d{0,3}[\W_]*(ypoc)?[\W_]*", stem[::-1])  # backward, this never backtracks
+    return stem[: len(stem) - copy.end()] + dot + ending
 
 
 def _may_belong(path: str, task: str) -> bool:
@@ -201,10 +252,12 @@ def _entries(source: str) -> Iterator[_Entry]:
     if path.is_file():
         if path.suffix == ".bundle":
             return _cloned(str(path.resolve()))
+        with path.open("rb") as opened:
+            is_zip = opened.read(4) in ZIP  # is_zipfile() looks at the end, where a tar may hold a zip
+        if not is_zip and tarfile.is_tarfile(path):
+            return _in_tar(path)
         if zipfile.is_zipfile(path):
             return _in_zip(path)
-        if tarfile.is_tarfile(path):
-            return _in_tar(path)
         raise NoSubmission("neither a folder nor a zip, tar or git bundle")
     if is_address(source):
         return _cloned(source)
@@ -262,7 +315,7 @@ def _in_zip(path: Path) -> Iterator[_Entry]:
 
 
 def _in_tar(path: Path) -> Iterator[_Entry]:
-    seen = 0
+    seen, kept = 0, {}
     with tarfile.open(path, "r|*") as archive:
         for info in archive:
             seen += 512 + info.size
@@ -271,12 +324,15 @@ def _in_tar(path: Path) -> Iterator[_Entry]:
             name = info.name.removeprefix("./")
             if info.isdir():
                 continue
-            if not info.isreg():
-                yield _Entry(name, LINK if info.issym() or info.islnk() else NO_FILE)
+            if info.islnk():  # a further name of an earlier file
+                yield _Entry(name, kept.get(info.linkname.removeprefix("./"), LINK))
+            elif not info.isreg():
+                yield _Entry(name, LINK if info.issym() else NO_FILE)
             elif not _is_wanted(name):
                 yield _Entry(name, b"")
             else:
-                yield _Entry(name, archive.extractfile(info).read(MOST_BYTES + 1))
+                kept[name] = archive.extractfile(info).read(MOST_BYTES + 1)
+                yield _Entry(name, kept[name])
 
 
 def _in_bare(folder: Path) -> Iterator[_Entry]:

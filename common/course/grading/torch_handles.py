@@ -32,6 +32,7 @@ OTHERS = (
     "gt",
     "ge",
     "neg",
+    "pos",
     "abs",
     "invert",
     "getitem",
@@ -82,13 +83,29 @@ class Size(tuple):
 
     __slots__ = ()
 
+    def __getitem__(self, at: int | slice) -> int | Size:
+        return Size(tuple(self)[at]) if isinstance(at, slice) else tuple(self)[at]
+
+    def __add__(self, other: tuple) -> Size:
+        return Size((*self, *other))
+
     def numel(self) -> int:
         return math.prod(self)
 
 
-class Tensor:
+class Methods(type):
+    """Finds torch.Tensor.exp and the like."""
+
+    def __getattr__(cls, name: str) -> object:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return partial(ask, "Tensor", name)
+
+
+class Tensor(metaclass=Methods):
     """A handle."""
 
+    __array_ufunc__ = None  # so that a NumPy number leaves products to __rmul__
     is_cuda = requires_grad = False
     grad = None
     device = device()
@@ -122,6 +139,12 @@ class Tensor:
 
     def __iter__(self):
         return iter(ask("Tensor", "unbind", self))
+
+    def __copy__(self) -> Tensor:
+        return ask("Tensor", "detach", self)
+
+    def __deepcopy__(self, _: dict) -> Tensor:
+        return ask("Tensor", "clone", self)
 
     def __repr__(self) -> str:
         return f"tensor of shape {list(self.shape)}, {self.dtype}"
@@ -211,11 +234,40 @@ def ask(space: str, name: str, *given: object, **named: object) -> object:
 
 
 class Modes(contextlib.ContextDecorator, contextlib.nullcontext):
-    """torch.no_grad and the like; no-ops, since there are no gradients."""
+    """torch.no_grad and the like, also as a decorator without parentheses; no-ops, since there are no gradients."""
+
+    def __new__(cls, *given: object, **_: object) -> object:
+        return cls()(given[0]) if given and callable(given[0]) else super().__new__(cls)
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
+
+
+class Inert(ModuleType):
+    """A module of settings and measurements, which do nothing here."""
+
+    __path__ = ()
+
+    def __bool__(self, *_: object) -> bool:
+        return False
+
+    def __call__(self, *given: object, **_: object) -> object:
+        return given[0] if given and callable(given[0]) else self
+
+    __enter__ = __exit__ = __bool__
+
+    def __getattr__(self, name: str) -> Inert:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        setattr(self, name, Inert(name))
+        return vars(self)[name]
 
 
 # Settings that have no effect on results here; they are no-ops.
 SETTINGS = "manual_seed set_printoptions set_num_threads set_float32_matmul_precision use_deterministic_algorithms"
+
+
+INERT = "backends backends.cuda backends.cudnn backends.mkldnn backends.mps profiler utils utils.benchmark"
 
 
 class Module:
@@ -290,6 +342,9 @@ def modules(version: str) -> dict[str, ModuleType]:
     vars(whole).update(dict.fromkeys(("no_grad", "inference_mode", "enable_grad", "set_grad_enabled"), Modes))
     vars(whole).update(dict.fromkeys(SETTINGS.split(), lambda *_, **__: None))
     whole.cuda = SimpleNamespace(is_available=lambda: False)
+    for name in INERT.split():
+        made[f"torch.{name}"] = inert = Inert(name)
+        setattr(made[f"torch.{name}".rpartition(".")[0]], name.rpartition(".")[2], inert)
     return made
 
 

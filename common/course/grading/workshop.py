@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,10 +45,11 @@ class Workshop:
     speed: bool = False
 
     def key(self, submission: Submission) -> str:
-        """A key for caching: two gradings with the same key give the same points."""
+        """A key for caching: two gradings with the same key give the same points and remarks."""
         digest = hashlib.sha256(f"{mark_of(self.salt)} {self.course} {self.tasks}{' speed' * self.speed}".encode())
         for name, text in sorted(submission.files.items()):
             digest.update(f"{name} {len(text)} ".encode() + text.encode())
+        digest.update(json.dumps([submission.problems, submission.notes], sort_keys=True).encode())
         return digest.hexdigest()[:24]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from common.compiling.skeletons import skeleton_of
 from common.console.paths import ROOT
 
 pytest.importorskip("copydetect")
-from common.course.grading.likeness import alike, compare
+from common.course.grading import likeness
+from common.course.grading.likeness import SLOW, alike, compare
 
 FILE = "task3/online_softmax.cu"
 SOLUTION = (ROOT / "task3" / "solution" / "online_softmax.cu").read_text()
@@ -33,6 +35,14 @@ def test_copies_and_renamed_copies_are_found_and_others_are_not(tmp_path: Path) 
     names = kept(tmp_path, ann=different, bob=RENAMED, cid=skeleton, dan=RENAMED.replace("total", "sum"))
     pairs = {(first, second) for share, first, second, file in alike(tmp_path, names) if file == FILE}
     assert pairs == {("bob", "dan"), ("bob", "the solution"), ("dan", "the solution")}
+
+
+def test_a_file_that_takes_too_long_is_left_out(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(likeness, "FILE_SECONDS", 0.5)
+    monkeypatch.setattr(likeness, "_packed", io.StringIO)  # else a run of blanks does no harm
+    evil = "int" + " " * 40_000 + "f" + " " * 40_000 + "(int);\n"
+    found = alike(tmp_path, kept(tmp_path, ann=RENAMED, bob=RENAMED, eve=evil))
+    assert found[0] == (0.0, "eve", SLOW, FILE) and (1.0, "ann", "bob", FILE) in found
 
 
 def test_it_is_a_reason_to_look(tmp_path: Path, capsys) -> None:

@@ -67,6 +67,19 @@ def test_the_feedback_page_holds_nothing_hidden_and_what_was_added_by_hand() -> 
     assert "Days late: 2.5 (1 free): 50% less. Points given by hand: -0.1." in text
 
 
+def test_the_feedback_tells_of_hidden_cases_only_whether_all_passed() -> None:
+    def told(*statuses: str, why: str = "") -> str:
+        hidden = [CaseOutcome(SECRET, one, 0.0, True, True, [one]) for one in statuses]
+        cases = [CaseOutcome("7 x 31", "pass", 1.0, True), *hidden]
+        part = PartOutcome("softmax", 0.0 if why or {*statuses} != {"pass"} else 1.0, 1.0, why, {}, cases, bool(why))
+        return json.dumps(gradescope(Outcome("ann", "/in/ann", [TaskOutcome("task2", [part])])))
+
+    wrong = [told("pass", status) for status in ("error", FAIL, "not run", "not implemented")]
+    wrong += [told("error", "pass"), told("pass", "pass", why="No kernel was launched.")]
+    assert len(set(wrong)) == 1 and "not passed  hidden cases" in wrong[0]
+    assert "not passed" not in told("pass", "pass") and "No kernel" not in wrong[-1]
+
+
 def test_what_several_cases_say_is_said_once() -> None:
     gap = ["not implemented: x.cu:5"]
     cases = [CaseOutcome(str(number), "not implemented", 0.1, diagnosis=gap) for number in range(10)]

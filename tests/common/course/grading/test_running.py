@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future
 from pathlib import Path
 
 from filelock import FileLock
 
 from common.course.grading.outcome import Outcome
-from common.course.grading.results import write_outcome
-from common.course.grading.running import PREFIX, TAKEN, _clean, names_of
+from common.course.grading.results import read_outcome, write_outcome
+from common.course.grading.running import PREFIX, TAKEN, _clean, _told, _written, names_of
+from common.course.grading.submissions import Submission
+from common.course.grading.workshop import Workshop
 
 
 def test_no_submission_gets_the_place_of_another_or_of_the_class() -> None:
@@ -27,6 +30,22 @@ def test_a_submission_keeps_its_name_when_another_of_that_name_comes(tmp_path: P
     write_outcome(tmp_path / "ann", Outcome("ann", "first/ann.zip"), None)
     names = names_of(["late/ann.zip", "first/ann.zip"], tmp_path)
     assert names["first/ann.zip"] == "ann" and names["late/ann.zip"].startswith("ann-")
+
+
+def test_an_error_of_one_submission_is_its_outcome(tmp_path: Path) -> None:
+    future = Future()
+    future.set_exception(ValueError("\udcff\x1b"))
+    outcome, new = _told(future, "ann", "in/\udcff", tmp_path)
+    assert outcome.name == "ann" and outcome.problem.startswith("The grader failed: ValueError") and new
+    assert read_outcome(tmp_path / "ann") == outcome and outcome.source.isprintable() and outcome.problem.isprintable()
+    lost = _written(tmp_path / "bob", Outcome("bob", "b", flags=["\udcff"]))
+    assert "The grader failed" in lost.problem and read_outcome(tmp_path / "bob") == lost
+
+
+def test_a_resumed_class_keeps_no_stale_remarks() -> None:
+    shop = Workshop(*[Path()] * 4, "", bytes(32), "", ())
+    made = [Submission("a", {}), Submission("a", {}, {"x": "why"}), Submission("a", {}, notes=["y"])]
+    assert len({shop.key(one) for one in made}) == 3
 
 
 def test_what_a_killed_grader_left_is_taken_away_and_nothing_else(tmp_path: Path) -> None:

@@ -165,6 +165,19 @@ def test_shared_memory_counts(fill: str) -> None:
     assert counted > 1 << 26
 
 
+def test_no_two_sandboxes_have_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "LOCKS", tmp_path / "locks")
+    monkeypatch.setattr(sandbox, "USERS", 3)
+    busy = sandbox.FIRST_USER + 1
+    monkeypatch.setattr(sandbox, "_of_user", lambda user: [1] * (user == busy))
+    lent = [sandbox._own_user() for _ in range(2)]
+    assert {user for user, _ in lent} == {busy - 1, busy + 1}
+    with pytest.raises(NoSandbox, match="all users"):
+        sandbox._own_user()
+    lent[0][1].release()
+    assert sandbox._own_user()[0] == lent[0][0]
+
+
 def test_a_checkout_that_the_sandbox_shows_is_refused(tmp_path: Path) -> None:
     assert "below /usr, which every submission can read" in sandbox.why_readable(Path("/usr/src/course"))
     assert sandbox.why_readable(Path(sys.prefix) / "course") and not sandbox.why_readable(tmp_path)

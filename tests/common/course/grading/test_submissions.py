@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -239,7 +240,56 @@ def test_an_encrypted_zip_is_called_so(tmp_path: Path) -> None:
         parsed(str(tmp_path / "one.zip"))
 
 
+@pytest.mark.parametrize("packed", [in_folder, tarred, committed])
+def test_a_name_of_other_bytes_is_shown_without_them(tmp_path: Path, packed) -> None:
+    name = "\udcff\n\x1b[2K/attention_kernel.cu"
+    problem = parsed(str(packed(tmp_path, {name: b"", "a/attention_kernel.cu": b"a"}))).problems[NAME]
+    assert "[2K/attention_kernel.cu" in problem and problem.isprintable()
+
+
+def test_a_name_of_many_marks_is_read_at_once() -> None:
+    begun = time.process_time()
+    for end in ("", ".", ".cu", "copy.cu", "1234.cu"):
+        assert submissions._plain("_" * 99 + end) != "attention_kernel.cu"
+        submissions._plain("_" * 99 + end)
+    assert time.process_time() - begun < 0.1
+    assert submissions._plain("a/Attention_Kernel - Copy (12).CU") == "attention_kernel.cu"
+
+
+def test_an_archive_in_an_archive_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    inner = zipped(tmp_path / "in", {NAME: TEXT.encode()}).read_bytes()
+    with pytest.raises(NoSubmission, match=r"only another archive: hand in what is in x/inner.zip$"):
+        parsed(str(zipped(tmp_path, {"x/inner.zip": inner})))
+    assert parsed(str(zipped(tmp_path, {"x/inner.zip": inner, NAME: TEXT.encode()}))).files == {NAME: TEXT}
+
+
+def test_a_folder_in_capitals_counts_if_no_other_has_its_name(tmp_path: Path) -> None:
+    files = {NAME.replace("task2", "Task2"): TEXT.encode()}
+    assert parsed(str(zipped(tmp_path, files))).files == {NAME: TEXT}
+    assert parsed(str(zipped(tmp_path, {**files, NAME: b"other"}))).files == {NAME: "other"}
+    assert parsed(str(zipped(tmp_path, {**files, NAME.replace("task2", "TASK2"): b"other"}))).files == {}
+
+
+def test_the_handout_does_not_outweigh_what_was_written(tmp_path: Path) -> None:
+    handed = {f"all/{name}": text.encode() for name, text in submissions.given().items()}
+    assert parsed(str(zipped(tmp_path, {**handed, f"a/{NAME}": TEXT.encode()}))).files[NAME] == TEXT
+
+
+def test_a_hard_link_is_the_file_it_names_and_a_zip_may_end_a_tar(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "one.tar", "w") as archive:
+        (tmp_path / "attention_kernel.cu").write_text(TEXT)
+        archive.add(tmp_path / "attention_kernel.cu", "PK")  # a zip begins with these letters
+        archive.add(tmp_path / "attention_kernel.cu", "./attention_kernel.cu")
+        info = tarfile.TarInfo(NAME)
+        info.type, info.linkname = tarfile.LNKTYPE, "attention_kernel.cu"
+        archive.addfile(info)
+        archive.add(zipped(tmp_path, {}), "notes.zip")
+    assert parsed(str(tmp_path / "one.tar")).files == {NAME: TEXT}
+
+
 def test_names_are_safe_for_folders() -> None:
+    assert name_of("Jose\u0301.zip") == "Jos\xe9"
     assert [name_of(one) for one in ("a/b.tar.gz", "/x/../..", "https://h/x y.git/", "-", ".hidden")] == [
         "b", "submission", "x_y", "-", "hidden"
     ]  # fmt: skip
