@@ -1016,6 +1016,16 @@ HOLES = [
     ),
     cheat("assembly in an #ident", with_launcher(BESIDE_CALL, IDENT), "softmax", "merge", keeps=()),
     cheat(
+        "work that is not counted in a section that is not for code",
+        with_launcher(
+            BESIDE_CALL,
+            ONE_THREAD.replace("__device__", '__attribute__((section(".rodata.quiet"))) __device__ __noinline__')
+            + BESIDE.replace("uncounted(", "one_thread(").replace("< 100", "< 2000"),
+        ),
+        "softmax",
+        keeps=(),
+    ),
+    cheat(
         "work that is not counted where the compiler has written a file",
         with_launcher(
             BESIDE_CALL,

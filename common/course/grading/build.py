@@ -385,8 +385,12 @@ def _words_of_headers() -> set[str]:
 def _look_at(elf: Elf, name: str) -> None:
     """Raises BuildError for an object that contains code that runs when it is loaded."""
     arrays = (INIT_ARRAY, FINI_ARRAY, PREINIT_ARRAY)
-    loaded = [one for one in elf.sections if one.flags & ALLOCATED]
-    strange = [one for one in loaded if not one.name.startswith(".text" if one.flags & EXECUTABLE else PLAIN)]
+    for one in elf.sections:
+        if one.flags & EXECUTABLE and not one.name.startswith(".text"):
+            raise BuildError(
+                f"{name}: code in the section {one.name} can't be graded: leave the section to the compiler."
+            )
+    strange = [one for one in elf.sections if one.flags & ALLOCATED and not one.name.startswith(PLAIN)]
     if strange or any(one.type in arrays for one in elf.sections) or any(one.type == IFUNC for one in elf.symbols):
         what = strange[0].name if strange else "IFUNC"
         raise BuildError(
