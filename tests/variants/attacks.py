@@ -23,6 +23,7 @@ PARTS = {  # folder of variants -> the parts that its kernel determines
 
 IN_CUDA = """#include <device_launch_parameters.h>
 #include <math_constants.h>
+#include <utility>
 #ifdef CUDA_VERSION
 using AtHome = float;
 #endif
@@ -37,6 +38,9 @@ void launched(float* x, cudaStream_t stream) {
     config.gridDim = 1, config.blockDim = 32, config.stream = stream;
     cudaLaunchKernelEx(&config, others, x, 1);
 }
+template <int N> __global__ void one(float* x) { *x = N; }
+template <int... N> void each(float* x, std::integer_sequence<int, N...>) { (one<N><<<1, 32>>>(x), ...); }
+void all(float* x) { each(x, std::make_integer_sequence<int, 3>()); }
 
 """
 

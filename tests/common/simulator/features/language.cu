@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <device_launch_parameters.h>
 #include <math_constants.h>
+#include <utility>
 #ifdef CUDA_VERSION
 #error cuda.h defines this, cuda_runtime.h does not
 #endif
@@ -64,6 +65,15 @@ __global__ void rest(float4* out) {
 // The argument itself, not a copy: here a __managed__ variable.
 __global__ void one_more(int& x) { ++x; }
 
+template <int N>
+__global__ void add(float* x) {
+    *x += N;
+}
+template <int... N>
+void add_all(float* x, std::integer_sequence<int, N...>) {
+    (add<N><<<1, 1>>>(x), ...);
+}
+
 int main() {
     const int rows = 20, cols = 37;
     Buffer<float> in(rows * cols), out(rows * cols), mapped(rows * cols);
@@ -86,5 +96,9 @@ int main() {
     one_more<<<1, 1>>>(answer);
     vector.fetch();
     EXPECT(vector[0].x == 56 && vector[0].y == 2 && vector[0].w == 28 && answer == 43);
+    Buffer<float> sum(1);
+    add_all(sum.device(), std::make_integer_sequence<int, 5>());
+    sum.fetch();
+    EXPECT(sum[0] == 10);
     return done();
 }
