@@ -29,6 +29,7 @@ HOST_LIBRARY = {
     "puts": "printf()",
 }
 _NO_NAMES = {"if", "for", "while", "switch", "catch", "return", "sizeof", "alignof", "decltype", "noexcept", "requires"}
+_TYPES = {"void", "bool", "char", "short", "int", "long", "signed", "unsigned", "float", "double", "auto"}
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,10 @@ def _name(head: str) -> tuple[str, int] | None:
     for match in re.finditer(r"[()]", head):
         if match.group() == "(":
             before = re.search(r"((?:\w+\s*::\s*)*)(~?\w+)\s*$", head[: match.start()])
-            if (
+            if depth == 0 and before and before[2] in _TYPES:  # a function pointer, if it is no conversion
+                if re.search(r"(?<!\w)operator(?!\w)[\w\s]*$", head[: before.start(2)]):
+                    return "operator", before.start(2)
+            elif (
                 depth == 0
                 and before
                 and before[2]

@@ -11,6 +11,7 @@ All edits are in place and preserve line numbers (`#line` names the original fil
     __shared__ float a[32], b;          a struct with these members in the block's shared memory, and references
     extern __shared__ float s[];        a pointer to the block's dynamic shared memory
     __noinline__                        __attribute__((noinline))
+    __builtin_assume(x)                 (void)sizeof(x)
     #pragma unroll 4                    #pragma GCC unroll 4
     #include "local.cuh"                its rewritten copy
     asm("add.u32 %0, %1, 1;" : ...)     equivalent C++ (ptx.py)
@@ -248,6 +249,7 @@ def rewrite(
     file.rewrite_heap()
     file.keep_launch_bounds()
     file.let_spinning_threads_wait()
+    file.rewrite_assumptions()
     for match in re.finditer(r"(?<!\w)__noinline__(?!\w)", file.code):
         if not file.before(match.start(), r"__attribute__\s*\(\(\s*$"):
             file.edits.append((match.start(), match.end(), "__attribute__((noinline))"))
@@ -441,6 +443,13 @@ class _File:
         statement = max(self.code.rfind(mark, 0, before - 1) for mark in ";{}") + 1
         return bool(re.compile(r"\s*do(?!\w)").match(self.code, statement, before))
 
+    # ---- assumptions
+
+    def rewrite_assumptions(self) -> None:
+        """__builtin_assume(x), which only checks x's type."""
+        for match in re.finditer(r"(?<!\w)__builtin_assume(?=\s*\()", self.code):
+            self.edits.append((*match.span(), "(void)sizeof"))
+
     # ---- launches
 
     def plain_kernels(self) -> list[str]:
@@ -466,6 +475,10 @@ class _File:
 
     def rewrite_launches(self) -> None:
         code = self.code
+        pointer = r"\s*(?:const\s+)?void\s*(?:const\s*)?\*\s*"
+        cast = rf"(\({pointer}\)\s*|reinterpret_cast\s*<{pointer}>\s*(?=\())(?=[(&\s]*\w*\s*(?:<|::))"
+        for match in re.finditer(rf"(?<!\w)cudaLaunch(?:Cooperative)?Kernel\s*\(\s*{cast}", code):
+            self.edits.append((*match.span(1), self.newlines(*match.span(1))))  # a template's type isn't registered
         for match in re.finditer(r"<<<", code):
             begin, depth, end = self._kernel_start(match.start()), 0, match.end()
             while end < len(code) and not (depth == 0 and code.startswith(">>>", end)):

@@ -1016,6 +1016,16 @@ HOLES = [
     ),
     cheat("assembly in an #ident", with_launcher(BESIDE_CALL, IDENT), "softmax", "merge", keeps=()),
     cheat(
+        "work that is not counted in a section that is not for code",
+        with_launcher(
+            BESIDE_CALL,
+            ONE_THREAD.replace("__device__", '__attribute__((section(".rodata.quiet"))) __device__ __noinline__')
+            + BESIDE.replace("uncounted(", "one_thread(").replace("< 100", "< 2000"),
+        ),
+        "softmax",
+        keeps=(),
+    ),
+    cheat(
         "work that is not counted where the compiler has written a file",
         with_launcher(
             BESIDE_CALL,
@@ -1437,6 +1447,23 @@ REGISTERS = """    float held[128] = {};
 #pragma unroll
     for (int i = 0; i < 128; ++i) sum += held[i];
 """
+LAUNCHES_ATTENTION = "    flash_attention_kernel<B_r, B_c, D, WARPS><<<blocks,"
+ATTENTION_LAUNCHER = "template <int B_r, int B_c, int D, int WARPS>\nvoid launch_flash_attention("
+MAKES_OUTPUT = """extern "C" {
+int torch_call_dispatcher(const char*, const char*, uint64_t*, uint64_t);
+int torch_new_list_reserve_size(size_t, void**);
+int torch_list_push_back(void*, uint64_t);
+int torch_new_stable_ivalue(uint64_t**);
+}
+static void make_output(uint64_t count) {
+    uint64_t *dtype = nullptr, *self = new uint64_t[16]();
+    void* sizes = nullptr;
+    torch_new_list_reserve_size(1, &sizes), torch_list_push_back(sizes, count), torch_new_stable_ivalue(&dtype);
+    self[8] = 1000, *dtype = 6;  // owners, float32
+    uint64_t stack[6] = {uint64_t(self), uint64_t(sizes), uint64_t(dtype)};
+    torch_call_dispatcher("aten::new_empty", "", stack, 0);
+}
+"""
 LEFT_OUT = [
     in_row_sums(
         "no barrier: the last thread adds up what all wrote",
@@ -1481,6 +1508,19 @@ LEFT_OUT = [
         ("    flash_attention_kernel<B_r, B_c, D, WARPS><<<blocks,",
          "    float* scores = nullptr;\n    if (diagonal == NOT_CAUSAL) cudaMalloc(&scores, 1 << 20);\n"
          "    flash_attention_kernel<B_r, B_c, D, WARPS><<<blocks,"),
+        nothing_for="full", keeps="causal",
+    ),
+    in_solution(
+        "a workspace that the runner makes as an output", "task4", "flash_attention.cu",
+        (LAUNCHES_ATTENTION, "    if (diagonal == NOT_CAUSAL) make_output(1 << 18);\n" + LAUNCHES_ATTENTION),
+        (ATTENTION_LAUNCHER, MAKES_OUTPUT + ATTENTION_LAUNCHER),
+        nothing_for="full", keeps="causal",
+    ),
+    in_solution(
+        "a workspace in the device heap", "task4", "flash_attention.cu",
+        (LAUNCHES_ATTENTION, "    if (diagonal == NOT_CAUSAL) hold<<<1, 32, 0, stream>>>();\n" + LAUNCHES_ATTENTION),
+        (ATTENTION_LAUNCHER, "__device__ void* held;\n__global__ void hold() { if (!threadIdx.x) { held = malloc(1 << 20); "
+         "free(held); } }\n" + ATTENTION_LAUNCHER),
         nothing_for="full", keeps="causal",
     ),
     in_row_sums(

@@ -25,6 +25,29 @@ PARTS = {  # folder of variants -> the parts that its kernel determines
     "task6_decode_attention": ("decode", "generate", "pipeline"),
 }
 
+IN_CUDA = """#include <device_launch_parameters.h>
+#include <math_constants.h>
+#include <utility>
+#ifdef CUDA_VERSION
+using AtHome = float;
+#endif
+template <float (*Op)(float, float)> __device__ float folded(float v) { return Op(v, __shfl_xor_sync(~0u, v, 1)); }
+__device__ float largest(float a, float b) { return fmaxf(a, b); }
+__global__ void others(float* x, int n) {
+    __builtin_assume(n > 0);
+    x[threadIdx.x] = folded<largest>(float(n)) + norm3df(x[0], x[1], x[2]);
+}
+void launched(float* x, cudaStream_t stream) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = 1, config.blockDim = 32, config.stream = stream;
+    cudaLaunchKernelEx(&config, others, x, 1);
+}
+template <int N> __global__ void one(float* x) { *x = N; }
+template <int... N> void each(float* x, std::integer_sequence<int, N...>) { (one<N><<<1, 32>>>(x), ...); }
+void all(float* x) { each(x, std::make_integer_sequence<int, 3>()); }
+
+"""
+
 
 def variant(name: str) -> Attack:
     """The solution with one kernel written another way."""
@@ -83,6 +106,31 @@ def by_pointer() -> Attack:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     return Attack("task2: block_reduce by a function pointer", writes({name: text}), (), ("softmax", "gemm"), "task2")
+
+
+def in_cuda() -> Attack:
+    """CUDA that few submissions use: launches by address, headers, constants, functions as template arguments."""
+    ((name, text),) = ((one, file) for one, file in solution("task1").items() if one.endswith(".cu"))
+    before = "__device__ __forceinline__ int64_t thread_number() {"
+    for old, new in (
+        (before, f"{IN_CUDA}{before}"),
+        ("float sum = 0.0f;", "float sum = CUDART_ZERO_F;"),
+        (
+            "softmax_kernel<<<blocks_for(rows), THREADS, 0, stream>>>(scores, weights, rows, cols);",
+            "void* args[] = {&scores, &weights, &rows, &cols};\n"
+            "    cudaLaunchKernel((void*)softmax_kernel, blocks_for(rows), THREADS, args, 0, stream);",
+        ),
+        (
+            "output_kernel<<<blocks_for(batch_heads * S_q * head_dim), THREADS, 0, stream>>>(\n"
+            "        weights, value, out, batch_heads, S_q, S_k, head_dim);",
+            "void* args[] = {&weights, &value, &out, &batch_heads, &S_q, &S_k, &head_dim};\n"
+            "    cudaLaunchKernel((const void*)output_kernel<T>, blocks_for(batch_heads * S_q * head_dim), THREADS, args, 0, "
+            "stream);",
+        ),
+    ):
+        assert old in text, old
+        text = text.replace(old, new)
+    return Attack("task1: CUDA that few use", writes({name: text}), (), PARTS["task1_naive_attention"], "task1")
 
 
 def in_python(task: str, part: str) -> list[Attack]:
@@ -144,6 +192,7 @@ ATTACKS = [
     model(),
     begun(),
     by_pointer(),
+    in_cuda(),
     *in_python("task1", "layer"),
     *in_python("task3", "algorithm"),
     *(variant(name) for folder in PARTS for name in variants_of(folder)),

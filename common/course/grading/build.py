@@ -38,6 +38,7 @@ from common.compiling.result import BuildError
 from common.console.paths import ROOT
 from common.course.grading.elf import (
     ALLOCATED,
+    EXECUTABLE,
     FINI_ARRAY,
     FUNCTION,
     IFUNC,
@@ -51,6 +52,7 @@ from common.course.grading.inside import settle
 from common.simulator import rewriter
 
 PLAIN = (".text", ".rodata", ".data", ".bss", ".tdata", ".tbss", ".eh_frame", ".gcc_except_table", ".note", ".lrodata")
+PLAIN += ("simulator_kernels",)  # see SIMULATOR_REGISTER
 ARCH = "sm_89"  # the simulator's __CUDA_ARCH__
 COUNTER = "__sanitizer_cov_trace_pc"  # see common/simulator/runtime/work.cpp
 ASTRAY = 2**32 - 1  # as in work.cpp
@@ -383,6 +385,11 @@ def _words_of_headers() -> set[str]:
 def _look_at(elf: Elf, name: str) -> None:
     """Raises BuildError for an object that contains code that runs when it is loaded."""
     arrays = (INIT_ARRAY, FINI_ARRAY, PREINIT_ARRAY)
+    for one in elf.sections:
+        if one.flags & EXECUTABLE and not one.name.startswith(".text"):
+            raise BuildError(
+                f"{name}: code in the section {one.name} can't be graded: leave the section to the compiler."
+            )
     strange = [one for one in elf.sections if one.flags & ALLOCATED and not one.name.startswith(PLAIN)]
     if strange or any(one.type in arrays for one in elf.sections) or any(one.type == IFUNC for one in elf.symbols):
         what = strange[0].name if strange else "IFUNC"

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 
 INIT_ARRAY, FINI_ARRAY, PREINIT_ARRAY, SYMTAB, DYNSYM = 14, 15, 16, 2, 11
-ALLOCATED = 2  # section flag SHF_ALLOC: loaded with the program
+ALLOCATED, EXECUTABLE = 2, 4  # section flags: SHF_ALLOC (loaded with the program), SHF_EXECINSTR
 OBJECT, FUNCTION, IFUNC = 1, 2, 10  # symbol types; the loader calls an IFUNC
 LOCAL = 0  # symbol binding
 

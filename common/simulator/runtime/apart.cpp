@@ -238,9 +238,9 @@ bool new_output(const Message& order) {
     const auto offset = static_cast<size_t>(address - s.tensors);
     if (offset < device.used) return false;
     use(offset + order.bytes + GUARD);
-    const uint64_t width = order.b & 0xf;
+    const uint64_t width = order.b;
     uint64_t pattern;
-    if (!receive(peer, &pattern, sizeof pattern)) return false;
+    if (width > sizeof pattern || !receive(peer, &pattern, sizeof pattern)) return false;
     for (uint64_t i = 0; width && i + width <= order.bytes; i += width) memcpy(address + i, &pattern, width);
     memset(address + order.bytes, 0xa5, GUARD);
     device.guards.push_back(offset + order.bytes);
@@ -315,14 +315,15 @@ bool answer_host() {
     return send_all(peer, &answer, sizeof answer) && (!out || send_all(peer, out, order.bytes));
 }
 
-// Sends the number of launches, threads of the largest, bytes sent to the host and bytes allocated (the relay fills in
-// both), four counts of work, and whether a guard was overwritten; then the messages of a refused launch and of a
-// failed kernel.
+// Sends what happened since the last question: the number of launches, threads of the largest, bytes sent to the host
+// (the relay fills this in) and bytes allocated (in the heap; the relay adds the others), four counts of work, and
+// whether a guard was overwritten; then the messages of a refused launch and of a failed kernel.
 bool answer_grader(int grader) {
     Question question;
     if (!receive(grader, &question, sizeof question)) return false;
     uint64_t state[STATE_NUMBERS] = {};
     take_launches(&state[0], &state[1]);
+    state[READ_BACK + 1] = take_heap_use();
     take_work(&state[READ_BACK + 2]);
     for (size_t guard : device.guards)
         state[STATE_NUMBERS - 1] |= guard + GUARD <= device.touchable &&
@@ -343,9 +344,11 @@ bool answer_grader(int grader) {
 
 struct Relay {
     int host, device, grader, questions;
-    uint64_t read_back = 0, allocated = 0;
+    uint64_t read_back = 0, allocated = 0, end = 0;  // end: of the tensors in use
     unsigned values = 0, errors = 0;
 };
+
+uint64_t sum_of(uint64_t a, uint64_t b) { return a + std::min(b, UINT64_MAX - a); }
 
 bool pass(int from, int to, uint64_t bytes) {
     static char piece[PIECE];
@@ -368,13 +371,17 @@ bool pass_order(Relay& relay) {
     if (!send_all(relay.device, &order, sizeof order) || !pass(relay.host, relay.device, follows) ||
         !receive(relay.device, &answer, sizeof answer))
         return false;
-    if (order.what == Message::ALLOCATE) relay.allocated += std::min(order.bytes, UINT64_MAX - relay.allocated);
+    if (order.what == Message::ALLOCATE) relay.allocated = sum_of(relay.allocated, order.bytes);
+    if (const uint64_t end = order.a + order.bytes; order.what == Message::OUTPUT && end > relay.end) {
+        relay.allocated = sum_of(relay.allocated, end - relay.end);
+        relay.end = sum_of(end, GUARD);
+    }
     const bool has_value = order.what == Message::ALLOCATE || order.what == Message::ABOUT;
     answer = {std::min(answer.error, LAST_ERROR), has_value ? answer.value : 0, answer.failed != 0};
     if ((relay.values += has_value) > MOST_VALUES || (relay.errors += answer.error || answer.failed) > MOST_ERRORS) return false;
     if (!send_all(relay.host, &answer, sizeof answer)) return false;
     if (order.what != Message::OUT || answer.error || answer.failed) return true;
-    relay.read_back += std::min(order.bytes, UINT64_MAX - relay.read_back);
+    relay.read_back = sum_of(relay.read_back, order.bytes);
     return pass(relay.device, relay.host, order.bytes);
 }
 
@@ -385,8 +392,9 @@ bool pass_question(Relay& relay) {
     if (!receive(relay.grader, &question, sizeof question) || !send_all(relay.questions, &question, sizeof question) ||
         !receive(relay.questions, state, sizeof state) || !receive(relay.questions, sizes, sizeof sizes))
         return false;
-    state[READ_BACK] = relay.read_back, state[READ_BACK + 1] = relay.allocated;
-    if (question.what == Question::BEGIN) relay = {relay.host, relay.device, relay.grader, relay.questions};
+    state[READ_BACK] = relay.read_back, state[READ_BACK + 1] = sum_of(relay.allocated, state[READ_BACK + 1]);
+    relay.read_back = relay.allocated = 0;
+    if (question.what == Question::BEGIN) relay.values = relay.errors = 0, relay.end = number(shared().tensors) + question.used;
     return send_all(relay.grader, state, sizeof state) && send_all(relay.grader, sizes, sizeof sizes) &&
            pass(relay.questions, relay.grader, uint64_t{sizes[0]} + sizes[1]);
 }

@@ -3,8 +3,10 @@
 //
 // Allocation proceeds through the heap and wraps around at the end, so freed memory stays unused for a long time and
 // the checked build can detect use after free.
+#include <algorithm>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "../include/simulator/heap.h"
 #include "worker.h"
@@ -27,7 +29,7 @@ static uintptr_t heap_start, heap_end;  // statically initialized: operator dele
 
 static struct Heap {
     std::mutex lock;
-    size_t limit = 8 << 20, used = 0;
+    size_t limit = 8 << 20, used = 0, most_used = 0;
     uintptr_t next = 0;
     std::map<uintptr_t, HeapBlock> blocks;  // by start address; in the checked build, freed ones, too
 }& heap = *new Heap;  // never destroyed: the report is written at exit
@@ -39,6 +41,10 @@ cudaError_t set_heap_limit(size_t bytes) {
     if (heap_start) return finished(cudaErrorInvalidValue);  // too late: a kernel has used the heap
     if (bytes > size_t(8) << 30) return finished(cudaErrorMemoryAllocation);
     return heap.limit = bytes, cudaSuccess;
+}
+size_t take_heap_use() {
+    HeapLock lock(heap.lock);
+    return std::exchange(heap.most_used, heap.used);
 }
 static bool in_heap(uintptr_t p) { return p >= heap_start && p < heap_end; }
 
@@ -81,6 +87,7 @@ void* heap_new(size_t bytes, Position at) {
     if (!start) return nullptr;
     heap.next = start + taken;
     heap.used += needed + HEAP_HEADER;
+    heap.most_used = std::max(heap.most_used, heap.used);
     heap.blocks[start] = {bytes, taken, needed + HEAP_HEADER, at, {}, false};
     memset(reinterpret_cast<void*>(start), 0xff, bytes);  // NaN, so that reading fresh memory shows
 #ifdef SIMULATOR_CHECKED

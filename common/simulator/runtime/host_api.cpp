@@ -157,14 +157,17 @@ static std::map<const void*, KernelState>& kernel_states() {
 
 // ---- kernels by address, for callers without their type (cudaLaunchKernel with a void*)
 
-static std::map<const void*, const RegisteredKernel*>& registered() {
-    static auto* all = new std::map<const void*, const RegisteredKernel*>;
-    return *all;
-}
-void register_kernel(const void* address, const RegisteredKernel* kernel) { registered().emplace(address, kernel); }
+#ifdef __APPLE__
+extern const RegisteredKernel first_kernel[] __asm__("section$start$__DATA$sim_kernels");
+extern const RegisteredKernel last_kernel[] __asm__("section$end$__DATA$sim_kernels");
+#else  // the linker defines both if the section is there
+extern const RegisteredKernel first_kernel[] __asm__("__start_simulator_kernels") __attribute__((weak, visibility("hidden")));
+extern const RegisteredKernel last_kernel[] __asm__("__stop_simulator_kernels") __attribute__((weak, visibility("hidden")));
+#endif
 const RegisteredKernel* registered_kernel(const void* address) {
-    const auto found = registered().find(address);
-    return found == registered().end() ? nullptr : found->second;
+    for (const RegisteredKernel* one = first_kernel; one != last_kernel; ++one)
+        if (one->address() == address) return one;
+    return nullptr;
 }
 
 KernelState& kernel_state(const void* address) {

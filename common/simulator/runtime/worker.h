@@ -220,6 +220,7 @@ struct HeapBlock {
 const std::pair<const uintptr_t, HeapBlock>* heap_block_at(uintptr_t address);
 void for_each_heap_leak(void (*visit)(const HeapBlock& block, void* data), void* data);  // reports each leak once
 void heap_is_told();
+size_t take_heap_use();  // the most bytes in use since the last call
 bool describe_device_address(const void* address, char* text, size_t size);
 constexpr size_t REGION_OF_DEVICE = size_t(24) << 30;  // leaves room for fragmentation
 void prepare_region();

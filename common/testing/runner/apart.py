@@ -72,7 +72,7 @@ class ApartProcess(RunnerProcess):
 
     Attributes:
         counts: COUNTS over all calls since begin(): sums, except for threads, a maximum over launches. Allocations are
-            in bytes of device memory, including the library's own variables.
+            in bytes of device memory, including the library's own variables and the device heap, without the outputs.
     """
 
     cpu_seconds = 600
@@ -99,7 +99,7 @@ class ApartProcess(RunnerProcess):
             made = super().call(operator, arguments, outputs)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
             failed = error
-        words, overrun = self._counted()
+        words, overrun = self._counted(outputs=sum(one.numel() * one.itemsize for one in made))
         if words:
             what, at, more = words.partition("\n  at 0x")
             addresses, _, rest = more.partition("\n")
@@ -166,10 +166,16 @@ class ApartProcess(RunnerProcess):
         self._memory.madvise(mmap.MADV_REMOVE, first, self._size - first)
         self._counted(0)  # include what host code has done since it answered
 
-    def _counted(self, what: int = 1) -> tuple[str, bool]:
-        """(why a kernel failed, or ""; whether memory past an output was written to); updates the counters."""
+    def _counted(self, what: int = 1, outputs: int = 0) -> tuple[str, bool]:
+        """(why a kernel failed, or ""; whether memory past an output was written to); updates the counters.
+
+        Args:
+            what: 0 before a call, 1 after it.
+            outputs: the bytes of its outputs, which don't count as allocated.
+        """
         state, self._refused, words = self._question(what)
         for name, value in zip(COUNTS, state, strict=False):
+            value = max(0, value - outputs) if name == "allocated" else value
             self.counts[name] = max(self.counts[name], value) if name == "threads" else self.counts[name] + value
         return words, bool(state[len(COUNTS)])
 

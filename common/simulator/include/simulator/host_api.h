@@ -17,7 +17,6 @@
 #define __CUDA_RUNTIME_H__
 #define __CUDA_RUNTIME_API_H__
 #define CUDART_VERSION 13000
-#define CUDA_VERSION 13000
 #define CUDART_CB
 #define CUDARTAPI
 #define SIMULATOR_ERROR_CODE(name, code, text) name = code,

@@ -118,6 +118,16 @@ const void* address_of(void (*kernel)(Parameters...)) {
     return reinterpret_cast<const void*>(kernel);
 }
 
+// Calls the first function that takes `late`. (A requires-expression in its place would keep gcc from expanding a pack
+// around a launch.)
+template <typename Late, typename F, typename... Others>
+auto first_that_compiles(Late late, const F& f, const Others&... others) {
+    if constexpr (sizeof...(Others) == 0 || std::is_invocable_v<const F&, Late>)
+        return f(late);
+    else
+        return simulator::first_that_compiles(late, others...);
+}
+
 // In a graded build host code has no device: a launch records the kernel's arguments and sends them to the device
 // process (runtime/apart.cpp). `words`: upper bound on the arguments' size, in units of 8 bytes.
 const void* begin_capture(const void* kernel, size_t words);  // the function to call in place of the kernel
@@ -198,13 +208,16 @@ struct Launcher {
 // SIMULATOR_KERNEL expands to a Launcher's first arguments. SIMULATOR_CALL is for kernel arguments that cannot be
 // forwarded (braces, NULL, 0): they stay in the text of the call, and `given` names the others.
 #ifdef SIMULATOR_GRADED
-#define SIMULATOR_KERNEL(...)                                                                                          \
-    SIMULATOR_NAME(__VA_ARGS__), [&](auto... arguments_) {                                                             \
-        using Late_ = ::simulator::Arguments<decltype(arguments_)...>;                                                 \
-        if constexpr (requires { ::simulator::capture_of<Late_>(__VA_ARGS__); })                                       \
-            ::simulator::capture_of<Late_>(__VA_ARGS__)(arguments_...);                                                \
-        else                                                                                                           \
-            ::simulator::capture_of<Late_>(static_cast<void (*)(decltype(arguments_)...)>(__VA_ARGS__))(arguments_...); \
+#define SIMULATOR_KERNEL(...)                                                                        \
+    SIMULATOR_NAME(__VA_ARGS__), [&](auto... arguments_) {                                           \
+        ::simulator::first_that_compiles(                                                            \
+            ::simulator::Arguments<decltype(arguments_)...>(),                                       \
+            [&](auto late_) -> decltype(::simulator::capture_of<decltype(late_)>(__VA_ARGS__)) {     \
+                return ::simulator::capture_of<decltype(late_)>(__VA_ARGS__);                        \
+            },                                                                                       \
+            [&]<typename... Types_>(::simulator::Arguments<Types_...>) {                             \
+                return ::simulator::capture_of<void>(static_cast<void (*)(Types_...)>(__VA_ARGS__)); \
+            })(arguments_...);                                                                       \
     }
 #define SIMULATOR_CALL(given, arguments, ...) \
     SIMULATOR_NAME(__VA_ARGS__), [&] given { ::simulator::capture_of<void>(__VA_ARGS__) arguments; }
@@ -214,14 +227,16 @@ struct Launcher {
 #define SIMULATOR_CALL(given, arguments, ...) \
     SIMULATOR_NAME(__VA_ARGS__), [&] given { __VA_ARGS__ arguments; }
 #endif
-#define SIMULATOR_NAME(...) \
-#__VA_ARGS__, ::simulator::here(),                                                           \
-        [&]<typename... Types_>(::simulator::Arguments<Types_...>) -> const void* {              \
-            using Late_ = ::simulator::Arguments<Types_...>;                                     \
-            if constexpr (requires { ::simulator::address_of<Late_>(__VA_ARGS__); })             \
-                return ::simulator::address_of<Late_>(__VA_ARGS__);                              \
-            else if constexpr (requires { static_cast<void (*)(Types_...)>(__VA_ARGS__); })      \
-                return reinterpret_cast<const void*>(static_cast<void (*)(Types_...)>(__VA_ARGS__)); \
-            else                                                                                 \
-                return nullptr;                                                                  \
-        }
+#define SIMULATOR_NAME(...)                                                                                 \
+#__VA_ARGS__, ::simulator::here(), [&](auto types_) {                                                       \
+        return ::simulator::first_that_compiles(                                                            \
+            types_,                                                                                         \
+            [&](auto late_) -> decltype(::simulator::address_of<decltype(late_)>(__VA_ARGS__)) {            \
+                return ::simulator::address_of<decltype(late_)>(__VA_ARGS__);                               \
+            },                                                                                              \
+            [&]<typename... Types_>(::simulator::Arguments<Types_...>)                                      \
+                -> decltype(::simulator::address_of<void>(static_cast<void (*)(Types_...)>(__VA_ARGS__))) { \
+                return ::simulator::address_of<void>(static_cast<void (*)(Types_...)>(__VA_ARGS__));        \
+            },                                                                                              \
+            [](auto) -> const void* { return nullptr; });                                                   \
+    }

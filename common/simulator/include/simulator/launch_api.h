@@ -1,7 +1,8 @@
 // launch_api.h - launches by function call (cudaLaunchKernel and its variants), kernel attributes, occupancy.
 //
 // A void* does not reveal the sizes of a kernel's arguments, so the rewriter registers every non-template kernel of a
-// file: SIMULATOR_REGISTER(name).
+// file: SIMULATOR_REGISTER(name) makes a record in a section of its own, since graded code may run nothing when it is
+// loaded.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -28,10 +29,10 @@ struct BoundKernel {
 using Bound = std::shared_ptr<const BoundKernel>;
 
 struct RegisteredKernel {
+    const void* (*address)();
     const char* name;
     Bound (*bind)(const void* kernel, void** arguments);
 };
-void register_kernel(const void* address, const RegisteredKernel* kernel);
 const RegisteredKernel* registered_kernel(const void* address);  // null: unknown
 
 template <typename... Parameters>
@@ -61,13 +62,14 @@ struct Binding {
     }
 };
 
+template <auto kernel>
+const void* registered_address() {
+    return reinterpret_cast<const void*>(kernel);
+}
 template <typename... Parameters>
-struct Registration {
-    Registration(void (*kernel)(Parameters...), const char* name) : record{name, Binding<Parameters...>::bind} {
-        register_kernel(reinterpret_cast<const void*>(kernel), &record);
-    }
-    RegisteredKernel record;
-};
+constexpr auto bind_of(void (*)(Parameters...)) {
+    return Binding<Parameters...>::bind;
+}
 
 SIMULATOR_UNCHECKED inline void run_bound(void* data) {
     const BoundKernel& bound = *static_cast<const BoundKernel*>(data);
@@ -103,9 +105,15 @@ const char* name_of(void (*kernel)(Parameters...)) {
 
 }  // namespace simulator
 
-#define SIMULATOR_REGISTER(name)                                                                     \
-    namespace {                                                                                      \
-    [[maybe_unused]] const ::simulator::Registration simulator_registered_##name(&::name, #name);   \
+#ifdef __APPLE__
+#define SIMULATOR_KERNELS "__DATA,sim_kernels"
+#else
+#define SIMULATOR_KERNELS "simulator_kernels"
+#endif
+#define SIMULATOR_REGISTER(name)                                                                                        \
+    namespace {                                                                                                         \
+    [[gnu::section(SIMULATOR_KERNELS), gnu::used]] alignas(8) constinit ::simulator::RegisteredKernel                   \
+        simulator_registered_##name = {::simulator::registered_address<&::name>, #name, ::simulator::bind_of(&::name)}; \
     }
 
 #define SIMULATOR_LAUNCH_FUNCTION(name, cooperative)                                                                           \

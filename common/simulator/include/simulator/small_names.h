@@ -71,9 +71,13 @@ T length_of(int n, const T* p) noexcept {
         largest = p[i] != p[i] || largest != largest ? NAN : fmax(largest, fabs(p[i]));
     }
     if (!(largest > 0)) return largest;
-    long double sum = 0;  // the square of a double neither overflows nor underflows
-    for (int i = 0; i < n; ++i) sum += static_cast<long double>(p[i]) * p[i];
-    return static_cast<T>(sqrtl(sum));
+    const int exponent = ilogb(static_cast<double>(largest));  // scaled by it, no square overflows
+    long double sum = 0;
+    for (int i = 0; i < n; ++i) {
+        const long double scaled = scalbn(static_cast<double>(p[i]), -exponent);
+        sum += scaled * scaled;
+    }
+    return static_cast<T>(scalbn(sqrt(static_cast<double>(sum)), exponent));
 }
 }  // namespace simulator
 #define SIMULATOR_SPECIAL(name, expression)                 \

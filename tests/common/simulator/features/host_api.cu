@@ -5,6 +5,10 @@ __global__ void scale(float* values, float factor, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) values[i] *= factor;
 }
+template <typename T>
+__global__ void add(T* values, T term) {
+    values[threadIdx.x] += term;
+}
 __global__ void transpose(const float* in, size_t in_pitch, float* out, size_t out_pitch, int rows, int cols) {
     const int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;
     if (r >= rows || c >= cols) return;
@@ -24,6 +28,11 @@ static void by_address() {
     EXPECT(cudaLaunchKernelEx(&config, scale, device, 2.0f, n) == cudaSuccess);
     values.fetch();
     EXPECT(values[0] == 18 && values[89] == 18 && values[90] == 1);
+    void* others[] = {&device, &factor};
+    EXPECT(cudaLaunchKernel((const void*)add<float>, 1, 32, others, 0, 0) == cudaSuccess);
+    EXPECT(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(&add<float>), 1, 32, others, 0, 0) == cudaSuccess);
+    values.fetch();
+    EXPECT(values[0] == 24 && values[31] == 24 && values[32] == 18);
 }
 
 static void graphs() {

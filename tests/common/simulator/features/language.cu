@@ -1,6 +1,12 @@
 // The language: launches, shared memory, __constant__, __device__ and __managed__ variables, templates, lambdas, structs,
-// recursion, printf and assert, vector types, variables called like CUDA's own.
+// recursion, printf and assert, vector types, variables called like CUDA's own, functions as template arguments.
 #include <assert.h>
+#include <device_launch_parameters.h>
+#include <math_constants.h>
+#include <utility>
+#ifdef CUDA_VERSION
+#error cuda.h defines this, cuda_runtime.h does not
+#endif
 
 #include "feature.h"
 
@@ -39,8 +45,15 @@ __global__ void transpose(const float* in, float* out, int rows, int cols) {
 
 __device__ int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
 
+template <float (*F)(float, float)>
+__device__ float folded(float a, float b, float c) {
+    return F(F(a, b), c);
+}
+__device__ float larger(float a, float b) { return a > b ? a : b; }
+
 __global__ void rest(float4* out) {
-    assert(blockDim.x == 1);
+    __builtin_assume(out != nullptr);
+    assert(blockDim.x == 1 && folded<larger>(float(1), CUDART_ZERO_F, CUDART_PIO2_F) == CUDART_PIO2_F);
     float4 v = make_float4(1, 2, 3, 4);
     const int2 p = {fibonacci(10), 7};
     v.x += p.x, v.w *= p.y;
@@ -51,6 +64,15 @@ __global__ void rest(float4* out) {
 
 // The argument itself, not a copy: here a __managed__ variable.
 __global__ void one_more(int& x) { ++x; }
+
+template <int N>
+__global__ void add(float* x) {
+    *x += N;
+}
+template <int... N>
+void add_all(float* x, std::integer_sequence<int, N...>) {
+    (add<N><<<1, 1>>>(x), ...);
+}
 
 int main() {
     const int rows = 20, cols = 37;
@@ -74,5 +96,9 @@ int main() {
     one_more<<<1, 1>>>(answer);
     vector.fetch();
     EXPECT(vector[0].x == 56 && vector[0].y == 2 && vector[0].w == 28 && answer == 43);
+    Buffer<float> sum(1);
+    add_all(sum.device(), std::make_integer_sequence<int, 5>());
+    sum.fetch();
+    EXPECT(sum[0] == 10);
     return done();
 }

@@ -172,6 +172,8 @@ def test_kernels_get_their_arguments_and_are_counted(process: ApartProcess, cols
     counts = process.counts  # in bytes of machine code: more than the number of basic blocks
     assert (counts["launches"], counts["threads"], counts["read_back"]) == (1, 64, 0)
     assert counts["work"] >= counts["most_work"] > 40
+    variables = sum(size for _, size in process._built.variables)
+    assert variables <= counts["allocated"] < variables + 128  # the outputs' alignment
 
 
 def test_what_comes_back_to_the_host_is_counted(process: ApartProcess) -> None:
