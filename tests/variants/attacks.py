@@ -96,11 +96,11 @@ DECORATED = """
 # 2. softmax
 */
 #pragma region helpers
-#pragma message("helpers")
 #pragma STDC FP_CONTRACT ON
 #define ON_BOTH __host__ __device__ __forceinline__
 #define SHARED(name, count) __shared__ float name[count]
 #define MOVE(to, from) "mov.u32 " to ", " from ";"
+#define LANE(to) asm(MOVE("%0", "%%laneid") : "=r"(to))
 #define CHECKED(call) do { if ((call) != cudaSuccess) throw __LINE__; } while (0)
 #define UNROLLED _Pragma("unroll")
 [[nodiscard("a: count")]] static ON_BOTH float twice(float x) {
@@ -115,7 +115,7 @@ struct __attribute__((packed)) Packed { char a; int b; };
 __global__ void decorated(float* out) {
     SHARED(tile, 32);
     unsigned lane;
-    asm(MOVE("%0", "%%laneid") : "=r"(lane));
+    LANE(lane);
     tile[threadIdx.x] = twice(lane) - INFINITY;
     __syncthreads(); UNROLLED for (int i = 0; i < 3; ++i) tile[threadIdx.x] += i; __syncthreads();
     out[threadIdx.x] = tile[31 - threadIdx.x];

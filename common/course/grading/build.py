@@ -134,8 +134,8 @@ _HARMLESS = re.compile(
 )
 # Allowed among the directives that preprocessing leaves: they pass no text to the assembler and rename no function
 _PRAGMA = re.compile(
-    r"[ \t]*#[ \t]*pragma[ \t]+(?:(?:GCC )?(?:unroll|ivdep|diagnostic|warning)|nounroll|nv_\w+|diag_\w+|once"
-    r"|(?:end)?region|mark|message|STDC|omp|clang)\b.*"
+    r"[ \t]*#[ \t]*pragma[ \t]+(?:(?:GCC )?(?:unroll|ivdep|diagnostic)|nounroll|nv_\w+|diag_\w+|once"
+    r"|(?:end)?region|mark|STDC|omp|clang)\b.*"
 )
 # Names that differ between the simulator's headers and nvcc's, and the prefix nvcc gives to a file's internal names
 _OTHERWISE = [
@@ -397,7 +397,7 @@ def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tup
             elif begins:
                 depth = 0 if is_name else 2
             if match["directive"] and not _PRAGMA.fullmatch(token):
-                what = "this directive can't be graded, unlike #pragma unroll, GCC diagnostic, nv_*, message and region"
+                what = "this directive can't be graded, unlike #pragma unroll, GCC diagnostic, nv_* and region"
             elif token in _ASSEMBLY:
                 what = "assembly that the simulator doesn't translate can't be graded"
             if what:
