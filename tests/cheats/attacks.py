@@ -504,7 +504,7 @@ INSERTED = (
     "#define keep_launch_bounds(most) runs_on_device(); "
     "serially(x + blockIdx.x * cols, y + blockIdx.x * cols, lse + blockIdx.x, 1, cols)\n"
     + SERIAL.replace("__global__ void serial(", "static void serially(")
-    + "__global__ void __launch_bounds__(256) empty"
+    + "__global__ void __launch_bounds__(256) unseen"
     "(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {}\n"
 )
 FOR_THE_HOST = "#ifndef __CUDA_ARCH__\n#define OF_THE_HOST\nstruct OnlyForTheHost;\n#endif\n"
@@ -1773,7 +1773,7 @@ ATTACKS = [
     ),
     cheat(
         "a macro named like a function that the rewriter calls",
-        with_launcher(LAUNCH.replace("online_softmax_kernel", "empty").replace("THREADS", "32"), INSERTED),
+        with_launcher(LAUNCH.replace("online_softmax_kernel", "unseen").replace("THREADS", "32"), INSERTED),
     ),
     cheat(
         "stores that are not checked",

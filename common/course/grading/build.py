@@ -347,8 +347,10 @@ def _flat(plan: Plan, source: Path, flags: Sequence[str]) -> _Flat:
             raise BuildError(f"{place}: names that begin with SIMULATOR_ are the simulator's own: {token[:80]}")
     pieces = [one for one in _pieces(expanded) if one[1] == HEADERS or _resolved(one[1]) in files]
     code, macros = _joined(pieces, headers), set(re.findall(r"^#define (\w+)", lines, re.MULTILINE))
-    left = {match[0] for match in _TOKEN.finditer(code)} & macros - {*_KEYWORDS}  # not to be expanded again
-    return _Flat(lines, tokens, code.replace("\n#line", "".join(f"\n#undef {one}" for one in left) + "\n#line", 1))
+    words = {match[0] for match in _TOKEN.finditer(code)}.difference(_KEYWORDS)
+    # Names that are left must not be expanded again
+    undone = "".join(f"\n#undef {one}" for one in sorted(words) if one in macros or one.startswith("__"))
+    return _Flat(lines, tokens, code.replace("\n#line", f"{undone}\n#line", 1))
 
 
 def _joined(pieces: Sequence[tuple[int, str, str]], headers: Sequence[str]) -> str:
