@@ -130,7 +130,8 @@ _ASSEMBLY = ("asm", "__asm", "__asm__")
 # Attributes that neither exempt code from checks and counting nor reach the assembler; gnu and using may precede them
 _HARMLESS = re.compile(
     "gnu|using|align|aligned|always_inline|cold|const|deprecated|fallthrough|format|hot|likely|may_alias|maybe_unused|"
-    "no_unique_address|nodiscard|noinline|nonnull|noreturn|nothrow|packed|pure|unlikely|unused|warn_unused_result"
+    "no_unique_address|nodiscard|noinline|nonnull|noreturn|nothrow|packed|pure|unlikely|unused|visibility|"
+    "warn_unused_result"
 )
 # Allowed among the directives that preprocessing leaves: they pass no text to the assembler and rename no function
 _PRAGMA = re.compile(
@@ -367,11 +368,7 @@ def _joined(pieces: Sequence[tuple[int, str, str]], headers: Sequence[str]) -> s
             blank = max(number - at, int(is_directive))
             made.append(("\n" * blank or " ") + text)
             at += blank
-        name, at, last = (
-            file,
-            at + text.count("\n"),
-            made[-1].rpartition("\n")[2] if "\n" in made[-1] else last + made[-1],
-        )
+        name, at, last = file, at + text.count("\n"), f"{last}{made[-1]}".rpartition("\n")[2]
     return "".join(made)
 
 
