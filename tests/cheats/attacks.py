@@ -505,7 +505,7 @@ INSERTED = (
     "serially(x + blockIdx.x * cols, y + blockIdx.x * cols, lse + blockIdx.x, 1, cols)\n"
     + SERIAL.replace("__global__ void serial(", "static void serially(")
     + "__global__ void __launch_bounds__(256) unseen"
-    "(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {}\n"
+    "(const float* x, float* y, float* lse, int64_t cols) {}\n"
 )
 FOR_THE_HOST = "#ifndef __CUDA_ARCH__\n#define OF_THE_HOST\nstruct OnlyForTheHost;\n#endif\n"
 LANE = '__device__ unsigned lane() { unsigned l; asm("mov.u32 %0, %%laneid;" : "=r"(l)); return l; }\n'
