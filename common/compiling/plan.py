@@ -7,9 +7,11 @@ One folder per build: build/<backend and architecture>/<variant>/<place>/. The s
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 from common.compiling import toolchain
 from common.compiling.flags import (
@@ -109,18 +111,23 @@ class Plan:
             "with_cuda": True,
         }
 
-    def for_simulator(self) -> tuple[list[tuple[Path, list[str]]], list[str]]:
+    def for_simulator(
+        self, texts: Mapping[Path, str] = MappingProxyType({})
+    ) -> tuple[list[tuple[Path, list[str]]], list[str]]:
         """The sources with their flags, for compile_objects, and the linker flags.
 
         The binding comes last, so that the linker takes inline functions of shared headers from the kernels or the
         runtime: the binding is not instrumented in the checked build.
+
+        Args:
+            texts: of the sources whose files are not to be read.
 
         Raises:
             BuildError: a source contains something that the simulator cannot run.
         """
         mirror = self.folder / "translated"
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
-        translated = [self._translated(kernel, mirror, include_dirs) for kernel in self.place.kernels]
+        translated = [self._translated(one, mirror, include_dirs, text=texts.get(one)) for one in self.place.kernels]
         further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else [QUICK]
         flags = [*rewriter.CXX_FLAGS, *further, *(["-Wno-unused"] if self.gaps else []), *self._defines]
         flags += [f"-I{folder}" for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)]
@@ -146,9 +153,11 @@ class Plan:
     def _defines(self) -> list[str]:
         return ["-fPIC", *self.simulated.flags, "-DCUDA_SIMULATOR"]
 
-    def _translated(self, source: Path, folder: Path, include_dirs: list[Path], headers_only: bool = False) -> Path:
+    def _translated(
+        self, source: Path, folder: Path, include_dirs: list[Path], headers_only: bool = False, text: str | None = None
+    ) -> Path:
         try:
-            return rewriter.translate(source, folder, include_dirs, self.simulated, headers_only, kept_text).path
+            return rewriter.translate(source, folder, include_dirs, self.simulated, headers_only, kept_text, text).path
         except rewriter.RewriteError as error:
             raise BuildError(str(error)) from None
 

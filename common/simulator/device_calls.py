@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from common.simulator.text import without_directives
+from common.simulator.text import blank, without_directives
 
 HOST_LIBRARY = {
     "rand": "a generator of your own: a few multiplications and shifts of a seed and the thread's index",
@@ -153,6 +153,7 @@ def definitions(code: str) -> tuple[Function, ...]:
 def _name(head: str) -> tuple[str, int] | None:
     """Name of the function whose definition begins with `head`, and its position; None if it is no function."""
     depth = 0
+    head = re.sub(r"\[\[.*?\]\]", lambda match: blank(match[0]), head, flags=re.DOTALL)
     for match in re.finditer(r"[()]", head):
         if match.group() == "(":
             before = re.search(r"((?:\w+\s*::\s*)*)(~?\w+)\s*$", head[: match.start()])

@@ -140,12 +140,14 @@ def translate(
     target: Target | None = None,
     headers_only: bool = False,
     keep: Callable[[tuple[str, ...], Callable[[], str]], str] = lambda key, make: make(),
+    given: str | None = None,
 ) -> Translation:
     """Writes `<out_dir>/<stem>.cu.cpp` and, next to it, rewritten copies of the local headers; see Target.flags.
 
     Args:
         headers_only: the source is already C++ (a binding.cpp); only the headers that it includes are written.
         keep: a cache; keep(key, make) returns make()'s result for that key, now or earlier.
+        given: the source's text, if not the file's; its #line directives say where a line is.
     """
     source, out_dir = Path(source).resolve(), Path(out_dir).resolve()
     include_dirs = [Path(folder).resolve() for folder in include_dirs]
@@ -154,7 +156,7 @@ def translate(
     def visit(file: Path, place: Path) -> None:
         translation.inputs.append(file)
         try:
-            text = read_source(file)
+            text = read_source(file) if given is None or file != source else given
         except ValueError as error:
             raise RewriteError(str(error)) from None
 
@@ -213,6 +215,7 @@ def local_sources(source: Path, include_dirs: list[Path] = ()) -> list[Path]:
     return found
 
 
+_LINE = re.compile(r'^#line (\d+) "([^"\n]*)"\n', re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
 
 
@@ -283,7 +286,10 @@ class _File:
         return "".join([*made, self.text[at:]])
 
     def error(self, position: int, message: str) -> RewriteError:
-        return RewriteError(f"{self.name}:{self.code.count(chr(10), 0, position) + 1}: {message}")
+        name, line, start = self.name, 1, 0
+        for match in _LINE.finditer(self.text, 0, position):
+            name, line, start = match[2], int(match[1]), match.end()
+        return RewriteError(f"{name}:{self.code.count(chr(10), start, position) + line}: {message}")
 
     def directive_at(self, position: int) -> tuple[int, int] | None:
         """The span of the preprocessor line (such as a macro's definition) that contains the position."""

@@ -499,6 +499,16 @@ UNNOTICED = (
     + ONE_THREAD.replace("__device__ void", "QUIET __device__ __noinline__ void")
     + BESIDE.replace("uncounted(", "one_thread(")
 )
+# The rewriter begins a kernel with launch bounds with this call, which nvcc doesn't see.
+INSERTED = (
+    "#define keep_launch_bounds(most) runs_on_device(); "
+    "serially(x + blockIdx.x * cols, y + blockIdx.x * cols, lse + blockIdx.x, 1, cols)\n"
+    + SERIAL.replace("__global__ void serial(", "static void serially(")
+    + "__global__ void __launch_bounds__(256) unseen"
+    "(const float* x, float* y, float* lse, int64_t cols) {}\n"
+)
+FOR_THE_HOST = "#ifndef __CUDA_ARCH__\n#define OF_THE_HOST\nstruct OnlyForTheHost;\n#endif\n"
+LANE = '__device__ unsigned lane() { unsigned l; asm("mov.u32 %0, %%laneid;" : "=r"(l)); return l; }\n'
 RAW_NAME = 'static const char* const quiet = R"(\\\n# 400 "/usr/include/elsewhere.h"\n)";\n'
 RENAMED = """
 extern "C" __global__ void nothing(const float* x, float* y, float* lse, int64_t rows, int64_t cols);
@@ -1788,6 +1798,49 @@ ATTACKS = [
             "    decoy<<<1, 256, 0, stream>>>(out, 0);\n    delete[] all;",
             DECOY,
         ),
+    ),
+    cheat(
+        "a file that is beside the translation alone",
+        with_launcher('#if __has_include("online_softmax.cu.cpp")\n' + LAUNCH + "#endif"),
+    ),
+    cheat("a macro of translated PTX", with_launcher("#ifdef SIMULATOR_PTX\n" + LAUNCH + "#endif", LANE)),
+    cheat(
+        "a branch for the host alone",
+        with_launcher("#ifdef OF_THE_HOST\n" + LAUNCH + "#endif", FOR_THE_HOST),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "a macro named like a function that the rewriter calls",
+        with_launcher(LAUNCH.replace("online_softmax_kernel", "unseen").replace("THREADS", "32"), INSERTED),
+    ),
+    cheat(
+        "stores that are not checked",
+        with_kernel(
+            "__global__ void __launch_bounds__(THREADS)",
+            "__global__ void __attribute__((no_sanitize_address)) __launch_bounds__(THREADS)",
+        ),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "work that is not counted (with a space within the brackets)",
+        with_launcher(
+            "    busy<<<8, 256, 0, stream>>>(x, y, lse, rows, cols);",
+            UNCOUNTED.replace("__attribute__((no_sanitize_coverage))", "[ [gnu::no_sanitize_coverage] ]"),
+        ),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
+    cheat(
+        "a directive of many comments",
+        with_launcher(LAUNCH, "# " + "/**/" * 60 + "define NOTHING\n"),
+        "softmax",
+        "merge",
+        keeps=(),
     ),
     cheat("code for the simulator alone", with_launcher("#ifdef CUDA_SIMULATOR\n" + LAUNCH + "#endif")),
     cheat(

@@ -184,6 +184,54 @@ def output_of(state):
     return +(np.float64(1) * tidy(RowState(m, l, state.O)))
 """
 
+
+DECORATED = """
+/* Plan
+# 1. scores
+# 2. softmax
+*/
+#pragma region helpers
+#pragma STDC FP_CONTRACT ON
+#define ON_BOTH __host__ __device__ __forceinline__
+#define SHARED(name, count) __shared__ float name[count]
+#define MOVE(to, from) "mov.u32 " to ", " from ";"
+#define LANE(to) asm(MOVE("%0", "%%laneid") : "=r"(to))
+#define CHECKED(call) do { if ((call) != cudaSuccess) throw __LINE__; } while (0)
+#define UNROLLED _Pragma("unroll")
+[[nodiscard("a: count")]] static ON_BOTH float twice(float x) {
+#ifdef __CUDA_ARCH__
+    return 2 * x;
+#else
+    return x + x;
+#endif
+}
+[[deprecated("use twice() instead")]] inline int old(int x) { return x; }
+struct __attribute__((packed)) Packed { char a; int b; };
+__global__ void decorated(float* out) {
+    SHARED(tile, 32);
+    unsigned lane;
+    LANE(lane);
+    tile[threadIdx.x] = twice(lane) - INFINITY;
+    __syncthreads(); UNROLLED for (int i = 0; i < 3; ++i) tile[threadIdx.x] += i; __syncthreads();
+    out[threadIdx.x] = tile[31 - threadIdx.x];
+}
+inline void decorate(float* out, cudaStream_t stream) {
+    decorated<<<1, 32, 0,
+                stream>>>(out);
+    CHECKED(cudaGetLastError());
+}
+#pragma endregion
+"""
+
+
+def decorated() -> Attack:
+    """Macros, conditionals, attributes, pragmas and comments of many kinds."""
+    files, line = solution("task1"), '#include "common/cuda/not_implemented.h"\n'
+    files["task1/naive_attention.cu"] = files["task1/naive_attention.cu"].replace(line, line + DECORATED)
+    parts = PARTS["task1_naive_attention"]
+    return Attack("task1: macros, attributes, pragmas and comments", writes(files), (), parts, "task1")
+
+
 ATTACKS = [
     Attack("task3: an archive of links, beside the handout", archived, (), whole("task3").all_for, "task3"),
     Attack("task3: styles that PyTorch accepts", writes(with_python(STYLES)), (), ("algorithm",), "task3"),
@@ -193,6 +241,7 @@ ATTACKS = [
     begun(),
     by_pointer(),
     in_cuda(),
+    decorated(),
     *in_python("task1", "layer"),
     *in_python("task3", "algorithm"),
     *(variant(name) for folder in PARTS for name in variants_of(folder)),

@@ -3,8 +3,9 @@
     build(request) -> the library's bytes, the addresses of its kernels and variables, the compilers' log
 
 nvcc and ptxas decide what a kernel is: they compile every .cu for a GPU, and only kernels found there may run on the
-device (common/simulator/runtime/apart.cpp). They must see the same text that the simulator compiles. Objects must not
-contain code that runs when they are loaded, and only their launchers are visible to the course's objects.
+device (common/simulator/runtime/apart.cpp). They must see the same text that the simulator compiles, so macros and
+conditionals are resolved once, before the rewriter (_flat). Objects must not contain code that runs when they are
+loaded, and only their launchers are visible to the course's objects.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import signal
 import subprocess
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
@@ -35,6 +37,7 @@ from common.compiling.objects import CompilerFailed, compile_objects
 from common.compiling.plan import Plan, plans_of
 from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError
+from common.console.files import write_whole
 from common.console.paths import ROOT
 from common.course.grading.elf import (
     ALLOCATED,
@@ -50,6 +53,8 @@ from common.course.grading.elf import (
 )
 from common.course.grading.inside import settle
 from common.simulator import rewriter
+from common.simulator.architecture import Conditionals
+from common.simulator.text import blanked
 
 PLAIN = (".text", ".rodata", ".data", ".bss", ".tdata", ".tbss", ".eh_frame", ".gcc_except_table", ".note", ".lrodata")
 PLAIN += ("simulator_kernels",)  # see SIMULATOR_REGISTER
@@ -71,6 +76,8 @@ MAY_INCLUDE = "\nOf the course's headers graded code may include those that the 
 COMPILER_SECONDS = 60  # CPU time of each compiler process; honest files take less than 10
 MOST_LOG = 60_000  # characters
 MOST_JOINED = 400  # lines of a directive
+MOST_BLANK = 100  # lines without a line marker
+HEADERS = "headers"  # in line markers, the file that includes the student's headers
 SECRET = secrets.token_hex(8)  # in names of intermediate files, so that code can't detect a build step by __has_include
 UNKNOWN_ATTRIBUTE = 1097  # nvcc's diagnostic number
 ENTRY = ".nv.constant0."  # prefix of a section that only kernels have
@@ -81,7 +88,10 @@ _VARIABLE = re.compile(
     r"^\s*(?:\.visible\s+|\.weak\s+|\.common\s+)*\.(?:global|const)\s[^;={]*?([\w$]+)(?:\[\d*\])*\s*[;=]", re.M
 )
 # Line markers, by which a file could attribute its lines to another file. Matched after splicing, and in comments, too
-_LINE_NUMBERS = re.compile(r"(?:^|\*/)[^\S\n]*(?:#|%:)(?:[ \t\f\v]|/\*.*?\*/)*(?:line\b|\d)", re.M | re.S)
+_LINE_NUMBERS = re.compile(
+    r"""(?:^|\*/)[^\S\n]*(?:\#|%:)[ \t\f\v]*(?:/\*|line\b|\d[\w']*[ \t\f\v]*(?:/\*|["\\$A-Z_a-z\x80-\U0010ffff]))""",
+    re.M | re.X,
+)
 # SIMD instructions, which work on several of a thread's numbers: 16-byte ones (with 32 and 64 bytes, all count as SIMD)
 _PACKED = re.compile(
     r"v?(?:p(?:add|sub|mul|madd|max|min)\w*|(?:add|sub|mul|div|max|min|sqrt|rcp|rsqrt|hadd|dp|fn?m\w+)p[sd])"
@@ -94,21 +104,20 @@ _INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
 _TOO_LONG = re.compile("cpu time limit exceeded", re.IGNORECASE)
 _MARK = re.compile(r'(\d+) "((?:[^"\\\n]|\\.)*)"[^\n]*')  # after "# "
 _INDENT = re.compile(r"^[^\S\n]+(?=# \d)", re.MULTILINE)
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*("[^"\n]+"|<[^>\n]+>)', re.MULTILINE)
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SPLICE = re.compile(r"\\[ \t\f\v]*\n")  # as gcc has it
 # Tokens of preprocessed code; strings (raw ones, too) and characters are one token each
 _TOKEN = re.compile(
     r"""(?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\(.*?(?:\)(?P=end)"|\Z)
     | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*(?:"|)|'(?:\\.|[^'\\\n])*'?) | \.?\d(?:[eEpP][+-]|'?[\w$]|\.)*
-    | (?:[A-Za-z_$]|[^\x00-\x7f]|\\[uU])(?:[\w$]|[^\x00-\x7f]|\\[uU])* | \[\[ | <:<:
+    | (?:[A-Za-z_$]|[^\x00-\x7f]|\\[uU])(?:[\w$]|[^\x00-\x7f]|\\[uU])* | (?P<attribute>(?:\[|<:)\s*(?:\[|<:))
     | ^[ \t]*(?P<directive>\#|%:)[^\n]* | \S""",
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
-# CUDA's attributes as nvcc expands them; keywords that the rewriter handles; the simulator's forms of CUDA's variables
+# CUDA's attributes as nvcc expands them, and the keywords for them; the simulator's forms of CUDA's variables
 _ATTRIBUTES = ("global", "device", "host", "shared", "constant", "managed", "grid_constant", "noinline")
-_ATTRIBUTES += ("launch_bounds", "maxnreg", "cluster_dims", "block_size")
-_REWRITTEN = ("__shared__", "__noinline__")
+_ATTRIBUTES += (_CALLED := ("launch_bounds", "maxnreg", "cluster_dims", "block_size"))
+_KEYWORDS = [f"__{one}__" for one in _ATTRIBUTES]
 _INDICES = {
     tuple(match[0] for match in _TOKEN.finditer(f"(::simulator::current_{of}()->{which})")): name
     for name, of, which in (
@@ -119,12 +128,18 @@ _INDICES = {
     )
 }
 _INDEX_TOKENS = len(next(iter(_INDICES)))
-# Spellings of inline assembly and of attributes that exempt code from counting; attributes in general, since their
-# strings may reach the assembler verbatim
-_MACHINE_CODE = ("asm", "__asm", "__asm__", "no_sanitize_coverage", "__no_sanitize_coverage__")
-_ATTRIBUTE, _HARMLESS = ("__attribute__", "__attribute", "[[", "<:<:"), re.compile(r'"[\w.,=+ -]*"')
+_ASSEMBLY = ("asm", "__asm", "__asm__")
+# Attributes that neither exempt code from checks and counting nor reach the assembler; gnu and using may precede them
+_HARMLESS = re.compile(
+    "gnu|using|align|aligned|always_inline|cold|const|deprecated|fallthrough|format|hot|likely|may_alias|maybe_unused|"
+    "no_unique_address|nodiscard|noinline|nonnull|noreturn|nothrow|packed|pure|unlikely|unused|visibility|"
+    "warn_unused_result"
+)
 # Allowed among the directives that preprocessing leaves: they pass no text to the assembler and rename no function
-_PRAGMA = re.compile(r"[ \t]*#pragma (?:(?:GCC )?(?:unroll|ivdep|diagnostic)|nounroll|nv_\w+|diag_\w+|once)\b.*")
+_PRAGMA = re.compile(
+    r"[ \t]*#[ \t]*pragma[ \t]+(?:(?:GCC )?(?:unroll|ivdep|diagnostic)|nounroll|nv_\w+|diag_\w+|once"
+    r"|(?:end)?region|mark|STDC|omp|clang)\b.*"
+)
 # Names that differ between the simulator's headers and nvcc's, and the prefix nvcc gives to a file's internal names
 _OTHERWISE = [
     (re.compile(r"\b_INTERNAL_\w+::"), ""),
@@ -173,16 +188,21 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     for file in filter(Path.is_file, {one for source in plan.place.kernels for one in _files(source)}):
         text = "" if file.suffix == ".py" else file.read_text(errors="replace")  # raw strings keep their splices
         if _LINE_NUMBERS.search(_SPLICE.sub("", text)) or _LINE_NUMBERS.search(text):
-            raise BuildError(f"{file.name}: #line, or a # before a number, can't be graded.")
+            raise BuildError(f"{file.name}: #line, or a # before a number and a word or comment, can't be graded.")
+        for one in Conditionals(blanked(text)).all if file in own else ():
+            if one.side == "host":
+                line = text.count("\n", 0, one.branches[0].start) + 1
+                words = "code that only the host compiles, because it has no __CUDA_ARCH__, can't be graded"
+                raise BuildError(f"{file.name}:{line}: {words}: write it without this condition.")
     log, jobs, linker_flags = "", *plan.for_simulator()
     count = len(plan.place.kernels)
     try:
-        flags = jobs[0][1]
-        texts: dict[Path, Counter[str]] = {}
-        jobs[:count] = _checked(plan, jobs[:count], texts)
+        flat = {one: _flat(plan, one, jobs[0][1]) for one in plan.place.kernels}
+        jobs, linker_flags = plan.for_simulator({source: one.text for source, one in flat.items()})
+        jobs[:count] = _checked(plan, jobs[:count])
         made = compile_objects(jobs)
         log = "\n".join(one.log for one in made)
-        limits, entries, variables = _as_nvcc_sees(plan, [one for one in flags if not one.startswith("-I")], texts)
+        limits, entries, variables = _as_nvcc_sees(plan, flat)
         library = _linked(plan, [one.path for one in made], linker_flags)
     except CompilerFailed as error:
         if _TOO_LONG.search(str(error)):
@@ -277,47 +297,112 @@ def _numbers_of(name: str, operands: str) -> int:
     return 4 if "%xmm" in operands and _PACKED.fullmatch(name) else 1
 
 
-def _checked(
-    plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]], texts: dict[Path, Counter[str]]
-) -> list[tuple[Path, list[str]]]:
-    """The jobs with all macros expanded, so that the text checked here is the text compiled, whatever a file finds out
-    about the process that preprocesses it. Fills `texts` with each source's string and character literals.
+@dataclass(frozen=True)
+class _Flat:
+    """A source without macros and conditionals.
+
+    Attributes:
+        lines: the preprocessor's output that still has macros.
+        tokens: (place, token) of the student's code, without CUDA's keywords.
+        text: for the rewriter: the includes of headers, then the student's code.
+    """
+
+    lines: str
+    tokens: list[tuple[str, str]]
+    text: str
+
+
+def _flat(plan: Plan, source: Path, flags: Sequence[str]) -> _Flat:
+    """The source as the simulator's headers make it. CUDA's keywords, which the rewriter reads, are not expanded.
 
     Raises:
-        BuildError: the code contains assembly (all PTX has become C++ by then), puts text into the compiler's assembly,
-            renames a function or keeps it from being counted; or a macro changed a line of a header, since headers are
-            not checked for any of this.
+        BuildError: a macro changed a line of a header, since headers are not checked, or has a name of the simulator's.
+    """
+    files = _files(source)
+    whole, alone = (plan.folder / f"{source.stem}-{one}-{SECRET}.cpp" for one in ("whole", "headers"))
+    expand = [toolchain.host_compiler(), "-E", "-xc++", NAMES, *(one for one in flags if not one.startswith("-I"))]
+    expand += ["-include", "simulator/nvcc_names.h", f"-I{ROOT}", f"-I{rewriter.INCLUDE_DIR}"]
+    lines, parts, headers, is_own = _run([*expand, "-fdirectives-only", source]), [], [], False
+    _look_at_names(lines, files, _folders())
+    for number, file, text in _pieces(lines):
+        path, was_own = _resolved(file), is_own
+        if is_own := number > 0 and path in files:
+            parts.append(f'#line {number} "{file}"\n{text}')
+        elif was_own and not file.startswith("<"):
+            folders = (rewriter.INCLUDE_DIR, ROOT, *sorted(_folders_of_headers(), key=lambda one: -len(one.parts)))
+            name = next(path.relative_to(one) for one in folders if path.is_relative_to(one))
+            headers.append(f"#include <{name}>")
+            parts.append(f'#line {2 * len(headers)} "{HEADERS}"\n{headers[-1]}')  # after it, the number is odd
+    keywords = [f"#undef {one}" for one in _KEYWORDS]
+    write_whole(whole, "\n".join([*keywords, *parts]))
+    write_whole(alone, "\n".join([*keywords, *headers]))
+    expanded, known = _run([*expand, whole]), set(_pieces_of(_run([*expand, alone]), files, theirs=False))
+    others = [one for one in _pieces_of(expanded, files, theirs=False) if one not in known]
+    names = {Path(file).name for _, file, _ in others}
+    known = {one for piece in known if Path(piece[1]).name in names for one in _lines_of_piece(*piece)}
+    for place, line in (one for piece in others for one in _lines_of_piece(*piece)):
+        if (place, line) not in known:
+            words = "a header has this line only because of macros before it, which can't be graded"
+            raise BuildError(f"{place}: {words}: {line.strip()[:80]}")
+    tokens = _tokens(source, expanded)
+    for place, token in tokens:
+        if token.startswith("SIMULATOR_"):
+            raise BuildError(f"{place}: names that begin with SIMULATOR_ are the simulator's own: {token[:80]}")
+    pieces = [one for one in _pieces(expanded) if one[1] == HEADERS or _resolved(one[1]) in files]
+    code, macros = _joined(pieces, headers), set(re.findall(r"^#define (\w+)", lines, re.MULTILINE))
+    words = {match[0] for match in _TOKEN.finditer(code)}.difference(_KEYWORDS)
+    # Names that are left must not be expanded again
+    undone = "".join(f"\n#undef {one}" for one in sorted(words) if one in macros or one.startswith("__"))
+    return _Flat(lines, tokens, code.replace("\n#line", f"{undone}\n#line", 1))
+
+
+def _joined(pieces: Sequence[tuple[int, str, str]], headers: Sequence[str]) -> str:
+    """The pieces, with the headers in place and few line markers: the rewriter reads no statement with one inside."""
+    made, name, at, last = [], "", 0, ""  # at: the last line's number
+    for number, file, text in pieces:
+        if file == HEADERS:
+            made += [f"\n{headers[number // 2 - 1]}"] * (number % 2 == 0)
+        elif file != name or number > at + MOST_BLANK:
+            made.append(f'\n#line {number} "{file}"\n{text}')
+            at = number
+        else:
+            is_directive = "#" in (last.lstrip()[:1], text.lstrip()[:1])
+            blank = max(number - at, int(is_directive))
+            made.append(("\n" * blank or " ") + text)
+            at += blank
+        name, at, last = file, at + text.count("\n"), f"{last}{made[-1]}".rpartition("\n")[2]
+    return "".join(made)
+
+
+def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tuple[Path, list[str]]]:
+    """The jobs with all macros expanded, so that the text checked here is the text compiled, whatever a file finds out
+    about the process that preprocesses it.
+
+    Raises:
+        BuildError: the code contains assembly (all PTX has become C++ by then), or attributes or directives other than
+            harmless ones: some put text into the compiler's assembly, rename a function or keep it from being counted.
     """
     made = []
     for source, (translated, flags) in zip(plan.place.kernels, jobs, strict=True):
-        expand = [toolchain.host_compiler(), "-E", NAMES, *flags]
-        text, files, alone = _run([*expand, translated]), _files(source), plan.folder / f"headers-{SECRET}.cpp"
-        alone.write_text("\n".join(_includes(translated, plan.folder / "translated", files, set())))
-        known = set(_pieces_of(_run([*expand, alone]), files, theirs=False))
-        others = [one for one in _pieces_of(text, files, theirs=False) if one not in known]
-        names = {Path(file).name for _, file, _ in others}
-        known = {one for piece in known if Path(piece[1]).name in names for one in _lines_of_piece(*piece)}
-        for place, line in (one for piece in others for one in _lines_of_piece(*piece)):
-            if (place, line) not in known:
-                words = "a header has this line only because of macros before it, which can't be graded"
-                raise BuildError(f"{place}: {words}: {line.strip()[:80]}")
-        lines = _lines_of(text, files)
+        text = _run([toolchain.host_compiler(), "-E", NAMES, *flags, translated])
+        lines, depth = _lines_of(text, _files(source)), None  # depth: of brackets within an attribute
         code = "\n".join(line for _, line in lines)
-        depth, texts[source] = None, Counter()  # of brackets within an attribute
         for match in _TOKEN.finditer(code):
-            token = match[0]
-            texts[source][token] += _is_text(token)
+            token, is_name = match[0], re.match(r"[^\W\d]|[$\\]", match[0])
+            begins, what = match["attribute"] or token in ("__attribute__", "__attribute"), ""
             if depth is not None:
-                depth += (token in "([") + 2 * (token in ("[[", "<:<:")) - (token in ")]")
+                depth += (token in "([") - (token in ")]")
+                if begins or (depth == 2 and is_name and not _HARMLESS.fullmatch(token.strip("_"))):
+                    what = f"this attribute can't be graded; allowed are {_HARMLESS.pattern.replace('|', ', ')}"
                 depth = depth or None
-            elif token in _ATTRIBUTE:
-                depth = 0 if token.startswith("__") else 2
-            strange = depth is not None and token.endswith('"') and not _HARMLESS.fullmatch(token)
-            directive = match["directive"] and not _PRAGMA.fullmatch(token)
-            if strange or directive or token in _MACHINE_CODE:
-                place = lines[code.count("\n", 0, match.start())][0]
-                what = "this directive" if directive else "assembly, and attributes that hide code,"
-                raise BuildError(f"{place}: {what} can't be graded: {token[:80]}")
+            elif begins:
+                depth = 0 if is_name else 2
+            if match["directive"] and not _PRAGMA.fullmatch(token):
+                what = "this directive can't be graded, unlike #pragma unroll, GCC diagnostic, nv_* and region"
+            elif token in _ASSEMBLY:
+                what = "assembly that the simulator doesn't translate can't be graded"
+            if what:
+                raise BuildError(f"{lines[code.count(chr(10), 0, match.start())][0]}: {what}: {token[:80]}")
         made.append((plan.folder / f"{source.stem}-{SECRET}.cpp", [*flags, "-fpreprocessed"]))
         made[-1][0].write_text(text, errors="surrogateescape")
     return made
@@ -401,14 +486,13 @@ def _look_at(elf: Elf, name: str) -> None:
 
 
 def _as_nvcc_sees(
-    plan: Plan, host_flags: Sequence[str], texts: dict[Path, Counter[str]]
+    plan: Plan, flat: Mapping[Path, _Flat]
 ) -> tuple[dict[str, tuple[int, int]], Counter[str], Counter[str]]:
     """(limits, names of the kernels, names of the device variables) according to nvcc. A kernel's limits are its
     maximum number of threads per block and its registers per thread.
 
     Args:
-        host_flags: flags of the simulator's compiler; some define macros.
-        texts: the string and character literals of each file as the simulator compiles it.
+        flat: each source as the simulator compiles it.
 
     Raises:
         CompilerFailed: nvcc or ptxas rejects a file, such as a kernel that calls a host function.
@@ -426,7 +510,6 @@ def _as_nvcc_sees(
         *(UNFILLED_NVCC_FLAGS if plan.gaps else []),
     ]
     include = [f"-I{path}" for path in (ROOT, *nvcc.include_dirs())]
-    folders = (ROOT, *(one.resolve() for one in (nvcc.home, *nvcc.include_dirs())), *_folders_of_headers())
     for source in plan.place.kernels:
         ptx = plan.folder / f"{source.stem}-{SECRET}.ptx"
         _run([nvcc.path, "-ptx", *flags, f"-diag-error={UNKNOWN_ATTRIBUTE}", *include, source, "-o", ptx])
@@ -443,19 +526,10 @@ def _as_nvcc_sees(
             limits[name] = max(most, threads), min(least, needed)
         entries.update(names)
         variables.update(_readable(_VARIABLE.findall(assembly)))
-        ours = [toolchain.host_compiler(), "-E", "-fdirectives-only", "-xc++", NAMES, *host_flags]
-        ours += ["-include", "simulator/nvcc_names.h", f"-I{ROOT}", f"-I{rewriter.INCLUDE_DIR}", source]
-        lines = [nvcc.path, "-E", "-Xcompiler=-fdirectives-only", *flags, *include, source], ours
-        theirs, ours = map(_run, lines)
-        for text in (theirs, ours):
-            _look_at_names(text, _files(source), folders)
-        _compare(source, theirs, ours)
-        written = Counter(filter(_is_text, (token for _, token in _tokens(source, theirs))))
-        theirs, ours = (_tokens(source, _run([one for one in line if "directives" not in str(one)])) for line in lines)
-        _compare_tokens(theirs, ours)
-        made = Counter(token for _, token in theirs if _is_text(token)) - written
-        if missing := made - texts[source]:
-            _refuse_difference(next(one for one in theirs if one[1] in missing))
+        line = [nvcc.path, "-E", *flags, *include, source]
+        _look_at_names(theirs := _run([*line, "-Xcompiler=-fdirectives-only"]), _files(source), _folders())
+        _compare(source, theirs, flat[source].lines)
+        _compare_tokens(_tokens(source, _run(line)), flat[source].tokens)
     return limits, entries, variables
 
 
@@ -469,10 +543,6 @@ def _compare(source: Path, theirs: str, ours: str) -> None:
                 f"{place}: nvcc and the simulator compile different lines of this file (conditional compilation that "
                 f"tells them apart), which can't be graded. The first one is: {line.strip()[:200]}"
             )
-
-
-def _is_text(token: str) -> bool:
-    return token[-1] in "\"'" and len(token) > 1
 
 
 def _compare_tokens(theirs: Sequence[tuple[str, str]], ours: Sequence[tuple[str, str]]) -> None:
@@ -504,9 +574,12 @@ def _without_cuda_words(tokens: Sequence[tuple[str, str]]) -> Iterator[tuple[str
         elif name := _INDICES.get(tuple(words[at : at + _INDEX_TOKENS])):
             yield tokens[at][0], name
             at += _INDEX_TOKENS
+        elif words[at] in _KEYWORDS:
+            depth, at = 0, at + 1
+            while at < len(tokens) and (depth or (words[at - 1].strip("_") in _CALLED and words[at] == "(")):
+                depth, at = depth + (words[at] == "(") - (words[at] == ")"), at + 1
         else:
-            if words[at] not in _REWRITTEN:
-                yield tokens[at]
+            yield tokens[at]
             at += 1
 
 
@@ -520,17 +593,6 @@ def _refuse_difference(where: tuple[str, str]) -> NoReturn:
 def _files(source: Path) -> set[Path]:
     """The files that students write."""
     return {source, *(one.folder / name for one in map(read_manifest, tasks()) for name in one.files)}
-
-
-def _includes(source: Path, mirror: Path, files: set[Path], seen: set[Path]) -> Iterator[str]:
-    """The #include directives of headers in a translated source, and in those of `files` that it includes."""
-    seen.add(source)
-    for line in _INCLUDE.findall(source.read_text(errors="surrogateescape")):
-        path = Path(line.partition('"')[2].rstrip('"'))
-        if not (path.is_relative_to(mirror) and ROOT / path.relative_to(mirror) in files):
-            yield f"#if __has_include({line})\n#include {line}\n#endif"
-        elif path not in seen:
-            yield from _includes(path, mirror, files, seen)
 
 
 @functools.cache  # files don't change during a build, and there are thousands of calls
@@ -599,6 +661,13 @@ def _look_at_piece(file: str, number: int, lines: str, folders: tuple[Path, ...]
     for at, line in enumerate(map(str.strip, lines.split("\n")), number):
         if line and not _is_at(line, there, at):
             raise BuildError(f"{file} has no such line {at}, which can't be graded: {line[:200]}")
+
+
+@functools.cache
+def _folders() -> tuple[Path, ...]:
+    """The folders that headers may be in."""
+    nvcc = toolchain.nvcc_for_build()
+    return (ROOT, *(one.resolve() for one in (nvcc.home, *nvcc.include_dirs())), *_folders_of_headers())
 
 
 @functools.cache

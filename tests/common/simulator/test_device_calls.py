@@ -58,11 +58,13 @@ def test_definitions():
     found = definitions(
         "namespace n { struct S { int m() { return 1; } }; int f() { if (1) { } return 2; } }\n"
         "template <int N> __global__ void __launch_bounds__(256) k(int (*p)[N]) { }\nint x = g(3);\nenum E { a };\n"
+        '[[nodiscard("a")]] int h() { return 1; }\n'
     )
     assert [(one.name, one.is_member, one.on_device) for one in found] == [
         ("m", True, False),
         ("f", False, False),
         ("k", False, True),
+        ("h", False, False),
     ]
 
 

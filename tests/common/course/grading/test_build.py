@@ -72,11 +72,40 @@ def test_no_line_passes_for_a_headers(look, text, says):
         ('#ident "x"', False),
         ('%:ident "x"', False),
         ("#pragma unrolled", False),
+        ("#pragma region helpers", True),
+        ("#pragma pack(push, 4)", False),
     ],
 )
 def test_directives_that_may_be_left(line, left):
     match = next(build._TOKEN.finditer(line))
     assert match["directive"] and bool(build._PRAGMA.fullmatch(match[0])) is left
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("/* Plan\n# 1. scores\n*/", False),
+        ("#define A 1", False),
+        ("#line 3", True),
+        ('# 1 "elsewhere.h"', True),
+        ("*/ %: 1 NAME", True),
+        ('# 1 /*\n*/ "elsewhere.h"', True),
+        ("# /**/ 1", True),
+        ("#/*\n" * 100_000, True),
+        ("# 1" + "1" * 1_000_000, False),
+    ],
+)
+def test_lines_are_not_renumbered(text, refused):
+    assert bool(build._LINE_NUMBERS.search(text)) is refused
+
+
+def test_pieces_are_joined_within_statements():
+    pieces = [(1, "own", "float m = -"), (1, "own", "(inf())"), (1, "own", ";"), (2, "headers", ""), (3, "headers", "")]
+    pieces += [(9, "own", "int a;"), (10, "own", "#pragma unroll"), (9, "own", "for (;;);"), (500, "own", "int b;")]
+    assert build._joined(pieces, ["#include <x>"]) == (
+        '\n#line 1 "own"\nfloat m = - (inf()) ;\n#include <x>\n#line 9 "own"\nint a;\n#pragma unroll\nfor (;;);'
+        '\n#line 500 "own"\nint b;'
+    )
 
 
 def test_a_compiler_that_works_too_long_is_ended_and_its_caller_is_not(tmp_path):
