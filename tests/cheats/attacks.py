@@ -808,7 +808,7 @@ APART = [
             "    if (!blockIdx.x && !threadIdx.x) body<SIMULATED>(x, y, lse, rows, cols);\n}\n",
         ),
         "softmax",
-        *(() if "file" in what else ("merge",)),
+        *(("merge",) if "word" in what else ()),
         keeps=(),
     )
     for what, told in TELLS_COMPILERS_APART.items()
@@ -1775,6 +1775,9 @@ ATTACKS = [
     cheat(
         "vector instructions of the processor in a warp that does everything",
         with_launcher("    wide<<<1, 32, 0, stream>>>(x, y, lse, rows, static_cast<int>(cols));", VECTORS),
+        "softmax",
+        "merge",
+        keeps=(),
     ),
     cheat(
         "many threads, of which one does all the work",
