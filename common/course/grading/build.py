@@ -22,7 +22,7 @@ import signal
 import subprocess
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -128,6 +128,8 @@ _INDICES = {
     )
 }
 _INDEX_TOKENS = len(next(iter(_INDICES)))
+_BRACKETS = re.compile(r"(?:\[|<:)\s*(?:\[|<:)")  # how an attribute begins
+_REGISTERED = re.compile(r'\[\[gnu::section\("simulator_kernels"\), gnu::used\]\]')  # the rewriter's, see launch_api.h
 _ASSEMBLY = ("asm", "__asm", "__asm__")
 # Attributes that neither exempt code from checks and counting nor reach the assembler; gnu and using may precede them
 _HARMLESS = re.compile(
@@ -345,6 +347,7 @@ def _flat(plan: Plan, source: Path, flags: Sequence[str]) -> _Flat:
             words = "a header has this line only because of macros before it, which can't be graded"
             raise BuildError(f"{place}: {words}: {line.strip()[:80]}")
     tokens = _tokens(source, expanded)
+    _check_attributes(tokens)
     for place, token in tokens:
         if token.startswith("SIMULATOR_"):
             raise BuildError(f"{place}: names that begin with SIMULATOR_ are the simulator's own: {token[:80]}")
@@ -385,18 +388,11 @@ def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tup
     made = []
     for source, (translated, flags) in zip(plan.place.kernels, jobs, strict=True):
         text = _run([toolchain.host_compiler(), "-E", NAMES, *flags, translated])
-        lines, depth = _lines_of(text, _files(source)), None  # depth: of brackets within an attribute
-        code = "\n".join(line for _, line in lines)
+        lines = _lines_of(text, _files(source))
+        code = _REGISTERED.sub("", "\n".join(line for _, line in lines))
+        _check_attributes((source.name, match[0]) for match in _TOKEN.finditer(code))
         for match in _TOKEN.finditer(code):
-            token, is_name = match[0], re.match(r"[^\W\d]|[$\\]", match[0])
-            begins, what = match["attribute"] or token in ("__attribute__", "__attribute"), ""
-            if depth is not None:
-                depth += (token in "([") - (token in ")]")
-                if begins or (depth == 2 and is_name and not _HARMLESS.fullmatch(token.strip("_"))):
-                    what = f"this attribute can't be graded; allowed are {_HARMLESS.pattern.replace('|', ', ')}"
-                depth = depth or None
-            elif begins:
-                depth = 0 if is_name else 2
+            token, what = match[0], ""
             if match["directive"] and not _PRAGMA.fullmatch(token):
                 what = "this directive can't be graded, unlike #pragma unroll, GCC diagnostic, nv_* and region"
             elif token in _ASSEMBLY:
@@ -406,6 +402,22 @@ def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tup
         made.append((plan.folder / f"{source.stem}-{SECRET}.cpp", [*flags, "-fpreprocessed"]))
         made[-1][0].write_text(text, errors="surrogateescape")
     return made
+
+
+def _check_attributes(tokens: Iterable[tuple[str, str]]) -> None:
+    """Raises BuildError if an attribute in these (place, token) is not harmless."""
+    depth = None  # of brackets within an attribute
+    for place, token in tokens:
+        is_name = re.match(r"[^\W\d]|[$\\]", token)
+        begins = token in ("__attribute__", "__attribute") or _BRACKETS.fullmatch(token)
+        if depth is not None:
+            depth += (token in "([") - (token in ")]")
+            if begins or (depth == 2 and is_name and not _HARMLESS.fullmatch(token.strip("_"))):
+                allowed = _HARMLESS.pattern.replace("|", ", ")
+                raise BuildError(f"{place}: this attribute can't be graded: {token[:80]}; allowed are {allowed}")
+            depth = depth or None
+        elif begins:
+            depth = 0 if is_name else 2
 
 
 def _lines_at(request: BuildRequest, addresses: Sequence[str]) -> dict:
