@@ -127,6 +127,7 @@ _INDICES = {
         ("gridDim", "block", "grid"),
     )
 }
+_KEPT = [*_KEYWORDS, *_INDICES.values()]  # the rewriter reads them
 _INDEX_TOKENS = len(next(iter(_INDICES)))
 _BRACKETS = re.compile(r"(?:\[|<:)\s*(?:\[|<:)")  # how an attribute begins
 _REGISTERED = re.compile(r'\[\[gnu::section\("simulator_kernels"\), gnu::used\]\]')  # the rewriter's, see launch_api.h
@@ -315,7 +316,7 @@ class _Flat:
 
 
 def _flat(plan: Plan, source: Path, flags: Sequence[str]) -> _Flat:
-    """The source as the simulator's headers make it. CUDA's keywords, which the rewriter reads, are not expanded.
+    """The source as the simulator's headers make it. CUDA's keywords and variables are not expanded.
 
     Raises:
         BuildError: a macro changed a line of a header, since headers are not checked, or has a name of the simulator's.
@@ -335,7 +336,7 @@ def _flat(plan: Plan, source: Path, flags: Sequence[str]) -> _Flat:
             name = next(path.relative_to(one) for one in folders if path.is_relative_to(one))
             headers.append(f"#include <{name}>")
             parts.append(f'#line {2 * len(headers)} "{HEADERS}"\n{headers[-1]}')  # after it, the number is odd
-    keywords = [f"#undef {one}" for one in _KEYWORDS]
+    keywords = [f"#undef {one}" for one in _KEPT]
     write_whole(whole, "\n".join([*keywords, *parts]))
     write_whole(alone, "\n".join([*keywords, *headers]))
     expanded, known = _run([*expand, whole]), set(_pieces_of(_run([*expand, alone]), files, theirs=False))
@@ -353,7 +354,7 @@ def _flat(plan: Plan, source: Path, flags: Sequence[str]) -> _Flat:
             raise BuildError(f"{place}: names that begin with SIMULATOR_ are the simulator's own: {token[:80]}")
     pieces = [one for one in _pieces(expanded) if one[1] == HEADERS or _resolved(one[1]) in files]
     code, macros = _joined(pieces, headers), set(re.findall(r"^#define (\w+)", lines, re.MULTILINE))
-    words = {match[0] for match in _TOKEN.finditer(code)}.difference(_KEYWORDS)
+    words = {match[0] for match in _TOKEN.finditer(code)}.difference(_KEPT)
     # Names that are left must not be expanded again
     undone = "".join(f"\n#undef {one}" for one in sorted(words) if one in macros or one.startswith("__"))
     return _Flat(lines, tokens, code.replace("\n#line", f"{undone}\n#line", 1))
