@@ -33,7 +33,7 @@ PLANTED = [
      r"it should be `hidden = key > row \+ \(q_start - k"),
     ("mask_of_the_wrong_sign", CAUSAL, "hidden = key > row - (q_start - k_start)", r"\+ \(q_start - k_start\)`"),
     ("masked_with_0", CAUSAL, "masked scores are 0", r"exp\(0\) is 1"),
-    ("O_not_rescaled", RAGGED, "no rescale in the online softmax", r"O must be multiplied .* \(tiles of \d+ keys\)"),
+    ("O_not_rescaled", RAGGED, "no rescale in the online softmax", r"multiply O by .* \(seen with tiles of \d+ keys\)"),
     ("l_not_rescaled", FALLING, "no rescale in the online softmax", "l must be multiplied"),
     ("nothing_rescaled", FALLING, "no rescale in the online softmax", "O and l must be multiplied"),
     ("inverse_rescale", "full: 64 tokens", None, r"exp2f\(m - m_new\) is at most 1, its inverse is infinite"),

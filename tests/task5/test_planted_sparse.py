@@ -137,7 +137,7 @@ PLANTED = [
     ("window_ignored", RAGGED, "window ignored", "as if there were no window"),
     ("window_scale_forgotten", RAGGED, "scale forgotten", r"must be multiplied by 1 / sqrt\(head_dim\)"),
     ("masked_with_0", RAGGED, "masked scores are 0", r"exp\(0\) is 1"),
-    ("O_not_rescaled", RAGGED, "no rescale in the online softmax", r"O must be multiplied .* \(tiles of 32 keys\)"),
+    ("O_not_rescaled", RAGGED, "no rescale in the online softmax", r"multiply O by .* \(seen with tiles of 32 keys\)"),
     ("no_key_yet", RAGGED, "masked row is NaN", "no key of the first tile"),
     ("no_key_yet", BLIND, "masked row is NaN", "no key of the first tile"),
     ("window_counted_backward", RAGGED, "ahead = query_position - key_position", "it should be `ahead = key_position"),
@@ -171,7 +171,7 @@ PLANTED = [
     ("diagonal_left_out", CAUSAL, "diagonal left out", "begins at q_start"),
     ("block_mask_within_the_tile", CAUSAL, "mask counted within the tile", "add q_start and k_start"),
     ("masked_with_0", CAUSAL, "masked scores are 0", r"exp\(0\) is 1"),
-    ("O_not_rescaled", BY_64, "no rescale in the online softmax", r"O must be multiplied .* \(tiles of 32 keys\)"),
+    ("O_not_rescaled", BY_64, "no rescale in the online softmax", r"multiply O by .* \(seen with tiles of 32 keys\)"),
 ]  # fmt: skip
 RACES = [
     ("begins_before_the_first_key", EVEN, "NaN"),

@@ -24,6 +24,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
@@ -271,7 +272,7 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
         if own in known & counted and "*" in operands:
             places = [one for one in _lines(path, [hex(text.address + start)]) if ":" in one]
             raise BuildError(f"{places[0] + ': a' if places else 'A'}{CALLS_BY_ADDRESS}")
-    for at, following in zip(places, [*places[1:], last], strict=True):
+    for at, following in pairwise([*places, last]):
         end = min(following, ends[min(bisect_right(ends, at), len(ends) - 1)])
         size = max(1, sums[bisect_left(starts, end)] - sums[bisect_left(starts, at)])
         is_known = begins[bisect_right(begins, at - 1) - 1] in known
