@@ -396,9 +396,9 @@ def _helping(
         }
 
 
-def _order(edit: Edit) -> tuple[bool, int, int]:
+def _order(edit: Edit) -> tuple[int, int]:
     """Sort key for edits of one line; the smallest is reported."""
-    return edit.undoes, [*dict.fromkeys([*TOLD_FIRST, *KINDS])].index(edit.kind), len(edit.says)
+    return [*dict.fromkeys([*TOLD_FIRST, *KINDS])].index(edit.kind), len(edit.says)
 
 
 def _said(

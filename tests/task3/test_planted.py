@@ -80,7 +80,7 @@ ALGORITHM_VERDICTS = [
     ("misprint_after_first_tile", "tiles of 3 x 5", FAIL, "divides instead of rescaling", "misprinted in the paper"),
     ("O_not_rescaled", "113 queries, 203 keys", FAIL, "no rescale in the online softmax", "multiply O by"),
     ("O_not_rescaled", "rows that see nothing", FAIL, "no rescale in the online softmax", "tiles of 16 keys"),
-    ("l_not_rescaled", "causal, 96 tokens", FAIL, "no rescale in the online softmax", "l must be multiplied"),
+    ("l_not_rescaled", "causal, 96 tokens", FAIL, "no rescale in the online softmax", "multiply l by"),
     ("maximum_starts_at_0", "scores far below 0", FAIL, "maximum starts at 0", "must be -inf"),
     ("maximum_of_the_tile", "113 queries, 203 keys", FAIL, "maximum of the tile", "its own maximum"),
     ("maximum_of_the_newest_tile", "scores that rise and fall", FAIL, "maximum of the tile", "overflows"),
