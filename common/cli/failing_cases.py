@@ -11,7 +11,7 @@ edit that fixes them; otherwise the checked build's findings; otherwise the data
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 
@@ -77,8 +77,7 @@ def at_failures(
     found = _inside(console, chosen, checked, seed, "  FAIL")
     wrong = {one.case.part for one in verdicts if failed(one)}
     later = {part for part in found if failed_stages(part, wrong, built_of or {})}
-    known = {part for part in found if part not in later and recognized([x for x in verdicts if x.case.part == part])}
-    explained = known | later
+    explained = known_parts(found, verdicts, built_of) | later
     more = [case for case in usual if case not in chosen and found.get(case.part) == [] and case.part not in explained]
     found = without_strays(found | _inside(console, more, checked, seed, "  FAIL") if more else found)
     for part in [part for part, groups in found.items() if all(one.kind in EXPLAINED_BY_FLOW for one in groups)]:
@@ -257,6 +256,16 @@ def recognized(failures: Sequence[Verdict]) -> bool:
     return bool(causes) and causes[0].is_recognized
 
 
+def known_parts(
+    parts: Iterable[str], verdicts: Sequence[Verdict], built_of: Mapping[str, Sequence[str]] | None = None
+) -> set[str]:
+    """Those of these parts whose mistake is recognized, and of which no stage fails: others' outputs say no more, and
+    need not be diagnosed."""
+    wrong = {one.case.part for one in verdicts if failed(one)}
+    own = [one for one in parts if not failed_stages(one, wrong, built_of or {})]
+    return {part for part in own if recognized([one for one in verdicts if one.case.part == part])}
+
+
 def told_of(
     verdicts: Sequence[Verdict],
     inside: Mapping[str, Sequence[Group]],
@@ -265,12 +274,7 @@ def told_of(
     """The findings to report in full. If the mistake of a part, or of a stage that it is built of, is recognized: only
     findings that are more certain. If an edit makes the failing cases pass: that edit, and races."""
     parts = {one.case.part for one in verdicts if failed(one)}
-    known = {
-        part
-        for part in parts
-        if not failed_stages(part, parts, built_of or {})
-        and recognized([one for one in verdicts if one.case.part == part])
-    }
+    known = known_parts(parts, verdicts, built_of)
     edits = {part: [one for one in groups if one.kind == EDIT] for part, groups in inside.items()}
     return {
         part: [*edits[part], *(one for one in groups if one.kind in OF_BARRIERS)]
@@ -312,7 +316,7 @@ def print_diagnosis(
     of_numbers = next((part for part, groups in told.items() if numbers and numbers[0] in groups), "")
     cause = of_numbers and causes_of([one for one in verdicts if one.case.part == of_numbers and failed(one)])[0]
     is_second = cause and cause.says and {*OF_ZEROS}.isdisjoint(cause.verdicts[0].found.names)
-    is_second = is_second or any(recognized([one for one in verdicts if one.case.part == part]) for part in told)
+    is_second = is_second or bool(known_parts(told, verdicts, built_of))
     leading = {part: [one for one in groups if one.kind != OF_NUMBERS] for part, groups in told.items()}
     if len(every) > len(numbers):
         _print_most(console, [one for groups in leading.values() for one in groups])
@@ -353,7 +357,8 @@ def _print_nothing_found(
 ) -> None:
     """Prints the parts whose failing cases have no findings, nor do their stages, if that is informative."""
     of_part = {part: [one for one in verdicts if one.case.part == part] for part in inside}
-    known = {part for part, every in of_part.items() if recognized(every) or any(map(_is_outside, every))}
+    known = known_parts(inside, verdicts, built_of)
+    known |= {part for part, every in of_part.items() if any(map(_is_outside, every))}
     wrong = {one.case.part for one in verdicts if failed(one)}
     empty = [part for part, groups in inside.items() if not groups and wrong.isdisjoint(built_of.get(part, ()))]
     if nothing := [part for part in empty if part not in known]:

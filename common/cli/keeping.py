@@ -20,7 +20,7 @@ from common.testing.case import NOT_IMPLEMENTED, SKIPPED, Case, Verdict
 from common.testing.kept import Failure, KeptPart, digests, keep
 from common.testing.points import PartPoints, points_of
 
-MORE_FAILURES = 4  # stored per part after the first
+MOST_FAILURES = 5  # stored per part
 
 
 def keep_verdicts(
@@ -73,10 +73,10 @@ def failures_of(verdicts: Sequence[Verdict]) -> tuple[Failure, ...]:
             one.case.name,
             one.status,
             one.status == NOT_IMPLEMENTED,
-            *((tuple(one.mistakes), tuple(one.diagnosis), bool(one.found.exact or one.found.signs)) if first else ()),
+            *(() if number else (tuple(one.mistakes), tuple(one.diagnosis), bool(one.found.exact or one.found.signs))),
             file_line=one.file_line or "",
         )
-        for first, one in zip((True, *MORE_FAILURES * (False,)), failures, strict=False)
+        for number, one in enumerate(failures[:MOST_FAILURES])
     )
 
 

@@ -36,8 +36,7 @@ class Watched:
 
     def __init__(self, module: ModuleType, functions: Collection[str]) -> None:
         self._file, self._functions = module.__file__, frozenset(functions)
-        self._open: dict[FrameType, tuple[dict, int]] = {}
-        self._ran: dict[FrameType, set[int]] = {}
+        self._open: dict[FrameType, tuple[dict, int, set[int]]] = {}  # arguments, number, lines that ran
         self._begun: dict[str, int] = {}
         self._left = MOST_ELEMENTS
         self.calls: list[dict] = []
@@ -53,14 +52,13 @@ class Watched:
         sys.setprofile(self._before[0])
         sys.settrace(self._before[1])
         self._open.clear()
-        self._ran.clear()
 
     def _traced(self, frame: FrameType, event: str, value: object) -> Callable | None:
         """Records the lines that run."""
         if frame.f_code.co_filename != self._file or frame.f_code.co_name not in self._functions:
             return None
         if event == "line" and frame in self._open:
-            self._ran.setdefault(frame, set()).add(frame.f_lineno)
+            self._open[frame][2].add(frame.f_lineno)
         return self._traced
 
     def _event(self, frame: FrameType, event: str, value: object) -> None:
@@ -75,10 +73,9 @@ class Watched:
         if event == "call":
             number = self._begun[code.co_name] = self._begun.get(code.co_name, 0) + 1
             arguments = dict(frame.f_locals)
-            self._open[frame] = {name: self._kept(one) for name, one in arguments.items()}, number
+            self._open[frame] = {name: self._kept(one) for name, one in arguments.items()}, number, set()
         elif frame in self._open:
-            arguments, number = self._open.pop(frame)
-            ran = self._ran.pop(frame, set())
+            arguments, number, ran = self._open.pop(frame)
             if not dis.opname[code.co_code[frame.f_lasti]].startswith("RETURN"):  # an exception propagates through it
                 return
             own = {name: self._kept(one) for name, one in frame.f_locals.items() if name not in arguments}

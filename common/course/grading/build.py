@@ -111,7 +111,7 @@ _SPLICE = re.compile(r"\\[ \t\f\v]*\n")  # as gcc has it
 _TOKEN = re.compile(
     r"""(?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\(.*?(?:\)(?P=end)"|\Z)
     | (?:u8|[uUL])?(?:"(?:\\.|[^"\\\n])*(?:"|)|'(?:\\.|[^'\\\n])*'?) | \.?\d(?:[eEpP][+-]|'?[\w$]|\.)*
-    | (?:[A-Za-z_$]|[^\x00-\x7f]|\\[uU])(?:[\w$]|[^\x00-\x7f]|\\[uU])* | (?P<attribute>(?:\[|<:)\s*(?:\[|<:))
+    | (?:[A-Za-z_$]|[^\x00-\x7f]|\\[uU])(?:[\w$]|[^\x00-\x7f]|\\[uU])* | (?:\[|<:)\s*(?:\[|<:)
     | ^[ \t]*(?P<directive>\#|%:)[^\n]* | \S""",
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
@@ -130,7 +130,6 @@ _INDICES = {
 }
 _KEPT = [*_KEYWORDS, *_INDICES.values()]  # the rewriter reads them
 _INDEX_TOKENS = len(next(iter(_INDICES)))
-_BRACKETS = re.compile(r"(?:\[|<:)\s*(?:\[|<:)")  # how an attribute begins
 _REGISTERED = re.compile(r'\[\[gnu::section\("simulator_kernels"\), gnu::used\]\]')  # the rewriter's, see launch_api.h
 _ASSEMBLY = ("asm", "__asm", "__asm__")
 # Attributes that neither exempt code from checks and counting nor reach the assembler; gnu and using may precede them
@@ -411,7 +410,7 @@ def _check_attributes(tokens: Iterable[tuple[str, str]]) -> None:
     depth = None  # of brackets within an attribute
     for place, token in tokens:
         is_name = re.match(r"[^\W\d]|[$\\]", token)
-        begins = token in ("__attribute__", "__attribute") or _BRACKETS.fullmatch(token)
+        begins = token in ("__attribute__", "__attribute") or (token[0] in "[<" and len(token) > 1)  # [[, <:<:
         if depth is not None:
             depth += (token in "([") - (token in ")]")
             if begins or (depth == 2 and is_name and not _HARMLESS.fullmatch(token.strip("_"))):

@@ -177,10 +177,15 @@ def grade_one(source: str, name: str, out: str, shop: Workshop) -> tuple[dict, b
     except NoSubmission as error:
         outcome = Outcome(name, shown(source), problem=str(error))
     except Exception as error:
-        if getattr(error, "errno", 0) in FULL:  # it affects all later submissions as well
+        if _is_full(error):
             raise
         outcome = Outcome(name, shown(source), problem=f"{FAILED}: {safe(traceback.format_exc(limit=-3))}")
     return _written(folder, outcome, submission).as_json(), True
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether a disk is full, which affects all later submissions as well."""
+    return getattr(error, "errno", 0) in FULL
 
 
 def _written(folder: Path, outcome: Outcome, submission: Submission | None = None) -> Outcome:
@@ -188,7 +193,7 @@ def _written(folder: Path, outcome: Outcome, submission: Submission | None = Non
     try:
         write_outcome(folder, outcome, submission)
     except Exception as error:
-        if getattr(error, "errno", 0) in FULL:
+        if _is_full(error):
             raise
         outcome = Outcome(outcome.name, outcome.source, problem=f"{FAILED}: {safe(error_words(error))}")
         with contextlib.suppress(Exception):
@@ -235,7 +240,7 @@ def _told(future: concurrent.futures.Future, name: str, source: str, out: Path) 
     except BrokenProcessPool:
         raise
     except Exception as error:
-        if getattr(error, "errno", 0) in FULL:  # it affects all later submissions as well
+        if _is_full(error):
             raise
         problem = f"{FAILED}: {type(error).__name__}: {safe(error_words(error))}"
         return _written(out / name, Outcome(name, shown(source), problem=problem)), True

@@ -90,14 +90,19 @@ int32_t* host_memory(const Tensor& x, const char* name, int64_t rows, int64_t co
     return data<int32_t>(x);
 }
 
-Tensor begin_text_operator(const Tensor& host_state, const Tensor& prompts, Tensor state, const Tensor& wte,
-                           const Tensor& wpe) {
-    BeginText a = {};
-    a.type = float_type(wte, "wte");
+FloatType check_embeddings(const Tensor& wte, const Tensor& wpe) {
+    const FloatType type = float_type(wte, "wte");
     check_tensor(wte, "wte", {"vocab", "width"}, wte.scalar_type());
     check_tensor(wpe, "wpe", {"context", "width"}, wte.scalar_type());
     check_same_size(wpe, "wpe", 1, wte, "wte", 1);
     check_same_device(wpe, "wpe", wte, "wte");
+    return type;
+}
+
+Tensor begin_text_operator(const Tensor& host_state, const Tensor& prompts, Tensor state, const Tensor& wte,
+                           const Tensor& wpe) {
+    BeginText a = {};
+    a.type = check_embeddings(wte, wpe);
     check(prompts.dim() == 2 && prompts.size(1) <= wpe.size(0), "prompts has shape ", shape_of(prompts),
           "; it must be [batch, seq_len] with seq_len of at most ", wpe.size(0));
     check_at_most(prompts.numel(), INT32_MAX, "batch * seq_len", prompts, "prompts", "rows are counted by 32-bit integers");
@@ -416,11 +421,7 @@ void next_token_operator(const std::optional<Tensor>& best, const std::optional<
                          const Tensor& wte, const Tensor& wpe, Tensor residual, bool early,
                          const std::optional<Tensor>& arrived) {
     NextToken a = {};
-    a.type = float_type(wte, "wte");
-    check_tensor(wte, "wte", {"vocab", "width"}, wte.scalar_type());
-    check_tensor(wpe, "wpe", {"context", "width"}, wte.scalar_type());
-    check_same_size(wpe, "wpe", 1, wte, "wte", 1);
-    check_same_device(wpe, "wpe", wte, "wte");
+    a.type = check_embeddings(wte, wpe);
     check_tensor(residual, "residual", {"rows", "width"});
     check_same_size(residual, "residual", 1, wte, "wte", 1);
     check_same_device(residual, "residual", wte, "wte");
