@@ -166,7 +166,7 @@ def _main(
         compiling = working(console, f"compiling {test.task} ({options.variant.words}) ...")
         with compiling if workers.compiles else nullcontext():
             with suppress(*EXPECTED_ERRORS):  # loading reports these
-                if workers.compiles and not options.in_process and is_edited(test.task, options):
+                if workers.compiles and not options.first and not options.in_process and is_edited(test.task, options):
                     workers.load_checked()  # it will be needed, and a core is idle
             workers.plain.load()
         if workers.plain.about["rebuilt"] and workers.plain.backend == "simulator" and not options.in_process:

@@ -69,8 +69,9 @@ MOST_LINES = 4  # lines with edits that help; if there are more, the cases are i
 MOST_SAID = 2
 MOST_OF_LINE = 3  # edits to try on passing cases of other parts
 TOLD_FIRST = (  # preferred kinds among edits of one line
-    "comparison", "condition", "brackets", "operator", "part", "name", "names", "constant",
+    "comparison", "jump", "condition", "rounding", "clamp", "brackets", "operator", "part", "name", "names", "constant",
 )  # fmt: skip
+UNLIKELY = ("brackets", "more", "negation", "unit")  # kinds that often make up for a mistake instead of repairing it
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases tried with an edit: of the part, and of each other part
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
 
@@ -415,7 +416,10 @@ def _said(
         lines.setdefault((one.file, one.line), one)
     if not 0 < len(lines) <= MOST_LINES:
         return None
-    by_line = {at: (-len(edits[one]), one.undoes, suspects.get(at, len(suspects))) for at, one in lines.items()}
+    by_line = {
+        at: (-len(edits[one]), one.undoes, one.kind == "more", suspects.get(at, len(suspects)))
+        for at, one in lines.items()
+    }
     first, *more = (lines[at] for at in sorted(lines, key=by_line.get))
     more = [one for one in more if edits[one] == edits[first]][: MOST_SAID - 1]
     part = failures[0].case.part
@@ -430,7 +434,11 @@ def _said(
     text = f"{first.says}, {passes}."
     for one in more:
         text += f" So {'they do' if count > 1 else 'it does'} {one.says} in line {one.line}."
-    if first.undoes or sum((one.file, one.line) == (first.file, first.line) for one in edits) > 1:
+    if (
+        first.undoes
+        or first.kind in UNLIKELY
+        or sum((one.file, one.line) == (first.file, first.line) for one in edits) > 1
+    ):
         text += " The repair may be another one, there or nearby."
     places = tuple(Place(one.file, one.line) for one in (first, *more))
     finding = Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True)

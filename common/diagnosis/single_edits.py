@@ -31,7 +31,7 @@ using edited_type = std::decay_t<T>;
 extern "C" __attribute__((visibility("default"), weak)) void choose_edit(int edit) {{ {CHOSEN} = edit; }}
 """
 KINDS = (  # kinds with few edits first
-    "comparison", "condition", "operator", "brackets", "function", "part", "names", "arguments",
+    "comparison", "condition", "rounding", "clamp", "operator", "brackets", "function", "part", "names", "arguments",
     "assignment", "statement", "order", "jump", "loop", "negation", "constant", "name", "index", "unit", "more",
 )  # fmt: skip
 # what is edited: a value, the pointer of a subscript, an lvalue, a statement; or code inserted in front of one
@@ -45,6 +45,7 @@ _BOUNDS = {"<": "-", "<=": "+", ">": "+", ">=": "-"}  # other ways to move a bou
 _FUNCTIONS = (
     ("expf", "exp2f"), ("logf", "log2f"), ("fmaxf", "fminf"), ("max", "min"), ("sqrtf", "rsqrtf"), ("Max", "Sum"),
 )  # fmt: skip
+_OF_LANES = ("warp_sum", "warp_max")  # where the file mentions them
 _NUMBERS = {"0.0f": ("1.0f", "-INFINITY"), "1.0f": ("0.0f", "2.0f"), "0.5f": ("2.0f", "1.0f"), "2.0f": ("0.5f", "1.0f")}
 _MORE = {
     "int": "({0} + {1})|({0} * {1})|({0} - {1})|({0} / {1})|({0} % {1})",
@@ -288,6 +289,8 @@ def _others(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
     code, outer = scope.code(node), node.parent
     if node.type == "binary_expression":
         yield from _of_operator(node, scope)
+        if outer.type in ("assignment_expression", "init_declarator") and scope.is_whole(node):
+            yield "clamp", f"({code}) > 0 ? {code} : 0"
     elif node.type in _LEAF:
         yield from _of_name(node, scope)
     elif node.type == "number_literal" and scope.is_whole(node):
@@ -347,6 +350,8 @@ def _of_operator(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
     yield from (("part", side) for side in (one, two))
     if operator == "-" and not scope.is_whole(node):
         yield from (("function", f"{exponential}({one} - {two})") for exponential in ("expf", "exp2f"))
+    if operator == "/" and scope.is_whole(node):
+        yield "rounding", f"({one} + {_bracketed(two)} - 1) / {_bracketed(two)}"
     if operator in "-/":
         yield "operator", f"{_bracketed(two)} {operator} {_bracketed(one)}"
     for inner in (left, right):
@@ -390,6 +395,8 @@ def _of_name(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
         yield from (("index", one.format(name, f"{name}s")) for one in _OF_COUNT if f"{name}s" in same)
     if kind == "float":
         used = text_of(node.parent)
+        yield from (("function", f"{one}({name})") for one in _OF_LANES if one in scope.text and one not in used)
+        yield from [("constant", "0.0f")] * (node.parent.type == "init_declarator")
         yield from (("unit", f"({name} {sign} {one})") for one in scope.factors if one not in used for sign in "/*")
     yield from (("more", one.format(name, other)) for one in _MORE.get(kind, "").split("|") if one for other in same)
 

@@ -53,6 +53,7 @@ def made_of(
     known: Collection[str] = (),
     most: int = MOST,
     ran: Collection[int] | None = None,
+    part: str | None = None,
 ) -> list[tuple[int, str]]:
     """(number, text) of the lines in source order; at most `most`, the nearest ones.
 
@@ -63,10 +64,14 @@ def made_of(
             return value.
         known: names with correct values; the lines that compute these are left out.
         ran: the numbers of the lines that ran; of others, only the conditions are given. None: unknown.
+        part: of the return value: "1" if it is a tuple of which part 1 is wanted, "" if it is none. None: unknown.
     """
     function = _function(source)
     if function is None:
         return []
+    for node in ast.walk(function) if part is not None else ():
+        if isinstance(node, ast.Return) and node.value:
+            node.value = _part_of(node.value, part)
     every = list(_statements(function.body, ()))
     here = len(every) if line is None else _at(every, line - first_line + 1)
     wanted: list[tuple[str, int]] = []
@@ -116,6 +121,14 @@ def _function(source: str) -> ast.FunctionDef | None:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return function if isinstance(function, ast.FunctionDef) else None
+
+
+def _part_of(value: ast.expr, part: str) -> ast.expr:
+    """The expression of a part of the return value, see made_of."""
+    if isinstance(value, ast.IfExp) and isinstance(value.body, ast.Tuple) != isinstance(value.orelse, ast.Tuple):
+        value = value.body if isinstance(value.body, ast.Tuple) == part.isdigit() else value.orelse
+    is_part = isinstance(value, ast.Tuple) and part.isdigit() and int(part) < len(value.elts)
+    return value.elts[int(part)] if is_part else value
 
 
 def _setting(every: list[_Statement], name: str, below: int) -> list[int]:

@@ -83,8 +83,9 @@ def first_wrong(case: Case, recorded: Sequence[Mapping], inputs: Mapping[str, Te
             known, source = [name for name in values if name in good], (str(one["source"]), int(one["first_line"]))
             says += _not_kept(*source)
             ran = frozenset(map(int, one["ran"]))
-            nearest = frozenset(number for number, _ in made_of(*source, known=known, most=NEAREST, ran=ran))
-            return WrongCall(says, tuple(made_of(*source, known=known, ran=ran)), nearest)
+            about = {"known": known, "ran": ran, "part": wrong[0]}
+            nearest = frozenset(number for number, _ in made_of(*source, most=NEAREST, **about))
+            return WrongCall(says, tuple(made_of(*source, **about)), nearest)
     return None
 
 

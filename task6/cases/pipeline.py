@@ -37,7 +37,7 @@ def pipeline_cases() -> list[Case]:
         layer_case("a prompt of 9, then 12", [(9, 12)], points=0.3, required=True),
         layer_case("a layer of 6 heads on 2", [(10, 7)], heads=6, kv_heads=2, points=0.2),
         layer_case("a prompt of 1, then 9", [(1, 9)], heads=4, kv_heads=1, points=0.1),
-        layer_case("three prompts in turn", [(12, 3), (5, 4), (2, 2)], points=0.1),
+        layer_case("three prompts in turn", [(12, 3), (5, 4), (1, 3)], points=0.1),
         layer_case("each phase by its kernels: 9 tokens, then 12", [(9, 12)], changed=True, required=True),
         model_case("model: logits of 14 steps", points=0.1),
         layer_case("a prompt of 1,024, then 100", [(1024, 100)], 2, 12, 4, 64, gpu_only=True, draws=1),

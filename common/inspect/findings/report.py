@@ -218,7 +218,7 @@ def _who_comes(place: Place) -> Told:
     """The loops and conditions around a barrier, and the lines by which a thread leaves early."""
     leaves = list(dict.fromkeys(one for frame in (place, *place.callers) for one in leaving(frame)))
     lines = [one for one in _deciding(place) if one not in leaves]
-    told = _told("Lines by which threads leave:", leaves) + _told(_COMES, lines)
+    told = _told("Lines by which threads may leave:", leaves) + _told(_COMES, lines)
     is_nearer = leaves and lines and leaves[0].line < lines[0].line < place.line
     return told[::-1] if is_nearer else told
 

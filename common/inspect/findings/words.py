@@ -394,4 +394,9 @@ def _uninitialized(finding: Finding) -> str:
         return says("uninitialized_shared", verb=verb)
     why = "cudaMalloc does not clear memory" if "cudaMalloc" in finding.variable else "a new tensor is not cleared"
     why = "malloc and new do not clear memory" if _is_on_heap(finding) else why
-    return says("uninitialized", verb=verb, why=why)
+    place = finding.accesses[0].place if finding.accesses else None
+    adds = place and re.search(r"\]\s*[-+*/]=", place.text)
+    repair = (
+        "Write the first value with =, not +=, or clear it." if adds else "What it should hold must be written first."
+    )
+    return says("uninitialized", verb=verb, why=why, repair=repair)

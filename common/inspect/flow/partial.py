@@ -29,10 +29,10 @@ CLOSE = 1e-4  # relative float32 tolerance
 UNITS = (1.0, math.log2(math.e))  # units of scores: base e or 2
 NEAR = 60.0  # largest distance of m from the largest score for which a sum relative to it is finite
 SHARED, SCORES, SUMS, OUTPUTS, LARGEST, ALIKE, AFTER, OTHERS = range(8)  # the first wrong item among what a warp stores
-MAXIMA, REPEATED, ROW_SUMS, BEHIND = range(4)  # the same for a softmax
+MAXIMA, REPEATED, ROW_SUMS, RELATIVE, BEHIND = range(5)  # the same for a softmax
 says = Sentences(__file__)
 SAYS = [says(one) for one in ("shared", "scores", "sums", "outputs", "largest", "alike", "after", "others")]
-OF_ROWS = ("maxima", "repeated", "row sums", "behind")  # keys of the sentences for a softmax
+OF_ROWS = ("maxima", "repeated", "row sums", "relative", "behind")  # keys of the sentences for a softmax
 
 
 def _places(run: Run, accesses: np.ndarray) -> list[Place]:
@@ -202,7 +202,7 @@ class SharedOut:
     """How far a row is correct.
 
     Attributes:
-        first: the first wrong item: MAXIMA, REPEATED, ROW_SUMS or BEHIND.
+        first: the first wrong item: MAXIMA, REPEATED, ROW_SUMS, RELATIVE or BEHIND.
         unit: "thread" or "warp", whose partial results were examined.
         stores: the lines that store them.
         right, others: those where every unit stores its maximum, and those where each stores something else.
@@ -257,7 +257,7 @@ def _of_block(
         return None
     direct = accesses[~shared & ~trace.is_write[accesses]]
     reads = direct[(run.sources.of_read[direct] >= here.start) & (run.sources.of_read[direct] < here.stop)]
-    largest_are_right = sums_are_right = read_once = True
+    largest_are_right = sums_are_right = of_largest = read_once = True
     before: set[int] = set()  # the trace's entries that read
     told = False
     entries = {int(one): stores[trace.entry[stores] == one] for one in np.unique(trace.entry[stores])}
@@ -283,10 +283,13 @@ def _of_block(
             of_maximum -= set() if _is_among(largest, of_unit) else {entry}
             by_all -= set() if of_unit.size else {entry}
         shifts = [largest, float(row.max()), *every[np.abs(every - largest) < NEAR].tolist()]
-        sums_are_right &= any(_is_among(float(torch.exp(entries_read - m).sum()), stored) for m in shifts)
+        found = [_is_among(float(torch.exp(entries_read - m).sum()), stored) for m in shifts]
+        sums_are_right &= any(found)
+        of_largest &= any(found[:2])
     places = {one: trace.place_of(several[0]) for one, several in entries.items()}
     wrong_sums = ROW_SUMS if read_once else REPEATED
-    first = MAXIMA if not largest_are_right else wrong_sums if not sums_are_right else BEHIND
+    after = BEHIND if of_largest else RELATIVE
+    first = MAXIMA if not largest_are_right else wrong_sums if not sums_are_right else after
     sets = entries, sorted(of_maximum), sorted(by_all - of_maximum)
     read_at = dict.fromkeys(trace.place_of(one) for one in sorted(before))
     stored = ([places[one] for one in some if places[one]] for some in sets)

@@ -14,6 +14,7 @@ from common.inspect.flow.partial import (
     BEHIND,
     MAXIMA,
     OTHERS,
+    RELATIVE,
     REPEATED,
     ROW_SUMS,
     SAYS,
@@ -65,7 +66,7 @@ def wrong_value(run: Run, out: Tensor, ref: Tensor, case: Case) -> Finding | Non
     else:  # loops that load data, or decide what is loaded, come after the computation
         above.sort(key=is_head)
         if misses_nothing(run, element):
-            text += "All inputs that it depends on reach this thread; what it computes from them is wrong. "
+            text += "All inputs that it depends on reach this thread, though perhaps not each line that needs them. "
     if len(above) > TOO_MANY:
         return None
     found = finding_of(run, "wrong_value", access, "write", text.strip())
@@ -81,7 +82,7 @@ def _loops_first(lines: list[Place], reads: Sequence[Place]) -> tuple[list[Place
 
 def _beside(shared: SharedOut, lines: list[Place], files: list[str]) -> list[Place]:
     """The lines in which the values that threads store become wrong or, if these are correct, the other lines."""
-    if shared.first == BEHIND:
+    if shared.first in (RELATIVE, BEHIND):
         made = {one.at for store in shared.stores for one in made_of(store, files)}
         made -= {one.at for one in shared.stores}
         return [one for one in lines if one.at not in made]

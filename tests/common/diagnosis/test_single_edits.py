@@ -69,7 +69,7 @@ __global__ void kernel(const float* x, float* out, int* counts, int64_t rows, in
 
 TILED = """\
 constexpr float SCALE = 2.0f;
-constexpr int ROW = 4;
+constexpr int ROW = 4;  // warp_sum adds up the lanes
 struct Tiles {
     static constexpr int HEIGHT = 2, WIDTH = 3;
     static constexpr int STRIDE = WIDTH + 1;
@@ -134,6 +134,8 @@ def test_an_edit_of_each_kind_is_made(says: str) -> None:
         "with a loop in steps of `32` in place of `if (lane < S_k)`",
         "with `count += twice;` after the block of `if (lane < S_k)` and not in it",
         "with `i == 0 ? sum * scale : sum` in place of `sum * scale`",
+        "with `(lane + S_q - 1) / S_q` in place of `lane / S_q`",
+        "with `(2 * q) > 0 ? 2 * q : 0` in place of `2 * q`",
         "with `sum *= i == 0 ? scale : 1` in place of `sum *= scale`",
         "with `helper(out, rows * S_q, S_k)` in place of `helper(out, rows, S_q * S_k)`",
         "with `static_cast<int64_t>(q - k) < static_cast<int64_t>(rows)` in place of "
@@ -159,6 +161,7 @@ def test_an_edit_of_each_kind_is_made_of_loops_and_conditions(says: str) -> None
         ("with `(sum / FROM_HEADER)` in place of `sum`", "unit"),
         ("with `(sum * SCALE)` in place of `sum`", "unit"),
         ("with `(head % heads)` in place of `head`", "index"),
+        ("with `warp_sum(sum)` in place of `sum`", "function"),
         ("with `T::WIDTH` in place of `T::STRIDE` in line 16", "name"),
     ],
 )

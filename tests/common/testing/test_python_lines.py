@@ -44,6 +44,20 @@ def test_what_an_object_holds_may_come_from_a_call_before():
     assert made_of(source, 1, 2) == [(3, "self.cache.append(x)")]
 
 
+@pytest.mark.parametrize(
+    ("returned", "part", "lines"),
+    [
+        ("(a, b) if c else a", "", [2, 4]),
+        ("(a, b) if c else a", "1", [3, 4]),
+        ("a, b", "0", [2, 4]),
+        ("a", "3", [2, 4]),
+    ],
+)
+def test_only_what_the_wrong_part_is_made_of(returned, part, lines):
+    source = f"def f(x, c):\n    a = x\n    b = x + 1\n    return {returned}\n"
+    assert [number for number, _ in made_of(source, 1, part=part)] == lines
+
+
 def test_at_most_so_many_the_nearest():
     assert [number for number, _ in made_of(SOURCE, FIRST, most=3)] == [15, 19, 25]
 

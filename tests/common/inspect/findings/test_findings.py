@@ -162,7 +162,7 @@ SAID = [
      "leaves the 24 bytes of cudaMalloc|!if (index >= n) return;"),
     ((("write", 2, B0, T0),), UNKNOWN | {"kind": "out_of_bounds"}, OUTSIDE, "belongs to no array"),
     ((("read", 5, B0, T0),), {"kind": "uninitialized"}, FRESH, "no thread of this block has written it|ragged tile"),
-    ((("read", 18, B0, T0),), TENSOR | {"kind": "uninitialized"}, FRESH, "a new tensor is not cleared|with =, not +="),
+    ((("read", 18, B0, T0),), TENSOR | {"kind": "uninitialized"}, FRESH, "a new tensor is not cleared. What it should hold"),
     ((("atomic", 18, B0, T0),), TENSOR | {"kind": "uninitialized"}, FRESH,
      "It is updated atomically before any kernel has written it"),
     ((("read", 18, B0, T0),), HEAP | {"kind": "uninitialized", "space": "global", "element_bytes": 1},
@@ -482,3 +482,10 @@ def test_a_race_in_a_kernel_whose_barrier_some_threads_miss_is_not_told(kernel):
     race = read({1: kernel(11), 2: kernel(9)}, ("read", 1, B0, T0), ("write", 2, B0, T40))
     missed = read({1: kernel(10)}, ("read", 1, B0, T0), kind="barrier")
     assert [group.kind for group in grouped([("a", [race]), ("b", [missed])])] == ["barrier"]
+
+
+@pytest.mark.parametrize(("line", "said"), [("y[i] += x;", "with =, not +="), ("y += x[i];", "written first")])
+def test_only_what_adds_to_an_array_should_write_its_first_value(tmp_path, line, said):
+    (tmp_path / "kernel.cu").write_text(line)
+    places = {1: Place(str(tmp_path / "kernel.cu"), 1, "kernel")}
+    assert said in words_of(("a", [read(places, ("read", 1, B0, T0), **TENSOR, kind="uninitialized")]))

@@ -206,7 +206,7 @@ def test_what_is_passed_for_the_bound_of_a_loop_is_among_what_decides():
 @pytest.mark.slow
 def test_where_all_that_warps_store_is_right_it_goes_wrong_behind_that():
     (finding,) = followed_in(SOFTMAX.operators("sum_of_the_warps_twice", "simulator", checked=True), LARGE)
-    assert "Each warp stores the largest of the entries that it reads, and the sum" in finding.detail
+    assert "Each warp stores the largest of the entries that it reads, and the right sum" in finding.detail
     assert not any("scores[i]" in one.text for one in finding.lines)
 
 
