@@ -44,7 +44,7 @@ from common.inspect.findings.report import made_in, may_be_the_index
 from common.inspect.own_lines import own_lines
 from common.inspect.source_lines import Place
 from common.reference.bounds import max_error_of
-from common.source.reader import read
+from common.source.reader import Source, read
 from common.testing.calling import Around, CallFailed, InProcess, poisoned_memory
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.case_choice import full_name
@@ -58,7 +58,7 @@ OF_AN_INDEX_OR_NUMBER = (
     "out_of_bounds", "misaligned", "uninitialized", "not_stored", "needlessly_stored", "not_read", "not_needed",
     "other_element", "stored_elsewhere", "wrong_result", "wrong_value",
 )  # fmt: skip
-MOST_EDITS = 2400  # per library
+MOST_EDITS = 2400
 MOST_BUILDS = 6  # of the library: edits that do not compile are removed, and it is rebuilt
 MOST_SECONDS, MOST_IN_ALL = 10.0, 16.0  # CPU seconds: to try one part's edits; including further cases
 PATIENCE, LEAST_PATIENCE = 0.5, 0.02  # seconds that a kernel may run without progress
@@ -170,12 +170,12 @@ def _tried(
             suspects.setdefault((source.file, line), len(suspects))
     cannot = contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded)
     with cannot, locked(build_root() / "edits" / ops.task):
-        if build := library and _Build.of(ops, library, operator, suspects):
+        for build in _Build.of(ops, library, operator, suspects) if library else ():
             with poisoned_memory():  # here, because it applies to all threads of the process
                 edits = _helping(build, [one.case for one in mine], passing, others, seed)
-            return _said(
-                edits, mine, len(failing[part]), suspects, {name: len(every) for name, every in others.items()}
-            )
+            if edits:
+                counts = {name: len(every) for name, every in others.items()}
+                return _said(edits, mine, len(failing[part]), suspects, counts)
     return None
 
 
@@ -216,7 +216,8 @@ class _Build:
     edits: dict[int, Edit]
 
     @classmethod
-    def of(cls, ops: Operators, library: Library, operator: str, suspects: Mapping) -> _Build | None:
+    def of(cls, ops: Operators, library: Library, operator: str, suspects: Mapping) -> Iterator[_Build]:
+        """A library with the edits of suspected lines; then one with the others."""
         kernels = [one for one in library.sources if one.suffix == ".cu"]
         sources = {file: source for file in with_own_headers(kernels) if (source := read(file))}
         functions = functions_behind(operator, library.sources)
@@ -224,9 +225,20 @@ class _Build:
         for file, source in sources.items():
             every += edits_in(source, functions, own_lines(str(file)))
         every.sort(key=lambda one: _rank(one, suspects))
-        edits = dict(enumerate(every[:MOST_EDITS], 1))
-        if not edits:
-            return None
+        likely = [one for one in every if _rank(one, suspects)[0] == 0]
+        for some in likely, every[len(likely) : MOST_EDITS]:
+            if build := some and cls._with(dict(enumerate(some, 1)), ops, library, kernels, sources):
+                yield build
+
+    @classmethod
+    def _with(
+        cls,
+        edits: dict[int, Edit],
+        ops: Operators,
+        library: Library,
+        kernels: Sequence[Path],
+        sources: Mapping[Path, Source],
+    ) -> _Build | None:
         folder = build_root() / "edits" / ops.task
         write_whole(folder / "single_edits.h", HEADER)
         request = BuildRequest(
