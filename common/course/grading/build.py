@@ -19,6 +19,7 @@ import resource
 import secrets
 import shutil
 import signal
+import struct
 import subprocess
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -58,7 +59,8 @@ from common.simulator.architecture import Conditionals
 from common.simulator.text import blanked
 
 PLAIN = (".text", ".rodata", ".data", ".bss", ".tdata", ".tbss", ".eh_frame", ".gcc_except_table", ".note", ".lrodata")
-PLAIN += ("simulator_kernels",)  # see SIMULATOR_REGISTER
+KERNELS, ENDBR = "__patchable_function_entries", 4  # the section, and the bytes that a function may begin with
+PLAIN += ("simulator_kernels", KERNELS)  # see SIMULATOR_REGISTER and __global__
 ARCH = "sm_89"  # the simulator's __CUDA_ARCH__
 COUNTER = "__sanitizer_cov_trace_pc"  # see common/simulator/runtime/work.cpp
 ASTRAY = 2**32 - 1  # as in work.cpp
@@ -130,7 +132,10 @@ _INDICES = {
 }
 _KEPT = [*_KEYWORDS, *_INDICES.values()]  # the rewriter reads them
 _INDEX_TOKENS = len(next(iter(_INDICES)))
-_REGISTERED = re.compile(r'\[\[gnu::section\("simulator_kernels"\), gnu::used\]\]')  # the rewriter's, see launch_api.h
+# The simulator's own attributes: of a registered kernel (launch_api.h), and __global__ (language.h)
+_OURS = re.compile(
+    r'\[\[gnu::section\("simulator_kernels"\), gnu::used\]\]|__attribute__\(\(patchable_function_entry\(1, 0\)\)\)'
+)
 _ASSEMBLY = ("asm", "__asm", "__asm__")
 # Attributes that neither exempt code from checks and counting nor reach the assembler; gnu and using may precede them
 _HARMLESS = re.compile(
@@ -215,12 +220,12 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
         raise BuildError(explain_failure(str(error), own, plan.log_file) + MAY_INCLUDE * missing) from None
     whole = Elf(library.read_bytes())
     symbols = [one for one in whole.symbols if one.section]
-    kernels = _found(entries, [one for one in symbols if one.type == FUNCTION])
+    marked = _marked(whole)
+    kernels = _with_limits([one for one in symbols if one.type == FUNCTION and one.value in marked], limits, entries)
     known = _found(variables, [one for one in symbols if one.type == OBJECT])
-    names = _readable([one.name for one in kernels])
-    places = {"kernels": [(one.value, *limits[name]) for one, name in zip(kernels, names, strict=True)]}
+    places = {"kernels": [(address, *its) for address, its in kernels.items()]}
     places["variables"] = [(one.value, one.size) for one in known]
-    places["blocks"] = _blocks(whole, library, [one.value for one in kernels])
+    places["blocks"] = _blocks(whole, library, list(kernels))
     return {"name": plan.name, "log": log[-MOST_LOG:], **places}, library.read_bytes()
 
 
@@ -390,7 +395,7 @@ def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tup
     for source, (translated, flags) in zip(plan.place.kernels, jobs, strict=True):
         text = _run([toolchain.host_compiler(), "-E", NAMES, *flags, translated])
         lines = _lines_of(text, _files(source))
-        code = _REGISTERED.sub("", "\n".join(line for _, line in lines))
+        code = _OURS.sub("", "\n".join(line for _, line in lines))
         _check_attributes((source.name, match[0]) for match in _TOKEN.finditer(code))
         for match in _TOKEN.finditer(code):
             token, what = match[0], ""
@@ -445,6 +450,35 @@ def _found(wanted: Counter[str], symbols: Sequence[Symbol]) -> list[Symbol]:
             f"{many[0]} is a kernel or a variable of the device in one file and something else in another."
         )
     return [one for one, name in named if name in wanted]
+
+
+def _marked(library: Elf) -> set[int]:
+    """The addresses of the functions that were declared with __global__, which leaves them in a section."""
+    marks, moved = ([one for one in library.sections if one.name == name] for name in (KERNELS, ".rela.dyn"))
+    found = struct.iter_unpack("<QQQ", moved[0].data) if moved else ()
+    here = range(marks[0].address, marks[0].address + len(marks[0].data)) if marks else ()
+    return {address - skipped for place, _, address in found if place in here for skipped in (0, ENDBR)}
+
+
+def _with_limits(
+    marked: Sequence[Symbol], limits: Mapping[str, tuple[int, int]], entries: Counter[str]
+) -> dict[int, tuple[int, int]]:
+    """Address -> limits of those that nvcc has made kernels of. Where the compilers name a parameter's type or a
+    template argument differently: the looser limits of all kernels whose names are equal but for these."""
+    alike: dict[str, list[tuple[int, int]]] = {}
+    for name, its in limits.items():
+        alike.setdefault(_without_types(name), []).append(its)
+    _found(entries, marked)
+    found = {}
+    for one, name in zip(marked, _readable([one.name for one in marked]), strict=True):
+        its = [limits[name]] if name in limits else alike.get(_without_types(name), [])
+        if its and "[clone" not in name:
+            found[one.value] = max(threads for threads, _ in its), min(registers for _, registers in its)
+    return found
+
+
+def _without_types(name: str) -> str:
+    return re.split(r"[<(]", name.removeprefix("void ").replace("(anonymous namespace)", "_"), maxsplit=1)[0]
 
 
 def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:

@@ -9,7 +9,11 @@
 
 #include "thread.h"
 
+#ifdef SIMULATOR_GRADED
+#define __global__ __attribute__((patchable_function_entry(1, 0)))  // the object lists it: see common/course/grading/build.py
+#else
 #define __global__
+#endif
 #define __device__
 #define __host__
 #define __constant__
