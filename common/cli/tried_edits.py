@@ -71,7 +71,13 @@ MOST_OF_LINE = 3  # edits to try on passing cases of other parts
 TOLD_FIRST = (  # preferred kinds among edits of one line
     "comparison", "jump", "condition", "rounding", "clamp", "brackets", "operator", "part", "name", "names", "constant",
 )  # fmt: skip
-UNLIKELY = ("brackets", "more", "negation", "unit")  # kinds that often make up for a mistake instead of repairing it
+UNLIKELY = (
+    "brackets",
+    "call",
+    "more",
+    "negation",
+    "unit",
+)  # kinds that often make up for a mistake instead of repairing it
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases tried with an edit: of the part, and of each other part
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
 
@@ -445,7 +451,7 @@ def _said(
         passes += f", as well as {' and '.join(also)}"
     text = f"{first.says}, {passes}."
     for one in more:
-        text += f" So {'they do' if count > 1 else 'it does'} {one.says} in line {one.line}."
+        text += f" {'They also pass' if count > 1 else 'It also passes'} {one.says} in line {one.line}."
     if (
         first.undoes
         or first.kind in UNLIKELY

@@ -31,8 +31,9 @@ using edited_type = std::decay_t<T>;
 extern "C" __attribute__((visibility("default"), weak)) void choose_edit(int edit) {{ {CHOSEN} = edit; }}
 """
 KINDS = (  # kinds with few edits first
-    "comparison", "condition", "rounding", "clamp", "operator", "brackets", "function", "part", "names", "arguments",
-    "assignment", "statement", "order", "jump", "loop", "negation", "constant", "name", "index", "unit", "more",
+    "comparison", "condition", "rounding", "clamp", "operator", "brackets", "function", "call", "part", "names",
+    "arguments", "assignment", "statement", "order", "jump", "loop", "negation", "constant", "name", "index", "unit",
+    "more",
 )  # fmt: skip
 # what is edited: a value, the pointer of a subscript, an lvalue, a statement; or code inserted in front of one
 _VALUE, _POINTER, _REFERENCE, _STATEMENT, _BEFORE = range(5)
@@ -42,10 +43,11 @@ _OPERATORS = {
     "=": "+=", "+=": "= -= *=", "*=": "/= +=", "-=": "+=", "/=": "*=",
 }  # fmt: skip
 _BOUNDS = {"<": "-", "<=": "+", ">": "+", ">=": "-"}  # other ways to move a bound by one
+_OF_LANES = ("warp_sum", "warp_max")  # where the file mentions them
 _FUNCTIONS = (
     ("expf", "exp2f"), ("logf", "log2f"), ("fmaxf", "fminf"), ("max", "min"), ("sqrtf", "rsqrtf"), ("Max", "Sum"),
+    _OF_LANES,
 )  # fmt: skip
-_OF_LANES = ("warp_sum", "warp_max")  # where the file mentions them
 _NUMBERS = {"0.0f": ("1.0f", "-INFINITY"), "1.0f": ("0.0f", "2.0f"), "0.5f": ("2.0f", "1.0f"), "2.0f": ("0.5f", "1.0f")}
 _MORE = {
     "int": "({0} + {1})|({0} * {1})|({0} - {1})|({0} / {1})|({0} % {1})",
@@ -417,7 +419,7 @@ def _of_call(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
         others += [one.name for one in scope.source.functions if _types_of(one) == _types_of(mine)]
     yield from (("function", f"{one}{'<' * bool(more)}{more}{_code(given)}") for one in others if one != base)
     if not more:
-        yield from (("function", _bracketed(_code(one))) for one in given.named_children)
+        yield from (("call", _bracketed(_code(one))) for one in given.named_children)
 
 
 def _types_of(function: Function) -> list[str]:

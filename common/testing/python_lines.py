@@ -103,7 +103,9 @@ def made_of(
                 with_heads(number)
     found.pop(here, None)
     lines = source.split("\n")
-    told = sorted({every[number].line for number in list(found)[:most]})
+    heads = {head for one in every for head, _ in one.around}
+    chosen = sorted(found, key=lambda number: number in heads)[:most]  # what makes the value before what decides on it
+    told = sorted({every[number].line for number in chosen})
     return [(first_line + one - 1, lines[one - 1].strip()[:MOST_WIDE]) for one in told]
 
 

@@ -177,7 +177,7 @@ def _told(
     says += f"{of}{_difference(came[wrong[0]], _part(right[RETURNED], wrong[0]))}."
     if more := wrong[1:]:
         says += f" {_listed(more)} {'are' if len(more) > 1 else 'is'} wrong as well."
-    if good := list(dict.fromkeys(good)):
+    if good := [name for name in dict.fromkeys(good) if name not in wrong]:
         listed = _listed(good)
         says += f" {listed[0].upper()}{listed[1:]} {'are' if len(good) > 1 else 'is'} right."
     return f"{says} {case.python.but_for(call)}".strip()

@@ -27,7 +27,7 @@ def _stopped_by(
             for one in parts
             if part in built_of.get(one, ())
         }
-        return follow | {part: "A call of this part did not end (see above); other cases would take as long."}
+        return follow | {part: "A call of this part did not end (see above); other cases may take as long."}
     return {}
 
 

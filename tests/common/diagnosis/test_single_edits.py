@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -20,7 +21,7 @@ from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.console.files import write_whole
 from common.console.paths import build_root
-from common.diagnosis.single_edits import edits_in, switched
+from common.diagnosis.single_edits import Edit, edits_in, switched
 from common.inspect.findings.model import EDIT, Finding, grouped
 from common.inspect.source_lines import Place
 from common.source.reader import Source
@@ -195,14 +196,13 @@ def test_every_edit_has_a_line_of_its_own_and_without_one_the_text_is_the_same(k
 
 @dataclass(frozen=True)
 class Planted:
-    """A mistake in a solution: the original text and its replacement; the report; how many lines are shown."""
+    """A mistake in a solution: the original text and its replacement; the report."""
 
     task: str
     part: str
     right: str
     wrong: str
     says: str = ""
-    lines: int = 1
 
 
 GELU = "0.5f * x * (1.0f + tanhf(SQRT_2_OVER_PI * (x + 0.044715f * x * x * x)))"
@@ -229,11 +229,6 @@ PLANTED = {
         "if (static_cast<int>(threadIdx.x) < cols) partial[threadIdx.x] = row_sum;",
         r"With `static_cast<int>\(threadIdx.x\) < cols` always true, all 5 failing cases of softmax pass",
     ),
-    "two lines": Planted(
-        "task4", "causal", "at_most(B_c, q_start + diagonal - k_start)",
-        "at_most(B_c, q_start + first_row + diagonal - k_start)",
-        r"all \d+ failing cases of causal pass. So they do with .* in line \d+", 2,
-    ),
 }  # fmt: skip
 LIGHT = ("brackets", "no edit helps")
 
@@ -257,7 +252,21 @@ def test_the_edit_that_makes_failing_cases_pass_is_told(name: str) -> None:
         return
     (finding,) = groups[0].findings
     assert re.search(planted.says, finding.detail), finding.detail
-    assert len(finding.lines) == planted.lines and line in [one.line for one in finding.lines]
+    assert len(finding.lines) == 1 and line in [one.line for one in finding.lines]
+
+
+def test_of_two_lines_both_are_told_and_what_two_edits_of_one_line_leave_open() -> None:
+    edits = {
+        Edit("a.cu", line, "operator", f"with `{new}` in place of `-`", ()): [] for line, new in ((3, "+"), (7, "*"))
+    }
+    failures = [SimpleNamespace(case=SimpleNamespace(part="scores"))] * 2
+    said = tried_edits._said(edits, failures, 2, {}, {}).finding.detail
+    assert said.startswith("With `+` in place of `-`, both failing cases of scores pass. They also pass with `*` in")
+    assert said.endswith("in place of `-` in line 7.")
+    edits[Edit("a.cu", 3, "unit", "with `(x / SCALE)` in place of `x`", ())] = []
+    assert tried_edits._said(edits, failures, 2, {}, {}).finding.detail.endswith(
+        "The repair may be another one, there or nearby."
+    )
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ SAID = [
      "leaves the 24 bytes of cudaMalloc|!if (index >= n) return;"),
     ((("write", 2, B0, T0),), UNKNOWN | {"kind": "out_of_bounds"}, OUTSIDE, "belongs to no array"),
     ((("read", 5, B0, T0),), {"kind": "uninitialized"}, FRESH, "no thread of this block has written it|ragged tile"),
-    ((("read", 18, B0, T0),), TENSOR | {"kind": "uninitialized"}, FRESH, "a new tensor is not cleared. What it should hold"),
+    ((("read", 18, B0, T0),), TENSOR | {"kind": "uninitialized"}, FRESH, "a new tensor is not cleared. What it"),
     ((("atomic", 18, B0, T0),), TENSOR | {"kind": "uninitialized"}, FRESH,
      "It is updated atomically before any kernel has written it"),
     ((("read", 18, B0, T0),), HEAP | {"kind": "uninitialized", "space": "global", "element_bytes": 1},
