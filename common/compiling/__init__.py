@@ -17,7 +17,6 @@ errors      explains a failed build
 launches    finds launches whose errors are not checked
 toolchain   finds nvcc, the host compiler, ninja, the GPU
 objects     a content-addressed cache of the simulator's objects and libraries, shared by all checkouts on a machine
-runtime     builds the simulator's runtime
 runner      builds the program in which the simulator runs kernels
 freshness   tracks what nvcc's build folders were built from
 """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 LANGUAGE = "-std=c++20"
 # For kernels in the simulator's plain build: large ones compile in a third of the time and run at half the speed; tests
 # take longer to compile than to run. The other builds count instructions, which -Og makes too many.
@@ -22,7 +20,7 @@ NVCC_FLAGS = [
 ]
 # A missing launcher should fail at link time, not at load time; and a compiler that links libstdc++ statically must not
 # export its symbols, which would clash with torch's libstdc++
-LINKER_FLAGS = ["-Wl,--no-undefined", "-Wl,--exclude-libs,ALL"] if sys.platform == "linux" else []
+LINKER_FLAGS = ["-Wl,--no-undefined", "-Wl,--exclude-libs,ALL"]
 # Unfilled gaps leave variables unused, which is not the student's mistake
 UNFILLED_NVCC_FLAGS = ["-diag-suppress=177,550", "-Xcompiler=-Wno-unused"]
 

@@ -37,25 +37,18 @@ def forget_stale(folder: Path) -> list[str]:
     known = _read(folder / RECORD)
     damaged = [RECORD] if known is None else []
     known = known or {}
-    for file in (folder / name for name in WORDS):
-        was = known.get(file.name)
-        if was is not None and was["is"] != mark_of(file):
-            damaged.append(file.name)
-        if was is None or file.name in damaged:
-            file.unlink(missing_ok=True)
+    damaged += [name for name in WORDS if name in known and known[name]["is"] != mark_of(folder / name)]
     if damaged:  # nothing here can be trusted
         known = {}
-        for name in WORDS:
+    for name in WORDS:
+        if name not in known:
             (folder / name).unlink(missing_ok=True)
     for file in products:
         was = known.get(file.name)
-        if (
-            was is None
-            or was["is"] != mark_of(file)
-            or any(mark_of(Path(name)) != mark for name, mark in was["from"].items())
-        ):
-            if was is not None and was["is"] != mark_of(file):
-                damaged.append(file.name)
+        is_damaged = was is not None and was["is"] != mark_of(file)
+        if is_damaged:
+            damaged.append(file.name)
+        if was is None or is_damaged or any(mark_of(Path(name)) != mark for name, mark in was["from"].items()):
             file.unlink()
     (folder / RECORD).unlink(missing_ok=True)  # an interrupted build leaves nothing trusted
     return damaged

@@ -87,14 +87,10 @@ def compile_object(source: Path, flags: Sequence[str]) -> Made:
     compiler = toolchain.host_compiler()
     portable = [_portable(flag) for flag in flags]
     text = _portable(source.read_text(errors="surrogateescape"))
-    key = _digest(_mark_of_tool(compiler), *portable, _portable(str(source)), text)
-    entry = cache_root() / key[:2] / f"{key}.json"
-    if known := _known(entry):
-        return known
-    with _locked(entry):  # another process may be compiling the same
-        if known := _known(entry):
-            return known
-        unfinished = entry.with_name(f".{key}.{os.getpid()}.{threading.get_ident()}.o")
+    entry = _entry(_mark_of_tool(compiler), *portable, _portable(str(source)), text)
+
+    def make() -> Made:
+        unfinished = _unfinished(entry, ".o")
         header = next((one for end, one in BEGINNINGS.items() if source.name.endswith(end)), None)
         precompiled = None
         if header and resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY:  # it needs 80 MB
@@ -109,6 +105,8 @@ def compile_object(source: Path, flags: Sequence[str]) -> Made:
             if precompiled.path.stem not in str(error):
                 raise
             return _compiled(entry, source, flags, ["-c", source], unfinished)  # this compiler cannot use it
+
+    return _cached(entry, make)
 
 
 def _compiled(
@@ -142,8 +140,7 @@ def _precompiled(header: Path, flags: Sequence[str]) -> Made | None:
         return None
     level = [flag for flag in flags if flag.startswith("-O")][-1:]  # valid for one level: headers test __OPTIMIZE__
     flags = [*(flag for flag in flags if not flag.startswith(("-I", "-W", "-O"))), *level]  # valid for any -I and -W
-    key = _digest(_mark_of_tool(compiler), "precompiled", header.name, *map(_portable, flags))
-    entry = cache_root() / key[:2] / f"{key}.json"
+    entry = _entry(_mark_of_tool(compiler), "precompiled", header.name, *map(_portable, flags))
     if known := _known(entry, whole=False):
         return known
     first_use = entry.with_suffix(".used")
@@ -151,12 +148,8 @@ def _precompiled(header: Path, flags: Sequence[str]) -> Made | None:
         first_use.parent.mkdir(parents=True, exist_ok=True)
         first_use.touch()
         return None
-    with _locked(entry):
-        if known := _known(entry, whole=False):
-            return known
-        unfinished = entry.with_name(f".{key}.{os.getpid()}.{threading.get_ident()}.gch")
-        what = ["-Icommon/simulator/include", "-x", "c++-header", header.relative_to(ROOT)]
-        return _compiled(entry, Path(), flags, what, unfinished)
+    what = ["-Icommon/simulator/include", "-x", "c++-header", header.relative_to(ROOT)]
+    return _cached(entry, lambda: _compiled(entry, Path(), flags, what, _unfinished(entry, ".gch")), whole=False)
 
 
 def compile_objects(jobs: Iterable[tuple[Path, Sequence[str]]]) -> list[Made]:
@@ -192,24 +185,23 @@ def link(objects: Sequence[Made], flags: Sequence[str], product: Path) -> bool:
         CompilerFailed: the linker's log.
     """
     compiler = toolchain.host_compiler()
-    key = _digest(_mark_of_tool(compiler), *map(_portable, flags), *(one.digest for one in objects))
-    entry = cache_root() / key[:2] / f"{key}.json"
+    entry = _entry(_mark_of_tool(compiler), *map(_portable, flags), *(one.digest for one in objects))
     known = _known(entry)
     now, stamp = _file_digest(product) if product.exists() else "", product.with_name(f"{product.name}.sha256")
     if known and now == known.digest:
         return False
     if now and stamp.exists() and stamp.read_text(errors="replace") != now:
         say(Console(stderr=True), f"{shown_path(product)} is not as the last build left it: rebuilt")
-    if known is None:
-        with _locked(entry):
-            known = _known(entry)
-            if known is None:
-                unfinished = entry.with_name(f".{key}.{os.getpid()}.{threading.get_ident()}.so")
-                try:
-                    _run([compiler, *(one.path for one in objects), *flags, "-o", unfinished])
-                    known = _keep(entry, unfinished, {}, "")
-                finally:
-                    unfinished.unlink(missing_ok=True)
+
+    def make() -> Made:
+        unfinished = _unfinished(entry, ".so")
+        try:
+            _run([compiler, *(one.path for one in objects), *flags, "-o", unfinished])
+            return _keep(entry, unfinished, {}, "")
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    known = known or _cached(entry, make)
     product.parent.mkdir(parents=True, exist_ok=True)
     copy = product.with_name(f".{product.name}.{os.getpid()}")
     try:
@@ -327,9 +319,24 @@ def _prune(root: Path) -> None:
             size -= bytes_of
 
 
-def _locked(entry: Path) -> FileLock:
+def _entry(*parts: str) -> Path:
+    """The file for the product of these parts."""
+    key = _digest(*parts)
+    return cache_root() / key[:2] / f"{key}.json"
+
+
+def _unfinished(entry: Path, suffix: str) -> Path:
+    """Where this thread makes the entry's product."""
+    return entry.with_name(f".{entry.stem}.{os.getpid()}.{threading.get_ident()}{suffix}")
+
+
+def _cached(entry: Path, make: Callable[[], Made], whole: bool = True) -> Made:
+    """The cached product, or else make()'s: only one process makes it."""
+    if known := _known(entry, whole):
+        return known
     entry.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(entry.with_suffix(".lock"))
+    with FileLock(entry.with_suffix(".lock")):
+        return _known(entry, whole) or make()
 
 
 def _run(command: Sequence[object]) -> str:

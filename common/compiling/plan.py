@@ -28,7 +28,6 @@ from common.compiling.objects import kept_text
 from common.compiling.places import Place
 from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError
-from common.compiling.runtime import runtime_jobs
 from common.compiling.toolchain import ToolchainError
 from common.console.files import write_whole
 from common.console.paths import ROOT, build_root
@@ -147,7 +146,7 @@ class Plan:
         flags = [*rewriter.RUNTIME_FLAGS, "-O0", *self._defines]
         flags += [f"-I{folder}" for folder in (headers, ROOT, rewriter.INCLUDE_DIR)]
         flags += [f"-isystem{toolchain.torch_folder() / 'include'}"]
-        return [*runtime_jobs(self.checked), (self.place.binding, flags)]
+        return [*rewriter.runtime_jobs(self.checked), (self.place.binding, flags)]
 
     @property
     def _defines(self) -> list[str]:

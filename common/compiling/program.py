@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,6 @@ from common.compiling.full_disk import no_space
 from common.compiling.locking import locked
 from common.compiling.objects import CompilerFailed, compile_objects, kept_text, link
 from common.compiling.result import BuildError
-from common.compiling.runtime import runtime_jobs
 from common.console.files import read_source, write_whole
 from common.console.paths import ROOT, build_root, shown_path
 from common.console.terminal import say
@@ -99,12 +97,11 @@ def _by_simulator(source: Path, folder: Path, checked: bool, include: list[Path]
         flags += [QUICK] if source.is_relative_to(ROOT / "common" / "kernels") and not checked else []
         flags += ["-DCUDA_SIMULATOR", "-DSIMULATOR_PROGRAM", *target.flags, "-fPIE"]
         flags += [f"-I{place}" for place in (mirror, *include, rewriter.INCLUDE_DIR)]
-        linker_flags = ["-pthread", *(["-pie"] if sys.platform == "linux" else []), "-ldl"]
         log = ""
         try:
-            made = compile_objects([(translation.path, flags), *runtime_jobs(checked)])
+            made = compile_objects([(translation.path, flags), *rewriter.runtime_jobs(checked)])
             log = made[0].log
-            link(made, linker_flags, path)
+            link(made, ["-pthread", "-pie", "-ldl"], path)
         except CompilerFailed as error:
             log += str(error)
             raise BuildError(no_space(log, folder) or explain_failure(log, translation.inputs, log_file)) from None

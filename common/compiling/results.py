@@ -69,7 +69,5 @@ def _made(text: str, given: Mapping[str, object]) -> Tensor:
 def _size(text: str, given: Mapping[str, object]) -> int:
     if text.isdigit():
         return int(text)
-    if text.isdigit():
-        return int(text)
     name, _, dimension = text.partition(".")
     return given[name].size(int(dimension)) if dimension else given[name]

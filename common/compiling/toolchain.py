@@ -77,20 +77,22 @@ class Backend:
     problem: str | None = None
 
 
-def _first_line(*command: str | Path) -> str:
+def _run(*command: str | Path) -> subprocess.CompletedProcess[str] | None:
+    """The finished process; None if it does not start or end."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return (done.stdout.splitlines() or [""])[0] if done.returncode == 0 else ""
+        return None
+
+
+def _first_line(*command: str | Path) -> str:
+    done = _run(*command)
+    return (done.stdout.splitlines() or [""])[0] if done and done.returncode == 0 else ""
 
 
 def _nvcc_version(path: Path) -> tuple[int, int] | None:
-    try:
-        text = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.search(r"release (\d+)\.(\d+)", text)
+    done = _run(path, "--version")
+    match = re.search(r"release (\d+)\.(\d+)", done.stdout) if done else None
     return (int(match[1]), int(match[2])) if match else None
 
 
@@ -112,13 +114,8 @@ def _nvcc_candidates() -> list[tuple[Path, str]]:
 
 def _toolkit_of(path: Path) -> tuple[Path, Path]:
     """The real nvcc and its toolkit: /usr/local/bin/nvcc may be a link or a script that starts another one."""
-    try:
-        dry = subprocess.run(
-            [path, "--dryrun", "-c", "-x", "cu", "/dev/null"], capture_output=True, text=True, timeout=60
-        )
-        match = re.search(r"^#\$ TOP=(.*)$", dry.stderr, re.MULTILINE)
-    except (OSError, subprocess.TimeoutExpired):
-        match = None
+    dry = _run(path, "--dryrun", "-c", "-x", "cu", "/dev/null")
+    match = re.search(r"^#\$ TOP=(.*)$", dry.stderr, re.MULTILINE) if dry else None
     home = Path(match[1]).resolve() if match else path.resolve().parent.parent
     return (home / "bin" / "nvcc" if (home / "bin" / "nvcc").is_file() else path), home
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from common.simulator.device_calls import Function, definitions
 from common.simulator.targets import Target, target_of
-from common.simulator.text import blank, closed, without_directives
+from common.simulator.text import blank, closed, open_braces, without_directives
 
 _KNOWN = {"CUDA_SIMULATOR": "1", "__CUDACC__": "1", "__NVCC__": "1"}
 _FEATURES = "__CUDA_ARCH_FEAT_SM90_ALL"
@@ -134,12 +134,9 @@ class Conditionals:
             one.side = "host"
             return
         lines = [self.code.count("\n", 0, at) + 1 for at in (host.body, host.end)]
-        self.warned.append(
-            (
-                one.branches[0].start,
-                f"lines {lines[0] + 1} to {lines[1] - 1} are for the host (__CUDA_ARCH__ is not defined there) and are "
-                "left out: the simulator compiles host and device code in one go, and takes the device's",
-            )
+        self._warn(
+            one,
+            f"lines {lines[0] + 1} to {lines[1] - 1} are for the host (__CUDA_ARCH__ is not defined there) and are",
         )
 
     def _warn_of_macros(self, one: _Conditional, host: _Branch, functions: list[Function]) -> None:
@@ -152,14 +149,14 @@ class Conditionals:
                 if not function.on_device and re.search(rf"(?<!\w){name}(?!\w)", self.code[slice(*function.body)])
             ]
             if used:
-                self.warned.append(
-                    (
-                        one.branches[0].start,
-                        f"{function.name}() runs on the host and uses {used[0]}, whose definition for the host is left "
-                        "out: the simulator compiles host and device code in one go, and takes the device's",
-                    )
+                self._warn(
+                    one, f"{function.name}() runs on the host and uses {used[0]}, whose definition for the host is"
                 )
                 return
+
+    def _warn(self, one: _Conditional, what: str) -> None:
+        why = "the simulator compiles host and device code in one go, and takes the device's"
+        self.warned.append((one.branches[0].start, f"{what} left out: {why}"))
 
     def without_inactive(self) -> str:
         """The code with all branches blanked that are known not to be compiled."""
@@ -258,13 +255,7 @@ def _read(code: str, known: dict[str, dict[str, str | None]]) -> list[_Condition
 
 def _lambda_around(code: str, begin: int, position: int) -> tuple[str, tuple[int, int]] | None:
     """Side and body of the innermost lambda around the position that has __host__ or __device__."""
-    opened: list[int] = []
-    for match in re.finditer(r"[{}]", code[begin:position]):
-        if match.group() == "{":
-            opened.append(begin + match.start())
-        elif opened:
-            opened.pop()
-    for at in reversed(opened):
+    for at in reversed(open_braces(code, begin, position)):
         head = _LAMBDA.search(code, max(begin, at - 400), at)
         if head and "__device__" in head[1]:
             return ("both" if "__host__" in head[1] else "device"), (at + 1, closed(code, at, "{}") - 1)

@@ -28,7 +28,10 @@ HOST_LIBRARY = {
     "sprintf": "printf()",
     "puts": "printf()",
 }
-_NO_NAMES = {"if", "for", "while", "switch", "catch", "return", "sizeof", "alignof", "decltype", "noexcept", "requires"}
+_NO_NAMES = {  # of functions, although a bracket may follow
+    "if", "for", "while", "switch", "catch", "return", "sizeof", "alignof", "decltype", "noexcept", "requires",
+    "alignas", "declspec", "__launch_bounds__", "__align__", "__attribute__", "__maxnreg__", "__cluster_dims__",
+}  # fmt: skip
 _TYPES = {"void", "bool", "char", "short", "int", "long", "signed", "unsigned", "float", "double", "auto"}
 
 
@@ -97,17 +100,11 @@ def host_calls(code: str) -> list[tuple[int, str]]:
                 continue  # a member, another namespace's, or a declaration
             if name in host and not call[1] and not re.search(rf"(?<!\w){name}\s*=", code[start:end]):
                 line = code.count("\n", 0, host[name].start) + 1
-                found.append(
-                    (
-                        at,
-                        f"{caller.name} runs on the device and calls {name}(), which is a host function: write "
-                        f"__device__ before its definition in line {line}",
-                    )
-                )
+                says = f"which is a host function: write __device__ before its definition in line {line}"
+                found.append((at, f"{caller.name} runs on the device and calls {name}(), {says}"))
             elif name in HOST_LIBRARY and name not in by_name:
-                found.append(
-                    (at, f"{caller.name} runs on the device, where there is no {name}(): use {HOST_LIBRARY[name]}")
-                )
+                says = f"there is no {name}(): use {HOST_LIBRARY[name]}"
+                found.append((at, f"{caller.name} runs on the device, where {says}"))
     return found
 
 
@@ -128,12 +125,12 @@ def definitions(code: str) -> tuple[Function, ...]:
                 kind = "function"
             elif re.search(r"(?<!\w)(?:struct|class|union|enum)(?!\w)[^()=]*$", head):
                 kind = "class"
-            elif not re.search(r"(?<!\w)namespace(?!\w)[^()]*$|(?<!\w)extern\s*$", head) and (name := _name(head)):
+            elif re.search(r"(?<!\w)namespace(?!\w)[^()]*$", head):
+                kind = "namespace"
+            elif not re.search(r"(?<!\w)extern\s*$", head) and (name := _name(head)):
                 kind = "function"
                 scopes = ("class" in stack, "namespace" in stack)
                 open_functions.append((name[0], head[: name[1]], since + name[1], at, scopes))
-            elif re.search(r"(?<!\w)namespace(?!\w)[^()]*$", head):
-                kind = "namespace"
             stack.append(kind)
             if not inside:
                 since = at + 1
@@ -160,21 +157,7 @@ def _name(head: str) -> tuple[str, int] | None:
             if depth == 0 and before and before[2] in _TYPES:  # a function pointer, if it is no conversion
                 if re.search(r"(?<!\w)operator(?!\w)[\w\s]*$", head[: before.start(2)]):
                     return "operator", before.start(2)
-            elif (
-                depth == 0
-                and before
-                and before[2]
-                not in _NO_NAMES
-                | {
-                    "__launch_bounds__",
-                    "__align__",
-                    "alignas",
-                    "__attribute__",
-                    "declspec",
-                    "__maxnreg__",
-                    "__cluster_dims__",
-                }
-            ):
+            elif depth == 0 and before and before[2] not in _NO_NAMES:
                 return before[2], before.start(2)
             depth += 1
         else:

@@ -82,6 +82,12 @@ def _tokens(text: str) -> list[str]:
     return _TOKEN.findall(text)
 
 
+def _skip_space(tokens: list[str], i: int) -> int:
+    while i < len(tokens) and tokens[i].isspace():
+        i += 1
+    return i
+
+
 def _call_end(code: str, start: int) -> int | None:
     match = re.compile(r"\s*\(").match(code, start)
     end = closed(code, match.end() - 1, "()") if match else -1
@@ -100,9 +106,7 @@ def _expand(tokens: list[str], macros: dict[str, Macro], hidden: frozenset[str])
             continue
         arguments: list[list[str]] = []
         if macro.parameters is not None:
-            k = i
-            while k < len(tokens) and tokens[k].isspace():
-                k += 1
+            k = _skip_space(tokens, i)
             if k == len(tokens) or tokens[k] != "(":
                 result.append(token)
                 continue
@@ -152,9 +156,7 @@ def _substitute(
     while i < len(body):
         token = body[i]
         if token == "#" and macro.parameters is not None:
-            k = i + 1
-            while k < len(body) and body[k].isspace():
-                k += 1
+            k = _skip_space(body, i + 1)
             if k < len(body) and body[k] in given:
                 text = " ".join("".join(given[body[k]]).split())
                 result.append('"' + re.sub(r'(["\\])', r"\\\1", text) + '"')
@@ -163,9 +165,7 @@ def _substitute(
         if token == "##":
             while result and result[-1].isspace():
                 result.pop()
-            i += 1
-            while i < len(body) and body[i].isspace():
-                i += 1
+            i = _skip_space(body, i + 1)
             right = given.get(body[i], [body[i]]) if i < len(body) else []
             right = [one for one in right if not one.isspace()]
             if result and right:
@@ -175,9 +175,7 @@ def _substitute(
                 result += right
             i += 1
             continue
-        k = i + 1
-        while k < len(body) and body[k].isspace():
-            k += 1
+        k = _skip_space(body, i + 1)
         pasted = k < len(body) and body[k] == "##"
         if token in given:
             result += given[token] if pasted else _expand(given[token], macros, hidden)

@@ -92,7 +92,7 @@ def hopper(body, name: str, parts: list[str], args: list[str]) -> str | None:
         transposed = _bool("trans" in parts)
         return (
             f"{{ const unsigned ptx_r_[] = {{{', '.join(values)}}}; "
-            f"{S}::ptx::store_matrices({len(values)}, {transposed}, {address}, ptx_r_, {HERE}); }}"
+            f'{S}::store_matrices("stmatrix", {len(values)}, {transposed}, {HERE}, {address}, ptx_r_); }}'
         )
     if name == "createpolicy":
         return f"{body.register(args[0])} = 0;"

@@ -3,7 +3,7 @@
     translate(source, out_dir, include_dirs)   a .cu file and the local headers it includes
     rewrite(text, name)                        one file's text
     CXX_FLAGS, CHECKED_FLAGS, COUNTED_FLAGS, INCLUDE_DIR     what else a kernel build needs
-    RUNTIME_FLAGS, RUNTIME_SOURCES, CHECKER_SOURCES          for building the runtime, see common/compiling/runtime.py
+    runtime_jobs(checked)                      the runtime's sources, with their flags
 
 All edits are in place and preserve line numbers (`#line` names the original file):
 
@@ -27,9 +27,8 @@ import hashlib
 import os
 import platform
 import re
-import sys
 from bisect import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -42,12 +41,10 @@ from common.simulator.ptx import PtxError, read_asm, translated
 from common.simulator.refused import BUILT_IN, refused_header, refused_names
 from common.simulator.shadowed import renamed
 from common.simulator.targets import Target
-from common.simulator.text import DIRECTIVE, blanked, closed, spans, without_directives
+from common.simulator.text import DIRECTIVE, blanked, closed, open_braces, spans, without_directives
 
 HERE = Path(__file__).resolve().parent
 INCLUDE_DIR = HERE / "include"
-RUNTIME_SOURCES = [HERE / "runtime" / "runtime.cpp"]
-CHECKER_SOURCES = [HERE / "runtime" / "checker.cpp", HERE / "runtime" / "reports.cpp"]  # checked build only
 _CLANG = "clang" in os.environ.get("CXX", "")
 RUNTIME_FLAGS = [
     "-std=c++20",
@@ -66,9 +63,9 @@ RUNTIME_FLAGS = [
 # For kernels: checks of static array bounds and vector alignment, which call runtime/undefined.cpp. The runtime does
 # not need them and would take twice as long to compile.
 _WATCHED = ["-fsanitize=bounds,alignment", "-fno-sanitize-recover=bounds,alignment,integer-divide-by-zero"]
-if platform.machine() not in ("x86_64", "AMD64"):
+if platform.machine() != "x86_64":
     _WATCHED.append("-fsanitize=integer-divide-by-zero")  # x86 traps by itself
-if sys.platform != "darwin" and not _CLANG:
+if not _CLANG:
     # gcc: merged calls of fail() would lose their line numbers, and variable tracking takes a fifth of the compile time
     RUNTIME_FLAGS += ["-fno-crossjumping", "-fno-tree-tail-merge", "-fno-var-tracking"]
     # gcc: also checks trailing arrays of structs, which could be flexible array members in C
@@ -110,6 +107,18 @@ LOCKSTEP = (
     "the lanes of a warp need not run in step (since Volta), and here they do not: put __syncwarp() between reading "
     "and writing in each of these steps"
 )
+
+
+def runtime_jobs(checked: bool) -> list[tuple[Path, list[str]]]:
+    """The sources and flags of the runtime, which all libraries and programs of one kind of build link.
+
+    Args:
+        checked: for the checked build. Its kernels report each load and store to the runtime, which itself is not
+            instrumented but has more sources and another define.
+    """
+    flags = [*RUNTIME_FLAGS, "-DCUDA_SIMULATOR", "-fPIC", f"-I{INCLUDE_DIR}", *(["-DSIMULATOR_CHECKED"] * checked)]
+    names = ["checker", "reports", "runtime"] if checked else ["runtime"]  # the longest first
+    return [(HERE / "runtime" / f"{name}.cpp", flags) for name in names]
 
 
 class RewriteError(Exception):
@@ -162,14 +171,10 @@ def translate(
 
         headers: dict[str, Path] = {}  # path of the rewritten copy -> header
         copies: dict[tuple[str, bool], str] = {}  # that path, independent of out_dir
-        for one in _INCLUDE.findall(text):
-            name, quoted = one[0] or one[1], bool(one[0])
-            folders = ([file.parent] if quoted else []) + include_dirs
-            header = next((folder / name for folder in folders if (folder / name).is_file()), None)
-            if header is not None:
-                copy = _copy_of(header.resolve(), source.parent, out_dir, include_dirs)
-                headers[str(copy)] = header.resolve()
-                copies[name, quoted] = f"{_OUT}/{copy.relative_to(out_dir)}"
+        for name, quoted, header in _included(file, text, include_dirs):
+            copy = _copy_of(header, source.parent, out_dir, include_dirs)
+            headers[str(copy)] = header
+            copies[name, quoted] = f"{_OUT}/{copy.relative_to(out_dir)}"
 
         def make() -> str:
             included: list[str] = []
@@ -203,13 +208,9 @@ def local_sources(source: Path, include_dirs: list[Path] = ()) -> list[Path]:
 
     def visit(file: Path) -> None:
         found.append(file)
-        for quoted, bracketed in _INCLUDE.findall(file.read_text(errors="replace")):
-            for folder in ([file.parent] if quoted else []) + list(include_dirs):
-                header = (folder / (quoted or bracketed)).resolve()
-                if header.is_file():
-                    if header not in found:
-                        visit(header)
-                    break
+        for _, _, header in _included(file, file.read_text(errors="replace"), include_dirs):
+            if header not in found:
+                visit(header)
 
     visit(Path(source).resolve())
     return found
@@ -217,6 +218,16 @@ def local_sources(source: Path, include_dirs: list[Path] = ()) -> list[Path]:
 
 _LINE = re.compile(r'^#line (\d+) "([^"\n]*)"\n', re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
+
+
+def _included(file: Path, text: str, include_dirs: Iterable[Path]) -> Iterator[tuple[str, bool, Path]]:
+    """Name, whether it is quoted, and path of each header that the file includes from these folders or its own."""
+    for quoted, bracketed in _INCLUDE.findall(text):
+        name = quoted or bracketed
+        for folder in [*([file.parent] if quoted else []), *include_dirs]:
+            if (folder / name).is_file():
+                yield name, bool(quoted), (folder / name).resolve()
+                break
 
 
 def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[Path]) -> Path:
@@ -350,22 +361,17 @@ class _File:
     # ---- includes
 
     def rewrite_includes(self, include) -> None:
-        pattern = re.compile(r'[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)')
         for start, end in self.directives:
-            match = pattern.match(self.text, start, end)
+            match = _INCLUDE.match(self.text, start, end)
             if not match:
                 continue
-            quoted = match.group(1) is not None
-            path = include(match.group(1) or match.group(2), quoted)
-            if not path and BUILT_IN.fullmatch(match.group(1) or match.group(2)):
+            name = match[match.lastindex]
+            if path := include(name, match.lastindex == 1):
+                self.edits.append((match.start(match.lastindex) - 1, match.end(match.lastindex) + 1, f'"{path}"'))
+            elif BUILT_IN.fullmatch(name):
                 self.edits.append((match.start(), match.end(), "#include <cuda_runtime.h>"))
-                continue
-            there = (INCLUDE_DIR / (match.group(1) or match.group(2))).is_file()
-            if not path and not there and (why := refused_header(match.group(1) or match.group(2))):
+            elif not (INCLUDE_DIR / name).is_file() and (why := refused_header(name)):
                 raise self.error(match.start(), why)
-            if path:
-                group = 1 if quoted else 2
-                self.edits.append((match.start(group) - 1, match.end(group) + 1, f'"{path}"'))
 
     # ---- unrolling
 
@@ -635,15 +641,9 @@ class _File:
         return limit
 
     def _in_function(self, position: int) -> bool:
-        opened = []
-        for match in re.finditer(r"[{}]", self.code[:position]):
-            if match.group() == "{":
-                opened.append(match.start())
-            elif opened:
-                opened.pop()
         # namespaces and classes are not functions
         outer = re.compile(r"(?:(?<!\w)(?:namespace|struct|class|union|enum)(?!\w)[^;{}()=]*|(?<!\w)extern\s*)$")
-        return any(not outer.search(self.code[max(0, at - 300) : at]) for at in opened)
+        return any(not outer.search(self.code[max(0, at - 300) : at]) for at in open_braces(self.code, 0, position))
 
     def _static(self, declaration: str, label: str, local: bool, position: int) -> str:
         declarators = spans(declaration, "([{<")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from common.simulator.text import closed
+from common.simulator.text import closed, spans
 
 _NAMES = r"(?:threadIdx|blockIdx|blockDim|gridDim)"
 _NO_TYPES = r"(?!(?:return|else|case|throw|do|and|or|not|define|undef|ifdef|ifndef)\b)"
@@ -40,20 +40,8 @@ def _declared_names(code: str, position: int, end: int) -> set[str]:
     while stop < end and not (depth == 0 and code[stop] in ";{") and depth >= 0:
         depth += (code[stop] in "([{") - (code[stop] in ")]}")
         stop += 1
-    names, depth, expected = set(), 0, True
-    for match in re.finditer(rf"[(\[{{]|[)\]}}]|,|({_NAMES})\b|\w+", code[position:stop]):
-        token = match.group()
-        if token in "([{":
-            depth += 1
-        elif token in ")]}":
-            depth -= 1
-        elif token == ",":
-            expected = expected or depth == 0
-            continue
-        elif depth == 0 and expected and match.group(1):
-            names.add(token)
-        expected = False
-    return names
+    parts = [code[position + a : position + b] for a, b in spans(code[position:stop])]
+    return {match[1] for part in parts if (match := re.match(rf"[^\w(\[{{]*({_NAMES})\b", part))}
 
 
 def _scope(code: str, position: int) -> tuple[int, int]:

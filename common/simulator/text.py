@@ -4,6 +4,7 @@
     without_directives(code)    replaces preprocessor lines by spaces
     blank(text)                 replaces everything by spaces
     closed(code, start)         the position after the bracket that closes the one at `start`, or -1
+    open_braces(code, start, end)    the braces that are open at `end`
     spans(code)                 spans of the parts between commas outside all brackets
 
 `code` is text without comments and strings.
@@ -47,6 +48,17 @@ def closed(code: str, start: int, brackets: str = "()[]{}") -> int:
         if depth == 0:
             return match.end()
     return -1
+
+
+def open_braces(code: str, start: int, end: int) -> list[int]:
+    """The positions of the braces between `start` and `end` that are not closed there, outer ones first."""
+    opened: list[int] = []
+    for match in re.compile(r"[{}]").finditer(code, start, end):
+        if match[0] == "{":
+            opened.append(match.start())
+        elif opened:
+            opened.pop()
+    return opened
 
 
 def spans(code: str, brackets: str = "([{") -> list[tuple[int, int]]:

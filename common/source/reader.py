@@ -151,10 +151,6 @@ class Source:
         around = [branch for branch in self._branches if line in branch]
         return all(any(other in branch for other in others) for branch in around)
 
-    @property
-    def has_errors(self) -> bool:
-        return self._root.has_error
-
     def function_at(self, line: int) -> Function | None:
         """The function whose body contains a line."""
         return next((one for one in self.functions if one.line <= line <= one.last), None)

@@ -14,7 +14,6 @@ import numpy as np
 from common.compiling import toolchain
 from common.compiling.locking import locked
 from common.compiling.objects import compile_objects, kept_text, link
-from common.compiling.runtime import runtime_jobs
 from common.console.paths import ROOT
 from common.simulator import rewriter
 from common.simulator.targets import target_for_program
@@ -36,7 +35,7 @@ def compile_library(sources: list[Path], folder: Path, checked: bool = False) ->
             file = rewriter.translate(source, translated, [ROOT], target, keep=kept_text).path
             includes = [f"-I{place}" for place in (translated, ROOT, rewriter.INCLUDE_DIR)]
             jobs.append((file, [*flags, *target.flags, "-DCUDA_SIMULATOR", *includes]))
-        objects = compile_objects([*jobs, *runtime_jobs(checked)])
+        objects = compile_objects([*jobs, *rewriter.runtime_jobs(checked)])
         assert not any(one.log for one in objects), "\n".join(one.log for one in objects)
         link(objects, ["-shared", "-pthread", "-ldl"], library)
     return library

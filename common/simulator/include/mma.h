@@ -8,6 +8,8 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #include "simulator/matrix.h"
 
 namespace nvcuda::wmma {
@@ -25,25 +27,9 @@ struct tf32;
 namespace details {
 
 template <typename T>
-struct Storage {
-    using Type = T;
-};
-template <>
-struct Storage<precision::tf32> {
-    using Type = float;
-};
+using Storage = std::conditional_t<__is_same(T, precision::tf32), float, T>;
 template <typename T>
-struct SumOf {
-    using Type = float;
-};
-template <>
-struct SumOf<int> {
-    using Type = int;
-};
-template <>
-struct SumOf<double> {
-    using Type = double;
-};
+using SumOf = std::conditional_t<__is_same(T, int) || __is_same(T, double), T, float>;
 template <typename Use, int M, int N, int K>
 constexpr int ROWS = __is_same(Use, matrix_b) ? K : M;
 template <typename Use, int M, int N, int K>
@@ -61,7 +47,7 @@ class fragment {
     static_assert(details::exists(M, N, K), "wmma has the shapes 16x16x16, 32x8x16, 8x32x16, 16x16x8 (tf32) and 8x8x4 (double)");
 
   public:
-    using element_type = typename details::Storage<T>::Type;
+    using element_type = details::Storage<T>;
     using storage_element_type = element_type;
     static constexpr int rows = details::ROWS<Use, M, N, K>, cols = details::COLS<Use, M, N, K>;
     static constexpr int num_elements = rows * cols / 32;
@@ -128,7 +114,7 @@ void mma_sync(fragment<accumulator, M, N, K, D>& d, const fragment<matrix_a, M, 
     using FC = fragment<accumulator, M, N, K, C>;
     using FD = fragment<accumulator, M, N, K, D>;
     simulator::Meeting mine{{"mma_sync", at}, &d, &a, &b, &c};
-    using Exact = typename details::SumOf<typename FC::element_type>::Type;
+    using Exact = details::SumOf<typename FC::element_type>;
     simulator::collective(~0u, &mine, simulator::multiply_fragments<M, N, K, Exact, FA, FB, FC, FD>, "mma_sync", at);
 }
 

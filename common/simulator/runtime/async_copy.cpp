@@ -14,9 +14,7 @@
 #include <vector>
 
 #include "worker.h"
-#ifdef SIMULATOR_CHECKED
 #include "checker.h"
-#endif
 
 namespace simulator {
 
@@ -74,7 +72,7 @@ static void move(void* to, const void* from) {
 }
 
 // own: the running thread issued the copy it waits for.
-static void carry_out(const AsyncCopy& copy, [[maybe_unused]] bool own, [[maybe_unused]] const void* return_address) {
+static void carry_out(const AsyncCopy& copy, bool own, const void* return_address) {
     for (size_t i = 0; i < copy.pieces; ++i) {
         char* to = copy.destination + i * copy.stride;
         const char* from = copy.source ? copy.source + i * copy.stride : nullptr;
@@ -85,9 +83,7 @@ static void carry_out(const AsyncCopy& copy, [[maybe_unused]] bool own, [[maybe_
             case 8: move<8>(to, from); break;
             default: move<16>(to, from);
         }
-#ifdef SIMULATOR_CHECKED
-        check_async_done(to, copy.bytes, own, return_address);
-#endif
+        if constexpr (CHECKED) check_async_done(to, copy.bytes, own, return_address);
     }
 }
 
@@ -106,10 +102,9 @@ static void check_aligned(const char* what, const void* address, unsigned bytes,
 
 __attribute__((noinline)) void issue_async_copy(void* destination, const void* source, unsigned bytes, bool inside,
                                                 Position at) {
-#ifdef SIMULATOR_CHECKED
-    check_async_issue(destination, inside ? source : nullptr, bytes, __builtin_return_address(0));
+    if constexpr (CHECKED)
+        check_async_issue(destination, inside ? source : nullptr, bytes, __builtin_return_address(0));
     Quiet quiet;
-#endif
     check_aligned("destination", destination, bytes, at);
     check_aligned("source", source, bytes, at);
     check_store(destination, bytes);
@@ -142,11 +137,10 @@ __attribute__((noinline)) void issue_memcpy_async(void* to, const void* from, si
     const AsyncCopy copy = {static_cast<char*>(to) + rank * piece, static_cast<const char*>(from) + rank * piece,
                             mine.committed, piece, (pieces - rank + threads - 1) / threads, threads * piece};
     const void* const return_address = __builtin_return_address(0);
-#ifdef SIMULATOR_CHECKED
-    for (size_t i = 0; i < copy.pieces; ++i)
-        check_async_issue(copy.destination + i * copy.stride, copy.source + i * copy.stride, piece, return_address);
+    if constexpr (CHECKED)
+        for (size_t i = 0; i < copy.pieces; ++i)
+            check_async_issue(copy.destination + i * copy.stride, copy.source + i * copy.stride, piece, return_address);
     Quiet quiet;
-#endif
     const bool later = arrives_later(to, from, owner);
     for (size_t i = 0; i < copy.pieces; ++i) {
         check_store(copy.destination + i * copy.stride, piece);
@@ -160,9 +154,7 @@ __attribute__((noinline)) void issue_memcpy_async(void* to, const void* from, si
 }
 
 __attribute__((noinline)) void finish_stages(const void* owner, uint64_t end) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     if (!current_worker().copies) return;
     auto& stages = my_copies().stages;
     const auto first = stages.lower_bound({owner, 0}), last = stages.lower_bound({owner, end});
@@ -172,9 +164,7 @@ __attribute__((noinline)) void finish_stages(const void* owner, uint64_t end) {
 }
 
 __attribute__((noinline)) void commit_async_copies() {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     ++my_queue().committed;
 }
 
@@ -187,17 +177,13 @@ static void finish_copies(AsyncQueue& mine, uint64_t end, const void* return_add
 }
 
 __attribute__((noinline)) void wait_for_async_copies(unsigned groups) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     AsyncQueue& mine = my_queue();
     finish_copies(mine, mine.committed - std::min<uint64_t>(groups, mine.committed), __builtin_return_address(0));
 }
 
 __attribute__((noinline)) void wait_for_all_async_copies() {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     AsyncQueue& mine = my_queue();
     finish_copies(mine, ++mine.committed, __builtin_return_address(0));
 }

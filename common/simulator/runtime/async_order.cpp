@@ -24,10 +24,7 @@ Order::Order(const Worker& worker)
       finished(threads),
       registers_fenced(threads) {}
 
-static std::map<const Worker*, std::unique_ptr<Order>>& orders() {
-    static auto* all = new std::map<const Worker*, std::unique_ptr<Order>>;
-    return *all;
-}
+static auto& orders() { return lasting<std::map<const Worker*, std::unique_ptr<Order>>>(); }
 static Order& order_of(Worker& worker) {
     auto& mine = orders()[&worker];
     if (!mine || mine->threads != worker.thread_count) mine = std::make_unique<Order>(worker);
@@ -169,7 +166,7 @@ static void check_async_read(uintptr_t address, size_t bytes, Action action, uin
     }
 }
 
-void check_operand_pieces(const OperandPieces& pieces, Position, const void* return_address) {
+void check_operand_pieces(const OperandPieces& pieces, const void* return_address) {
     if (!checks()) return;
     Order& o = order_here();
     Worker& worker = *checker.worker;
@@ -295,7 +292,7 @@ void check_copy_starts(Transfer& t, Mbarrier& barrier, const void* return_addres
     const uintptr_t start = reinterpret_cast<uintptr_t>(t.shared);
     if (!barrier.announced && &owner == checker.worker)
         add_finding("mbarrier_fence", {nullptr, "", 1, {}, 0}, {touch_now(Action::bulk_copy, t.bytes, site)},
-                    std::string("initialized at ") + barrier.made.file + ":" + std::to_string(barrier.made.line));
+                    "initialized at " + text_of(barrier.made));
     if (t.map) {
         Transfer& copy = t;
         each_piece(copy, t.shared, [&](char*, char* from, unsigned bytes) {
@@ -354,7 +351,7 @@ void check_store_starts(Transfer& t, const void* return_address) {
         access(reinterpret_cast<uintptr_t>(t.global), t.bytes, action, site, false);
 }
 // After the wait, the store's read counts as this thread's.
-void check_store_done(const Transfer& t, const void*) {
+void check_store_done(const Transfer& t) {
     if (!checks()) return;
     const uintptr_t start = reinterpret_cast<uintptr_t>(t.shared);
     const Now now = now_at(Action::read, t.bytes, t.site, false);
@@ -389,7 +386,7 @@ void check_block_leaves(Worker& worker) {
 
 // ---- accumulators
 
-void check_product(void** places, unsigned count, bool accumulate, Position, const void* return_address) {
+void check_product(void** places, unsigned count, bool accumulate, const void* return_address) {
     if (!checks()) return;
     Order& o = order_here();
     const unsigned me = thread_number();

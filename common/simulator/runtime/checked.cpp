@@ -203,13 +203,10 @@ void check_async_done(void* destination, size_t bytes, bool own, const void* ret
 
 // The saved state of each block that takes turns with others.
 struct Paused {
-    uint32_t interval = 0, block_first = 0;
+    uint32_t interval = 0, block_first = 0, shared_first = 0;
     BlockOrdering ordering;
 };
-static std::map<const Worker*, Paused>& paused() {
-    static auto* all = new std::map<const Worker*, Paused>;
-    return *all;
-}
+static std::map<const Worker*, Paused>& paused() { return lasting<std::map<const Worker*, Paused>>(); }
 static void next_interval() { checker.interval = ++checker.newest_interval; }
 
 // ---- notifications from launches
@@ -244,14 +241,9 @@ static uint64_t number_in_grid(const Worker& worker) {
     return i.x + worker.grid.x * (i.y + static_cast<uint64_t>(worker.grid.y) * i.z);
 }
 
-static std::map<const Worker*, uint32_t>& shared_firsts() {
-    static auto* all = new std::map<const Worker*, uint32_t>;
-    return *all;
-}
-
 void check_block_resumes(Worker& worker, bool begins) {
     if (checker.worker && checker.worker != &worker && checker.worker->together && checker.worker->grid_run)
-        paused()[checker.worker] = {checker.interval, checker.block_first, std::exchange(ours, {})};
+        paused()[checker.worker] = {checker.interval, checker.block_first, checker.shared_first, std::exchange(ours, {})};
     const bool changes = checker.worker != &worker;
     checker.worker = &worker;
     checker.region = reinterpret_cast<uintptr_t>(&worker);
@@ -259,11 +251,11 @@ void check_block_resumes(Worker& worker, bool begins) {
     use_order_of(worker);
     if (begins) return;
     if (checker.recording) replay_block(number_in_grid(worker));
-    Paused& before = paused()[&worker];
-    checker.shared_first = shared_firsts()[&worker];
     if (changes) {
+        Paused& before = paused()[&worker];
         checker.interval = before.interval;
         checker.block_first = before.block_first;
+        checker.shared_first = before.shared_first;
         give_block_ordering(std::move(before.ordering));
     }
     if (checker.interval >= checker.launch_first) {  // resumes
@@ -294,7 +286,6 @@ void check_block_begins() {
     next_interval();
     checker.block_first = checker.shared_first = checker.interval;
     forget_order(*checker.worker);
-    if (checker.worker->together) shared_firsts()[checker.worker] = checker.interval;
     checker.first_of_block.push_back({checker.interval, number_in_grid(*checker.worker)});
     forget_shared_variables();
     start_block_ordering();

@@ -1,4 +1,4 @@
-// checker.h - declarations shared by the parts of the checked build. None of this exists in the plain build.
+// checker.h - declarations shared by the parts of the checked build. Other builds have none of their definitions.
 //
 //   checked.cpp     the compiler's callbacks: called for every load, store and basic block of a kernel
 //   ranges.cpp      valid memory: tensors, cudaMalloc'd ranges, shared variables, the library's own variables
@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "../include/simulator/checked.h"
 #include "worker.h"
 
 namespace simulator {
@@ -81,6 +82,11 @@ struct Place {
     std::vector<int64_t> shape;
     int64_t byte_offset;
     bool is_dynamic = false;  // the extern __shared__ array, which kernels carve up themselves
+    size_t bytes() const {    // of the whole variable
+        size_t product = element_bytes;
+        for (const int64_t size : shape) product *= static_cast<size_t>(size);
+        return product;
+    }
 };
 
 struct Checker {
@@ -100,13 +106,23 @@ struct Checker {
     std::vector<std::pair<uint32_t, uint64_t>> first_of_block;  // first interval and number in the grid, in that order
 };
 extern Checker checker;
+#ifdef SIMULATOR_CHECKED
+template <bool QUIET>
+struct Scope {
+    const bool before = std::exchange(checker.quiet, QUIET);
+    ~Scope() { checker.quiet = before; }
+};
+#else
+template <bool QUIET>
+struct Scope {
+    Scope() {}
+};
+#endif
 // Guards runtime code that runs on a CUDA thread's stack. The linker keeps one copy of each inline library function,
 // maybe the instrumented one compiled with the kernel; its accesses here are not the kernel's.
-struct Quiet {
-    const bool before = checker.quiet;
-    Quiet() { checker.quiet = true; }
-    ~Quiet() { checker.quiet = before; }
-};
+using Quiet = Scope<true>;
+// Checks other threads' accesses while they run, even though the current one is inside the runtime.
+using WhileOthersRun = Scope<false>;
 
 extern const uintptr_t library_start;  // this library's load address: pcs are relative to it
 
@@ -128,6 +144,12 @@ void check_heap_given(uintptr_t start, size_t bytes);
 void check_heap_freed_wrongly(const HeapBlock& before, Position at);
 std::string name_of(const HeapBlock& block);
 std::string text_of(Position at);
+
+// checked.cpp: asynchronous copies. Called before the destination is filled with NaN (source is null for zeros), and
+// after the data arrive. own: the running thread issued the copy it waits for. return_address is in the student's
+// function.
+void check_async_issue(void* destination, const void* source, size_t bytes, const void* return_address);
+void check_async_done(void* destination, size_t bytes, bool own, const void* return_address);
 
 // races.cpp
 void check_range_access(Range& range, uintptr_t address, size_t bytes, Action action, uint32_t site, bool pending,
@@ -160,14 +182,14 @@ struct OperandPieces {
     unsigned mode;
     std::vector<OperandPiece> pieces;
 };
-void check_operand_pieces(const OperandPieces& pieces, Position at, const void* return_address);
+void check_operand_pieces(const OperandPieces& pieces, const void* return_address);
 void check_copy_starts(struct Transfer& t, struct Mbarrier& barrier, const void* return_address);
 void check_copy_landed(const struct Transfer& t, const struct Mbarrier& barrier);
 void check_store_starts(struct Transfer& t, const void* return_address);
-void check_store_done(const struct Transfer& t, const void* return_address);
+void check_store_done(const struct Transfer& t);
 void check_mbarrier_memory(const void* address, const void* return_address);
 void check_block_leaves(Worker& worker);
-void check_product(void** places, unsigned count, bool accumulate, Position at, const void* return_address);
+void check_product(void** places, unsigned count, bool accumulate, const void* return_address);
 void check_product_fence();
 void check_product_wait(uint32_t left);
 void check_cluster_barrier_passed();
@@ -191,6 +213,7 @@ void add_host_finding(const char* kind, const std::string& name, const std::stri
 void clear_findings();
 std::string findings_json();
 std::string quoted(const std::string& text);  // as a JSON string
+std::string triple(dim3 v);                   // as a JSON list
 Touch touch_now(Action action, size_t bytes, uint32_t site);
 uint3 thread_at(unsigned number);
 

@@ -2,9 +2,7 @@
 #include <string>
 
 #include "hopper.h"
-#ifdef SIMULATOR_CHECKED
 #include "checker.h"
-#endif
 
 namespace simulator {
 
@@ -67,9 +65,7 @@ static Worker& block_of_rank(unsigned rank, Position at) {
 }
 
 void* cluster_address(const void* address, unsigned rank, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     const Worker* owner = owner_of_shared(address);
     if (!owner) fail("%s:%d: the address %p is not in shared memory", at.file, at.line, address);
     return block_of_rank(rank, at).arena + (static_cast<const char*>(address) - owner->arena);
@@ -93,8 +89,8 @@ static unsigned live_threads(const Cluster& cluster) {
     return count;
 }
 
-bool pass_cluster_barrier(Cluster& cluster) {
-    if (!cluster.arrived || cluster.arrived < live_threads(cluster)) return false;
+static void pass_cluster_barrier(Cluster& cluster) {
+    if (!cluster.arrived || cluster.arrived < live_threads(cluster)) return;
     cluster.arrived = 0;
     ++cluster.phase;
     for (Worker* block : cluster.blocks) {
@@ -105,14 +101,9 @@ bool pass_cluster_barrier(Cluster& cluster) {
                 block->threads[i].state = State::running;
                 make_ready_again(*block, block->threads[i]);
             }
-#ifdef SIMULATOR_CHECKED
         block->cluster_passed = true;
-#endif
     }
-#ifdef SIMULATOR_CHECKED
-    check_cluster_barrier_passed();  // for the running block; the others do this when they run
-#endif
-    return true;
+    if constexpr (CHECKED) check_cluster_barrier_passed();  // for the running block; the others do this when they run
 }
 
 void leave_cluster_barrier(Worker& worker) {
@@ -123,9 +114,7 @@ void leave_cluster_barrier(Worker& worker) {
 }
 
 void cluster_arrive(Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     Worker& worker = current_worker();
     if (!worker.cluster) return;  // a cluster of one block: the wait is a barrier
     Cluster& cluster = *worker.cluster;
@@ -138,9 +127,7 @@ void cluster_arrive(Position at) {
 }
 
 void cluster_wait(Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     Worker& worker = current_worker();
     if (!worker.cluster) {
         barrier(false, "barrier.cluster", at);
@@ -150,12 +137,7 @@ void cluster_wait(Position at) {
     const uint64_t mine = arrival_of(worker);
     if (!mine) fail("barrier.cluster.wait at %s:%d: this thread has not arrived", at.file, at.line);
     if (cluster.phase >= mine) return;
-    Thread& me = *worker.running;
-    me.operation = "barrier.cluster.wait";
-    me.position = at;
-    me.state = State::at_cluster_barrier;
-    wait_for_wakeup();
-    me.state = State::running;
+    wait_for_wakeup(State::at_cluster_barrier, "barrier.cluster.wait", at);
 }
 
 }  // namespace simulator

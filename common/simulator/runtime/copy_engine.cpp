@@ -6,12 +6,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "../include/simulator/atomics.h"
 #include "../include/simulator/float16.h"
 #include "hopper.h"
 #include "tensor_map.h"
-#ifdef SIMULATOR_CHECKED
 #include "checker.h"
-#endif
 
 namespace simulator {
 
@@ -38,25 +37,16 @@ static T combined(Combination how, T old, T with) {
 }
 template <typename T>
 static void combine_as(Combination how, void* to, const void* from, size_t bytes) {
+    using Word = Bits<sizeof(T)>;
+    using Wide = std::conditional_t<sizeof(T) == 2, float, T>;
     for (size_t i = 0; i < bytes / sizeof(T); ++i) {
-        T* place = static_cast<T*>(to) + i;
-        if constexpr (sizeof(T) >= 4) {  // other blocks may update this concurrently
-            using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-            Bits* word = reinterpret_cast<Bits*>(place);
-            Bits old = __atomic_load_n(word, __ATOMIC_RELAXED), fresh;
-            do {
-                const T value = combined(how, __builtin_bit_cast(T, old), static_cast<const T*>(from)[i]);
-                fresh = __builtin_bit_cast(Bits, value);
-            } while (!__atomic_compare_exchange_n(word, &old, fresh, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
-        } else {
-            uint16_t* half = reinterpret_cast<uint16_t*>(place);
-            uint16_t old = __atomic_load_n(half, __ATOMIC_RELAXED), fresh;
-            do {
-                const float value = combined(how, static_cast<float>(__builtin_bit_cast(T, old)),
-                                             static_cast<float>(static_cast<const T*>(from)[i]));
-                fresh = __builtin_bit_cast(uint16_t, T(value));
-            } while (!__atomic_compare_exchange_n(half, &old, fresh, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
-        }
+        Word* word = static_cast<Word*>(to) + i;
+        Word old = __atomic_load_n(word, __ATOMIC_RELAXED), fresh;  // other blocks may update this concurrently
+        do {
+            const Wide value = combined(how, static_cast<Wide>(__builtin_bit_cast(T, old)),
+                                        static_cast<Wide>(static_cast<const T*>(from)[i]));
+            fresh = __builtin_bit_cast(Word, T(value));
+        } while (!__atomic_compare_exchange_n(word, &old, fresh, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
     }
 }
 static void put(Combination how, Number number, void* to, const void* from, size_t bytes) {
@@ -136,17 +126,17 @@ static Transfer new_transfer(Position at) {
 
 // A load into this block, or into the same shared-memory offset of each block in the mask.
 static void start_load(Transfer t, char* to, void* barrier, uint32_t blocks, bool multicast, const char* what,
-                       [[maybe_unused]] const void* return_address) {
+                       const void* return_address) {
     Hopper& hopper = my_hopper();
     const Worker* mine = owner_of_shared(to);
     const auto start = [&](char* place, char* place_of_barrier) {
         t.shared = place, t.barrier = place_of_barrier;
         Mbarrier& heard = barrier_at(place_of_barrier, what, t.place);
         heard.copy = t.place;
-#ifdef SIMULATOR_CHECKED
-        sample_ends_launch("copies by TMA");
-        check_copy_starts(t, heard, return_address);
-#endif
+        if constexpr (CHECKED) {
+            sample_ends_launch("copies by TMA");
+            check_copy_starts(t, heard, return_address);
+        }
         hopper.transfers.push_back(t);
     };
     if (!multicast) {
@@ -169,9 +159,7 @@ static void start_load(Transfer t, char* to, void* barrier, uint32_t blocks, boo
 
 void tensor_load(void* to, const void* address, int rank, const int32_t* coordinates, void* barrier, uint32_t blocks, bool multicast,
                  Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     const char* what = "cp.async.bulk.tensor";
     Transfer t = new_transfer(at);
     t.map = read_map(address, rank, what, at);
@@ -186,9 +174,7 @@ void tensor_load(void* to, const void* address, int rank, const int32_t* coordin
 }
 
 void tensor_store(const void* address, int rank, const int32_t* coordinates, const void* from, Combination how, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     const char* what = how == Combination::copy ? "cp.async.bulk.tensor" : "cp.reduce.async.bulk.tensor";
     Transfer t = new_transfer(at);
     t.map = read_map(address, rank, what, at);
@@ -200,17 +186,13 @@ void tensor_store(const void* address, int rank, const int32_t* coordinates, con
     each_piece(t, t.shared, [](char*, char* to, unsigned) {
         if (to) (void)*static_cast<volatile char*>(to);
     });
-#ifdef SIMULATOR_CHECKED
-    check_store_starts(t, __builtin_return_address(0));
-#endif
+    if constexpr (CHECKED) check_store_starts(t, __builtin_return_address(0));
     my_hopper().transfers.push_back(t);
 }
 
 void bulk_copy(void* to, const void* from, uint32_t bytes, void* barrier, uint32_t blocks, bool multicast, Combination how,
                Number number, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     const char* what = how == Combination::copy ? "cp.async.bulk" : "cp.reduce.async.bulk";
     if (bytes % 16) fail("%s at %s:%d: %u bytes; the size must be a multiple of 16", what, at.file, at.line, bytes);
     Transfer t = new_transfer(at);
@@ -229,16 +211,12 @@ void bulk_copy(void* to, const void* from, uint32_t bytes, void* barrier, uint32
         return;
     }
     t.shared = shared;
-#ifdef SIMULATOR_CHECKED
-    check_store_starts(t, __builtin_return_address(0));
-#endif
+    if constexpr (CHECKED) check_store_starts(t, __builtin_return_address(0));
     my_hopper().transfers.push_back(t);
 }
 
 void store_async(void* to, const void* words, uint32_t bytes, void* barrier, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     Transfer t = new_transfer(at);
     t.loads = true;
     t.bytes = bytes;
@@ -269,9 +247,7 @@ static void carry_out(Transfer& t) {
         });
     if (!t.loads) return;
     Mbarrier& barrier = barrier_at(t.barrier, "the end of a copy", t.place);
-#ifdef SIMULATOR_CHECKED
-    check_copy_landed(t, barrier);
-#endif
+    if constexpr (CHECKED) check_copy_landed(t, barrier);
     complete_bytes(barrier, t.bytes, t.place);
 }
 
@@ -290,10 +266,8 @@ bool run_engine(Worker& worker) {
 void commit_bulk_group() { ++my_async_thread().bulk_groups; }
 
 // Both kinds of wait complete the copies; .read requires less, but nothing is gained by delaying the writes.
-void wait_for_bulk_groups(uint32_t left, [[maybe_unused]] bool only_read) {
-#ifdef SIMULATOR_CHECKED
+void wait_for_bulk_groups(uint32_t left, bool only_read) {
     Quiet quiet;
-#endif
     const Worker& worker = current_worker();
     Hopper& hopper = my_hopper();
     const unsigned me = static_cast<unsigned>(worker.running - worker.threads);
@@ -305,20 +279,16 @@ void wait_for_bulk_groups(uint32_t left, [[maybe_unused]] bool only_read) {
             ++i;
             continue;
         }
-#ifdef SIMULATOR_CHECKED
-        check_store_done(t, __builtin_return_address(0));
-#endif
+        if constexpr (CHECKED) check_store_done(t);
         carry_out(t);
         transfers.erase(transfers.begin() + static_cast<ptrdiff_t>(i));
     }
 }
 
-void fence_async_proxy([[maybe_unused]] Position at) {
+void fence_async_proxy(Position at) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-    order_proxy_fence();
-#endif
+    if constexpr (CHECKED) order_proxy_fence();
     fence_mbarrier_init(at);
 }
 void fence_mbarrier_init(Position) {
@@ -337,9 +307,7 @@ void end_hopper(Worker& worker) {
         worker.failed = true;
         return;
     }
-#ifdef SIMULATOR_CHECKED
-    check_block_leaves(worker);
-#endif
+    if constexpr (CHECKED) check_block_leaves(worker);
     for (Transfer& t : worker.hopper->transfers)
         if (!t.loads) carry_out(t);
     worker.hopper->transfers.clear();

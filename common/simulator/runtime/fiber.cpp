@@ -13,12 +13,7 @@
 #include "worker.h"
 
 // void simulator_switch(void** save, void* to): saves the stack pointer in *save and sets it to `to`
-#ifdef __APPLE__
-#define SWITCH_BEGIN ".text\n.globl _simulator_switch\n.p2align 4\n_simulator_switch:\n"
-#else
-#define SWITCH_BEGIN \
-    ".text\n.hidden simulator_switch\n.globl simulator_switch\n.p2align 4\nsimulator_switch:\n"
-#endif
+#define SWITCH_BEGIN ".text\n.hidden simulator_switch\n.globl simulator_switch\n.p2align 4\nsimulator_switch:\n"
 #if defined(__x86_64__) && !defined(SIMULATOR_UCONTEXT)
 asm(SWITCH_BEGIN
     "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
@@ -105,9 +100,7 @@ Worker* new_worker() {
     if (aligned > start) munmap(map, aligned - start);
     if (aligned < start + REGION_BYTES)
         munmap(reinterpret_cast<void*>(aligned + REGION_BYTES), start + REGION_BYTES - aligned);
-#ifdef MADV_NOHUGEPAGE
     madvise(reinterpret_cast<void*>(aligned), REGION_BYTES, MADV_NOHUGEPAGE);
-#endif
     mprotect(arena + SHARED_ARENA, STACK_BYTES, PROT_NONE);
     Worker* worker = new (reinterpret_cast<void*>(aligned)) Worker();
     worker->fill_absent = fill_absent, worker->fail = fail;
@@ -129,7 +122,7 @@ void prepare_threads(Worker& worker) {
     if (size.x == known.x && size.y == known.y && size.z == known.z) return;
     for (unsigned i = 0; i < worker.thread_count; ++i) {
         Thread& thread = worker.threads[i];
-        thread.index = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+        thread.index = place_in(size, i);
         thread.lane = i % 32;
         thread.warp = i / 32;
     }

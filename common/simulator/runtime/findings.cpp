@@ -21,24 +21,10 @@ struct Finding {
 };
 using Key = std::tuple<std::string, std::string, uint32_t, uint32_t, std::string>;
 
-static std::vector<Finding>& findings() {
-    static auto* all = new std::vector<Finding>;
-    return *all;
-}
-static std::map<Key, size_t>& known() {
-    static auto* all = new std::map<Key, size_t>;
-    return *all;
-}
+static std::vector<Finding>& findings() { return lasting<std::vector<Finding>>(); }
+static std::map<Key, size_t>& known() { return lasting<std::map<Key, size_t>>(); }
 
-static std::string launch_place() {
-    const Position at = checker.worker->grid_run->kernel->position;
-    return std::string(at.file) + ":" + std::to_string(at.line);
-}
-
-uint3 thread_at(unsigned number) {
-    const dim3 size = checker.worker->size;
-    return {number % size.x, number / size.x % size.y, number / size.x / size.y};
-}
+uint3 thread_at(unsigned number) { return place_in(checker.worker->size, number); }
 
 Touch touch_now(Action action, size_t bytes, uint32_t site) {
     const Worker& worker = *checker.worker;
@@ -57,7 +43,7 @@ static Finding& found(const char* kind, const Place& place, const std::vector<To
         return findings()[entry->second];
     }
     const char* space = place.range && place.range->kind == Range::shared ? "shared" : "global";
-    findings().push_back({kind, kernel, launch_place(), space, detail, place, touches, 1});
+    findings().push_back({kind, kernel, text_of(checker.worker->grid_run->kernel->position), space, detail, place, touches, 1});
     return findings().back();
 }
 
@@ -96,10 +82,7 @@ void resolve_write() {
         findings()[write_under_way.finding].same_value = false;
 }
 
-static std::set<uint32_t>& guarded_reads() {
-    static auto* all = new std::set<uint32_t>;
-    return *all;
-}
+static std::set<uint32_t>& guarded_reads() { return lasting<std::set<uint32_t>>(); }
 void note_guarded_read(uint32_t site) { guarded_reads().insert(site); }
 
 static std::string kind_of(const Finding& finding) {
@@ -112,6 +95,13 @@ static std::string kind_of(const Finding& finding) {
     return finding.kind;
 }
 
+// A mistake at an operation in which this thread waits.
+static void add_wait(const char* kind, const Thread& thread, Position at, const std::string& detail) {
+    if (checker.mode != Mode::check) return;
+    const Touch touch = {Action::read, 0, 0, checker.worker->Block::index, thread.index, at};
+    add_finding(kind, {nullptr, "", 1, {}, 0}, {touch}, detail);
+}
+
 void check_barrier_after_return(Position at) {
     Quiet quiet;
     const Worker& worker = *checker.worker;
@@ -121,27 +111,22 @@ void check_barrier_after_return(Position at) {
     if (one->state == State::returned)  // it was the last one to return: the others have waited
         one = std::find_if(worker.threads, worker.threads + worker.thread_count,
                            [](const Thread& other) { return other.state == State::at_barrier; });
-    if (checker.mode == Mode::check)
-        add_finding("barrier", {nullptr, "", 1, {}, 0},
-                    {{Action::read, 0, 0, worker.Block::index, one->index, at}}, detail);
+    add_wait("barrier", *one, at, detail);
 }
 
 void check_absent_lane(const Thread& reader, unsigned source, bool gone) {
     Quiet quiet;
     const std::string detail = "lane " + std::to_string(reader.lane) + " reads from lane " + std::to_string(source) +
                                (gone ? ", which has returned" : ", which its mask does not name");
-    if (checker.mode == Mode::check)
-        add_finding("absent_lane", {nullptr, "", 1, {}, 0},
-                    {{Action::read, 0, 0, checker.worker->Block::index, reader.index, reader.position}}, detail);
+    add_wait("absent_lane", reader, reader.position, detail);
 }
 
 void check_absent_votes(const Thread& voter, uint32_t gone) {
     Quiet quiet;
-    if (checker.mode != Mode::check || strncmp(voter.operation, "__shfl", 6) == 0) return;  // see check_absent_lane
+    if (strncmp(voter.operation, "__shfl", 6) == 0) return;  // see check_absent_lane
     const std::string detail = std::to_string(__builtin_popcount(gone)) + " of the lanes that the mask of " + voter.operation +
                                " names have returned, the first of them lane " + std::to_string(__builtin_ctz(gone));
-    add_finding("absent_vote", {nullptr, "", 1, {}, 0},
-                {{Action::read, 0, 0, checker.worker->Block::index, voter.index, voter.position}}, detail);
+    add_wait("absent_vote", voter, voter.position, detail);
 }
 
 void add_host_access(const Place& place, Touch touch) {
@@ -180,15 +165,15 @@ std::string quoted(const std::string& text) {
     return result + "\"";
 }
 
-static std::string triple(uint3 v) {
-    return "[" + std::to_string(v.x) + "," + std::to_string(v.y) + "," + std::to_string(v.z) + "]";
+std::string triple(dim3 v) {
+    return "[" + std::to_string(v.x) + ", " + std::to_string(v.y) + ", " + std::to_string(v.z) + "]";
 }
 
 static std::string json_of(const Touch& touch) {
     static const char* const names[] = {"read", "write", "atomic", "async copy", "bulk copy", "product"};
     return std::string("{\"action\": \"") + (touch.at.file ? "wait" : names[static_cast<int>(touch.action)]) +
            "\", \"bytes\": " + std::to_string(touch.bytes) + ", \"pc\": " + std::to_string(touch.site) +
-           (touch.at.file ? ", \"at\": " + quoted(std::string(touch.at.file) + ":" + std::to_string(touch.at.line)) : "") +
+           (touch.at.file ? ", \"at\": " + quoted(text_of(touch.at)) : "") +
            ", \"block\": " + (touch.on_host ? "null" : triple(touch.block)) + ", \"thread\": " + (touch.on_host ? "null" : triple(touch.thread)) + "}";
 }
 

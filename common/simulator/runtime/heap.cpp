@@ -10,18 +10,12 @@
 
 #include "../include/simulator/heap.h"
 #include "worker.h"
-#ifdef SIMULATOR_CHECKED
 #include "checker.h"
-#endif
 
 namespace simulator {
 
 constexpr size_t HEAP_ALIGNMENT = 16;
-#ifdef SIMULATOR_CHECKED
-constexpr size_t HEAP_GAP = 256;  // so that an overrun does not land in the next block
-#else
-constexpr size_t HEAP_GAP = 0;
-#endif
+constexpr size_t HEAP_GAP = CHECKED ? 256 : 0;  // so that an overrun does not land in the next block
 constexpr size_t HEAP_HEADER = 16;   // bytes that each block adds to the limit's use, as on a GPU
 constexpr size_t HEAP_REGIONS = 4;   // bytes of address space per byte of the limit
 
@@ -53,9 +47,7 @@ static void open_heap() {
     heap_start = heap.next = take_device_memory(bytes);
     if (!heap_start) return;
     heap_end = heap_start + bytes;
-#ifdef SIMULATOR_CHECKED
-    check_heap_opens(heap_start, bytes);
-#endif
+    if constexpr (CHECKED) check_heap_opens(heap_start, bytes);
 }
 
 // Finds room for `bytes` after the last allocation; 0 if there is none.
@@ -76,9 +68,7 @@ static uintptr_t find_room(size_t bytes) {
 void* heap_new(size_t bytes, Position at) {
     if (!on_device()) return malloc(bytes);
     HeapLock lock(heap.lock);
-#ifdef SIMULATOR_CHECKED
     const Quiet quiet;
-#endif
     const size_t needed = (bytes + HEAP_ALIGNMENT - 1) / HEAP_ALIGNMENT * HEAP_ALIGNMENT;
     if (!heap_start) open_heap();
     if (!heap_start || needed < bytes || heap.used + needed + HEAP_HEADER > heap.limit) return nullptr;
@@ -90,9 +80,7 @@ void* heap_new(size_t bytes, Position at) {
     heap.most_used = std::max(heap.most_used, heap.used);
     heap.blocks[start] = {bytes, taken, needed + HEAP_HEADER, at, {}, false};
     memset(reinterpret_cast<void*>(start), 0xff, bytes);  // NaN, so that reading fresh memory shows
-#ifdef SIMULATOR_CHECKED
-    check_heap_given(start, taken);
-#endif
+    if constexpr (CHECKED) check_heap_given(start, taken);
     return reinterpret_cast<void*>(start);
 }
 void* heap_malloc(size_t bytes, Position at) { return on_device() && !bytes ? nullptr : heap_new(bytes, at); }
@@ -105,28 +93,23 @@ void heap_free(void* address, Position at) {
     HeapBlock before = {};
     {
         HeapLock lock(heap.lock);
-#ifdef SIMULATOR_CHECKED
         const Quiet quiet;
-#endif
         const auto one = heap.blocks.find(start);
         if (!on_device()) {
             wrong = "in host code: a kernel's memory can only be freed by kernels";
         } else if (one != heap.blocks.end() && !one->second.freed) {
             heap.used -= one->second.counted;
-#ifdef SIMULATOR_CHECKED
-            one->second.freed = true, one->second.freed_at = at;
-#else
-            heap.blocks.erase(one);
-#endif
+            if constexpr (CHECKED)
+                one->second.freed = true, one->second.freed_at = at;
+            else
+                heap.blocks.erase(one);
             return;
         } else if (one != heap.blocks.end()) {
             wrong = "which has been freed before";
             before = one->second;
         }
     }
-#ifdef SIMULATOR_CHECKED
-    check_heap_freed_wrongly(before, at);
-#endif
+    if constexpr (CHECKED) check_heap_freed_wrongly(before, at);
     fail("%s:%d: free or delete of an address %s", at.file, at.line, wrong);
 }
 

@@ -45,7 +45,6 @@ struct MbarrierWait {
 };
 
 struct TensorMap;
-struct Tile;
 
 // One copy in flight. `group` is its bulk group, counted per thread; loads have a barrier instead.
 struct Transfer {
@@ -81,7 +80,7 @@ struct NamedBarrier {
 struct Cluster {
     std::vector<Worker*> blocks;
     dim3 shape;
-    unsigned arrived = 0, arrived_before_wait[16] = {};
+    unsigned arrived = 0;
     uint64_t phase = 0;
 };
 
@@ -118,9 +117,7 @@ Worker* owner_of_shared(const void* address);  // the block of this cluster that
 // Blocks of a cluster or of a cooperative grid take turns; a block whose threads only spin yields to the next.
 void leave_cluster_barrier(Worker& worker);  // a thread has returned
 
-// cluster.cpp, for launch.cpp
-dim3 cluster_shape_of(const char* kernel);
-bool pass_cluster_barrier(Cluster& cluster);
+dim3 cluster_shape_of(const char* kernel);  // cluster.cpp, for launch.cpp
 
 void check_warpgroups(const Worker& worker);  // at a block's end: all warps of a warpgroup executed the same wgmmas
 

@@ -105,10 +105,7 @@ namespace simulator {
 // ---- handles, captures
 
 static std::mutex handles_lock;
-static std::map<const void*, Handle>& handles() {
-    static auto* all = new std::map<const void*, Handle>;  // never destroyed: used by calls at exit
-    return *all;
-}
+static std::map<const void*, Handle>& handles() { return lasting<std::map<const void*, Handle>>(); }
 void born(const void* handle, Handle kind) {
     std::lock_guard<std::mutex> lock(handles_lock);
     handles()[handle] = kind;
@@ -142,28 +139,19 @@ cudaError_t finished(cudaError_t error) {
     return error;
 }
 
-void written_by_host([[maybe_unused]] const void* address, [[maybe_unused]] size_t bytes) {
-#ifdef SIMULATOR_CHECKED
-    check_written_by_host(address, bytes);
-#endif
+void written_by_host(const void* address, size_t bytes) {
+    if constexpr (CHECKED) check_written_by_host(address, bytes);
 }
 
 // ---- kernels
 
-static std::map<const void*, KernelState>& kernel_states() {
-    static auto* states = new std::map<const void*, KernelState>;  // never destroyed: used by launches at exit
-    return *states;
-}
+static std::map<const void*, KernelState>& kernel_states() { return lasting<std::map<const void*, KernelState>>(); }
 
 // ---- kernels by address, for callers without their type (cudaLaunchKernel with a void*)
 
-#ifdef __APPLE__
-extern const RegisteredKernel first_kernel[] __asm__("section$start$__DATA$sim_kernels");
-extern const RegisteredKernel last_kernel[] __asm__("section$end$__DATA$sim_kernels");
-#else  // the linker defines both if the section is there
+// the linker defines both if the section is there
 extern const RegisteredKernel first_kernel[] __asm__("__start_simulator_kernels") __attribute__((weak, visibility("hidden")));
 extern const RegisteredKernel last_kernel[] __asm__("__stop_simulator_kernels") __attribute__((weak, visibility("hidden")));
-#endif
 const RegisteredKernel* registered_kernel(const void* address) {
     for (const RegisteredKernel* one = first_kernel; one != last_kernel; ++one)
         if (one->address() == address) return one;

@@ -6,9 +6,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#ifdef __linux__
 #include <sys/syscall.h>
-#endif
 #include <time.h>
 #include <unistd.h>
 
@@ -21,9 +19,7 @@
 #include "apart.h"
 #include "hopper.h"
 #include "worker.h"
-#ifdef SIMULATOR_CHECKED
 #include "checker.h"
-#endif
 
 namespace simulator {
 
@@ -73,14 +69,10 @@ static double seconds_from_environment(const char* name, double otherwise) {
 
 static unsigned worker_limit() {
     if (is_device_alone()) return 1;  // the device process can't start more threads
-#ifdef SIMULATOR_CHECKED
-    return 1;  // one block at a time: see checker.h
-#endif
+    if (CHECKED) return 1;            // one block at a time: see checker.h
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
-#ifdef __linux__
     cpu_set_t allowed;  // containers and taskset may allow fewer CPUs
     if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) cores = CPU_COUNT(&allowed);
-#endif
     const double value = seconds_from_environment("SIMULATOR_WORKERS", static_cast<double>(cores));
     return value > MAX_WORKERS ? MAX_WORKERS : value < 1 ? 1 : static_cast<unsigned>(value);
 }
@@ -97,9 +89,7 @@ static void prepare_worker(Worker& worker, Grid& grid) {
     worker.dynamic_end = worker.arena + SHARED_ARENA;
     worker.os_thread = pthread_self();
     worker.interrupts = 0;
-#ifdef __linux__
     worker.os_thread_id = static_cast<pid_t>(syscall(SYS_gettid));
-#endif
     worker.failed = false;
     worker.trace_size = 0;
     worker.watched = &worker;
@@ -113,12 +103,13 @@ static void run_blocks(Worker& worker, Grid& grid) {
     stack_t previous;
     use_signal_stack(worker, &previous);
     worker.busy = true;
-    uint64_t block;
-#ifdef SIMULATOR_CHECKED
-    while (!grid.stop && (block = next_block(grid)) < grid.block_count) {
-#else
-    while (!grid.stop && (block = grid.next_block++) < grid.block_count) {
-#endif
+    const auto next = [&grid] {
+        if constexpr (CHECKED)
+            return next_block(grid);
+        else
+            return grid.next_block++;
+    };
+    for (uint64_t block; !grid.stop && (block = next()) < grid.block_count;) {
         prepare_threads(worker);
         run_block(worker, block);
         if (worker.failed) grid.stop = true;
@@ -202,10 +193,8 @@ static const Worker* run_with_a_late_block(Worker& worker, Grid& grid) {
 
 // ---- a cooperative grid: one OS thread runs all its blocks in turn, each to its end or to the grid barrier
 
-static std::vector<Worker*>& together() {  // one worker per block of such a grid
-    static auto* all = new std::vector<Worker*>;
-    return *all;
-}
+// One worker per block of such a grid.
+static std::vector<Worker*>& together() { return lasting<std::vector<Worker*>>(); }
 
 // The blocks of a cooperative launch, or of one cluster.
 struct TakingTurns {
@@ -227,9 +216,7 @@ struct TakingTurns {
             worker.watched = &first;
             prepare_threads(worker);
         }
-#ifdef SIMULATOR_CHECKED
-        check_block_resumes(worker, begins);
-#endif
+        if constexpr (CHECKED) check_block_resumes(worker, begins);
         if (begins) begin_block(worker, numbers[i]);
         const uint64_t before = first.progress;
         const bool ready = worker.ready_warps != 0;
@@ -240,9 +227,7 @@ struct TakingTurns {
     void end(size_t i) {
         if (ended[i] || blocks[i]->failed) return;
         this_worker = blocks[i];
-#ifdef SIMULATOR_CHECKED
-        check_block_resumes(*blocks[i], false);
-#endif
+        if constexpr (CHECKED) check_block_resumes(*blocks[i], false);
         end_block(*blocks[i]);
         ended[i] = true;
     }
@@ -261,9 +246,7 @@ struct TakingTurns {
             if (!live && !active) break;
             if (live && live == at_grid_barrier && !active) {
                 for (Worker* block : blocks) pass_grid_barrier(*block);
-#ifdef SIMULATOR_CHECKED
-                check_grid_barrier_passed();
-#endif
+                if constexpr (CHECKED) check_grid_barrier_passed();
                 continue;
             }
             if (active || begins) continue;
@@ -277,10 +260,6 @@ struct TakingTurns {
         return nullptr;
     }
 };
-
-static uint3 place_in(dim3 grid, uint64_t i) {
-    return {static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y), static_cast<unsigned>(i / grid.x / grid.y)};
-}
 
 // Runs all blocks at once (cooperative launch) or one cluster after another.
 static const Worker* run_together(Grid& grid) {
@@ -369,7 +348,6 @@ static double seconds_of(clockid_t clock) {
     return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-#ifdef __linux__
 // Whether the thread is blocked in a system call other than a write, which waits for the reader of a kernel's output.
 static bool is_asleep(pid_t thread) {
     const auto first_word = [thread](const char* name, const char* format, auto* value) {
@@ -386,19 +364,14 @@ static bool is_asleep(pid_t thread) {
     if (!first_word("stat", "%*d (%*[^)]) %c", &state) || state != 'S') return false;
     return !first_word("syscall", "%ld", &call) || (call != SYS_write && call != SYS_writev);
 }
-#endif
 
 // The worker's CPU time, so that neither a debugger nor a busy machine counts as lack of progress, plus the time it was
 // blocked in system calls.
-static double time_of(const Worker& worker, [[maybe_unused]] double since_last_look, [[maybe_unused]] double& asleep) {
-#ifdef __linux__
+static double time_of(const Worker& worker, double since_last_look, double& asleep) {
     clockid_t clock;
-    if (pthread_getcpuclockid(worker.os_thread, &clock) == 0) {
-        if (is_asleep(worker.os_thread_id)) asleep += since_last_look;
-        return seconds_of(clock) + asleep;
-    }
-#endif
-    return seconds_of(CLOCK_MONOTONIC);
+    if (pthread_getcpuclockid(worker.os_thread, &clock) != 0) return seconds_of(CLOCK_MONOTONIC);
+    if (is_asleep(worker.os_thread_id)) asleep += since_last_look;
+    return seconds_of(clock) + asleep;
 }
 
 static void* watchdog_main(void*) {
@@ -440,25 +413,16 @@ static void* watchdog_main(void*) {
 
 // ---- the launch
 
-// Error codes as in CUDA 13; earlier versions return cudaErrorInvalidConfiguration for impossible shapes.
-static cudaError_t refusal(dim3 grid, dim3 block, size_t dynamic_bytes, const KernelState& state) {
-    const uint64_t threads =
-        block.x > 1024 || block.y > 1024 ? 0 : static_cast<uint64_t>(block.x) * block.y * block.z;
-    const size_t limit =
-        state.dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT;
-    const bool possible = threads >= 1 && threads <= MAX_THREADS && block.z <= 64 &&             //
-                          grid.x >= 1 && grid.y >= 1 && grid.z >= 1 && grid.x <= 2147483647u &&  //
-                          grid.y <= 65535 && grid.z <= 65535 &&                                  //
-                          dynamic_bytes <= state.dynamic_limit && dynamic_bytes + state.static_bytes <= limit;
-    if (!possible || threads > state.most_threads) return cudaErrorInvalidValue;
-    return state.registers_of_block(threads) > MOST_REGISTERS ? cudaErrorLaunchOutOfResources : cudaSuccess;
-}
-
 // Why the last refused launch was refused, in words: the error code only says "invalid argument".
 static char refused[320];
 
-static void say_refused(const Kernel& kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const KernelState& state) {
+// The error of a launch that a GPU would refuse, after noting the reason; cudaSuccess for any other. Error codes as in
+// CUDA 13; earlier versions return cudaErrorInvalidConfiguration for impossible shapes.
+static cudaError_t refusal(const Kernel& kernel, dim3 grid, dim3 block, size_t dynamic_bytes, const KernelState& state) {
     const uint64_t threads = static_cast<uint64_t>(block.x) * block.y * block.z;
+    const size_t shared = dynamic_bytes + state.static_bytes;
+    const bool shared_fits = dynamic_bytes <= state.dynamic_limit && shared <= state.shared_limit();
+    cudaError_t error = cudaErrorInvalidValue;
     char why[160];
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         snprintf(why, sizeof why, "a grid of 0 blocks");
@@ -472,16 +436,20 @@ static void say_refused(const Kernel& kernel, dim3 grid, dim3 block, size_t dyna
         snprintf(why, sizeof why, "a grid has at most 2^31 - 1 blocks along x, 65,535 along y and z");
     else if (threads > state.most_threads)
         snprintf(why, sizeof why, "its __launch_bounds__ allow %u threads in a block", state.most_threads);
-    else if (state.registers_of_block(threads) > MOST_REGISTERS)
+    else if (state.registers_of_block(threads) > MOST_REGISTERS) {
         snprintf(why, sizeof why, "each thread needs %u registers, and a block has %u: launch fewer threads, or declare "
                  "__launch_bounds__(%u)",
                  state.registers, MOST_REGISTERS, static_cast<unsigned>(threads));
-    else
+        if (shared_fits) error = cudaErrorLaunchOutOfResources;
+    } else if (!shared_fits)
         snprintf(why, sizeof why, "static and dynamic shared memory are %zu bytes; without cudaFuncSetAttribute %zu are allowed, with it %zu",
-                 dynamic_bytes + state.static_bytes, DEFAULT_SHARED_LIMIT, OPTIN_SHARED_LIMIT);
+                 shared, DEFAULT_SHARED_LIMIT, OPTIN_SHARED_LIMIT);
+    else
+        return cudaSuccess;
     snprintf(refused, sizeof refused, "%.60s was to be launched with grid (%u, %u, %u), block (%u, %u, %u): %s", kernel.name, grid.x,
              grid.y, grid.z, block.x, block.y, block.z, why);
     hint(refused);  // programs often don't check for errors
+    return error;
 }
 
 // How many blocks can be co-resident on the device.
@@ -508,10 +476,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     LaunchLock lock;
     KernelState& state = kernel_state(kernel.address);
     refused[0] = 0;
-    if (finished(refusal(size, block, dynamic_bytes, state)) != cudaSuccess) {
-        say_refused(kernel, size, block, dynamic_bytes, state);
-        return;
-    }
+    if (finished(refusal(kernel, size, block, dynamic_bytes, state)) != cudaSuccess) return;
     if (kernel.cooperative && static_cast<uint64_t>(size.x) * size.y * size.z > most_together(kernel, block, dynamic_bytes)) {
         finished(cudaErrorCooperativeLaunchTooLarge);
         return;
@@ -534,8 +499,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     grid.size = size;
     grid.block = block;
     grid.dynamic_bytes = dynamic_bytes;
-    grid.shared_limit =
-        state.dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT;
+    grid.shared_limit = state.shared_limit();
     grid.block_count = static_cast<uint64_t>(size.x) * size.y * size.z;
     const bool together = kernel.cooperative || grid.has_clusters;
     const uint64_t limit = together ? 1 : worker_limit();
@@ -561,15 +525,14 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
     if (pool->watchdog_sleeps) pthread_cond_signal(&pool->watch);
     pthread_mutex_unlock(&pool->lock);
 
-#ifdef SIMULATOR_CHECKED
-    workers[0]->grid_run = &grid;
-    check_launch_begins(*workers[0]);
-    choose_blocks(size);
-    const bool left_out = together && sample_size && checker.mode == Mode::profile && grid.block_count > sample_size;
-    if (together) sample_not_modeled(kernel.cooperative ? "a cooperative grid" : "clusters of blocks");
-#else
-    constexpr bool left_out = false;
-#endif
+    bool left_out = false;
+    if constexpr (CHECKED) {
+        workers[0]->grid_run = &grid;
+        check_launch_begins(*workers[0]);
+        choose_blocks(size);
+        left_out = together && sample_size && checker.mode == Mode::profile && grid.block_count > sample_size;
+        if (together) sample_not_modeled(kernel.cooperative ? "a cooperative grid" : "clusters of blocks");
+    }
     const Worker* failed = nullptr;
     if (left_out)
         ;  // its blocks wait for each other: a sample of them would wait forever
@@ -579,9 +542,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
         failed = run_with_a_late_block(*workers[0], grid);
     else
         run_blocks(*workers[0], grid);
-#ifdef SIMULATOR_CHECKED
-    check_launch_ends();
-#endif
+    if constexpr (CHECKED) check_launch_ends();
 
     pthread_mutex_lock(&pool->lock);
     pool->places = 0;  // no more helpers need to join
@@ -597,7 +558,7 @@ void launch(const Kernel& kernel, dim3 size, dim3 block, size_t dynamic_bytes) {
         KernelState its = state;
         its.most_threads = grid.launch_bounds;
         if (kernel.address) state = its;
-        say_refused(kernel, size, block, dynamic_bytes, its);
+        refusal(kernel, size, block, dynamic_bytes, its);
     }
     if (grid.launch_bounds || grid.out_of_shared) {
         finished(cudaErrorInvalidValue);

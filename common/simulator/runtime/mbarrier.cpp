@@ -9,9 +9,7 @@
 #include <utility>
 
 #include "hopper.h"
-#ifdef SIMULATOR_CHECKED
 #include "checker.h"
-#endif
 
 namespace simulator {
 
@@ -61,10 +59,8 @@ Mbarrier& barrier_at(void* address, const char* what, Position at) {
 }
 
 void mbarrier_init(void* address, uint32_t arrivals, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-    check_mbarrier_memory(address, __builtin_return_address(0));
-#endif
+    if constexpr (CHECKED) check_mbarrier_memory(address, __builtin_return_address(0));
     if (reinterpret_cast<uintptr_t>(address) % 8)
         fail("mbarrier.init at %s:%d: its address is not a multiple of 8 bytes", at.file, at.line);
     if (!is_shared(address)) fail("mbarrier.init at %s:%d: the address is not in this block's shared memory", at.file, at.line);
@@ -79,13 +75,8 @@ void mbarrier_init(void* address, uint32_t arrivals, Position at) {
     barrier->address = static_cast<char*>(address);
     barrier->made = at;
     barrier->expected = barrier->missing = arrivals;
-    barrier->bytes = 0;
-    barrier->phase = 0;
     barrier->number = number;
     barrier->maker = static_cast<unsigned>(worker.running - worker.threads);
-    barrier->announced = false;
-    barrier->copy = {};
-    barrier->copy_site = 0;
     if (known == hopper.barriers.end())
         hopper.barriers.push_back(std::move(barrier));
     else
@@ -95,9 +86,7 @@ void mbarrier_init(void* address, uint32_t arrivals, Position at) {
 }
 
 void mbarrier_invalidate(void* address, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     barrier_at(address, "mbarrier.inval", at);
     const uint64_t word = ~0ull;
     memcpy(address, &word, 8);
@@ -115,9 +104,7 @@ static void end_phase_if_complete(Mbarrier& barrier) {
     barrier.missing = barrier.expected;
     count_progress(worker);
     worker.hopper->fruitless = 0;
-#ifdef SIMULATOR_CHECKED
-    order_phase_complete(barrier);
-#endif
+    if constexpr (CHECKED) order_phase_complete(barrier);
     auto& waits = worker.hopper->waits;
     const auto woken = std::partition(waits.begin(), waits.end(), [&](const MbarrierWait& one) {
         return one.barrier != &barrier || !is_complete(barrier, one.which, one.phase);
@@ -126,7 +113,7 @@ static void end_phase_if_complete(Mbarrier& barrier) {
     waits.erase(woken, waits.end());
 }
 
-void complete_bytes(Mbarrier& barrier, int64_t bytes, [[maybe_unused]] Position at) {
+void complete_bytes(Mbarrier& barrier, int64_t bytes, Position at) {
     barrier.bytes -= bytes;
     barrier.copy = at;
     end_phase_if_complete(barrier);
@@ -140,22 +127,16 @@ static void expect(Mbarrier& barrier, uint32_t bytes, Position at) {
 }
 
 void mbarrier_expect(void* address, uint32_t bytes, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     expect(barrier_at(address, "mbarrier.expect_tx", at), bytes, at);
 }
 void mbarrier_complete(void* address, uint32_t bytes, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     complete_bytes(barrier_at(address, "mbarrier.complete_tx", at), bytes, at);
 }
 
 uint64_t mbarrier_arrive(void* address, uint32_t count, uint32_t bytes, bool drop, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     Mbarrier& barrier = barrier_at(address, "mbarrier.arrive", at);
     const uint64_t state = barrier.phase;
     if (count > barrier.missing)
@@ -163,9 +144,7 @@ uint64_t mbarrier_arrive(void* address, uint32_t count, uint32_t bytes, bool dro
              at.line, count, static_cast<unsigned long long>(barrier.phase), barrier.made.file, barrier.made.line, barrier.expected,
              barrier.missing);
     if (bytes) expect(barrier, bytes, at);
-#ifdef SIMULATOR_CHECKED
-    order_release(barrier.arriving);
-#endif
+    if constexpr (CHECKED) order_release(barrier.arriving);
     barrier.missing -= count;
     if (drop) barrier.expected -= std::min(count, barrier.expected - 1);
     my_hopper().fruitless = 0;
@@ -175,9 +154,7 @@ uint64_t mbarrier_arrive(void* address, uint32_t count, uint32_t bytes, bool dro
 }
 
 bool mbarrier_test(void* address, Phase which, uint64_t phase, bool patient, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     Mbarrier* barrier = &barrier_at(address, patient ? "mbarrier.try_wait" : "mbarrier.test_wait", at);
     Worker& worker = current_worker();
     if (owner_of_shared(address) != &worker)
@@ -187,22 +164,16 @@ bool mbarrier_test(void* address, Phase which, uint64_t phase, bool patient, Pos
              at.file, at.line, static_cast<unsigned long long>(phase), static_cast<unsigned long long>(barrier->phase));
     bool complete = is_complete(*barrier, which, phase);
     if (!complete && patient) {
-        Thread& me = *worker.running;
-        me.operation = "mbarrier.try_wait";
-        me.position = at;
-        me.state = State::at_mbarrier;
-        worker.hopper->waits.push_back({&me, barrier, which, phase, __builtin_return_address(0)});
-        wait_for_wakeup();
-        me.state = State::running;
+        worker.hopper->waits.push_back({worker.running, barrier, which, phase, __builtin_return_address(0)});
+        wait_for_wakeup(State::at_mbarrier, "mbarrier.try_wait", at);
         barrier = &barrier_at(address, "mbarrier.try_wait", at);
         complete = is_complete(*barrier, which, phase);
     } else if (!complete) {
         if (!run_engine(worker)) yield();
         complete = is_complete(*barrier, which, phase);
     }
-#ifdef SIMULATOR_CHECKED
-    if (complete) order_acquire(barrier->complete);
-#endif
+    if constexpr (CHECKED)
+        if (complete) order_acquire(barrier->complete);
     return complete;
 }
 

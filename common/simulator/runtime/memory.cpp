@@ -11,7 +11,7 @@
 #include <mutex>
 
 #include "apart.h"
-#include "simulator/checked.h"
+#include "checker.h"
 #include "worker.h"
 
 namespace simulator {
@@ -19,11 +19,7 @@ namespace simulator {
 constexpr size_t DEVICE_BYTES = size_t(16) << 30;     // as reported by cudaMemGetInfo()
 constexpr size_t ALIGNMENT = 256, PAGE = 4096;
 constexpr size_t WORTH_GIVING_BACK = 1 << 20;
-#ifdef SIMULATOR_CHECKED
-constexpr size_t GAP = 4096;  // so that an overrun does not land in the next allocation
-#else
-constexpr size_t GAP = 0;
-#endif
+constexpr size_t GAP = CHECKED ? 4096 : 0;  // so that an overrun does not land in the next allocation
 
 struct Allocation {
     size_t bytes;
@@ -41,10 +37,7 @@ struct Memory {
     unsigned open = 0;                   // number of launches and copies in progress
     bool closes = false;                 // the region is inaccessible while there are none
 };
-static Memory& memory() {
-    static auto* all = new Memory;  // never destroyed: used by frees at exit
-    return *all;
-}
+static Memory& memory() { return lasting<Memory>(); }
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 static void protect(Memory& m, int how) {
@@ -140,9 +133,8 @@ cudaError_t allocate(void** address, size_t bytes, MemoryKind kind, Position at)
     if (on_device && m.closes) protect(m, PROT_READ | PROT_WRITE);  // the region may have grown
     m.allocations[reinterpret_cast<uintptr_t>(*address)] = {bytes, kind, at};
     memset(*address, 0xff, bytes);  // NaN, so that reading fresh memory shows
-#ifdef SIMULATOR_CHECKED
-    check_allocated(*address, bytes, !on_device, at);  // the host may write managed and pinned memory unseen
-#endif
+    if constexpr (CHECKED)
+        check_allocated(*address, bytes, !on_device, at);  // the host may write managed and pinned memory unseen
     return cudaSuccess;
 }
 
@@ -160,18 +152,15 @@ void give_back(void* address) {
     m.allocations.erase(one);
 }
 
-cudaError_t release(void* address, [[maybe_unused]] Position at) {
+cudaError_t release(void* address, Position at) {
     if (!address) return cudaSuccess;
     if (is_host_alone() && is_device_address(address)) return send_release(address);
-#ifdef SIMULATOR_CHECKED
-    return check_freed(address, at) ? cudaSuccess : finished(cudaErrorInvalidValue);
-#else
+    if constexpr (CHECKED) return check_freed(address, at) ? cudaSuccess : finished(cudaErrorInvalidValue);
     Memory& m = memory();
     Lock lock(m.lock);
     if (!m.allocations.count(reinterpret_cast<uintptr_t>(address))) return finished(cudaErrorInvalidValue);
     give_back(address);
     return cudaSuccess;
-#endif
 }
 
 cudaError_t register_host(void* address, size_t bytes) {
@@ -179,9 +168,8 @@ cudaError_t register_host(void* address, size_t bytes) {
     Lock lock(m.lock);
     if (!address || !bytes) return finished(cudaErrorInvalidValue);
     const bool is_new = m.allocations.try_emplace(reinterpret_cast<uintptr_t>(address), Allocation{bytes, MemoryKind::host, {"cudaHostRegister", 0}, true}).second;
-#ifdef SIMULATOR_CHECKED
-    if (is_new) check_allocated(address, bytes, true, {"cudaHostRegister", 0});
-#endif
+    if constexpr (CHECKED)
+        if (is_new) check_allocated(address, bytes, true, {"cudaHostRegister", 0});
     return is_new ? cudaSuccess : finished(cudaErrorHostMemoryAlreadyRegistered);
 }
 
@@ -191,9 +179,7 @@ cudaError_t unregister_host(void* address) {
     const auto one = m.allocations.find(reinterpret_cast<uintptr_t>(address));
     if (one == m.allocations.end() || !one->second.registered) return finished(cudaErrorHostMemoryNotRegistered);
     m.allocations.erase(one);
-#ifdef SIMULATOR_CHECKED
-    check_freed(address, {"cudaHostUnregister", 0});
-#endif
+    if constexpr (CHECKED) check_freed(address, {"cudaHostUnregister", 0});
     return cudaSuccess;
 }
 
@@ -221,8 +207,7 @@ MemoryKind kind_of(const void* address) {
     Lock lock(m.lock);
     const auto* one = allocation_at(m, address);
     if (one) return one->second.kind;
-    const uintptr_t p = reinterpret_cast<uintptr_t>(address);
-    return m.region && p >= m.region && p < m.region + REGION_OF_DEVICE ? MemoryKind::device : MemoryKind::unknown;
+    return is_in_region(address) ? MemoryKind::device : MemoryKind::unknown;
 }
 
 // ---- for separate host and device processes, see apart.cpp
@@ -249,10 +234,9 @@ void close_for_host(void* tensors, size_t bytes) {
 
 // Takes no lock: called in the failing thread's signal handler.
 bool describe_device_address(const void* address, char* text, size_t size) {
-    Memory& m = memory();
+    if (!is_in_region(address)) return false;
     const uintptr_t p = reinterpret_cast<uintptr_t>(address);
-    if (!m.region || p < m.region || p >= m.region + REGION_OF_DEVICE) return false;
-    const auto* one = allocation_at(m, address);
+    const auto* one = allocation_at(memory(), address);
     if (heap_block_at(p))
         snprintf(text, size, "which a kernel's malloc() or new has given out");
     else if (!one)
@@ -320,19 +304,15 @@ cudaError_t may_copy(const void* to, const void* from, size_t bytes, cudaMemcpyK
 }
 
 cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Position at) {
-    if (const cudaError_t error = may_copy(to, from, bytes, kind, at)) return error;
-    if (is_host_alone()) return send_copy(to, from, bytes);
-    const OpenMemory open;
-    if (bytes) memmove(to, from, bytes);
-    written_by_host(to, bytes);
-    return cudaSuccess;
+    const cudaError_t error = may_copy(to, from, bytes, kind, at);
+    return error ? error : copy_symbol(to, from, bytes);
 }
 
 // Copies to or from a device variable.
 cudaError_t copy_symbol(void* to, const void* from, size_t bytes) {
     if (is_host_alone()) return send_copy(to, from, bytes);
     const OpenMemory open;
-    memcpy(to, from, bytes);
+    if (bytes) memmove(to, from, bytes);
     written_by_host(to, bytes);
     return cudaSuccess;
 }

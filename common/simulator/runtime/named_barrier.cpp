@@ -1,15 +1,11 @@
 // named_barrier.cpp - barrier.sync and barrier.arrive with a barrier number and a thread count, and elect.sync.
 #include "hopper.h"
-#ifdef SIMULATOR_CHECKED
 #include "checker.h"
-#endif
 
 namespace simulator {
 
 void named_barrier(uint32_t number, uint32_t threads, bool waits, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     const char* name = waits ? "barrier.sync" : "barrier.arrive";
     Worker& worker = current_worker();
     Hopper& hopper = hopper_of(worker);
@@ -23,31 +19,21 @@ void named_barrier(uint32_t number, uint32_t threads, bool waits, Position at) {
     else if (barrier.expected != threads)
         fail("%s at %s:%d: barrier %u is for %u threads here, and for %u at %s:%d, where some have come to it", name, at.file,
              at.line, number, threads, barrier.expected, barrier.first.file, barrier.first.line);
-#ifdef SIMULATOR_CHECKED
-    order_release(barrier.arriving);
-#endif
-    Thread& me = *worker.running;
-    me.operation = name;
-    me.position = at;
+    if constexpr (CHECKED) order_release(barrier.arriving);
     if (++barrier.arrived < barrier.expected) {
         if (!waits) return;
-        me.state = State::at_named_barrier;
-        barrier.waiting.push_back(&me);
-        wait_for_wakeup();
-        me.state = State::running;
+        barrier.waiting.push_back(worker.running);
+        wait_for_wakeup(State::at_named_barrier, name, at);
         return;
     }
     count_progress(worker);
     hopper.fruitless = 0;
     for (Thread* thread : barrier.waiting) {
-#ifdef SIMULATOR_CHECKED
-        order_acquire(barrier.arriving, thread);
-#endif
+        if constexpr (CHECKED) order_acquire(barrier.arriving, thread);
         make_ready_again(worker, *thread);
     }
-#ifdef SIMULATOR_CHECKED
-    if (waits) order_acquire(barrier.arriving);
-#endif
+    if constexpr (CHECKED)
+        if (waits) order_acquire(barrier.arriving);
     barrier.waiting.clear();
     barrier.arrived = 0;
 }
@@ -55,9 +41,7 @@ void named_barrier(uint32_t number, uint32_t threads, bool waits, Position at) {
 static void elected(void**, unsigned) {}
 
 bool elect_leader(uint32_t mask, uint32_t& leader, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     int nothing = 0;
     const WhileOthersRun others;
     collective(mask, &nothing, elected, "elect.sync", at);

@@ -59,10 +59,7 @@ struct Profile {
 };
 using ProfileKey = std::tuple<std::string, std::string, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned>;
 
-static std::map<ProfileKey, Profile>& profiles() {
-    static auto* all = new std::map<ProfileKey, Profile>;
-    return *all;
-}
+static std::map<ProfileKey, Profile>& profiles() { return lasting<std::map<ProfileKey, Profile>>(); }
 static Profile* current = nullptr;
 
 // Numbers places in the program in the order of their first use; a warp's traces are indexed by it.
@@ -179,9 +176,7 @@ static void name_array(Site& site, uintptr_t address) {
     Range* range = site.shared ? &arena_range() : find_range(address, site.bytes);
     if (!range) return;
     const Place place = describe_place(*range, address);
-    uint64_t bytes = place.element_bytes;
-    for (const int64_t extent : place.shape) bytes *= static_cast<uint64_t>(extent);
-    site.begin = address - static_cast<uintptr_t>(place.byte_offset), site.size = bytes;
+    site.begin = address - static_cast<uintptr_t>(place.byte_offset), site.size = place.bytes();
     std::string name = place.is_dynamic ? "" : place.variable;
     if (range->kind == Range::allocated)
         name = "line " + range->allocated_at.substr(range->allocated_at.rfind(':') + 1) + "'s memory";
@@ -212,13 +207,9 @@ static void count(uint32_t place, unsigned warp, const Request& r) {
     total.ideal += block_weight * cost.ideal;
     if (cost.transactions <= total.worst) return;
     total.worst = cost.transactions;
-    const uintptr_t lowest = [&] {
-        uintptr_t least = UINTPTR_MAX;
-        for (unsigned lane = 0; lane < 32; ++lane)
-            if (r.mask >> lane & 1) least = std::min(least, r.address[lane]);
-        return least;
-    }();
-    const uintptr_t origin = r.shared ? reinterpret_cast<uintptr_t>(checker.worker->arena) : lowest;
+    uintptr_t origin = r.shared ? reinterpret_cast<uintptr_t>(checker.worker->arena) : UINTPTR_MAX;
+    for (uint32_t rest = r.shared ? 0 : r.mask; rest; rest &= rest - 1)  // global memory: the lowest address
+        origin = std::min(origin, r.address[__builtin_ctz(rest)]);
     for (unsigned lane = 0; lane < 32; ++lane)
         total.worst_offsets[lane] = r.mask >> lane & 1 ? static_cast<int64_t>(r.address[lane] - origin) : -1;
 }
@@ -321,7 +312,7 @@ void trace_basic_block(uint32_t site) {
 
 void profile_launch_begins() {
     const Grid& grid = *checker.worker->grid_run;
-    const std::string launch = std::string(grid.kernel->position.file) + ":" + std::to_string(grid.kernel->position.line);
+    const std::string launch = text_of(grid.kernel->position);
     const ProfileKey key = {grid.kernel->name, launch,       grid.size.x,  grid.size.y,
                             grid.size.z,       grid.block.x, grid.block.y, grid.block.z};
     current = &profiles()[key];
@@ -361,9 +352,6 @@ void clear_profile() { profiles().clear(); }
 
 // ---- JSON
 
-static std::string triple(dim3 v) {
-    return "[" + std::to_string(v.x) + ", " + std::to_string(v.y) + ", " + std::to_string(v.z) + "]";
-}
 static std::string field(const char* name, uint64_t value) {
     return std::string("\"") + name + "\": " + std::to_string(value) + ", ";
 }

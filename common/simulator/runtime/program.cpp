@@ -15,12 +15,10 @@
 
 #include "apart.h"
 #include "worker.h"
-#ifdef SIMULATOR_CHECKED
 #include "checker.h"
 extern "C" void simulator_check_begin(int mode);
 extern "C" const char* simulator_check_report();
 extern "C" void simulator_sample_begin(int blocks);
-#endif
 
 namespace simulator {
 
@@ -32,22 +30,19 @@ void hint(const char* text) {
 }
 
 static void write_report() {
-#ifdef SIMULATOR_CHECKED
-    const char* path = getenv("SIMULATOR_REPORT");
+    const char* path = CHECKED ? getenv("SIMULATOR_REPORT") : nullptr;
     FILE* file = path ? fopen(path, "w") : nullptr;
     if (!file) return;
-    fputs(simulator_check_report(), file);
+    if constexpr (CHECKED) fputs(simulator_check_report(), file);
     fclose(file);
-#endif
 }
 
 [[noreturn]] void end_program(const std::string& error) {
     fflush(stdout);
     fprintf(stderr, "error: %s\n", error.c_str());
-#ifdef SIMULATOR_CHECKED
     heap_is_told();  // memory that it had no chance to free is no leak
-    for (Range* range : all_ranges()) range->told = true;
-#endif
+    if constexpr (CHECKED)
+        for (Range* range : all_ranges()) range->told = true;
     write_report();
     _exit(1);
 }
@@ -71,12 +66,12 @@ void run_as_program() {
     std::set_terminate(on_terminate);
     install_handlers();
     close_memory_to_host();
-#ifdef SIMULATOR_CHECKED
-    const char* collect = getenv("SIMULATOR_COLLECT");
-    if (const char* sample = getenv("SIMULATOR_SAMPLE")) simulator_sample_begin(atoi(sample));
-    if (collect) simulator_check_begin(strcmp(collect, "profile") == 0 ? 2 : 1);
-    atexit(write_report);
-#endif
+    if constexpr (CHECKED) {
+        const char* collect = getenv("SIMULATOR_COLLECT");
+        if (const char* sample = getenv("SIMULATOR_SAMPLE")) simulator_sample_begin(atoi(sample));
+        if (collect) simulator_check_begin(strcmp(collect, "profile") == 0 ? 2 : 1);
+        atexit(write_report);
+    }
 }
 
 // Memory in this program's image: __device__, __constant__ and __managed__ variables.

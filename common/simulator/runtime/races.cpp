@@ -237,11 +237,9 @@ static void remember_atomic(Cell& cell, const Now& now) {
 static Touch touch_of(const Access& a) {
     const auto& firsts = checker.first_of_block;
     const auto next = std::upper_bound(firsts.begin(), firsts.end(), std::make_pair(a.interval, UINT64_MAX));
-    const dim3 grid = checker.worker->grid;
     const unsigned number = next == firsts.begin() ? 0 : static_cast<unsigned>(std::prev(next)->second);
     const unsigned thread = order && a.thread >= order->threads ? 0 : a.thread;  // a TMA copy is issued by some thread
-    return {a.action, a.size, a.site, {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y},
-            thread_at(thread)};
+    return {a.action, a.size, a.site, place_in(checker.worker->grid, number), thread_at(thread)};
 }
 
 // A flag: one side stores it as volatile after a fence or updates it atomically, the other reads it as volatile or

@@ -15,10 +15,7 @@ namespace simulator {
 constexpr size_t SECTOR_BYTES = 32;
 
 // A deque, since cells and findings keep pointers to ranges while others are added and removed at the end.
-static std::deque<Range>& ranges() {
-    static auto* all = new std::deque<Range>;
-    return *all;
-}
+static std::deque<Range>& ranges() { return lasting<std::deque<Range>>(); }
 
 static void* new_shadow(size_t bytes) {
     void* map = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
@@ -105,14 +102,9 @@ static void merge(Range& range, const Range& other) {
 
 void check_tensor_begin(const char* name, const void* address, unsigned element_bytes, const int64_t* shape, int rank,
                         bool initialized) {
-    Range range;
-    range.start = reinterpret_cast<uintptr_t>(address);
-    range.bytes = element_bytes;
-    for (int i = 0; i < rank; ++i) range.bytes *= static_cast<size_t>(shape[i]), range.shape.push_back(shape[i]);
-    range.name = name;
-    range.element_bytes = element_bytes;
-    range.kind = Range::tensor;
-    range.initialized = initialized;
+    Range range = {.start = reinterpret_cast<uintptr_t>(address), .bytes = element_bytes, .name = name,
+                   .element_bytes = element_bytes, .shape = {shape, shape + rank}, .initialized = initialized};
+    for (const int64_t size : range.shape) range.bytes *= static_cast<size_t>(size);
     // Tensors that share memory (views of one packed tensor, the same tensor passed twice) become one range.
     const auto shares_memory = [&](const Range& other) {
         return other.kind == Range::tensor && other.start < range.start + range.bytes &&
@@ -133,14 +125,9 @@ void check_tensors_end() {
 std::string text_of(Position at) { return std::string(at.file) + ":" + std::to_string(at.line); }
 
 void check_allocated(const void* address, size_t bytes, bool initialized, Position at) {
-    Range range;
-    range.start = reinterpret_cast<uintptr_t>(address);
-    range.bytes = bytes;
-    range.kind = Range::allocated;
-    range.initialized = range.host_may_use = initialized;
-    range.allocated_at = text_of(at);
-    range.name = "the " + std::to_string(bytes) + " bytes of cudaMalloc at " + range.allocated_at;
-    add(std::move(range));
+    add({.start = reinterpret_cast<uintptr_t>(address), .bytes = bytes,
+         .name = "the " + std::to_string(bytes) + " bytes of cudaMalloc at " + text_of(at), .kind = Range::allocated,
+         .initialized = initialized, .host_may_use = initialized, .allocated_at = text_of(at)});
 }
 
 bool check_freed(const void* address, Position at) {
@@ -183,12 +170,7 @@ std::string name_of(const HeapBlock& block) {
     return "the " + std::to_string(block.bytes) + " bytes of malloc or new at " + text_of(block.at);
 }
 void check_heap_opens(uintptr_t start, size_t bytes) {
-    Range range;
-    range.start = start;
-    range.bytes = bytes;
-    range.kind = Range::heap;
-    range.name = "the device heap";
-    add(std::move(range));
+    add({.start = start, .bytes = bytes, .name = "the device heap", .kind = Range::heap});
 }
 void check_heap_given(uintptr_t start, size_t bytes) {
     Range* range = find_range(start, bytes);  // resets the access history
@@ -210,13 +192,8 @@ static int add_library_range(dl_phdr_info* info, size_t, void*) {
     for (int i = 0; i < info->dlpi_phnum; ++i) {
         const ElfW(Phdr)& segment = info->dlpi_phdr[i];
         if (segment.p_type != PT_LOAD) continue;
-        Range range;
-        range.start = info->dlpi_addr + segment.p_vaddr;
-        range.bytes = segment.p_memsz;
-        range.kind = Range::library;
-        range.initialized = range.host_may_use = true;
-        range.name = "a __device__ variable";
-        add(std::move(range));
+        add({.start = info->dlpi_addr + segment.p_vaddr, .bytes = segment.p_memsz, .name = "a __device__ variable",
+             .kind = Range::library, .initialized = true, .host_may_use = true});
     }
     return 1;
 }
@@ -232,42 +209,28 @@ struct Placed {
     Variable variable;
     uintptr_t start;
 };
-static std::vector<Placed>& placed() {
-    static auto* all = new std::vector<Placed>;
-    return *all;
-}
+static std::vector<Placed>& placed() { return lasting<std::vector<Placed>>(); }
 static Placed dynamic_variable = {};
 
 Range arena;
-Range& arena_range() {
-    if (!arena.cells && checker.worker && checker.worker->arena) {
-        arena.start = reinterpret_cast<uintptr_t>(checker.worker->arena);
-        arena.bytes = SHARED_ARENA;
-        arena.kind = Range::shared;
-        add_shadow(arena);
-    }
-    return arena;
+static Range& opened(Range& range, const Worker& worker) {
+    if (range.cells || !worker.arena) return range;
+    range.start = reinterpret_cast<uintptr_t>(worker.arena);
+    range.bytes = SHARED_ARENA;
+    range.kind = Range::shared;
+    add_shadow(range);
+    return range;
 }
+Range& arena_range() { return checker.worker ? opened(arena, *checker.worker) : arena; }
 
 struct Known {
     Range arena;
     std::vector<Placed> variables;
     Placed dynamic = {};
 };
-static std::map<const Worker*, Known>& known_arenas() {
-    static auto* all = new std::map<const Worker*, Known>;
-    return *all;
-}
+static std::map<const Worker*, Known>& known_arenas() { return lasting<std::map<const Worker*, Known>>(); }
 Range& arena_range_of(Worker& worker) {
-    if (checker.worker == &worker) return arena_range();
-    Range& range = known_arenas()[&worker].arena;
-    if (!range.cells) {
-        range.start = reinterpret_cast<uintptr_t>(worker.arena);
-        range.bytes = SHARED_ARENA;
-        range.kind = Range::shared;
-        add_shadow(range);
-    }
-    return range;
+    return checker.worker == &worker ? arena_range() : opened(known_arenas()[&worker].arena, worker);
 }
 
 void use_shared_memory_of(Worker& worker) {

@@ -94,12 +94,6 @@ static int add_array(const Place& place, const char* space, size_t bytes, bool i
     return static_cast<int>(now.arrays.size() - 1);
 }
 
-static size_t bytes_of(const Place& place) {
-    size_t bytes = place.element_bytes;
-    for (const int64_t size : place.shape) bytes *= static_cast<size_t>(size);
-    return bytes;
-}
-
 // The array at the address, and its start; negative if it is not shown.
 static int array_at(Range& range, uintptr_t address, uintptr_t& start) {
     if (range.kind == Range::library) return -1;
@@ -115,7 +109,7 @@ static int array_at(Range& range, uintptr_t address, uintptr_t& start) {
     for (const SharedSpot& spot : replay.spots)
         if (address - spot.start < spot.bytes) return start = spot.start, spot.array;
     const Place place = describe_place(range, address);
-    const size_t bytes = bytes_of(place);
+    const size_t bytes = place.bytes();
     start = address - static_cast<uintptr_t>(place.byte_offset);
     if (place.variable.empty() || place.byte_offset < 0 || static_cast<size_t>(place.byte_offset) >= bytes) return -1;
     const auto [entry, is_new] = replay.shared_arrays.try_emplace({place.variable, start - range.start}, 0);
@@ -144,6 +138,17 @@ static void add_event(Replay& now, uint16_t entry, uint32_t offset) {
     ++replay.kept;
 }
 
+// The number of a kind of event, new or known; negative if there is no room for it.
+template <typename Map>
+static int number_of(Replay& now, Map& known, const typename Map::key_type& key, const ReplayEntry& entry) {
+    const auto [found, is_new] = known.try_emplace(key, static_cast<uint16_t>(now.entries.size()));
+    if (!is_new) return found->second;
+    replay.full = now.entries.size() == UINT16_MAX;
+    if (replay.full) return -1;
+    now.entries.push_back(entry);
+    return found->second;
+}
+
 static void record(Range& range, uintptr_t address, size_t bytes, EventKind kind, uint32_t site) {
     finish_write();
     if (replay.launches.empty()) return;
@@ -155,17 +160,10 @@ static void record(Range& range, uintptr_t address, size_t bytes, EventKind kind
         ++now.unshown;
         return;
     }
-    const auto [known, is_new] =
-        replay.entries.try_emplace({site, array, static_cast<int>(kind), static_cast<uint32_t>(bytes)},
-                                   static_cast<uint16_t>(now.entries.size()));
-    if (is_new) {
-        if (now.entries.size() == UINT16_MAX) {
-            replay.full = true;
-            return;
-        }
-        now.entries.push_back({site, array, kind, static_cast<uint32_t>(bytes), ""});
-    }
-    add_event(now, known->second, static_cast<uint32_t>(address - start));
+    const ReplayEntry entry = {site, array, kind, static_cast<uint32_t>(bytes), ""};
+    const int number = number_of(now, replay.entries, {site, array, static_cast<int>(kind), entry.bytes}, entry);
+    if (number < 0) return;
+    add_event(now, static_cast<uint16_t>(number), static_cast<uint32_t>(address - start));
     if (kind == EventKind::read) return;
     replay.written = address;
     replay.written_bytes = bytes;
@@ -186,16 +184,9 @@ void replay_warp_operation(uint32_t lanes) {
     Replay& now = replay.launches.back();
     if (!counts(now)) return;
     const Thread& me = *checker.worker->running;
-    const std::string label = std::string(me.operation) + "\n" + me.position.file + ":" + std::to_string(me.position.line);
-    const auto [known, is_new] = replay.operations.try_emplace(label, static_cast<uint16_t>(now.entries.size()));
-    if (is_new) {
-        if (now.entries.size() == UINT16_MAX) {
-            replay.full = true;
-            return;
-        }
-        now.entries.push_back({0, -1, EventKind::warp_operation, 0, label});
-    }
-    add_event(now, known->second, lanes);
+    const std::string label = me.operation + ("\n" + text_of(me.position));
+    const int number = number_of(now, replay.operations, label, {0, -1, EventKind::warp_operation, 0, label});
+    if (number >= 0) add_event(now, static_cast<uint16_t>(number), lanes);
 }
 
 // ---- launches, blocks, barriers
@@ -205,7 +196,7 @@ void replay_launch_begins() {
     replay.launches.emplace_back();
     Replay& now = replay.launches.back();
     now.kernel = grid.kernel->name;
-    now.launch = std::string(grid.kernel->position.file) + ":" + std::to_string(grid.kernel->position.line);
+    now.launch = text_of(grid.kernel->position);
     now.grid = grid.size;
     now.block = grid.block;
     replay.arrays.clear();
@@ -234,8 +225,7 @@ void replay_block(uint64_t number) {
 void replay_block_ends() { end_segment("end"); }
 
 void replay_barrier() {
-    const Position at = checker.worker->barrier_position;
-    end_segment("barrier\n" + std::string(at.file) + ":" + std::to_string(at.line));
+    end_segment("barrier\n" + text_of(checker.worker->barrier_position));
     if (replay.launches.empty() || replay.full) return;
     Replay& now = replay.launches.back();
     if (!now.segments.empty()) now.segments.push_back({now.segments.back().block, now.entry_of.size(), ""});
@@ -247,9 +237,6 @@ static std::string list(const std::vector<std::string>& parts) {
     std::string text;
     for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
     return "[" + text + "]";
-}
-static std::string triple_of(dim3 v) {
-    return list({std::to_string(v.x), std::to_string(v.y), std::to_string(v.z)});
 }
 template <typename Column>
 static std::string put(std::string& data, const Column& column) {
@@ -275,7 +262,7 @@ static std::string json_of(const Replay& one, std::string& data) {
     for (const ReplaySegment& s : one.segments)
         segments.push_back(list({std::to_string(s.block), std::to_string(s.first), quoted(s.end)}));
     return "{\"kernel\": " + quoted(one.kernel) + ", \"launch\": " + quoted(one.launch) +
-           ", \"grid\": " + triple_of(one.grid) + ", \"block\": " + triple_of(one.block) +
+           ", \"grid\": " + triple(one.grid) + ", \"block\": " + triple(one.block) +
            ", \"accesses\": " + std::to_string(one.accesses) + ", \"unshown\": " + std::to_string(one.unshown) +
            ", \"events\": " + std::to_string(one.entry_of.size()) + ", \"arrays\": " + list(arrays) +
            ", \"entries\": " + list(entries) + ", \"segments\": " + list(segments) +

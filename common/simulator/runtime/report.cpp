@@ -15,9 +15,7 @@
 
 #include "apart.h"
 #include "worker.h"
-#ifdef SIMULATOR_CHECKED
 #include "checker.h"
-#endif
 
 namespace simulator {
 
@@ -37,8 +35,6 @@ __attribute__((used, noinline)) uint3 block_index() { return current_block()->in
 
 bool on_device() { return this_worker && this_worker->running; }
 
-static bool in_kernel() { return this_worker && this_worker->running; }
-
 [[noreturn]] static void give_up(Worker& worker, const std::string& what) {
     worker.error = what + "\n  " + whereabouts(worker, *worker.running);
     worker.failed = true;
@@ -51,10 +47,8 @@ void fail(const char* format, ...) {
     va_start(values, format);
     vsnprintf(text, sizeof text, format, values);
     va_end(values);
-    if (!in_kernel()) throw std::runtime_error(text);
-#ifdef SIMULATOR_CHECKED
-    checker.quiet = true;  // until the next launch
-#endif
+    if (!on_device()) throw std::runtime_error(text);
+    if constexpr (CHECKED) checker.quiet = true;  // until the next launch
     this_worker->trace_size = backtrace(this_worker->trace, 32);
     this_worker->signaled = false;
     give_up(*this_worker, text);
@@ -120,7 +114,7 @@ __attribute__((noinline)) static std::string host_failure(int signal, const void
 static bool tells_crashes = false;
 
 static void on_signal(int signal, siginfo_t* info, void*) {
-    if (!in_kernel()) {
+    if (!on_device()) {
         if (signal == INTERRUPT) return;
         if (is_host_alone()) end_host(signal, info->si_addr);
         if (is_program()) end_program(host_failure(signal, info->si_addr));
@@ -240,7 +234,7 @@ std::string source_lines(const Worker& worker) {
 // The C library's assert() ends here; hidden visibility makes this library's calls, and only those, find it.
 #ifdef __GLIBC__
 void __assert_fail(const char* expression, const char* file, unsigned line, const char* function) noexcept {
-    if (simulator::in_kernel())
+    if (simulator::on_device())
         simulator::fail("%s:%u: assertion `%s' failed in %s", file, line, expression, function);
     fprintf(stderr, "%s:%u: %s: assertion `%s' failed.\n", file, line, function, expression);
     abort();

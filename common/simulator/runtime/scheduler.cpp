@@ -15,9 +15,7 @@
 #include "apart.h"
 #include "hopper.h"
 #include "worker.h"
-#ifdef SIMULATOR_CHECKED
 #include "checker.h"
-#endif
 
 namespace simulator {
 
@@ -141,16 +139,14 @@ static Thread* put_back(Worker& worker, Thread* thread) {
     return nullptr;
 }
 
-#ifdef SIMULATOR_CHECKED
-WhileOthersRun::WhileOthersRun() : before(checker.quiet) { checker.quiet = false; }
-WhileOthersRun::~WhileOthersRun() { checker.quiet = before; }
-#endif
-void wait_for_wakeup() {
+void wait_for_wakeup(State state, const char* operation, Position at) {
     const WhileOthersRun others;
     Worker& worker = current_worker();
     Thread& me = *worker.running;
+    me.state = state, me.operation = operation, me.position = at;
     worker.warps[me.warp].yielded &= ~(1u << me.lane);
     switch_thread(worker, next_thread(worker, me));
+    me.state = State::running;
 }
 void make_ready_again(Worker& worker, Thread& thread) { make_ready(worker, thread.warp, 1u << thread.lane); }
 
@@ -225,22 +221,22 @@ unsigned lanes_here(Position position) {
 
 // ---- barriers
 
-// All threads that have not returned have arrived. As on GPUs since Volta, returned threads count as arrived.
-static void pass_barrier(Worker& worker) {
-#ifdef SIMULATOR_CHECKED
-    if (worker.live < worker.thread_count) check_barrier_after_return(worker.barrier_position);
-#endif
-    worker.result[worker.interval & 1] = worker.votes;
-    worker.votes = worker.at_barrier = 0;
-    ++worker.interval;
-#ifdef SIMULATOR_CHECKED
-    check_barrier_passed();
-#endif
+static void make_all_ready(Worker& worker) {
     count_progress(worker);
     for (unsigned warp = 0; warp < worker.warp_count; ++warp) {
         worker.warps[warp].yielded = 0;
         make_ready(worker, warp, worker.warps[warp].alive);
     }
+}
+// All threads that have not returned have arrived. As on GPUs since Volta, returned threads count as arrived.
+static void pass_barrier(Worker& worker) {
+    if constexpr (CHECKED)
+        if (worker.live < worker.thread_count) check_barrier_after_return(worker.barrier_position);
+    worker.result[worker.interval & 1] = worker.votes;
+    worker.votes = worker.at_barrier = 0;
+    ++worker.interval;
+    if constexpr (CHECKED) check_barrier_passed();
+    make_all_ready(worker);
 }
 
 static const char* number_in_line(Position position) {
@@ -297,11 +293,7 @@ void grid_barrier(Position position) {
 void pass_grid_barrier(Worker& worker) {
     worker.at_grid_barrier = 0;
     ++worker.interval;
-    count_progress(worker);
-    for (unsigned warp = 0; warp < worker.warp_count; ++warp) {
-        worker.warps[warp].yielded = 0;
-        make_ready(worker, warp, worker.warps[warp].alive);
-    }
+    make_all_ready(worker);
 }
 
 // ---- warp operations
@@ -369,18 +361,16 @@ void collective(unsigned mask, void* arguments, Combine combine, const char* ope
         combine(warp.arguments, lanes);
         worker.uninterrupted = false;
     }
-#ifdef SIMULATOR_CHECKED
-    check_warp_operation(me.warp, lanes, combine == nullptr);
-    if (combine && lanes != mask) check_absent_votes(me, mask & ~lanes);
-#endif
+    if constexpr (CHECKED) {
+        check_warp_operation(me.warp, lanes, combine == nullptr);
+        if (combine && lanes != mask) check_absent_votes(me, mask & ~lanes);
+    }
 }
 
-void fill_absent(void* result, size_t bytes, unsigned lane, [[maybe_unused]] unsigned reader) {
+void fill_absent(void* result, size_t bytes, unsigned lane, unsigned reader) {
     const Worker& worker = current_worker();
     const bool gone = !(worker.warps[worker.running->warp].alive >> lane & 1);
-#ifdef SIMULATOR_CHECKED
-    check_absent_lane(worker.threads[worker.running->warp * 32 + reader], lane, gone);
-#endif
+    if constexpr (CHECKED) check_absent_lane(worker.threads[worker.running->warp * 32 + reader], lane, gone);
     memset(result, gone ? 0 : 0xff, bytes);
 }
 
@@ -464,10 +454,8 @@ char* place_shared_variable(SharedSlot& slot, const Declaration& declaration) {
     slot.address = worker.arena + ((worker.static_top + mask) & ~mask);
     slot.block = worker.number;
     worker.static_top = static_cast<size_t>(slot.address - worker.arena) + declaration.bytes;
-#ifdef SIMULATOR_CHECKED
     worker.static_top += SHARED_GAP;  // so that an overrun does not land in the next variable
-    check_shared_placed(declaration, slot.address);
-#endif
+    if constexpr (CHECKED) check_shared_placed(declaration, slot.address);
     memset(slot.address, fresh_shared, declaration.bytes);
     return slot.address;
 }
@@ -515,9 +503,7 @@ static std::atomic<uint64_t> blocks_run{0};
 
 void begin_block(Worker& worker, uint64_t i) {
     const Grid& grid = *worker.grid_run;
-    worker.Block::index = {static_cast<unsigned>(i % grid.size.x),
-                           static_cast<unsigned>(i / grid.size.x % grid.size.y),
-                           static_cast<unsigned>(i / grid.size.x / grid.size.y)};
+    worker.Block::index = place_in(grid.size, i);
     worker.number = ++blocks_run;
     worker.interval = 0;
     worker.live = worker.thread_count;
@@ -531,9 +517,7 @@ void begin_block(Worker& worker, uint64_t i) {
     choose_store(worker);
     begin_hopper(worker);
     begin_work(worker);
-#ifdef SIMULATOR_CHECKED
-    check_block_begins();
-#endif
+    if constexpr (CHECKED) check_block_begins();
     for (unsigned k = 0; k < worker.thread_count; ++k) worker.threads[k].state = State::running;
     worker.ready_warps = 0;
     for (unsigned warp = 0; warp < worker.warp_count; ++warp) {
@@ -577,9 +561,7 @@ void resume_block(Worker& worker) {
 
 void end_block(Worker& worker) {
     end_hopper(worker);
-#ifdef SIMULATOR_CHECKED
-    check_block_ends();
-#endif
+    if constexpr (CHECKED) check_block_ends();
     end_work(worker);
     count_progress(worker);
 }

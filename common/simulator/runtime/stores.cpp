@@ -67,10 +67,9 @@ SIMULATOR_INLINE static void look(const void* address, size_t bytes) {
     Worker& worker = current_worker();
     if (is_own(worker, at, bytes)) return;
     check_others(worker, at, bytes);
-    if (worker.global_stores_left && is_global(at, bytes) && worker.running && !worker.uninterrupted &&
-        --worker.global_stores_left == 0)
-        await_blocks(worker);
-    hold_up_now_and_then(worker);
+    if (!worker.running || worker.uninterrupted) return;
+    if (worker.global_stores_left && is_global(at, bytes) && --worker.global_stores_left == 0) await_blocks(worker);
+    if (--worker.stores_left == 0) hold_up(worker);
 }
 
 }  // namespace simulator

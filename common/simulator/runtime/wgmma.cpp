@@ -17,9 +17,7 @@
 #include "../include/simulator/matrix.h"
 #include "hopper.h"
 #include "tensor_map.h"
-#ifdef SIMULATOR_CHECKED
 #include "checker.h"
-#endif
 
 namespace simulator {
 
@@ -96,10 +94,8 @@ struct Operand {
 };
 
 // out [k][rows], starting at first_row
-static void read_operand(Worker& worker, const Operand& o, float* out, Position at, [[maybe_unused]] const void* return_address) {
-#ifdef SIMULATOR_CHECKED
+static void read_operand(Worker& worker, const Operand& o, float* out, Position at, const void* return_address) {
     OperandPieces pieces = {o.name, o.matrix.mode, {}};
-#endif
     const unsigned bytes = bytes_of(o.element), per_piece = 16 / bytes;
     const unsigned lines = o.mn_major ? o.k : o.rows, along = o.mn_major ? o.rows : o.k;
     const unsigned first_line = o.mn_major ? 0 : o.first_row, first_piece = o.mn_major ? o.first_row / per_piece : 0;
@@ -110,17 +106,14 @@ static void read_operand(Worker& worker, const Operand& o, float* out, Position 
             if (!piece)
                 fail("wgmma at %s:%d: the descriptor of %s leads out of this block's shared memory, to 0x%x", at.file, at.line, o.name,
                      offset);
-#ifdef SIMULATOR_CHECKED
-            pieces.pieces.push_back({piece, static_cast<int>(first_line + line), static_cast<int>(first_piece + c)});
-#endif
+            if constexpr (CHECKED)
+                pieces.pieces.push_back({piece, static_cast<int>(first_line + line), static_cast<int>(first_piece + c)});
             for (unsigned e = 0; e < per_piece && c * per_piece + e < along; ++e) {
                 const unsigned i = c * per_piece + e;
                 out[o.mn_major ? line * o.rows + i : i * o.rows + line] = read_element(o.element, piece + e * bytes);
             }
         }
-#ifdef SIMULATOR_CHECKED
-    check_operand_pieces(pieces, at, return_address);
-#endif
+    if constexpr (CHECKED) check_operand_pieces(pieces, return_address);
 }
 
 // ---- one wgmma
@@ -148,9 +141,7 @@ static void read_registers(void** lanes, const WarpgroupProduct& p, unsigned k, 
 }
 
 static void multiply_warpgroup(void** lanes, unsigned mask) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     require_whole_warp(lanes, mask);
     const auto& first = *static_cast<const WarpgroupOperation*>(lanes[0]);
     const WarpgroupProduct& p = *first.product;
@@ -162,9 +153,7 @@ static void multiply_warpgroup(void** lanes, unsigned mask) {
             fail("wgmma at %s:%d: lanes 0 and %u of the warp name different matrices; all lanes must name the same", first.at.file,
                  first.at.line, lane);
     }
-#ifdef SIMULATOR_CHECKED
-    check_tensor_work(2 * 16 * n * k);
-#endif
+    if constexpr (CHECKED) check_tensor_work(2 * 16 * n * k);
     float a[32 * 16];
     static thread_local float b[32 * 256];
     const Operand right = {Descriptor(first.b_matrix), p.b, p.b_mn_major, n, 0, k, "B"};
@@ -219,9 +208,7 @@ static void together(const char* what, Position at) {
 
 void warpgroup_multiply(const WarpgroupProduct& product, void* const* d, const uint32_t* a, uint64_t a_matrix, uint64_t b_matrix,
                         bool accumulate, Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     require_warpgroup("wgmma", at);
     Worker& worker = current_worker();
     Hopper& hopper = my_hopper();
@@ -234,9 +221,7 @@ void warpgroup_multiply(const WarpgroupProduct& product, void* const* d, const u
     void* places[128];
     const unsigned count = product.n / (product.half_sums ? 4 : 2);
     std::copy(d, d + count, places);
-#ifdef SIMULATOR_CHECKED
-    check_product(places, count, accumulate, at, __builtin_return_address(0));
-#endif
+    if constexpr (CHECKED) check_product(places, count, accumulate, __builtin_return_address(0));
     WarpgroupOperation mine{{"wgmma", at}, &product, places, a, a_matrix, b_matrix, accumulate, __builtin_return_address(0)};
     const WhileOthersRun others;
     collective(~0u, &mine, multiply_warpgroup, "wgmma", at);
@@ -244,28 +229,20 @@ void warpgroup_multiply(const WarpgroupProduct& product, void* const* d, const u
 }
 
 void warpgroup_fence(Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-    check_product_fence();
-#endif
+    if constexpr (CHECKED) check_product_fence();
     together("wgmma.fence", at);
     my_async_thread().fenced = true;
 }
 void warpgroup_commit(Position at) {
-#ifdef SIMULATOR_CHECKED
     Quiet quiet;
-#endif
     together("wgmma.commit_group", at);
     ++my_async_thread().product_groups;
 }
-void warpgroup_wait([[maybe_unused]] uint32_t left, Position at) {
-#ifdef SIMULATOR_CHECKED
+void warpgroup_wait(uint32_t left, Position at) {
     Quiet quiet;
-#endif
     together("wgmma.wait_group", at);
-#ifdef SIMULATOR_CHECKED
-    check_product_wait(left);
-#endif
+    if constexpr (CHECKED) check_product_wait(left);
 }
 
 void check_warpgroups(const Worker& worker) {

@@ -20,11 +20,13 @@ namespace simulator {
 constexpr size_t STATIC_SHARED_LIMIT = 48 << 10;   // nvcc's limit for __shared__ T x[N]
 constexpr size_t DEFAULT_SHARED_LIMIT = 48 << 10;  // static + dynamic, without cudaFuncSetAttribute
 constexpr size_t OPTIN_SHARED_LIMIT = 227 << 10;   // static + dynamic, with it
+// Whether this is the checked build. The others discard calls of what checker.h declares: if constexpr (CHECKED) ...
 #ifdef SIMULATOR_CHECKED
-constexpr size_t SHARED_GAP = 64;  // between static variables
+constexpr bool CHECKED = true;
 #else
-constexpr size_t SHARED_GAP = 0;
+constexpr bool CHECKED = false;
 #endif
+constexpr size_t SHARED_GAP = CHECKED ? 64 : 0;  // between static variables
 constexpr size_t SHARED_ARENA = (276 << 10) + MAX_SHARED_VARIABLES * SHARED_GAP;  // static, then dynamic
 
 constexpr unsigned WORK_SIZES = 64;
@@ -114,6 +116,19 @@ struct Worker : Block {
 };
 static_assert(sizeof(Worker) < STACK_BYTES);
 
+// The library's T, made at its first use and never destroyed: code that runs before main() or at exit may use it.
+template <typename T>
+T& lasting() {
+    static T* const one = new T;
+    return *one;
+}
+
+// The i-th place of a grid, a cluster or a block.
+inline uint3 place_in(dim3 size, uint64_t i) {
+    return {static_cast<unsigned>(i % size.x), static_cast<unsigned>(i / size.x % size.y),
+            static_cast<unsigned>(i / size.x / size.y)};
+}
+
 void fill_absent(void* result, size_t bytes, unsigned lane, unsigned reader);
 SIMULATOR_INLINE Worker& current_worker() { return *static_cast<Worker*>(current_block()); }
 
@@ -146,17 +161,7 @@ inline void count_progress(Worker& worker) {
 }
 void thread_returned(Worker& worker);
 // For custom waits: suspends the running thread until make_ready_again().
-void wait_for_wakeup();
-// Checks other threads' accesses while they run, even though the current one is inside the runtime.
-struct WhileOthersRun {
-#ifdef SIMULATOR_CHECKED
-    WhileOthersRun();
-    ~WhileOthersRun();
-    bool before;
-#else
-    WhileOthersRun() {}
-#endif
-};
+void wait_for_wakeup(State state, const char* operation, Position at);
 void make_ready_again(Worker& worker, Thread& thread);
 // Graded builds: called before a store to shared or global memory; see scheduler.cpp and run_with_a_late_block().
 constexpr unsigned MOST_STORES = 64;  // at most this many stores until one is held up
@@ -164,9 +169,6 @@ inline uint32_t next_random(uint32_t random) { return random * 1664525 + 1013904
 void hold_up(Worker& worker);
 void await_blocks(Worker& worker);
 void stop_awaiting_blocks(Worker& worker);  // for good
-SIMULATOR_INLINE void hold_up_now_and_then(Worker& worker) {
-    if (worker.running && !worker.uninterrupted && --worker.stores_left == 0) hold_up(worker);
-}
 void report_deadlock(Worker& worker);
 char* shared_address_in(Worker& worker, size_t offset);  // null: invalid offset
 
@@ -243,6 +245,7 @@ struct KernelState {
     size_t static_bytes = 0;                      // the most seen so far
     unsigned most_threads = MAX_THREADS;          // per block; known in graded builds
     unsigned registers = 0;                       // per thread; 0: unknown
+    size_t shared_limit() const { return dynamic_limit > DEFAULT_SHARED_LIMIT ? OPTIN_SHARED_LIMIT : DEFAULT_SHARED_LIMIT; }
     uint64_t registers_of_block(uint64_t threads) const { return (threads + 31) / 32 * 32 * ((registers + 7) / 8 * 8); }
 };
 size_t static_bytes_of(const void* kernel);

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from common.compiling.ending import MARK, ends_with_us
+from common.compiling.locking import MARK, ends_with_us
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 SCRIPT = """
 import os, signal, subprocess
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from common.compiling.ending import ends_with_us
+from common.compiling.locking import ends_with_us
 with ends_with_us(), ends_with_us():  # as the build of a library needs that of the runtime
     child = subprocess.Popen(["sleep", "1000"], preexec_fn=os.setpgrp)  # as ninja starts its compilers
     print(child.pid, flush=True)

@@ -19,13 +19,6 @@ void issue_memcpy_async(void* to, const void* from, size_t bytes, size_t rank, s
                         const unsigned* stage, Position at);
 void finish_stages(const void* owner, uint64_t end);  // completes all threads' copies of the stages before `end`
 
-#ifdef SIMULATOR_CHECKED
-// Called before the destination is filled with NaN (source is null for zeros), and after the data arrive. own: the
-// running thread issued the copy it waits for. return_address is in the student's function.
-void check_async_issue(void* destination, const void* source, size_t bytes, const void* return_address);
-void check_async_done(void* destination, size_t bytes, bool own, const void* return_address);
-#endif
-
 }  // namespace simulator
 
 #define SIMULATOR_ASYNC __attribute__((always_inline)) inline void

@@ -3,24 +3,14 @@
 // All are compare-and-swap loops, since blocks run on several OS threads. An atomic that leaves memory unchanged is
 // probably spinning on another thread, so it yields: spin locks work.
 #pragma once
+#include <type_traits>
+
 #include "thread.h"
 
 namespace simulator {
 
 template <size_t Bytes>
-struct Bits;
-template <>
-struct Bits<2> {
-    using Type = uint16_t;
-};
-template <>
-struct Bits<4> {
-    using Type = uint32_t;
-};
-template <>
-struct Bits<8> {
-    using Type = uint64_t;
-};
+using Bits = std::conditional_t<Bytes == 2, uint16_t, std::conditional_t<Bytes == 4, uint32_t, uint64_t>>;
 
 // __builtin_bit_cast that also takes pairs, which have a user-provided copy constructor in the checked build.
 template <typename To, typename From>
@@ -36,7 +26,8 @@ SIMULATOR_INLINE T read_modify_write(T* address, Update update) {
 #ifdef SIMULATOR_CHECKED
     check_atomic(address, sizeof(T), READS);
 #endif
-    using Word = typename Bits<sizeof(T)>::Type;
+    static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8, "atomic operations take 2, 4 or 8 bytes");
+    using Word = Bits<sizeof(T)>;
     Word* word = reinterpret_cast<Word*>(address);
     Word before = __atomic_load_n(word, __ATOMIC_RELAXED), after;
     do {
@@ -45,12 +36,6 @@ SIMULATOR_INLINE T read_modify_write(T* address, Update update) {
     if (before == after) yield();
     return same_bits<T>(before);
 }
-
-// T in a non-deduced context: atomicAdd(&counter, 1) takes its type from the counter.
-template <typename T>
-struct Exactly {
-    using Type = T;
-};
 
 // CUDA defines each operation for a few types only; all others are rejected here, too.
 template <typename T, typename... Types>
@@ -65,9 +50,10 @@ template <typename Format> constexpr bool is_float16<Float16Pair<Format>> = true
 
 }  // namespace simulator
 
+// The value's type isn't deduced: atomicAdd(&counter, 1) takes it from the counter.
 #define SIMULATOR_ATOMIC_NAMED(name, expression, condition)                                    \
     template <typename T>                                                                      \
-    SIMULATOR_INLINE T name(T* address, typename simulator::Exactly<T>::Type value) {          \
+    SIMULATOR_INLINE T name(T* address, std::type_identity_t<T> value) {          \
         static_assert(condition, "CUDA has no " #name " for this type");                       \
         return simulator::read_modify_write(                                                   \
             address, [value]([[maybe_unused]] T old) { return static_cast<T>(expression); });  \
@@ -101,7 +87,7 @@ inline float4 atomicAdd(float4* address, float4 value) {
 }
 
 template <typename T>
-SIMULATOR_INLINE T atomicCAS(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
+SIMULATOR_INLINE T atomicCAS(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
     static_assert(SIMULATOR_ONE_OF(SIMULATOR_WORDS, unsigned short), "CUDA has no atomicCAS for this type");
 #ifdef SIMULATOR_CHECKED
     simulator::check_compare_and_swap(address);
@@ -109,11 +95,11 @@ SIMULATOR_INLINE T atomicCAS(T* address, typename simulator::Exactly<T>::Type ex
     return simulator::read_modify_write(address, [=](T old) { return old == expected ? value : old; });
 }
 template <typename T>
-SIMULATOR_INLINE T atomicCAS_block(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
+SIMULATOR_INLINE T atomicCAS_block(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
     return atomicCAS(address, expected, value);
 }
 template <typename T>
-SIMULATOR_INLINE T atomicCAS_system(T* address, typename simulator::Exactly<T>::Type expected, typename simulator::Exactly<T>::Type value) {
+SIMULATOR_INLINE T atomicCAS_system(T* address, std::type_identity_t<T> expected, std::type_identity_t<T> value) {
     return atomicCAS(address, expected, value);
 }
 #undef SIMULATOR_ONE_OF

@@ -12,7 +12,7 @@
 #include "variable.h"
 
 // Kernels' calls to these three go through the checker. (Compilers also emit them for struct copies.)
-#if defined(SIMULATOR_CHECKED) && !defined(__APPLE__) && !defined(SIMULATOR_RUNTIME)
+#if defined(SIMULATOR_CHECKED) && !defined(SIMULATOR_RUNTIME)
 extern "C" {
 void* memcpy(void*, const void*, size_t) noexcept __asm__("simulator_memcpy");
 void* memmove(void*, const void*, size_t) noexcept __asm__("simulator_memmove");

@@ -105,14 +105,9 @@ const char* name_of(void (*kernel)(Parameters...)) {
 
 }  // namespace simulator
 
-#ifdef __APPLE__
-#define SIMULATOR_KERNELS "__DATA,sim_kernels"
-#else
-#define SIMULATOR_KERNELS "simulator_kernels"
-#endif
 #define SIMULATOR_REGISTER(name)                                                                                        \
     namespace {                                                                                                         \
-    [[gnu::section(SIMULATOR_KERNELS), gnu::used]] alignas(8) constinit ::simulator::RegisteredKernel                   \
+    [[gnu::section("simulator_kernels"), gnu::used]] alignas(8) constinit ::simulator::RegisteredKernel                 \
         simulator_registered_##name = {::simulator::registered_address<&::name>, #name, ::simulator::bind_of(&::name)}; \
     }
 

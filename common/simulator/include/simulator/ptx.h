@@ -62,10 +62,6 @@ SIMULATOR_PTX void store_ordered(void* address, Register value) {
     if (FENCE) __threadfence();
     read_modify_write(static_cast<T*>(address), [value](T) { return as<T>(value); });
 }
-template <typename T, int N>
-struct alignas(sizeof(T) * N) Several {
-    T values[N];
-};
 // A vector load is one access, like the instruction.
 template <typename T, typename... Registers>
 SIMULATOR_PTX void load_several(const void* address, Registers&... registers) {
@@ -183,10 +179,6 @@ SIMULATOR_PTX void load_matrices(int count, bool transposed, const void* row, Re
     else
         simulator::load_matrices<false>("ldmatrix", at, mine, r[0], r[1], r[2], r[3]);
     for (int i = 0; i < count; ++i) registers[i] = r[i];
-}
-
-SIMULATOR_PTX void store_matrices(int count, bool transposed, void* row, const unsigned* r, Position at) {
-    simulator::store_matrices("stmatrix", count, transposed, at, row, r);
 }
 
 // d = a b + c for K = 16, or for K = 8 padded with zeros.

@@ -11,7 +11,7 @@ namespace simulator {
 template <typename K>
 SIMULATOR_UNCHECKED bool key_bit(const K& key, int bit) {
     constexpr int top = sizeof(K) * 8 - 1;
-    typename Bits<sizeof(K) == 1 ? 2 : sizeof(K)>::Type bits = 0;
+    Bits<sizeof(K) == 1 ? 2 : sizeof(K)> bits = 0;
     simulator::copy_bytes<K>(&bits, __builtin_addressof(key));
     const bool sign = bits >> top & 1, is_float = !std::is_integral_v<K>, flips = is_float || std::is_signed_v<K>;
     if (bit == top) return sign != flips;
