@@ -1,5 +1,5 @@
 """What the checked build finds and counts in a case: findings_of(ops, case), kernels_in_case(ops, case);
-and which wrong data flow it sees: followed_in(ops, case).
+which wrong data flow it sees: followed_in(ops, case); and its launches, access by access: recorded(ops, case).
 
 with nothing_found(ops): ops.softmax(x)         # or any other calls
 """
@@ -7,12 +7,15 @@ with nothing_found(ops): ops.softmax(x)         # or any other calls
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from torch import Tensor
+
 from common.compiling.operators import Operators
-from common.inspect.checked_library import CHECK, PROFILE, CheckedCaller, CheckedLibrary, Collected
+from common.inspect.checked_library import CHECK, PROFILE, REPLAY, CheckedCaller, CheckedLibrary, Collected
 from common.inspect.checked_run import checked
 from common.inspect.findings.model import Finding
 from common.inspect.flow.concluded import followed
 from common.inspect.profile.model import KernelProfile
+from common.inspect.replay.recording import Launch
 from common.testing.judging import make_inputs
 
 
@@ -33,6 +36,16 @@ def kernels_in_case(ops: Operators, case) -> list[KernelProfile]:
     caller = CheckedCaller(ops, PROFILE)
     caller.call(case, make_inputs(case, 0))
     return Collected(caller).kernels()
+
+
+def recorded(ops: Operators, case) -> tuple[list[Launch], list[Finding], dict[str, Tensor], Tensor]:
+    """One call: launches, findings, inputs, output."""
+    caller, inputs = CheckedCaller(ops, REPLAY), make_inputs(case, 0)
+    called = caller.call(case, inputs)
+    collected = Collected(caller)
+    launches, whole = collected.launches()
+    assert whole
+    return launches, collected.findings(), inputs, called.out
 
 
 @contextmanager

@@ -1,20 +1,20 @@
 """Compiles kernels/*.cu with the checked simulator and runs single cases: the result and the findings.
 
-    library = CheckedLibrary(compile_library(SOURCES, folder, checked=True))
-    outcome = library.run(case)
+    library = CaseLibrary(compile_library(SOURCES, folder, checked=True))
+    outcome = library.outcome(case)
 
-Depends only on the standard library, numpy and common/, so compare_sanitizer.py can use it without pytest.
+Needs no pytest, so compare_sanitizer.py can use it.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from checked_cases import Case
+from checked_library import CHECK, CheckedLibrary
 
 from common.inspect.source_lines import Place, SourceLines, place_of
 
@@ -50,26 +50,20 @@ class Outcome:
     error: str
 
 
-class CheckedLibrary:
+class CaseLibrary(CheckedLibrary):
     """A loaded library of cases."""
 
     def __init__(self, path: Path) -> None:
-        self.functions = ctypes.CDLL(str(path))
-        self.functions.simulator_check_report.restype = ctypes.c_char_p
+        super().__init__(path)
         self.lines = SourceLines(path)
 
-    def run(self, case: Case) -> Outcome:
+    def outcome(self, case: Case) -> Outcome:
         """Runs the case under the checker."""
         result = np.full(RESULT_SIZE, np.nan, np.float32)
-        function = getattr(self.functions, case.name)
-        function.restype = ctypes.c_char_p
-        self.functions.simulator_check_begin(1)
-        error = function(ctypes.c_void_p(result.ctypes.data))
-        report = json.loads(self.functions.simulator_check_report().decode())
-        self.functions.simulator_check_begin(0)
+        error, report = self.run(case.name, CHECK, ctypes.c_void_p(result.ctypes.data))
         pcs = [access["pc"] for finding in report["findings"] for access in finding["accesses"]]
         places = self.lines.places(pcs)
-        return Outcome(result, [_found(one, places) for one in report["findings"]], (error or b"").decode())
+        return Outcome(result, [_found(one, places) for one in report["findings"]], error or "")
 
 
 def _found(finding: dict, places: dict[int, Place | None]) -> Found:

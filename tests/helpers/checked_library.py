@@ -6,7 +6,7 @@ from pathlib import Path
 
 from common.inspect import checked_library
 
-PROFILE = checked_library.PROFILE
+CHECK, PROFILE = checked_library.CHECK, checked_library.PROFILE
 CLANG = "clang" in os.environ.get("CXX", "")
 WHY_NOT_CLANG = "the checked build is made for g++; common/simulator/README.md tells what differs"
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 from checked_cases import CASES, SOURCES, Case
-from checked_kernels import CheckedLibrary
+from checked_kernels import CaseLibrary
 from simulator_library import ROOT, compile_library
 
 from common.compiling import toolchain
@@ -65,10 +65,10 @@ class Verdict:
         return "; ".join(part for part in (found, self.trouble) if part) or "-"
 
 
-def read_report(text: str, sources: Sequence[Path] = tuple(SOURCES)) -> Verdict:
+def read_report(text: str) -> Verdict:
     """Parses the verdict from a tool's output. A stopped kernel leaks, and later calls fail: neither is counted."""
     verdict = Verdict()
-    for one in read_output(text, sources):
+    for one in read_output(text, SOURCES):
         verdict.kinds[one.kind] += 1
     for pattern, kind in () if verdict.kinds else _HOST:
         if number := len(pattern.findall(text)):
@@ -125,10 +125,10 @@ def wrong_results(program: Path, seconds: float, cases: Sequence[Case]) -> list[
 
 def ours(cases: Sequence[Case], folder: Path) -> dict[str, Verdict]:
     """The checked simulator's verdicts."""
-    library = CheckedLibrary(compile_library(SOURCES, folder, checked=True))
+    library = CaseLibrary(compile_library(SOURCES, folder, checked=True))
     verdicts = {}
     for case in cases:
-        outcome = library.run(case)
+        outcome = library.outcome(case)
         kinds = Counter(found.kind for found in outcome.found)
         lines = {place for found in outcome.found for place in found.places}
         if outcome.error and not kinds:

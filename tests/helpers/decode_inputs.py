@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+import flash_inputs
 import torch
 from torch import Tensor
 
-from common.reference import oracle as reference
-from common.reference.bounds import max_error_of, running_sum_floor
+from common.reference.bounds import running_sum_floor
 from common.testing.calling import Guarded, poisoned_memory
 
 PAGE = 16
@@ -40,18 +40,14 @@ def tensors(
 
 
 def attention(dtype, query: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor, scale=None) -> Tensor:
-    """PyTorch in the kernels' precision, then in float64: scores and softmax in at least float32, the weights and
-    the output in dtype. [batch, heads, 1, head_dim]; zeros for an empty sequence."""
-    group = query.size(1) // k_cache.size(1)
-    rows = []
+    """flash_inputs.attention for each sequence. [batch, heads, 1, head_dim]; zeros for an empty sequence."""
+    out = torch.zeros_like(query, dtype=torch.float64)
     for sequence, length in enumerate(lengths.clamp(0, k_cache.size(2)).tolist()):
-        key, value = (x[sequence, :, :length].repeat_interleave(group, 0) for x in (k_cache, v_cache))
-        exact = [x.to(torch.promote_types(dtype, torch.float32)) for x in (query[sequence], key)]
         if length:
-            rows.append(reference.softmax(reference.scores(*exact, scale=scale)).to(dtype) @ value.to(dtype))
-        else:
-            rows.append(torch.zeros_like(query[sequence], dtype=dtype))
-    return torch.stack(rows).double()
+            one = slice(sequence, sequence + 1)
+            inputs = query[one], k_cache[one, :, :length], v_cache[one, :, :length]
+            out[one] = flash_inputs.attention(dtype, *inputs, scale=scale)
+    return out
 
 
 def in_pages(
@@ -92,16 +88,12 @@ def run(operator, inputs: dict[str, Tensor], **options) -> Tensor:
 
 
 def assert_right(out: Tensor, inputs: dict[str, Tensor], **options) -> None:
-    """As close to float64 as common/testing/judging.py requires; the floor also covers rounding of out to its dtype."""
+    """Checks out's form, and that it is as close to float64 as flash_inputs.assert_as_exact requires."""
     dtype = inputs["query"].dtype
     assert out.shape == inputs["query"].shape and out.dtype == dtype and out.is_contiguous()
-    ref64 = attention(torch.float64, **inputs, **options)
-    noise = max_error_of(attention(dtype, **inputs, **options), ref64)
+    exact, same = (attention(precision, **inputs, **options) for precision in (torch.float64, dtype))
     floor = 1e-5 * 1.5**2 + running_sum_floor(inputs["k_cache"].size(2), 4)
-    if dtype != torch.float32:
-        floor += torch.finfo(dtype).eps / 2 * float(ref64.abs().max())
-    error = max_error_of(out, ref64)
-    assert error <= 2 * noise + floor, (error, noise, floor)
+    flash_inputs.assert_as_exact(out, exact, same, dtype, floor)
 
 
 def check(ops, inputs: dict[str, Tensor], **options) -> None:

@@ -7,11 +7,10 @@ from functools import partial
 
 import flash_room as tuned
 import torch
-from flash_inputs import position_mask
+from flash_inputs import assert_as_exact, position_mask
 from torch import Tensor
 
 from common.reference import oracle as reference
-from common.reference.bounds import max_error_of
 
 
 def attention(
@@ -76,6 +75,4 @@ def assert_gradients(
         ("query", "key", "value"), got, wanted, same, (query, key, value), strict=True
     ):
         assert x.dtype == dtype and x.shape == given.shape
-        floor = 1e-5 + (torch.finfo(dtype).eps / 2 * float(x64.abs().max()) if dtype != torch.float32 else 0)
-        error, noise = max_error_of(x, x64), max_error_of(x_same, x64)
-        assert error <= 2 * noise + floor, (name, error, noise, floor)
+        assert_as_exact(x, x64, x_same, dtype, 1e-5, name=name)

@@ -127,6 +127,21 @@ def _attention(dtype: torch.dtype, query: Tensor, key: Tensor, value: Tensor, **
     return (weights @ value.to(dtype).repeat_interleave(query.size(1) // value.size(1), 1)).double()
 
 
+def assert_as_exact(
+    out: Tensor, exact: Tensor, same: Tensor, dtype: torch.dtype, floor: float, roundings: int = 1, name: str = ""
+) -> None:
+    """As close to float64 as common/testing/judging.py requires; the floor also covers roundings of out to its dtype.
+
+    Args:
+        out: the kernel's result.
+        exact, same: PyTorch's, in float64 and in dtype.
+    """
+    if dtype != torch.float32:
+        floor += roundings * torch.finfo(dtype).eps / 2 * float(exact.abs().max())
+    error, noise = max_error_of(out, exact), max_error_of(same, exact)
+    assert error <= 2 * noise + floor, (name, error, noise, floor)
+
+
 def assert_near(
     out: Tensor,
     lse: Tensor,
@@ -153,14 +168,8 @@ def assert_near(
     dtype = query.dtype
     assert out.shape == query.shape and out.dtype == dtype and out.is_contiguous()
     assert lse.shape == query.shape[:-1] and lse.dtype == torch.float32
-    ref64 = attention(torch.float64, query, key, value, **options)
-    noise = max_error_of(attention(dtype, query, key, value, **options), ref64)
-    floor = 1e-5 * spread + running_sum_floor(key.size(2), 4)
-    if dtype != torch.float32:
-        floor += torch.finfo(dtype).eps * float(ref64.abs().max())
-    error = max_error_of(out, ref64)
-    assert error <= 2 * noise + floor, (error, noise, floor)
-
+    exact, same = (attention(precision, query, key, value, **options) for precision in (torch.float64, dtype))
+    assert_as_exact(out, exact, same, dtype, 1e-5 * spread + running_sum_floor(key.size(2), 4), roundings=2)
     lse64 = lse_of(query, key, **options)
     size = float(lse64[lse64.isfinite()].abs().max()) if bool(lse64.isfinite().any()) else 0.0
     error = max_error_of(lse, lse64)  # equal where lse is -inf

@@ -4,7 +4,7 @@
 
 A process that has imported torch, but nothing of this project, forks for each call. The fork sets its directory,
 environment, arguments and path as a fresh interpreter would, and runs the module as `__main__`. The two seconds of CPU
-time for the import are spent once instead of per command. Where fork is unavailable, a fresh interpreter runs it.
+time for the import are spent once instead of per command.
 """
 
 from __future__ import annotations
@@ -65,9 +65,7 @@ become(call)
 
 
 @functools.cache
-def _server() -> subprocess.Popen[bytes] | None:
-    if not hasattr(os, "fork"):
-        return None
+def _server() -> subprocess.Popen[bytes]:
     server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/")
     atexit.register(server.kill)
     return server
@@ -87,10 +85,7 @@ def run_python(
     Raises:
         subprocess.TimeoutExpired: the command and everything it started were killed.
     """
-    command = [sys.executable, *arguments]
-    server = _server()
-    if server is None or arguments[0] not in ("-m", "-c"):
-        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=dict(env), timeout=timeout)
+    command, server = [sys.executable, *arguments], _server()
     with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
         call = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env), "out": out.name, "err": err.name}
         server.stdin.write(json.dumps(call).encode() + b"\n")

@@ -7,6 +7,10 @@ from planted import Planted
 
 TREE = "active /= 2) {\n        if (threadIdx.x < active) partial"  # of row_sum_kernel
 MASKED = "masked_score(row[k] * scale, mask, batch_head, q, k)"
+PRODUCT = "a_tile[threadIdx.y + i * TILE_ROWS][k] * b"
+TRANSPOSED = "load_tile_transposed(b_tile, b_matrix, N, K, first_col, k0);"
+LOADED = "load_tile(b_tile, b_matrix, K, N, k0, first_col);"
+STORED = "c[static_cast<size_t>(row) * N + col]"
 HIDDEN = "masked_score(0.0f, mask, batch_head, q, k) == -INFINITY"
 
 TASK2 = Planted(
@@ -60,12 +64,7 @@ TASK2 = Planted(
         # crashes on a GPU, so only the checked simulator may run it
         "host_reads_the_input": [(">>>(x, y, «cols»);", "x[3] == x[3] ? cols : 0")],
         # gemm_nn_kernel, gemm_nt_kernel
-        "B_not_transposed": [
-            (
-                "load_tile_transposed(b_tile, b_matrix, N, K, first_col, k0);",
-                "load_tile(b_tile, b_matrix, K, N, k0, first_col);",
-            )
-        ],
+        "B_not_transposed": [(TRANSPOSED, LOADED)],
         "last_tile_dropped": [("«k0 < K»; k0 += TILE", "k0 + TILE <= K", 2)],
         "B_read_as_N_by_K": [
             ("load_tile(b_tile, b_matrix, «K», N, k0", "N"),
@@ -79,27 +78,13 @@ TASK2 = Planted(
             ("load_tile_transposed(b_tile, b_matrix, N, K, «first_col», k0);", "k0"),
             ("load_tile_transposed(b_tile, b_matrix, N, K, first_col, «k0»);", "first_col"),
         ],
-        "a_tile_transposed": [
-            ("a_tile[threadIdx.y + i * TILE_ROWS][k] * b", "a_tile[k][threadIdx.y + i * TILE_ROWS] * b")
-        ],
-        "assigned_not_added": [
-            (
-                "sums[i] += a_tile[threadIdx.y + i * TILE_ROWS][k] * b;",
-                "sums[i] = a_tile[threadIdx.y + i * TILE_ROWS][k] * b;",
-            )
-        ],
-        "gemm_zeros": [("a_tile[threadIdx.y + i * TILE_ROWS][k] * b", "0.0f")],
+        "a_tile_transposed": [(PRODUCT, "a_tile[k][threadIdx.y + i * TILE_ROWS] * b")],
+        "assigned_not_added": [(f"sums[i] += {PRODUCT};", f"sums[i] = {PRODUCT};")],
+        "gemm_zeros": [(PRODUCT, "0.0f")],
         "last_row_unwritten": [("if («row < M» && col < N) c[", "row + 1 < M")],
         "edge_not_guarded": [("tile[r][threadIdx.x] = «inside» ? matrix", "true")],
-        "sum_into_fresh_output": [
-            (
-                "c[static_cast<size_t>(row) * N + col] = sums[i];",
-                "c[static_cast<size_t>(row) * N + col] += sums[i];",
-            )
-        ],
-        "no_barrier_after_load": [
-            ("load_tile(b_tile, b_matrix, K, N, k0, first_col);\n            «__syncthreads();»", "")
-        ],
+        "sum_into_fresh_output": [(f"{STORED} = sums[i];", f"{STORED} += sums[i];")],
+        "no_barrier_after_load": [(f"{LOADED}\n            «__syncthreads();»", "")],
         "no_barrier_after_multiply": [("multiply_tiles(a_tile, b_tile, sums);\n            «__syncthreads();»", "", 2)],
         # scale_and_mask_kernel, custom_attention
         "scale_forgotten": [(MASKED, MASKED.replace(" * scale", ""))],
@@ -121,6 +106,7 @@ NO_KEY_YET = [("m_new == -INFINITY ? 0.0f : m_new", "m_new")]
 RESCALE_L = ("state.l[r] *= rescale;", "")
 RESCALE_O = ("#pragma unroll\n        for (int c = 0; c < T::COLS; ++c) state.o[r][c] *= rescale;", "")
 SEES = "key > row + diagonal"
+ELEMENT, SCALED = "tile[row * STRIDE + col]", "source[row * head_dim + col] * factor"
 
 # Planted only for the tests of task 4's stages
 OF_STAGES = {
@@ -145,12 +131,7 @@ TASK4 = Planted(
     "task4",
     {
         # load_tile
-        "padding_not_written": [
-            (
-                "tile[row * STRIDE + col] = inside ? source[row * head_dim + col] * factor : 0.0f;",
-                "if (inside) tile[row * STRIDE + col] = source[row * head_dim + col] * factor;",
-            )
-        ],
+        "padding_not_written": [(f"{ELEMENT} = inside ? {SCALED} : 0.0f;", f"if (inside) {ELEMENT} = {SCALED};")],
         "rows_of_D_floats": [("source[«row * head_dim + col»]", "row * T::D + col")],
         "factor_ignored": [("source[row * head_dim + col] * «factor»", "1.0f")],
         # compute_scores

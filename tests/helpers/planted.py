@@ -19,14 +19,11 @@ from pathlib import Path
 
 import pytest
 from checked_findings import findings_of
-from planting import SWITCH, planted_text, spots_of
+from planting import SWITCH, changed_sources, planted_text, spots_of
 
-from common.compiling.gaps import with_own_headers
 from common.compiling.load import load
 from common.compiling.operators import Operators
-from common.compiling.places import places_of
 from common.compiling.request import BuildRequest
-from common.compiling.variant import Variant
 from common.console.paths import build_root
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.judging import judge
@@ -101,20 +98,12 @@ class Planted:
 
     @functools.cache  # noqa: B019 - bounded by the number of tasks
     def _built(self, backend: str, checked: bool) -> tuple[Operators, ctypes._NamedFuncPointer]:
-        every = places_of(self.task, Variant.SOLUTION)[0].kernels
-        source = next(one for one in every if self.file in one.name)
-        folder = build_root() / "planted" / self.task / self.label
-        folder.mkdir(parents=True, exist_ok=True)
-        files = with_own_headers([source])
-        texts = switched_texts([file.read_text() for file in files], list(self.mistakes.values()))
-        for file, text in zip(files, texts, strict=True):
-            planted = folder / file.name
-            if not planted.exists() or planted.read_text() != text:
-                planted.write_text(text)
-        sources = [folder / one.name if one == source else one for one in every]
-        ops = load(
-            BuildRequest(self.task, backend=backend, sources=sources, checked=checked, label=f"planted_{self.label}")
+        folder, label = build_root() / "planted" / self.task / self.label, f"planted_{self.label}"
+        mistakes = list(self.mistakes.values())
+        sources = changed_sources(
+            self.task, self.file, folder, lambda files: switched_texts([one.read_text() for one in files], mistakes)
         )
+        ops = load(BuildRequest(self.task, backend=backend, sources=sources, checked=checked, label=label))
         return ops, ctypes.CDLL(str(ops.libraries[0].path)).plant
 
 

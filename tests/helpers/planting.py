@@ -15,8 +15,14 @@ overlap partially. Line numbers are preserved, so locations in reports are valid
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from common.compiling.gaps import with_own_headers
+from common.compiling.places import places_of
+from common.compiling.variant import Variant
+from common.console.files import write_whole
 
 # text that ends in } may be an expression: State{0, 1}
 _STATEMENTS = re.compile(r";\s*$|^[^{]*;[\s\S]*\}\s*$|^\s*(?:#|\{|for\b|if\b|while\b|do\b)[\s\S]*\}\s*$")
@@ -45,6 +51,19 @@ extern "C" void plant(int number) {
 }
 #endif
 """
+
+
+def changed_sources(task: str, file: str, folder: Path, change: Callable[[list[Path]], Sequence[str]]) -> list[Path]:
+    """Writes a task's .cu file whose name holds `file` and its own headers, changed, into a folder.
+
+    `change` gets these files, the .cu last, and returns their texts. Returns all .cu files of the task.
+    """
+    every = places_of(task, Variant.SOLUTION)[0].kernels
+    source = next(one for one in every if file in one.name)
+    files = with_own_headers([source])
+    for one, text in zip(files, change(files), strict=True):
+        write_whole(folder / one.name, text)
+    return [folder / one.name if one == source else one for one in every]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,13 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import pytest
-from variants import Kernel, failed_cases, findings_in_variant, nvcc_warnings
+from checked_findings import findings_of
+from variants import Kernel
 
-from common.compiling import toolchain
+from common.compiling import report, toolchain
+from common.compiling.nvcc import compile_only
+from common.console.paths import build_root
+from common.testing.judging import judge
 
 
 class VariantTests:
@@ -33,13 +37,27 @@ class VariantTests:
     def test_a_right_variant_passes(self, backend: str, variant: str, request: pytest.FixtureRequest) -> None:
         if known := self.known_to_fail.get((variant, backend)):
             request.applymarker(pytest.mark.xfail(reason=known[0], strict=known[1]))
-        failed = failed_cases(self.kernels, variant, backend)
+        kernel = self.kernels[variant.split("/")[0]]
+        ops = kernel.variants.operators(variant, backend)
+        cases = [case for case in kernel.cases() if backend == "cuda" or not case.gpu_only]
+        assert {case.part for case in cases} == set(kernel.parts)
+        verdicts = [judge(case, ops) for case in cases]
+        failed = {verdict.case.name: verdict.diagnosis for verdict in verdicts if not verdict.ok}
         assert not failed, failed
 
     def test_the_checked_build_finds_nothing_in_a_right_variant(self, variant: str) -> None:
-        assert not findings_in_variant(self.kernels, variant)
+        kernel = self.kernels[variant.split("/")[0]]
+        ops = kernel.variants.operators(variant, "simulator", checked=True)
+        cases = [case for case in kernel.cases() if case.name in kernel.checked]
+        assert {case.name for case in cases} == set(kernel.checked)
+        found = {case.name: findings for case in cases if (findings := findings_of(ops, case))}
+        assert not found, found
 
     @pytest.mark.skipif(not any(toolchain.all_nvccs()), reason="needs nvcc")
     def test_nvcc_compiles_the_variants_without_a_warning(self) -> None:
         (variants,) = {kernel.variants.task: kernel.variants for kernel in self.kernels.values()}.values()
-        assert not nvcc_warnings(variants)
+        folder = build_root() / "variants" / f"{variants.task}_nvcc"
+        sources = [source for source in variants.write(folder) if variants.file in source.name]
+        compile_only(sources, "sm_80", folder, ["-Ofc=max"])  # the warnings come from the compiler's front end
+        found = report.diagnostics((folder / "compile.log").read_text())
+        assert not ["\n".join(one.lines) for one in found if one.kind == "warning"]

@@ -13,8 +13,7 @@ Another variant therefore costs no further build, and everything else in the tas
 
     KERNELS = {"task2_softmax": Kernel(TASK2, parts=("softmax", "attention"), checked=("7 x 31", ...)), ...}
 
-says which of the task's cases the variants in a folder run; failed_cases() and findings_in_variant() run them, and
-nvcc_warnings(TASK2) compiles everything it defines with nvcc.
+says which of the task's cases the variants in a folder run; the tests in variant_tests.py run them.
 """
 
 from __future__ import annotations
@@ -27,20 +26,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from checked_findings import findings_of
+from planting import changed_sources
 
-from common.compiling import report
-from common.compiling.gaps import with_own_headers
 from common.compiling.load import load
-from common.compiling.nvcc import compile_only
 from common.compiling.operators import Operators
-from common.compiling.places import places_of
 from common.compiling.request import BuildRequest
-from common.compiling.variant import Variant
 from common.console.paths import ROOT, build_root
-from common.inspect.findings.model import Finding
 from common.testing.case import Case
-from common.testing.judging import judge
 
 FOLDER = ROOT / "tests" / "variants"
 _INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
@@ -112,16 +104,13 @@ class Variants:
 
     def write(self, folder: Path) -> list[Path]:
         """Writes the changed sources into a folder; returns all .cu files of the task."""
-        every = places_of(self.task, Variant.SOLUTION)[0].kernels
-        source = next(one for one in every if self.file in one.name)
-        folder.mkdir(parents=True, exist_ok=True)
-        texts = {file: file.read_text() for file in with_own_headers([source])}
-        texts[source] = text_with_variants(source, [FOLDER / f"{name}.cu" for name in self.names])
-        for file, text in texts.items():
-            written = folder / file.name
-            if not written.exists() or written.read_text() != text:
-                written.write_text(text)
-        return [folder / one.name if one == source else one for one in every]
+        variants = [FOLDER / f"{name}.cu" for name in self.names]
+        return changed_sources(
+            self.task,
+            self.file,
+            folder,
+            lambda files: [*(one.read_text() for one in files[:-1]), text_with_variants(files[-1], variants)],
+        )
 
     @functools.cache  # noqa: B019 - bounded by the number of tasks
     def _built(self, backend: str, checked: bool) -> tuple[Operators, ctypes._NamedFuncPointer]:
@@ -155,31 +144,3 @@ class Kernel:
 def variants_in(kernels: Mapping[str, Kernel]) -> list[str]:
     """All variants of these kernels, which are keyed by folder."""
     return [name for folder in kernels for name in variants_of(folder)]
-
-
-def failed_cases(kernels: Mapping[str, Kernel], variant: str, backend: str) -> dict[str, list[str]]:
-    """The cases that the variant fails on this backend, and their messages."""
-    kernel = kernels[variant.split("/")[0]]
-    ops = kernel.variants.operators(variant, backend)
-    cases = [case for case in kernel.cases() if backend == "cuda" or not case.gpu_only]
-    assert {case.part for case in cases} == set(kernel.parts)
-    verdicts = [judge(case, ops) for case in cases]
-    return {verdict.case.name: verdict.diagnosis for verdict in verdicts if not verdict.ok}
-
-
-def findings_in_variant(kernels: Mapping[str, Kernel], variant: str) -> dict[str, list[Finding]]:
-    """The cases in which the checked build finds something, and its findings."""
-    kernel = kernels[variant.split("/")[0]]
-    ops = kernel.variants.operators(variant, "simulator", checked=True)
-    cases = [case for case in kernel.cases() if case.name in kernel.checked]
-    assert {case.name for case in cases} == set(kernel.checked)
-    return {case.name: findings for case in cases if (findings := findings_of(ops, case))}
-
-
-def nvcc_warnings(variants: Variants) -> list[str]:
-    """nvcc's warnings about the solution with all its variants."""
-    folder = build_root() / "variants" / f"{variants.task}_nvcc"
-    sources = [source for source in variants.write(folder) if variants.file in source.name]
-    compile_only(sources, "sm_80", folder, ["-Ofc=max"])  # the warnings come from the compiler's front end
-    found = report.diagnostics((folder / "compile.log").read_text())
-    return ["\n".join(one.lines) for one in found if one.kind == "warning"]

@@ -45,16 +45,10 @@ def test_nvcc_shows_registers_without_a_gpu(root):
     assert "decode_kernel<128>" in done.stdout and "registers" in done.stdout and "sm_80" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--backend", "simulator", "--arch", "sm_80"), "the simulator runs code for sm_89"),
-        (("--backend", "cuda", "--arch", "80"), "it must look like sm_75, sm_80 or sm_90a"),
-    ],
-)
-def test_a_bad_option_is_explained(root, arguments, words):
-    done = run(root, "task2.compile", *arguments)
-    assert done.returncode == 2 and words in done.stdout and "Traceback" not in done.stdout + done.stderr
+def test_a_bad_option_is_explained(root):
+    done = run(root, "task2.compile", "--backend", "simulator", "--arch", "sm_80")
+    assert done.returncode == 2 and "the simulator runs code for sm_89" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_parts_in_python_compile_nothing(monkeypatch, capsys):

@@ -7,11 +7,10 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from endings import assert_ends_with, wait_until
 
 from common.compiling.locking import MARK, ends_with_us
 
@@ -27,30 +26,9 @@ with ends_with_us(), ends_with_us():  # as the build of a library needs that of 
 """
 
 
-def wait(until: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not until():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
-def gone(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_what_it_started_ends_with_a_process_that_is_ended(root: Path, by: int) -> None:
-    ours = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    child = int(ours.stdout.readline())
-    assert not gone(child)
-    ours.send_signal(by)
-    ours.communicate(timeout=60)
-    wait(lambda: gone(child), "it goes on")
+    assert_ends_with(SCRIPT, by, root, states="ZX")
 
 
 def test_what_ends_by_itself_is_left_alone_and_the_environment_is_as_it_was() -> None:
@@ -81,10 +59,10 @@ def test_a_killed_compile_leaves_no_compiler_behind(root: Path, tmp_path: Path) 
     environment = {**os.environ, "ATTENTION_BUILD_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "task3.compile", "--backend", "simulator", "--solution"]
     ours = subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.DEVNULL)
-    wait(lambda: "cc1plus" in of_build(tmp_path), "no compiler was started")
+    wait_until(lambda: "cc1plus" in of_build(tmp_path), "no compiler was started")
     ours.kill()
     ours.wait()
-    wait(lambda: not of_build(tmp_path), f"left behind: {of_build(tmp_path)}")
+    wait_until(lambda: not of_build(tmp_path), f"left behind: {of_build(tmp_path)}")
 
 
 def test_a_killed_build_leaves_no_ninja_behind(root: Path, tmp_path: Path) -> None:
@@ -106,7 +84,7 @@ def test_a_killed_build_leaves_no_ninja_behind(root: Path, tmp_path: Path) -> No
     """
     environment = {**os.environ, "ATTENTION_BUILD_DIR": str(tmp_path)}
     ours = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], cwd=root, env=environment)
-    wait(lambda: {"ninja", "cc1plus"} <= set(of_build(tmp_path)), "no compiler was started")
+    wait_until(lambda: {"ninja", "cc1plus"} <= set(of_build(tmp_path)), "no compiler was started")
     ours.kill()
     ours.wait()
-    wait(lambda: not of_build(tmp_path), f"left behind: {of_build(tmp_path)}")
+    wait_until(lambda: not of_build(tmp_path), f"left behind: {of_build(tmp_path)}")

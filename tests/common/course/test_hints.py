@@ -87,9 +87,9 @@ def test_the_parts_are_those_of_the_test(task):
     assert used <= parts
 
 
-def standing_with(**parts: KeptPart) -> standing.Standing:
-    """Task 2 as handed out, with these kept parts (whose files are {})."""
-    found = standing.standing_of("task2")
+def standing_with(task: str = "task2", **parts: KeptPart) -> standing.Standing:
+    """The task as handed out, with these kept parts (whose files are {})."""
+    found = standing.standing_of(task)
     return standing.Standing(found.task, found.gaps, found.optional, found.hints, parts, {})
 
 
@@ -130,12 +130,8 @@ def test_an_error_leads_to_the_gap_that_raised_it():
 
 def test_a_gap_that_a_part_proves_right_is_not_suspected():
     passed = KeptPart(0.2, 0.2, passed=5, cases=5)
-    found = standing.standing_of("task1")
-    ready = standing.Standing("task1", found.gaps, found.optional, found.hints, {"scores": failing()}, {})
-    assert hint.subject_of(ready).gap.name == "thread_number"
-    proved = standing.Standing(
-        "task1", found.gaps, found.optional, found.hints, {"scores": failing(), "softmax": passed}, {}
-    )
+    assert hint.subject_of(standing_with("task1", scores=failing())).gap.name == "thread_number"
+    proved = standing_with("task1", scores=failing(), softmax=passed)
     assert hint.subject_of(proved).gap.name == "scores_kernel 1" and "thread_number" not in hint.subject_of(proved).why
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
+from planted import text_with
 from rich.console import Console
 
 from common.cli import tried_edits
@@ -285,12 +286,10 @@ def _told(planted: Planted) -> tuple[int, Sequence, Mapping]:
     """The line with the mistake, the verdicts, and the edits found; the finding names it and the two lines before."""
     (source,) = places_of(planted.task, Variant.SOLUTION)[0].kernels
     text = source.read_text()
-    assert text.count(planted.right) == 1
     line = text[: text.index(planted.right)].count("\n") + 1
-    text = text.replace(planted.right, planted.wrong)
     label = f"edited_{planted.task}_{planted.part}_{line}"
     file = build_root() / label / planted.task / source.name
-    write_whole(file, text)
+    write_whole(file, text_with(source, [(planted.right, planted.wrong)]))
     ops = load(BuildRequest(planted.task, backend="simulator", sources=[file], label=label))
     test = importlib.import_module(f"{planted.task}.test").TEST
     cases = [one for one in test.cases(Variant.SOLUTION) if one.part == planted.part and not one.gpu_only]

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 from forked_python import run_python
+from planted import text_with
+from planting import changed_sources
 from rich.console import Console
 
 import task1.cases
 from common.cli import look_inside
 from common.cli.look_inside import report_profiles
 from common.compiling.load import load
-from common.compiling.places import places_of
 from common.compiling.request import BuildRequest
 from common.compiling.variant import Variant
 from common.console.paths import build_root
@@ -145,16 +146,9 @@ PLANTED = [
 @pytest.fixture(scope="module")
 def planted():
     """Task 2's solution with the mistakes above, in the checked build."""
-    source = places_of("task2", Variant.SOLUTION)[0].kernels[0]
-    text = source.read_text()
-    for old, new in PLANTED:
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    file = build_root() / "planted" / "task2" / "look_inside" / source.name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    if not file.exists() or file.read_text() != text:
-        file.write_text(text)
-    return load(BuildRequest("task2", backend="simulator", sources=[file], checked=True, label="planted_look_inside"))
+    folder = build_root() / "planted" / "task2" / "look_inside"
+    sources = changed_sources("task2", "", folder, lambda files: [text_with(*files, PLANTED)])
+    return load(BuildRequest("task2", backend="simulator", sources=sources, checked=True, label="planted_look_inside"))
 
 
 def test_a_race_is_told_once_for_all_cases(planted):
@@ -267,13 +261,10 @@ def gpu_tests(monkeypatch, tmp_path):
     return lambda *flags: test_main(TEST, ["--backend", "cuda", "--in-process", *flags])
 
 
-@pytest.fixture
-def gpu_run(gpu_tests):
-    """The same for one case."""
-    return lambda *flags: gpu_tests("--case", "7 x 31", *flags)
+ONE_CASE = ("--case", "7 x 31")
 
 
-def test_check_on_a_gpu(gpu_run, monkeypatch, capsys):
+def test_check_on_a_gpu(gpu_tests, monkeypatch, capsys):
     said = [
         "========= Error: Race reported between Write access at softmax_kernel()+0x90 in /x/attention_kernel.cu:1",
         "=========     and Read access at softmax_kernel()+0x100 in /x/attention_kernel.cu:3 [508 hazards]",
@@ -288,13 +279,13 @@ def test_check_on_a_gpu(gpu_run, monkeypatch, capsys):
         return "\n".join(["@case softmax: 7 x 31", *racing])
 
     monkeypatch.setattr(gpu_tools, "output_of", output)
-    assert gpu_run("--check") == 1
+    assert gpu_tests(*ONE_CASE, "--check") == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "task2, your files, compute-sanitizer" in out and "1 finding in 1 of 1 case:" in out
     assert "race in softmax_kernel" in out and "Put a __syncthreads() between line 1 and line 3." in out
     assert "case softmax: 7 x 31" in out
     said[:] = ["========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"]
-    assert gpu_run("--check") == 0
+    assert gpu_tests(*ONE_CASE, "--check") == 0
     assert "No findings in 1 case." in capsys.readouterr().out
 
 
@@ -320,21 +311,21 @@ def test_on_a_gpu_the_tools_get_few_cases_unless_all_are_asked_for(gpu_tests, mo
     assert (told in out) == ("--all" not in flags)
 
 
-def test_profile_on_a_gpu(gpu_run, monkeypatch, capsys, tmp_path):
+def test_profile_on_a_gpu(gpu_tests, monkeypatch, capsys, tmp_path):
     place = Place(str(tmp_path / "attention_kernel.cu"), 2)
     line = LineTraffic(place, "shared", "write", 4, 10, 320, 320, 10)
     kernel = KernelProfile("softmax_kernel", None, 1, (7, 1, 1), (256, 1, 1), 1024, (line,), measured_seconds=3e-6)
     monkeypatch.setattr(ncu, "profile", lambda tool, command, sources: [kernel])
-    assert gpu_run("--profile", "--gpu", "h200", "--picture", str(tmp_path)) == 0
+    assert gpu_tests(*ONE_CASE, "--profile", "--gpu", "h200", "--picture", str(tmp_path)) == 0
     out = capsys.readouterr().out
     assert "task2, your files, Nsight Compute: profile" in out and "conflicts: 32 passes" in out
     assert "softmax_kernel  grid (7), block (256)" in out and "measured" in out and "3 us" in out
     assert "special functions: calls of expf" not in out  # only the simulator counts these
 
 
-def test_counters_that_may_not_be_read_end_the_run(gpu_run, monkeypatch, capsys):
+def test_counters_that_may_not_be_read_end_the_run(gpu_tests, monkeypatch, capsys):
     monkeypatch.setattr(gpu_tools, "output_of", lambda *args, **options: "==ERROR== ERR_NVGPUCTRPERM - no permission")
-    assert gpu_run("--profile") == 2
+    assert gpu_tests(*ONE_CASE, "--profile") == 2
     said = " ".join(capsys.readouterr().out.split())
     assert "NVreg_RestrictProfilingToAdminUsers=0" in said and "--backend simulator" in said
 

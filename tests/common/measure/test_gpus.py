@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,9 @@ int main() {
     }
 }
 """
+THREADS = (1, 32, 33, 64, 96, 128, 160, 256, 320, 512, 768, 1024)
+SHARED = (0, 1, 1000, 1024, 4096, 20_000, 33_333, *(size * KB for size in (48, 49, 64, 96, 99, 227)))
+REGISTERS = (16, 24, 32, 33, 40, 41, 64, 72, 96, 128, 168, 255)
 
 
 def occupancy_header() -> Path | None:
@@ -151,25 +155,9 @@ def test_occupancy_is_that_of_nvidias_header(tmp_path):
         gpu = next(gpu for gpu in GPUS if gpu.capability == capability)
         limits = gpu.limits
         device = [*capability, limits.threads, limits.shared_per_sm, limits.shared_per_block, limits.shared_reserved]
-        for threads in (1, 32, 33, 64, 96, 128, 160, 256, 320, 512, 768, 1024):
-            for shared in (
-                0,
-                1,
-                1000,
-                1024,
-                4096,
-                20_000,
-                33_333,
-                48 * KB,
-                49 * KB,
-                64 * KB,
-                96 * KB,
-                99 * KB,
-                227 * KB,
-            ):
-                for registers in (16, 24, 32, 33, 40, 41, 64, 72, 96, 128, 168, 255):
-                    asked.append([*device, threads, shared, registers])
-                    ours.append(occupancy(gpu, threads, shared, registers).blocks)
+        for block in product(THREADS, SHARED, REGISTERS):
+            asked.append([*device, *block])
+            ours.append(occupancy(gpu, *block).blocks)
     text = "\n".join(" ".join(map(str, row)) for row in asked)
     done = subprocess.run([tmp_path / "oracle"], input=text, capture_output=True, text=True, check=True)
     theirs = [int(line) for line in done.stdout.split()]

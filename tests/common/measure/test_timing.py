@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from made_up_times import Clock
 from second_per_call import SecondPerCall
 
 from common.measure import limits as limits_module
 from common.measure import report
 from common.measure.limits import Limits, float32_precision, measure_limits
 from common.measure.timing import CudaStopwatch, Timing, measure
-
-
-class Script:
-    """A stopwatch for calls that return their own duration."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def seconds(self, call) -> float:
-        self.calls += 1
-        return call()
 
 
 def test_the_median_and_the_spread():
@@ -42,7 +32,7 @@ def test_every_round_has_new_inputs_and_every_peer_gets_them():
 
         return call
 
-    timings = measure({name: peer(name) for name in seen}, make_inputs, rounds=5, warm_up=2, stopwatch=Script())
+    timings = measure({name: peer(name) for name in seen}, make_inputs, rounds=5, warm_up=2, stopwatch=Clock())
     assert len(made) == 7 and all(seen[name] == made for name in seen)
     assert list(timings) == ["a", "b", "c"]
     assert all(timing.runs == (3.0, 4.0, 5.0, 6.0, 7.0) for timing in timings.values())  # warm-up runs are excluded
@@ -58,7 +48,7 @@ def test_the_peers_take_turns_at_going_first():
 
         return call
 
-    measure({name: peer(name) for name in "abc"}, tuple, rounds=3, warm_up=0, stopwatch=Script())
+    measure({name: peer(name) for name in "abc"}, tuple, rounds=3, warm_up=0, stopwatch=Clock())
     assert order == [*"abc", *"bca", *"cab"]
 
 
@@ -72,7 +62,7 @@ def test_the_peers_take_turns_at_going_first():
 )
 def test_bad_arguments_are_named(arguments, words):
     with pytest.raises(ValueError, match=words):
-        measure(**{"peers": {"a": lambda: 1.0}, "make_inputs": tuple, "stopwatch": Script(), **arguments})
+        measure(**{"peers": {"a": lambda: 1.0}, "make_inputs": tuple, "stopwatch": Clock(), **arguments})
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
@@ -102,7 +92,7 @@ def test_limits_count_bytes_both_ways_and_two_operations_per_product(monkeypatch
 
 def test_an_unknown_arithmetic_is_named():
     with pytest.raises(ValueError, match=r"matmul holds \['fp8'\]; it may hold float32, tf32 and bfloat16"):
-        measure_limits(("fp8",), stopwatch=Script(), device="cpu")
+        measure_limits(("fp8",), stopwatch=Clock(), device="cpu")
 
 
 def test_the_precision_is_put_back():

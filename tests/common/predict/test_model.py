@@ -152,37 +152,29 @@ def sampled(grid, touched, arrays) -> Launch:
     return Launch(replace(kernel(), grid=(*grid, 1)), Mix(), 0, sample)
 
 
-def product(grid, sectors=1000) -> Launch:
-    """C = A B: a block reads the rows of A given by its y and the columns of B given by its x."""
-    rows, columns = (32 * sectors * extent for extent in (grid[1], grid[0]))
-    return sampled(
-        grid,
-        lambda x, y: {0: (y * sectors, y * sectors, sectors, 0), 1: (x * sectors, x * sectors, sectors, 0)},
-        (rows, columns),
-    )
+# C = A B: a block reads 1000 sectors, the rows of A given by its y, and as many, the columns of B given by its x
+TILE = 32 * 1000
+PRODUCT = sampled(
+    (4, 3), lambda x, y: {0: (y * 1000, y * 1000, 1000, 0), 1: (x * 1000, x * 1000, 1000, 0)}, (3 * TILE, 4 * TILE)
+)
 
 
 def test_axes():
-    launch = product((4, 3))
-    assert axes_that_matter(launch.sample, (4, 3, 1), 0) == (False, True, False)
-    assert axes_that_matter(launch.sample, (4, 3, 1), 1) == (True, False, False)
+    assert axes_that_matter(PRODUCT.sample, (4, 3, 1), 0) == (False, True, False)
+    assert axes_that_matter(PRODUCT.sample, (4, 3, 1), 1) == (True, False, False)
 
 
 def test_what_fits_into_l2_is_read_once():
-    launch = product((4, 3))
-    assert dram_traffic(launch, 2, 50 * MIB, 0).read == pytest.approx(32 * 1000 * (4 + 3), rel=0.01)
+    assert dram_traffic(PRODUCT, 2, 50 * MIB, 0).read == pytest.approx(TILE * (4 + 3), rel=0.01)
 
 
 def test_what_does_not_fit_is_read_again():
     """One block at a time and room for two tiles: each block along x evicts B's tiles, while A's row stays."""
-    launch = product((4, 3))
-    tile = 32 * 1000
-    assert dram_traffic(launch, 1, 2.1 * tile / 0.75, 0).read == pytest.approx(tile * (3 + 4 * 3), rel=0.02)
+    assert dram_traffic(PRODUCT, 1, 2.1 * TILE / 0.75, 0).read == pytest.approx(TILE * (3 + 4 * 3), rel=0.02)
 
 
 def test_a_wave_reads_what_its_blocks_share_once():
-    launch = product((4, 3))
-    assert dram_traffic(launch, 12, 1.0, 0).read == pytest.approx(32 * 1000 * (4 + 3), rel=0.01)
+    assert dram_traffic(PRODUCT, 12, 1.0, 0).read == pytest.approx(TILE * (4 + 3), rel=0.01)
 
 
 def test_what_a_block_reads_again_comes_from_l2_where_it_fits():

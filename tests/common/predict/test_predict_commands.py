@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+from compare_predictions import PLANTED, PROGRAMS, predicted_program
 from forked_python import run_python
 
 from common.cli import machine
@@ -18,16 +19,6 @@ from common.predict.counters import SAMPLE
 from common.predict.launches import Counting
 from common.testing import results
 
-PAIRS = [
-    ("copy_uncoalesced", "copy"),
-    ("copy_low_occupancy", "copy"),
-    ("copy_one_block", "copy"),
-    ("transpose_uncoalesced", "transpose"),
-    ("transpose_conflicts", "transpose"),
-    ("matmul_8", "matmul_32"),
-    ("row_sum_barriers", "row_sum"),
-]
-
 
 def run(*arguments, root):
     return run_python(["-m", *arguments], cwd=root, env=os.environ, timeout=300)
@@ -36,12 +27,10 @@ def run(*arguments, root):
 @pytest.fixture(scope="module")
 def planted(request):
     """Kernel -> its prediction for an H100, with estimated registers."""
-    from compare_predictions import PROGRAMS, predicted_program
-
     return predicted_program(PROGRAMS / "planted.cu", 1 << 22, find("H100"), use_nvcc=False)
 
 
-@pytest.mark.parametrize(("slow", "fast"), PAIRS)
+@pytest.mark.parametrize(("slow", "fast"), PLANTED)
 def test_a_planted_slowness_is_predicted(planted, slow, fast):
     assert planted[slow].seconds > 1.15 * planted[fast].seconds
 

@@ -1,9 +1,8 @@
 """Errors in a student's Python name their lines."""
 
-import importlib.util
-
 import pytest
 import torch
+from written_modules import written_module
 
 from common.testing.python_side import naming_the_line
 
@@ -21,11 +20,7 @@ def forward(key):
 
 
 def test_an_error_names_its_line_and_the_call_that_led_to_it(tmp_path) -> None:
-    file = tmp_path / "attention.py"
-    file.write_text(TEXT)
-    spec = importlib.util.spec_from_file_location("attention_of_this_test", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = written_module(tmp_path / "attention.py", TEXT)
     with pytest.raises(RuntimeError) as caught, naming_the_line(module):
         module.forward(torch.ones(4))
     first, *others = str(caught.value).split("\n")
@@ -40,11 +35,8 @@ def test_an_error_names_its_line_and_the_call_that_led_to_it(tmp_path) -> None:
 
 
 def test_where_the_innermost_line_has_arguments_alone_the_call_is_told(tmp_path) -> None:
-    file = tmp_path / "calling.py"
-    file.write_text("def inner(x):\n    return x.view(3)\n\n\ndef outer(x):\n    x = x[1:]\n    return inner(x)\n")
-    spec = importlib.util.spec_from_file_location("calling_of_this_test", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    text = "def inner(x):\n    return x.view(3)\n\n\ndef outer(x):\n    x = x[1:]\n    return inner(x)\n"
+    module = written_module(tmp_path / "calling.py", text)
     with pytest.raises(RuntimeError) as caught, naming_the_line(module):
         module.outer(torch.ones(3))
     assert str(caught.value).split("\n")[1:] == [

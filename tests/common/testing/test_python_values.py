@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from written_modules import written_module
 
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
@@ -80,20 +81,16 @@ def test_the_first_wrong_call_is_told_with_its_lines(task, right, wrong, name, s
     case = next(one for one in CASES[task] if full_name(one) == name)
     original = python_module(task, "solution", case.python.module)
     text = importlib.util.find_spec(original.__name__).loader.get_source(original.__name__)
-    file = tmp_path / "planted.py"
     assert text.count(right) == 1
-    file.write_text(text.replace(right, wrong))
-    spec = importlib.util.spec_from_file_location(f"planted_{task}_{hash(wrong) % 1000}", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    inputs, function = make_inputs(case, 0), module
+    module = written_module(tmp_path / "planted.py", text.replace(right, wrong))
+    inputs = make_inputs(case, 0)
     with torch.no_grad(), Watched(module, case.python.right) as watched:
         if task == "task3":
             module.flash_attention(*inputs.values(), True, None, 32, 16)
         elif task == "task6":
             module.merge(**inputs)
         else:
-            layer = function.MultiHeadAttention(24, 3, True)
+            layer = module.MultiHeadAttention(24, 3, True)
             for linear, at in ((layer.qkv_projection, "in"), (layer.out_projection, "out")):
                 linear.weight.copy_(inputs[f"{at}_weight"])
                 linear.bias.copy_(inputs[f"{at}_bias"])
@@ -122,11 +119,7 @@ def test_of_statements_that_only_compute_a_new_tensor_the_result_is_not_kept():
 
 
 def test_a_tensor_is_kept_as_it_was_when_the_function_began(tmp_path):
-    file = tmp_path / "changing.py"
-    file.write_text("def change(x):\n    return x.add_(1)\n")
-    spec = importlib.util.spec_from_file_location("changing", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = written_module(tmp_path / "changing.py", "def change(x):\n    return x.add_(1)\n")
     with Watched(module, {"change"}) as watched, poisoned_memory():
         module.change(torch.tensor([1.0, 2.0]))
         module.change(torch.empty(0))
@@ -143,11 +136,8 @@ def test_what_a_worker_should_not_have_sent_tells_nothing(sent):
 
 
 def test_a_call_that_an_error_goes_through_did_not_return(tmp_path):
-    file = tmp_path / "failing.py"
-    file.write_text("def inner(x):\n    return None\n\n\ndef outer(x):\n    inner(x)\n    return x.nothing\n")
-    spec = importlib.util.spec_from_file_location("failing", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    text = "def inner(x):\n    return None\n\n\ndef outer(x):\n    inner(x)\n    return x.nothing\n"
+    module = written_module(tmp_path / "failing.py", text)
     with Watched(module, {"inner", "outer"}) as watched, pytest.raises(AttributeError):
         module.outer(torch.ones(1))
     assert [(one["function"], one["returned"]) for one in watched.calls] == [("inner", None)]

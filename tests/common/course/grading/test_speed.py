@@ -61,6 +61,28 @@ def serving(prepare) -> Callable[[Connection], None]:
     return lambda connection: serve_rounds(lambda: prepare, connection, CPU)
 
 
+def by_hand(total: float, factor: float, said: list[str]) -> Callable[[Connection], None]:
+    """Code that speaks to the connection without serve_rounds: it tells this sum, and works only when asked to show.
+
+    `said` gets what the grader asks for after each round.
+    """
+
+    def serve(connection: Connection) -> None:
+        while True:
+            try:
+                _, tensors = receive(connection)
+                send(connection, {"ready": True})
+                assert receive(connection)[0] == {"do": "go"}
+                send(connection, {"done": True, "sum": total})
+                said.append(receive(connection)[0]["do"])
+                if said[-1] == "show":
+                    send(connection, {"shown": True}, {"out": factor * tensors["x"]})
+            except (EOFError, OSError):
+                return
+
+    return serve
+
+
 def timed(prepare, clock: Clock, **more) -> Times:
     with served(serving(prepare)) as connection:
         return take_times(connection, 0, inputs, now=lambda: clock.now, **more)
@@ -81,24 +103,9 @@ def test_the_time_is_that_of_the_call_alone_and_the_outputs_are_right() -> None:
 
 def test_which_rounds_are_looked_at_is_chosen_anew_and_said_afterward() -> None:
     asked: list[list[str]] = []
-
-    def spying(connection: Connection) -> None:
-        while True:
-            try:
-                _, tensors = receive(connection)
-                send(connection, {"ready": True})
-                go, _ = receive(connection)
-                assert go == {"do": "go"}
-                send(connection, {"done": True, "sum": 0.0})
-                asked[-1].append(receive(connection)[0]["do"])
-                if asked[-1][-1] == "show":
-                    send(connection, {"shown": True}, {"out": tensors["x"]})
-            except (EOFError, OSError):
-                return
-
     for _ in range(2):
         asked.append([])
-        with served(spying) as connection:
+        with served(by_hand(0.0, 1, asked[-1])) as connection:
             take_times(connection, 0, inputs, rounds=40, warm_up=3, shown=10)
     assert [said.count("show") for said in asked] == [10, 10] and asked[0] != asked[1]
     assert "show" not in asked[0][:3]
@@ -138,21 +145,7 @@ def test_work_put_off_until_it_is_looked_at_is_done_while_the_clock_runs() -> No
 
 
 def test_done_said_early_shows_by_the_sum() -> None:
-    """Like code that writes to the connection directly, bypassing serve_rounds, and works only when asked to show."""
-
-    def forging(connection: Connection) -> None:
-        while True:
-            try:
-                _, tensors = receive(connection)
-                send(connection, {"ready": True})
-                receive(connection)
-                send(connection, {"done": True, "sum": 1.0})
-                if receive(connection)[0]["do"] == "show":
-                    send(connection, {"shown": True}, {"out": 2 * tensors["x"]})
-            except (EOFError, OSError):
-                return
-
-    with served(forging) as connection:
+    with served(by_hand(1.0, 2, [])) as connection:
         times = take_times(connection, 0, inputs, rounds=6, warm_up=0, shown=2)
     wrong = wrong_outputs(times, CASE, inputs, "cpu")
     assert len(wrong) == 2 and all("not the one whose sum was told" in words for words in wrong)

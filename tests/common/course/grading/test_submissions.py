@@ -34,9 +34,10 @@ def zipped(folder: Path, files: dict[str, bytes]) -> Path:
     return folder / "one.zip"
 
 
-def tarred(folder: Path, files: dict[str, bytes]) -> Path:
+def tarred(folder: Path, files: dict[str, bytes], *more: tuple[str, bytes]) -> Path:
+    """`more` may hold the same name again, as `tar --append` writes a newer file."""
     with tarfile.open(folder / "one.tar.gz", "w:gz") as archive:
-        for name, data in files.items():
+        for name, data in (*files.items(), *more):
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
@@ -183,12 +184,7 @@ def test_of_two_copies_none_is_chosen_in_silence(tmp_path: Path) -> None:
     assert found.files == {NAME: TEXT} and found.notes == [f"{NAME} was graded, and not the other copy, old/{NAME}."]
     found = parsed(str(in_folder(tmp_path / "apart", {NAME: TEXT.encode(), "b/task1/attention.py": b"x = 1\n"})))
     assert set(found.files) == {NAME, "task1/attention.py"}
-    with tarfile.open(tmp_path / "twice.tar", "w") as archive:  # as `tar --append` writes a newer one
-        for data in (other, TEXT.encode()):
-            info = tarfile.TarInfo(NAME)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    found = parsed(str(tmp_path / "twice.tar"))
+    found = parsed(str(tarred(tmp_path, {NAME: other}, (NAME, TEXT.encode()))))
     assert found.files == {NAME: TEXT} and "more than once; the last one" in found.notes[0]
 
 

@@ -8,6 +8,7 @@ from checked_findings import followed_in
 from kernel_mistakes import TASK2, TASK4, TASK6
 from planted import Planted
 
+from common.inspect.findings.model import Finding
 from common.inspect.findings.report import made_in
 from common.testing.case_choice import full_name
 
@@ -94,14 +95,18 @@ PLANTED = [
 ]  # fmt: skip
 
 
+def told(solution: Planted, mistake: str | None, case: str) -> list[Finding]:
+    """The wrong data flow that the checked build sees in a case of the solution with this mistake."""
+    return followed_in(solution.operators(mistake, "simulator", checked=True), CASES[solution.task][case])
+
+
 @pytest.mark.parametrize(
     ("task", "mistake", "case", "kind", "says", "line"),
     # the checked builds of tasks 2 and 6 are shared with other tests
     [pytest.param(*one, marks=[] if one[0] in ("task2", "task6") else pytest.mark.slow) for one in PLANTED],
 )
 def test_what_flowed_wrong_is_told(task, mistake, case, kind, says, line):
-    ops = SOLUTIONS[task].operators(mistake, "simulator", checked=True)
-    (finding,) = followed_in(ops, CASES[task.split()[0]][case])
+    (finding,) = told(SOLUTIONS[task], mistake, case)
     assert finding.kind == kind
     assert re.search(says, finding.detail), finding.detail
     shown = [access.place.text for access in finding.accesses]
@@ -110,12 +115,11 @@ def test_what_flowed_wrong_is_told(task, mistake, case, kind, says, line):
 
 
 def test_a_case_that_passes_is_not_followed():
-    assert followed_in(TASK2.operators(None, "simulator", checked=True), CASES["task2"]["softmax: 7 x 31"]) == []
+    assert told(TASK2, None, "softmax: 7 x 31") == []
 
 
 def test_of_keys_that_warps_share_the_loop_is_told_first():
-    ops = TASK6.operators("warps_share_keys", "simulator", checked=True)
-    (finding,) = followed_in(ops, CASES["task6"]["decode: a full cache"])
+    (finding,) = told(TASK6, "warps_share_keys", "decode: a full cache")
     assert finding.lines[0].text.startswith("for (int64_t first_key"), finding.lines
 
 
@@ -131,15 +135,14 @@ def test_of_keys_that_warps_share_the_loop_is_told_first():
     ],
 )
 def test_the_first_launch_with_a_wrong_result_is_told(mistake, kernel, says):
-    ops = TASK2.operators(mistake, "simulator", checked=True)
-    found = followed_in(ops, CASES["task2"]["attention: 40 queries, 23 keys, causal"])
+    found = told(TASK2, mistake, "attention: 40 queries, 23 keys, causal")
     assert [one.kernel_name for one in found] == ([kernel] if kernel else [])
     assert not found or says in found[0].detail, found[0].detail
 
 
 # ---- a softmax whose row is split among threads: how far the stored numbers are right, and which lines remain
 
-LARGE = CASES["task3"]["softmax: large offsets"]
+LARGE = "softmax: large offsets"
 SOFTMAX = Planted(
     "task3",
     {
@@ -163,7 +166,7 @@ TOLD = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("mistake", "says", "line", "other"), TOLD)
 def test_the_lines_of_what_goes_wrong_first_are_told(mistake, says, line, other):
-    (finding,) = followed_in(SOFTMAX.operators(mistake, "simulator", checked=True), LARGE)
+    (finding,) = told(SOFTMAX, mistake, LARGE)
     assert finding.kind == "wrong_value" and says in finding.detail, finding.detail
     shown = [one.text for one in finding.lines]
     assert any(re.search(line, text) for text in shown), shown
@@ -173,46 +176,44 @@ def test_the_lines_of_what_goes_wrong_first_are_told(mistake, says, line, other)
 # false claims: reading a masked key is right, and so is reading a query of another row in the tile; NaN and
 # one-term sums are no copies of their inputs
 FALSE = [
-    (TASK4, "task4", "mask_without_k_start", "causal: 33 tokens, head_dim 96", "other_element"),
-    (TASK4, "task4", "mask_of_the_wrong_sign", "causal: 33 tokens, head_dim 96", "other_element"),
-    (TASK6, "task6", "end_of_the_last_part", "split: outputs of 4 parts, 2 heads", "other_element"),
-    (TASK6, "task6", "begin_in_splits", "split: outputs of 4 parts, 2 heads", "other_element"),
-    (STRIDED, "task5", "lanes_are_neighbors", "causal: rows of -inf", "not_needed"),
+    (TASK4, "mask_without_k_start", "causal: 33 tokens, head_dim 96", "other_element"),
+    (TASK4, "mask_of_the_wrong_sign", "causal: 33 tokens, head_dim 96", "other_element"),
+    (TASK6, "end_of_the_last_part", "split: outputs of 4 parts, 2 heads", "other_element"),
+    (TASK6, "begin_in_splits", "split: outputs of 4 parts, 2 heads", "other_element"),
+    (STRIDED, "lanes_are_neighbors", "causal: rows of -inf", "not_needed"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("solution", "task", "mistake", "case", "kind"), FALSE)
-def test_no_element_is_called_wrong_that_may_be_read(solution, task, mistake, case, kind):
-    findings = followed_in(solution.operators(mistake, "simulator", checked=True), CASES[task][case])
+@pytest.mark.parametrize(("solution", "mistake", "case", "kind"), FALSE)
+def test_no_element_is_called_wrong_that_may_be_read(solution, mistake, case, kind):
+    findings = told(solution, mistake, case)
     assert kind not in [one.kind for one in findings], findings[0].detail
 
 
 @pytest.mark.slow
 def test_of_a_loop_that_reads_entries_twice_its_head_is_singled_out_and_no_sum():
-    (finding,) = followed_in(SOFTMAX.operators("steps_overlap", "simulator", checked=True), LARGE)
+    (finding,) = told(SOFTMAX, "steps_overlap", LARGE)
     assert finding.singled and "first += " in finding.lines[0].text, finding.lines
     assert "it reads some of them more than once before it stores the sum" in finding.detail
 
 
 @pytest.mark.slow
 def test_what_is_passed_for_the_bound_of_a_loop_is_among_what_decides():
-    ops = TASK6.operators("begin_in_splits", "simulator", checked=True)
-    (finding,) = followed_in(ops, CASES["task6"]["split: outputs of 4 parts, 2 heads"])
+    (finding,) = told(TASK6, "begin_in_splits", "split: outputs of 4 parts, 2 heads")
     decided = next(lines for what, lines in made_in(finding) if what.startswith("Whether that line runs"))
     assert any("begin = (planted" in one.text for one in decided), decided
 
 
 @pytest.mark.slow
 def test_where_all_that_warps_store_is_right_it_goes_wrong_behind_that():
-    (finding,) = followed_in(SOFTMAX.operators("sum_of_the_warps_twice", "simulator", checked=True), LARGE)
+    (finding,) = told(SOFTMAX, "sum_of_the_warps_twice", LARGE)
     assert "Each warp stores the largest of the entries that it reads, and the right sum" in finding.detail
     assert not any("scores[i]" in one.text for one in finding.lines)
 
 
 def test_of_a_sum_that_lacks_the_tail_its_loop_is_singled_out():
     """The maxima that threads store are right, and so are the lines that compute them."""
-    ops = TASK2.operators("row_sum_without_the_tail", "simulator", checked=True)
-    (finding,) = followed_in(ops, CASES["task2"]["softmax: 1023 columns"])
+    (finding,) = told(TASK2, "row_sum_without_the_tail", "softmax: 1023 columns")
     assert finding.singled and "row_sum +=" in finding.lines[0].text, finding.lines
     assert not any("row_max = fmaxf" in one.text for one in finding.lines)

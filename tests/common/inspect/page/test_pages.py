@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import browser as browsers
 import pytest
 from browser import asked_for, messages, opened
-from checked_findings import findings_of, kernels_in_case
+from checked_findings import findings_of, kernels_in_case, recorded
 from kernel_mistakes import TASK2
 from pygments.token import Comment, Keyword
-from recorded import recorded
 
 import task2.cases
 from common.inspect.page.document import document

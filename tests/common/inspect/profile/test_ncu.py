@@ -52,18 +52,8 @@ def quoted(*cells) -> str:
 
 
 def raw_page() -> str:
-    first = [
-        "ID",
-        "Process ID",
-        "Process Name",
-        "Host Name",
-        "Kernel Name",
-        "Context",
-        "Stream",
-        "Block Size",
-        "Grid Size",
-    ]
-    rows = [quoted(*first, "Device", "CC", *(name for name, *_ in RAW_METRICS))]
+    first = "ID,Process ID,Process Name,Host Name,Kernel Name,Context,Stream,Block Size,Grid Size,Device,CC"
+    rows = [quoted(*first.split(","), *(name for name, *_ in RAW_METRICS))]
     rows.append(quoted(*[""] * 11, *(unit for _, unit, *_ in RAW_METRICS)))
     for i, (name, block, grid) in enumerate(LAUNCHES):
         cells = i, 4242, "python3", "127.0.0.1", name, 1, 7, block, grid, 0, "9.0", *(row[2 + i] for row in RAW_METRICS)

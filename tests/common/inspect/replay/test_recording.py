@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from checked_findings import recorded
 from kernel_mistakes import TASK2, TASK4
-from recorded import recorded
 
 import task2.cases
 import task4.cases
@@ -130,22 +130,9 @@ def launch_of(values: np.ndarray, size: int) -> Launch:
     entry = Entry(1, 0, WRITE, size, None)
     n = len(values)
     offsets = (np.arange(n) * size).astype("<u4")
-    runs = np.array([[0, n]], dtype="<u2")
-    return Launch(
-        "k",
-        None,
-        (1, 1, 1),
-        (1, 1, 1),
-        n,
-        0,
-        (array,),
-        (entry,),
-        (),
-        runs,
-        np.zeros(n, "<u2"),
-        offsets,
-        values.tobytes(),
-    )
+    runs, entries = np.array([[0, n]], dtype="<u2"), np.zeros(n, "<u2")
+    one = (1, 1, 1)
+    return Launch("k", None, one, one, n, 0, (array,), (entry,), (), runs, entries, offsets, values.tobytes())
 
 
 @pytest.mark.parametrize(

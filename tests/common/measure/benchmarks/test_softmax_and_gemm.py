@@ -29,15 +29,13 @@ def test_a_problem_states_its_work_and_knows_the_answer(problem, work, right):
     assert not sample.compare(out * 1.001).ok and not sample.compare(out * float("nan")).ok
 
 
-def test_a_wrong_last_row_or_matrix_is_seen():
-    problem = SoftmaxProblem(5000, 3)
+LARGE = [(SoftmaxProblem(5000, 3), lambda x: torch.softmax(x, -1)), (GemmProblem("gemm_nn", 50, 2, 3, 4), torch.matmul)]
+
+
+@pytest.mark.parametrize(("problem", "right"), LARGE)
+def test_a_wrong_last_row_or_matrix_is_seen(problem, right):
     inputs = problem.make_inputs("cpu")
-    out = torch.softmax(*inputs, -1)
-    out[-1] = 0
-    assert not problem.sample(inputs).compare(out).ok
-    problem = GemmProblem("gemm_nn", 50, 2, 3, 4)
-    inputs = problem.make_inputs("cpu")
-    out = torch.matmul(*inputs)
+    out = right(*inputs)
     out[-1] = 0
     assert not problem.sample(inputs).compare(out).ok
 

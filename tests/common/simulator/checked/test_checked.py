@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from checked_cases import CASES, KERNELS, SOURCES, Case
-from checked_kernels import CheckedLibrary, Outcome, objections
+from checked_kernels import CaseLibrary, Outcome, objections
 from simulator_library import compile_library
 
 from common.console.paths import build_root
@@ -19,12 +19,12 @@ class Library:
     """run(case), in a library built from the case's file: slow cases are compiled only when they run."""
 
     @functools.cache  # noqa: B019 - one per file
-    def of(self, file: str) -> CheckedLibrary:
+    def of(self, file: str) -> CaseLibrary:
         sources = [source for source in SOURCES if source.name == file]
-        return CheckedLibrary(compile_library(sources, build_root() / "tests" / "checked" / file, checked=True))
+        return CaseLibrary(compile_library(sources, build_root() / "tests" / "checked" / file, checked=True))
 
     def run(self, case: Case) -> Outcome:
-        return self.of(case.file).run(case)
+        return self.of(case.file).outcome(case)
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,15 @@ import signal
 import struct
 import subprocess
 import sys
-import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from endings import assert_ends_with
 
 from common.cli.runner import KINDS, KernelsApart, RunnerOperators, arguments_of, described
 from common.compiling.load import load
@@ -36,11 +39,22 @@ pytestmark = pytest.mark.skipif(not is_available(), reason="runners need Linux")
 TASKS = ["task3", *(pytest.param(f"task{number}", marks=pytest.mark.slow) for number in (1, 2, 4, 5, 6, 7))]
 
 
-def in_runner(request: BuildRequest) -> RunnerOperators:
-    """Its operators in a runner; `memory.close()` ends it."""
+@contextmanager
+def begun(libraries: Sequence[Path] = (), program: Path | None = None) -> Iterator[RunnerProcess]:
+    process = RunnerProcess(program or runner_program(), list(libraries))
+    try:
+        process.begin()
+        yield process
+    finally:
+        process.close()
+
+
+@contextmanager
+def in_runner(request: BuildRequest) -> Iterator[RunnerOperators]:
+    """Its operators in a runner."""
     ops = load(request)
-    process = RunnerProcess(runner_program(), [one.path for one in ops.libraries])
-    return RunnerOperators(ops.task, ops.variant, list(ops.libraries), process)
+    with begun([one.path for one in ops.libraries]) as process:
+        yield RunnerOperators(ops.task, ops.variant, list(ops.libraries), process)
 
 
 def called(caller: InProcess, case: Case, around: Around):
@@ -57,31 +71,30 @@ def called(caller: InProcess, case: Case, around: Around):
 @pytest.mark.parametrize("task", TASKS)
 def test_every_case_gives_the_same_bits_as_in_this_process(task: str) -> None:
     request = BuildRequest(task, "solution", backend="simulator")
-    apart, here = InProcess(in_runner(request)), InProcess(load(request))
     cases = [one for one in importlib.import_module(f"{task}.cases").cases("solution") if not one.python]
-    for case in [one for one in cases if small_size(one) is not None]:
-        for around in (Around(large=True), Around(finite=True), BARE):
+    arounds = Around(large=True), Around(finite=True), BARE
+    with in_runner(request) as ops:
+        apart, here = InProcess(ops), InProcess(load(request))
+        for case, around in product([one for one in cases if small_size(one) is not None], arounds):
             (out, problems), (expected, no_problems) = called(apart, case, around), called(here, case, around)
             assert problems == no_problems == [], case.name
             assert out.dtype == expected.dtype and out.shape == expected.shape, case.name
             assert torch.equal(out.view(torch.uint8), expected.view(torch.uint8)), case.name
-    apart.ops.memory.close()
 
 
 @pytest.mark.slow
 def test_a_checked_build_reports_the_same() -> None:
     request = BuildRequest("task3", "solution", backend="simulator", checked=True)
     case = next(one for one in importlib.import_module("task3.cases").cases("solution") if not one.python)
-    apart, here = (CheckedCaller(ops, CHECK) for ops in (in_runner(request), load(request)))
     reports = []
-    for caller in (apart, here):
-        for around in (Around(), Around(recorded=True)):
+    with in_runner(request) as apart:
+        callers = [CheckedCaller(ops, CHECK) for ops in (apart, load(request))]
+        for caller, around in product(callers, (Around(), Around(recorded=True))):
             assert called(caller, case, around)[1] == []
             (report,) = caller.more["reports"]
             text = re.sub(r'"(base|address|at|pc)": ?"?[0-9a-fx]+"?', "", json.dumps(report))
             reports.append((text, len(caller.more.get("recordings", []))))
     assert reports[:2] == reports[2:] and reports[1][1] == 1
-    apart.ops.memory.close()
 
 
 SOURCE = """
@@ -242,17 +255,15 @@ def test_what_is_no_crash_is_told_as_in_this_process(caller, built, kind, status
 
 @pytest.mark.parametrize("shape", [(3, 0), (3,), (2, 3, 4)])
 def test_what_a_binding_refuses_is_the_same_error(built, request_, shape) -> None:
-    ops = in_runner(request_)
-    ops.memory.begin()
     with pytest.raises(ValueError) as expected:
         built.online_softmax(torch.zeros(shape))
-    with pytest.raises(ValueError, match=re.escape(str(expected.value))):
-        ops.online_softmax(torch.zeros(shape))
-    with pytest.raises(ValueError, match="not contiguous"):  # a tensor of this process is passed with its strides
-        ops.online_softmax(torch.zeros(4, 6).T)
-    with pytest.raises(ValueError, match="dtype Long; it must be Float"):
-        ops.online_softmax(torch.zeros(2, 2, dtype=torch.int64))
-    ops.memory.close()
+    with in_runner(request_) as ops:
+        with pytest.raises(ValueError, match=re.escape(str(expected.value))):
+            ops.online_softmax(torch.zeros(shape))
+        with pytest.raises(ValueError, match="not contiguous"):  # a tensor of this process is passed with its strides
+            ops.online_softmax(torch.zeros(4, 6).T)
+        with pytest.raises(ValueError, match="dtype Long; it must be Float"):
+            ops.online_softmax(torch.zeros(2, 2, dtype=torch.int64))
 
 
 def test_what_it_prints_reaches_the_student(caller, capfd) -> None:
@@ -263,23 +274,20 @@ def test_what_it_prints_reaches_the_student(caller, capfd) -> None:
 
 
 def test_gaps_are_told_without_a_call() -> None:
-    ops = in_runner(BuildRequest("task3", "student", backend="simulator"))
-    process = ops.memory
-    ops.memory = None  # no requests are made
-    with pytest.raises(NotImplementedError, match=r"task3 online_softmax is not implemented yet: task3/\S+\.cu:\d+"):
-        ops.online_softmax(torch.zeros(2, 2))
-    process.close()
+    message = r"task3 online_softmax is not implemented yet: task3/\S+\.cu:\d+"
+    with in_runner(BuildRequest("task3", "student", backend="simulator")) as ops:
+        ops.memory = None  # no requests are made
+        with pytest.raises(NotImplementedError, match=message):
+            ops.online_softmax(torch.zeros(2, 2))
 
 
 def test_an_operator_writes_into_tensors_of_this_process_too() -> None:
-    ops = in_runner(BuildRequest("task6", "solution", backend="simulator"))
-    ops.memory.begin()
     cache = [torch.zeros(1, 1, 4, 8) for _ in range(2)]
     new = [torch.randn(1, 1, 1, 8) for _ in range(2)]
-    assert ops.update_cache(*cache, *new, torch.tensor([2], dtype=torch.int32)) is None
+    with in_runner(BuildRequest("task6", "solution", backend="simulator")) as ops:
+        assert ops.update_cache(*cache, *new, torch.tensor([2], dtype=torch.int32)) is None
     for slots, row in zip(cache, new, strict=True):
         assert torch.equal(slots[0, 0, 2], row[0, 0, 0]) and not slots[0, 0, [0, 1, 3]].any()
-    ops.memory.close()
 
 
 def test_arguments_go_by_the_schema() -> None:
@@ -314,10 +322,8 @@ def test_the_runner_has_what_the_libraries_import(built) -> None:
 
 def test_neither_pytorch_nor_python_is_in_the_process(built, monkeypatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(Path(torch.__file__).parent / "lib"))
-    process = RunnerProcess(runner_program(), [built.libraries[0].path])
-    process.begin()
-    loaded = re.findall(r"\S+\.so\S*", Path(f"/proc/{process._process}/maps").read_text())
-    process.close()
+    with begun([built.libraries[0].path]) as process:
+        loaded = re.findall(r"\S+\.so\S*", Path(f"/proc/{process._process}/maps").read_text())
     assert not [one for one in loaded if "libpython" in one or "site-packages" in one]
     assert {Path(one).parent for one in loaded if "torch" in Path(one).name} == {runner_program().parent}
 
@@ -325,10 +331,8 @@ def test_neither_pytorch_nor_python_is_in_the_process(built, monkeypatch) -> Non
 def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
     library = tmp_path / "broken.so"
     library.write_bytes(b"no library")
-    process = RunnerProcess(runner_program(), [library])
-    with pytest.raises(NotLoaded, match=r"broken\.so"):
-        process.begin()
-    process.close()
+    with pytest.raises(NotLoaded, match=r"broken\.so"), begun([library]):
+        pass
 
 
 SCRIPT = """
@@ -344,16 +348,7 @@ time.sleep(1000)
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_with_its_test(root, by) -> None:
-    command = [sys.executable, "-c", SCRIPT, str(runner_program())]
-    test = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True)
-    process = int(test.stdout.readline())
-    os.kill(process, 0)
-    test.send_signal(by)
-    test.wait()
-    deadline = time.monotonic() + 20
-    while os.path.exists(f"/proc/{process}") and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not os.path.exists(f"/proc/{process}")
+    assert_ends_with(SCRIPT, by, root, runner_program())
 
 
 def of_tensor(dtype: int = 6, offset: int = 0, shape: tuple[int, ...] = (1,), strides: tuple[int, ...] = (1,)) -> bytes:
@@ -385,46 +380,37 @@ def test_an_answer_that_is_none_is_an_error_of_its_call(tmp_path: Path, data: by
         f"connection = Connection(3)\nconnection.recv_bytes()\nconnection.send_bytes({data!r})\ntime.sleep(1000)\n"
     )
     program.chmod(0o755)
-    process = RunnerProcess(program, [])
-    process.begin()
-    with pytest.raises(CallFailed, match="sent an answer that can't be read") as failed:
-        process.call("task3::online_softmax", [], 1)
-    assert failed.value.ended
-    with pytest.raises(CallFailed, match="has ended"):
-        process.call("task3::online_softmax", [], 1)
-    process.close()
+    with begun(program=program) as process:
+        with pytest.raises(CallFailed, match="sent an answer that can't be read") as failed:
+            process.call("task3::online_softmax", [], 1)
+        assert failed.value.ended
+        with pytest.raises(CallFailed, match="has ended"):
+            process.call("task3::online_softmax", [], 1)
 
 
 def test_an_answer_without_an_end_ends_the_process(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!{sys.executable}\nimport os\nwhile True: os.write(3, b'x' * 65536)\n")
     program.chmod(0o755)
-    process = RunnerProcess(program, [])
-    process.begin()
-    with pytest.raises(CallFailed) as failed:
+    with begun(program=program) as process, pytest.raises(CallFailed) as failed:
         process.call("task3::online_softmax", [], 1)
     assert failed.value.ended
-    process.close()
 
 
-def test_memory_is_given_back_and_has_an_end(monkeypatch) -> None:
-    process = RunnerProcess(runner_program(), [])
-    process.begin()
-    x = process.empty(1 << 25, torch.float32).fill_(1)
-    assert x.sum() == 1 << 25
-    process.begin()
-    assert process.empty(1 << 25, torch.float32)[-1] == 0  # other pages
-    with pytest.raises(MemoryError):
-        process.empty(module.MEMORY_BYTES, torch.uint8)
-    with pytest.raises(OSError, match="not permitted"):
-        os.truncate(process._file, 0)
-    process.close()
+def test_memory_is_given_back_and_has_an_end() -> None:
+    with begun() as process:
+        x = process.empty(1 << 25, torch.float32).fill_(1)
+        assert x.sum() == 1 << 25
+        process.begin()
+        assert process.empty(1 << 25, torch.float32)[-1] == 0  # other pages
+        with pytest.raises(MemoryError):
+            process.empty(module.MEMORY_BYTES, torch.uint8)
+        with pytest.raises(OSError, match="not permitted"):
+            os.truncate(process._file, 0)
 
 
 def test_a_case_that_hides_that_it_runs_python_is_refused() -> None:
-    ops = in_runner(BuildRequest("task3", "solution", backend="simulator"))
     case = next(one for one in importlib.import_module("task3.cases").cases("solution") if one.part == "algorithm")
-    ops.memory.begin()
-    assert "has no `python`" in judge(replace(case, python=None), InProcess(ops)).diagnosis[0]
+    with in_runner(BuildRequest("task3", "solution", backend="simulator")) as ops:
+        assert "has no `python`" in judge(replace(case, python=None), InProcess(ops)).diagnosis[0]
     assert judge(case, InProcess(load(BuildRequest("task3", "student", backend="simulator")))).status == NOT_IMPLEMENTED
-    ops.memory.close()

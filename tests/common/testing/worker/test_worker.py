@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from endings import assert_ends_with
 
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, PASS, Case, Python
@@ -28,48 +29,42 @@ from common.testing.worker.worker import NotLoaded, Worker
 from task3.solution.attention import flash_attention
 
 
-def runs_in_the_worker(x, what: str):
-    """What the student's operator does with x."""
-    if what == "segfault":
-        ctypes.string_at(8)
-    elif what == "abort":
-        os.write(2, b"malloc(): invalid size (unsorted)\n")
-        os.abort()
-    elif what == "exit(0)":
-        ctypes.CDLL(None).exit(0)
-    elif what == "_exit(3)":
-        os._exit(3)
-    elif what == "sys.exit":
-        sys.exit(0)
-    elif what == "hang":
-        time.sleep(1000)
-    elif what == "kill its parent":
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(1000)
-    elif what == "raise":
-        raise RuntimeError("shared memory of block 3 is full: kernel.cu:12")
-    elif what == "gap":
-        raise NotImplementedError("softmax is not implemented yet: kernel.cu:57")
-    elif what == "nothing":
-        return None
-    elif what == "wrong dtype":
-        return (2 * x).double()
-    elif what == "complex":
-        return x.to(torch.complex64)
-    elif what == "patch":  # affects only this process: the test compares in another
-        torch.Tensor.__le__ = lambda *_: True
-        return x
-    elif what == "stderr":
-        os.write(2, b"a line for the student\n")
-    return 2 * x
+def raises(error: Exception) -> None:
+    raise error
 
 
-def case(what: str, name: str = "") -> Case:
+def patched(x):
+    """Affects only this process: the test compares in another."""
+    torch.Tensor.__le__ = lambda *_: True
+    return x
+
+
+# What the student's operator does with x in the worker
+OPERATOR = {
+    "right": lambda x: 2 * x,
+    "segfault": lambda x: ctypes.string_at(8),
+    "abort": lambda x: (os.write(2, b"malloc(): invalid size (unsorted)\n"), os.abort()),
+    "exit(0)": lambda x: ctypes.CDLL(None).exit(0),
+    "_exit(3)": lambda x: os._exit(3),
+    "sys.exit": lambda x: sys.exit(0),
+    "hang": lambda x: time.sleep(1000),
+    "kill its parent": lambda x: (os.kill(os.getppid(), signal.SIGKILL), time.sleep(1000)),
+    "raise": lambda x: raises(RuntimeError("shared memory of block 3 is full: kernel.cu:12")),
+    "gap": lambda x: raises(NotImplementedError("softmax is not implemented yet: kernel.cu:57")),
+    "nothing": lambda x: None,
+    "wrong dtype": lambda x: (2 * x).double(),
+    "complex": lambda x: x.to(torch.complex64),
+    "patch": patched,
+    "stderr": lambda x: (os.write(2, b"a line for the student\n"), 2 * x)[1],
+}
+
+
+def case(what: str) -> Case:
     return Case(
-        name or what,
+        what,
         "part",
         lambda generator: {"x": torch.randn(3, 5, generator=generator)},
-        lambda ops, x: runs_in_the_worker(x, what),
+        lambda ops, x: OPERATOR[what](x),
         lambda x: x + x,
         floor=1e-6,
         axes=("row", "col"),
@@ -77,9 +72,7 @@ def case(what: str, name: str = "") -> Case:
     )
 
 
-KINDS = ["right", "segfault", "abort", "exit(0)", "_exit(3)", "sys.exit", "hang", "raise", "gap", "nothing"]
-KINDS += ["wrong dtype", "complex", "patch", "stderr", "kill its parent"]
-CASES = {kind: case(kind) for kind in KINDS}
+CASES = {kind: case(kind) for kind in OPERATOR}
 
 
 def operators():
@@ -259,15 +252,7 @@ time.sleep(1000)
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
 def test_it_ends_with_its_test(root, by):
-    test = subprocess.Popen([sys.executable, "-c", SCRIPT], cwd=root, stdout=subprocess.PIPE, text=True)
-    process = int(test.stdout.readline())
-    os.kill(process, 0)
-    test.send_signal(by)
-    test.wait()
-    deadline = time.monotonic() + 20
-    while os.path.exists(f"/proc/{process}") and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not os.path.exists(f"/proc/{process}")
+    assert_ends_with(SCRIPT, by, root)
 
 
 COMPILING = """
@@ -290,15 +275,7 @@ subprocess.run(["sleep", "1000"])
 
 
 def test_the_compilers_that_it_started_end_with_a_test_that_is_killed(root):
-    test = subprocess.Popen([sys.executable, "-c", COMPILING], cwd=root, stdout=subprocess.PIPE, text=True)
-    child = int(test.stdout.readline())
-    os.kill(child, 0)
-    test.kill()
-    test.wait()
-    deadline = time.monotonic() + 20
-    while os.path.exists(f"/proc/{child}") and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not os.path.exists(f"/proc/{child}")
+    assert_ends_with(COMPILING, signal.SIGKILL, root)
 
 
 # a shell's background jobs ignore SIGINT, and so would this child
