@@ -350,9 +350,8 @@ def _without_optional(console: Console, test: TaskTest, cases: list[Case]) -> li
 
 def _chosen_measurements(test: TaskTest, options: argparse.Namespace) -> list[tuple[int, list[str]]]:
     """(index of a measurement to run, its selected parts) for each; [] if the options are about cases."""
-    if options.cases or options.show or options.first or options.check or options.profile or options.list:
-        return []
-    if options.replay:
+    about_cases = ("cases", "show", "first", "check", "profile", "replay", "list")
+    if any(getattr(options, name) for name in about_cases):
         return []
     chosen = []
     for number, one in enumerate(test.measurements):

@@ -65,11 +65,6 @@ class KeptPart:
     date: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether all points are earned and nothing fails."""
-        return self.earned is not None and self.earned >= self.possible and not self.failures
-
     def still_holds(self, files: Mapping[str, str]) -> bool:
         """Whether the student's files are the ones that were tested."""
         return dict(self.files) == dict(files)

@@ -6,7 +6,6 @@ Measurement({"speed": "only measure the speed (on a GPU)"}, run, points={"speed"
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -29,7 +28,7 @@ class TestRun:
         ops: the task's operators, of the variant and backend that were requested.
         options: the whole command line.
         parts: the measurement's parts to run, in order.
-        program, arguments: the command as typed: "task4.test", ("--speed", "--report").
+        command: the command as typed, for Results.md: "python -m task4.test --speed --report".
     """
 
     __test__ = False  # keeps pytest from collecting it as a test
@@ -38,13 +37,7 @@ class TestRun:
     ops: Operators
     options: argparse.Namespace
     parts: Sequence[str]
-    program: str = "task.test"
-    arguments: Sequence[str] = ()
-
-    @property
-    def command(self) -> str:
-        """The command as typed, for Results.md: "python -m task4.test --speed --report"."""
-        return shlex.join(["python", "-m", self.program, *self.arguments])
+    command: str
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,6 @@ def _kernel(kernel: KernelProfile, gpu: GpuSpec, sources: Sources) -> dict:
         "launched": kernel.launch.shown if kernel.launch else "",
         "facts": [[label, Text.from_markup(text).plain] for label, text in facts_of(kernel, gpu)],
         "bounds": [[bound.resource, bound.amount, bound.seconds] for bound in limits],
-        "measured": kernel.measured_seconds,
         "occupancy": {
             "blocks": occupancy.blocks,
             "warps": occupancy.warps,
@@ -163,12 +162,10 @@ def _line(line: LineTraffic, kernel: KernelProfile, gpu: GpuSpec, sources: Sourc
         "place": sources.number(line.place),
         "number": line_number(line.place),
         "what": line.what,
-        "space": line.space,
         "bytes": line.bytes,
         "requests": line.requests,
         "transactions": line.transactions,
         "ideal": line.ideal,
-        "worst": line.worst,
         "share": line.seconds(gpu, line.transactions) / whole,
         "avoidable": line.seconds(gpu, avoidable(line)) / whole,
         "note": said.note,
@@ -180,10 +177,9 @@ def _line(line: LineTraffic, kernel: KernelProfile, gpu: GpuSpec, sources: Sourc
 
 def _sectors(line: LineTraffic) -> list[list[int]]:
     """[lane, sector] pairs of the costliest request, with sectors relative to the lowest one."""
-    pairs = [
+    return [
         [lane, sector]
         for lane, offset in enumerate(line.offsets)
         if offset >= 0
         for sector in range(offset // SECTOR, (offset + line.bytes - 1) // SECTOR + 1)
     ]
-    return pairs
