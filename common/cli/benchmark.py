@@ -155,13 +155,13 @@ def write(
         return False
     if not getattr(options, "report", False):
         return True
-    problems = results.try_report(console, benchmark.block, block(command, machine, records, limits))
+    problems = results.try_report(console, benchmark.block, block(command, machine, records))
     for problem in problems:
         say(console, problem, "red")
     return not problems
 
 
-def block(command: str, machine: dict[str, str], records: Sequence[Record], limits: Limits) -> results.Block:
+def block(command: str, machine: dict[str, str], records: Sequence[Record]) -> results.Block:
     """The block for Results.md: times of all problems, a row per problem and a column per version."""
     labels = list(dict.fromkeys(one.label for one in records))
     rows = []

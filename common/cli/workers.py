@@ -81,13 +81,21 @@ def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[
     apart = not options.in_process and hasattr(os, "fork")
     cases = partial(test.cases, options.variant)
     compiles = not options.parts or any(part not in test.in_python for part in options.parts)
+    about = described if apart else lambda ops: {}
+
+    def load_plain() -> Operators:
+        if compiles:
+            return load(request_of(test.task, options))
+        # parts that call no kernels need only the variant of the Python and the device
+        return Operators(test.task, options.variant, toolchain.choose_backend(options.backend).name, ())
+
     plain = Served(
-        partial(load, request_of(test.task, options)) if compiles else partial(_without_kernels, test.task, options),
+        load_plain,
         cases,
         lambda ops: {
             "warnings": [warning for one in getattr(ops, "libraries", ()) for warning in one.warnings],
             "rebuilt": any(one.rebuilt for one in getattr(ops, "libraries", ())),
-            **_about(ops, apart),
+            **about(ops),
         },
         answer=partial(_measure, test, options, arguments),
     )
@@ -100,7 +108,7 @@ def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[
 
         return CheckedCaller(ops, PROFILE if options.profile else REPLAY if options.replay else CHECK)
 
-    checked = Served(load_checked, cases, partial(_about, apart=apart), caller=caller)
+    checked = Served(load_checked, cases, about, caller=caller)
     if not apart:
         return Workers(Here(plain), Here(checked), compiles)
     whose = test.task, options.variant
@@ -116,15 +124,6 @@ def is_edited(task: str, options: argparse.Namespace) -> bool:
         or plan.library.stat().st_mtime < max(kernel.stat().st_mtime for kernel in plan.place.kernels)
         for plan in plans_of(request_of(task, options))
     )
-
-
-def _about(ops: Operators, apart: bool) -> dict:
-    return described(ops) if apart else {}
-
-
-def _without_kernels(task: str, options: argparse.Namespace) -> Operators:
-    """Operators for parts that call none: they only carry the variant of the Python and the device."""
-    return Operators(task, options.variant, toolchain.choose_backend(options.backend).name, ())
 
 
 def _measure(test: TaskTest, options: argparse.Namespace, arguments: Sequence[str], ops, request: Mapping) -> dict:

@@ -119,7 +119,10 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False, explain_later: boo
                 verdict.said = problems
                 explain = partial(_explain, verdict, caller, inputs, out, ref, previous, around)
                 later = explain_later and not case.python and caller.device.type == "cpu"
-                verdict.found = explain if later else explain()
+                if later:
+                    verdict.explain = explain
+                else:
+                    verdict.found = explain()
                 return verdict
             if verdict.max_error is None or max_error / bound > verdict.max_error / verdict.bound:
                 verdict.max_error, verdict.bound = max_error, bound

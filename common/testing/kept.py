@@ -89,12 +89,9 @@ def kept(task: str) -> dict[str, KeptPart]:
 
 
 def _part(one: dict) -> KeptPart:
-    failures = (Failure(**{**each, **_tuples(each, "mistakes", "says")}) for each in one["failures"])
+    texts = ("mistakes", "says")
+    failures = (Failure(**each | {name: tuple(each[name]) for name in texts}) for each in one["failures"])
     return KeptPart(**{**one, "failures": tuple(failures)})
-
-
-def _tuples(one: dict, *names: str) -> dict:
-    return {name: tuple(one[name]) for name in names}
 
 
 def keep(task: str, parts: Mapping[str, KeptPart]) -> None:

@@ -99,20 +99,16 @@ class Measurement:
         try:
             earned = {one.part: one for one in self.run(test_run)}
         except (RuntimeError, ValueError, NotImplementedError) as error:
-            self._say(test_run, f"{', '.join(test_run.parts)}: not measured: {error}")
+            say(test_run.console, f"{', '.join(test_run.parts)}: not measured: {error}", "red")
         for one in earned.values():
             for problem in one.problems:
-                self._say(test_run, problem)
+                say(test_run.console, problem, "red")
         lines = []
         for name, most in self._possible(test_run):
             one = earned.get(name, Earned(name, problems=["not measured"]))
             lines.append(PartPoints(name, one.points, most, one.why if one.problems else ""))
         fine = all(name in earned and not earned[name].problems for name in test_run.parts)
         return lines, fine and all(line.earned >= line.possible for line in lines)
-
-    @staticmethod
-    def _say(test_run: TestRun, problem: str) -> None:
-        say(test_run.console, problem, "red")
 
     def _possible(self, test_run: TestRun) -> list[tuple[str, float]]:
         return [(name, self.points[name]) for name in test_run.parts if name in self.points]

@@ -109,10 +109,6 @@ class Launch:
     files: tuple[str, ...] = ()
 
     @property
-    def threads(self) -> int:
-        return math.prod(self.block)
-
-    @property
     def blocks(self) -> int:
         return math.prod(self.grid)
 

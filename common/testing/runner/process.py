@@ -210,11 +210,9 @@ class RunnerProcess(ChildProcess):
         return self._view(begin, count, dtype)
 
     def _view(self, offset: int, count: int, dtype: torch.dtype) -> Tensor:
-        return (
-            torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset)
-            if count
-            else torch.empty(0, dtype=dtype)
-        )
+        if not count:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset)
 
     def _offset(self, x: Tensor) -> int | None:
         """A tensor's offset in the memory; None if it is elsewhere."""
