@@ -155,13 +155,13 @@ def write(
         return False
     if not getattr(options, "report", False):
         return True
-    problems = results.try_report(console, benchmark.block, block(command, machine, records, limits))
+    problems = results.try_report(console, benchmark.block, block(command, machine, records))
     for problem in problems:
         say(console, problem, "red")
     return not problems
 
 
-def block(command: str, machine: dict[str, str], records: Sequence[Record], limits: Limits) -> results.Block:
+def block(command: str, machine: dict[str, str], records: Sequence[Record]) -> results.Block:
     """The block for Results.md: times of all problems, a row per problem and a column per version."""
     labels = list(dict.fromkeys(one.label for one in records))
     rows = []
@@ -197,21 +197,10 @@ def parser_of(benchmark: Benchmark) -> argparse.ArgumentParser:
     benchmark.add_arguments(parser)
     add = parser.add_argument
     add("--versions", nargs="+", choices=benchmark.labels, metavar="NAME", help=", ".join(benchmark.labels))
-    add_measuring_arguments(parser)
-    add_predict_arguments(parser)
-    add("--draw", type=Path, metavar="FILE", help="only redraw this JSON file; needs no GPU")
-    if benchmark.block or benchmark.program.startswith("task"):
-        add("--report", action="store_true", help="write the times to Results.md; with --predict, marked as predicted")
-    return parser
-
-
-def add_measuring_arguments(parser: argparse.ArgumentParser, rounds: int = 20) -> None:
-    """Adds --rounds, --seconds, --json, --pictures, --output."""
-    add = parser.add_argument
     add(
         "--rounds",
         type=positive(int),
-        default=rounds,
+        default=20,
         metavar="N",
         help="at most N timed runs of each version (default %(default)s)",
     )
@@ -219,6 +208,11 @@ def add_measuring_arguments(parser: argparse.ArgumentParser, rounds: int = 20) -
     add("--json", type=Path, metavar="FILE", help="write the numbers to FILE")
     add("--pictures", type=Path, metavar="FOLDER", help="plot them into FOLDER")
     add("--output", type=Path, metavar="FOLDER", help="both: FOLDER/results.json and the plots")
+    add_predict_arguments(parser)
+    add("--draw", type=Path, metavar="FILE", help="only redraw this JSON file; needs no GPU")
+    if benchmark.block or benchmark.program.startswith("task"):
+        add("--report", action="store_true", help="write the times to Results.md; with --predict, marked as predicted")
+    return parser
 
 
 def positive(kind: type) -> Callable[[str], float]:

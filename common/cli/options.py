@@ -75,11 +75,9 @@ def add_variant_arguments(
             )
 
 
-def add_build_arguments(
-    parser: argparse.ArgumentParser, variants: Sequence[Variant] = tuple(Variant), default: Variant | None = None
-) -> None:
+def add_build_arguments(parser: argparse.ArgumentParser, variants: Sequence[Variant] = tuple(Variant)) -> None:
     """Adds the variant arguments, --backend and --arch."""
-    add_variant_arguments(parser, variants, default)
+    add_variant_arguments(parser, variants)
     parser.add_argument(
         "--backend",
         choices=("auto", *toolchain.BACKENDS),

@@ -85,7 +85,8 @@ def run(
         say(console, f"nothing to play back: {ended or 'no kernel ran'}", "yellow")
         return NOTHING_RUN
     problems = sum(not group.is_harmless for group in grouped([("", findings)]))
-    about = [f"{program.split('.')[0]}, {options.variant.words}", " and ".join(_shapes(inputs))]
+    shapes = " and ".join(f"{name} {list(x.shape)}" for name, x in inputs.items())
+    about = [f"{program.split('.')[0]}, {options.variant.words}", shapes]
     about.append(f"{accesses:,} accesses to memory")
     if ended:
         about.append(f"it ended early: {ended}")
@@ -108,8 +109,3 @@ def default_file(task: str, case: Case) -> Path:
     """build/replay/task2/softmax-7-x-31.html."""
     name = re.sub(r"[^a-z0-9]+", "-", full_name(case).lower()).strip("-")
     return build_root() / "replay" / task / f"{name}.html"
-
-
-def _shapes(inputs) -> list[str]:
-    """Name and shape of each input: "query [1, 2, 64, 32]"."""
-    return [f"{name} {list(x.shape)}" for name, x in inputs.items()]

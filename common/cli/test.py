@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -88,10 +88,6 @@ class TaskTest:
     def measured(self) -> dict[str, str]:
         """Part -> help, of all measurements."""
         return {name: text for one in self.measurements for name, text in one.parts.items()}
-
-    def stages_of(self, parts: Iterable[str]) -> set[str]:
-        """The stages that these parts are built of."""
-        return {stage for part in parts for stage in self.built_of.get(part, ()) if stage in self.stages}
 
 
 def test_main(test: TaskTest, argv: Sequence[str] | None = None) -> int:
@@ -186,11 +182,8 @@ def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Worke
     """Runs the cases, then the measurements, and prints the points of both."""
     plain = workers.plain
     judged = partial(judge, ops=plain, seed=options.seed, explain_later=True)
-    verdicts, found_inside, sound = (
-        run_cases(cases, plain, console, judged, options.first, test.built_of),
-        False,
-        [],
-    )
+    verdicts = run_cases(cases, plain, console, judged, options.first, test.built_of)
+    found_inside, sound = False, []
     if not options.first:
         alone = run_cases(_stages_of(test, cases, verdicts, options.variant), plain, console, judged)
         wrong = {one.case.part for one in alone if one.status in (FAIL, ERROR)}
@@ -229,7 +222,8 @@ def _stages_of(test: TaskTest, cases: Sequence[Case], verdicts: Sequence[Verdict
     if variant == Variant.TUNED:  # the stages test other kernels
         return []
     wrong = {one.case.part for one in verdicts if one.status in (FAIL, ERROR)}
-    wanted = test.stages_of(wrong) - {case.part for case in cases}
+    wanted = {stage for part in wrong for stage in test.built_of.get(part, ()) if stage in test.stages}
+    wanted -= {case.part for case in cases}
     return [case for case in test.cases(variant) if case.part in wanted] if wanted else []
 
 
@@ -350,9 +344,8 @@ def _without_optional(console: Console, test: TaskTest, cases: list[Case]) -> li
 
 def _chosen_measurements(test: TaskTest, options: argparse.Namespace) -> list[tuple[int, list[str]]]:
     """(index of a measurement to run, its selected parts) for each; [] if the options are about cases."""
-    if options.cases or options.show or options.first or options.check or options.profile or options.list:
-        return []
-    if options.replay:
+    about_cases = ("cases", "show", "first", "check", "profile", "replay", "list")
+    if any(getattr(options, name) for name in about_cases):
         return []
     chosen = []
     for number, one in enumerate(test.measurements):

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from common.cli.options import request_of
+from common.cli.options import command_of, request_of
 from common.cli.runner import KernelsApart, described
 from common.compiling import toolchain
 from common.compiling.load import load
 from common.compiling.operators import Operators
 from common.compiling.plan import plans_of
 from common.console.terminal import wide
+from common.testing.calling import InProcess
 from common.testing.measurement import TestRun
 from common.testing.worker.child import Served
 from common.testing.worker.here import Here
@@ -80,18 +81,34 @@ def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[
     apart = not options.in_process and hasattr(os, "fork")
     cases = partial(test.cases, options.variant)
     compiles = not options.parts or any(part not in test.in_python for part in options.parts)
+    about = described if apart else lambda ops: {}
+
+    def load_plain() -> Operators:
+        if compiles:
+            return load(request_of(test.task, options))
+        # parts that call no kernels need only the variant of the Python and the device
+        return Operators(test.task, options.variant, toolchain.choose_backend(options.backend).name, ())
+
     plain = Served(
-        partial(load, request_of(test.task, options)) if compiles else partial(_without_kernels, test.task, options),
+        load_plain,
         cases,
         lambda ops: {
             "warnings": [warning for one in getattr(ops, "libraries", ()) for warning in one.warnings],
             "rebuilt": any(one.rebuilt for one in getattr(ops, "libraries", ())),
-            **_about(ops, apart),
+            **about(ops),
         },
         answer=partial(_measure, test, options, arguments),
     )
-    caller = _checked_caller(options)
-    checked = Served(partial(_load_checked, test.task, options), cases, partial(_about, apart=apart), caller=caller)
+
+    def load_checked() -> Operators:
+        return load(request_of(test.task, options, "simulator", checked=True))
+
+    def caller(ops: Operators) -> InProcess:
+        from common.inspect.checked_library import CHECK, PROFILE, REPLAY, CheckedCaller  # only when needed
+
+        return CheckedCaller(ops, PROFILE if options.profile else REPLAY if options.replay else CHECK)
+
+    checked = Served(load_checked, cases, about, caller=caller)
     if not apart:
         return Workers(Here(plain), Here(checked), compiles)
     whose = test.task, options.variant
@@ -109,30 +126,8 @@ def is_edited(task: str, options: argparse.Namespace) -> bool:
     )
 
 
-def _about(ops: Operators, apart: bool) -> dict:
-    return described(ops) if apart else {}
-
-
-def _without_kernels(task: str, options: argparse.Namespace) -> Operators:
-    """Operators for parts that call none: they only carry the variant of the Python and the device."""
-    return Operators(task, options.variant, toolchain.choose_backend(options.backend).name, ())
-
-
-def _load_checked(task: str, options: argparse.Namespace) -> Operators:
-    return load(request_of(task, options, "simulator", checked=True))
-
-
-def _checked_caller(options: argparse.Namespace):
-    def caller(ops: Operators):
-        from common.inspect.checked_library import CHECK, PROFILE, REPLAY, CheckedCaller  # only when needed
-
-        return CheckedCaller(ops, PROFILE if options.profile else REPLAY if options.replay else CHECK)
-
-    return caller
-
-
 def _measure(test: TaskTest, options: argparse.Namespace, arguments: Sequence[str], ops, request: Mapping) -> dict:
     """Runs the requested measurement: its lines in the points table, and whether all went well."""
-    run = TestRun(wide(Console()), ops, options, request["parts"], test.program, arguments)
+    run = TestRun(wide(Console()), ops, options, request["parts"], command_of(test.program, arguments))
     lines, fine = test.measurements[request["number"]].outcome(run)
     return {"lines": [asdict(line) for line in lines], "fine": fine}

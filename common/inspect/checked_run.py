@@ -49,14 +49,9 @@ def _if_small(elements: int, matrices: int) -> int | None:
     return elements if elements <= MOST_ELEMENTS and matrices <= MOST_MATRICES else None
 
 
-def is_small(case: Case, seed: int = 0) -> bool:
-    """Whether the checked build runs the case within seconds."""
-    return small_size(case, seed) is not None
-
-
 def small_cases(console: Console, cases: Sequence[Case], seed: int) -> list[Case]:
     """The cases that are small enough; prints which ones are skipped and why."""
-    small = [case for case in cases if is_small(case, seed)]
+    small = [case for case in cases if small_size(case, seed) is not None]
     for_gpu = sum(case.gpu_only for case in cases)
     left_out = [f"{case.part}: {case.name}" for case in cases if not case.gpu_only and case not in small]
     if left_out:
@@ -143,7 +138,7 @@ def report_findings(console: Console, found: Sequence[tuple[str, Sequence[Findin
 
 
 def representatives(cases: Sequence[Case], seed: int) -> list[Case]:
-    """For each part and operator, the case with the most input elements that is_small() accepts."""
+    """For each part and operator, the small case with the most input elements."""
     best: dict[tuple[str, str], tuple[int, Case]] = {}
     for case in cases:
         size = small_size(case, seed)

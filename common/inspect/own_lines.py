@@ -41,12 +41,7 @@ def own_lines(file: str) -> frozenset[int] | None:
 
 def owned(places: Iterable[Place]) -> list[Place]:
     """The places in lines that the student wrote, in order; all places of a file without a released version."""
-    found = []
-    for one in places:
-        own = own_lines(one.file)
-        if own is None or one.line in own:
-            found.append(one)
-    return found
+    return [one for one in places if (own := own_lines(one.file)) is None or one.line in own]
 
 
 def _code(text: str) -> list[str]:

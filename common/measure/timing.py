@@ -11,7 +11,7 @@ To make the numbers comparable:
   GPU busy while Python issues the call, so that GPU time is measured, not Python's.
 - Every round creates new inputs, the same for all peers; each round starts with a different peer.
 - The first rounds do not count: clocks ramp up, libraries select kernels, memory is allocated.
-- The median is reported, with the fastest and the slowest run next to it.
+- The median is reported.
 """
 
 from __future__ import annotations
@@ -35,14 +35,6 @@ class Timing:
     def seconds(self) -> float:
         """The median."""
         return statistics.median(self.runs)
-
-    @property
-    def fastest(self) -> float:
-        return min(self.runs)
-
-    @property
-    def slowest(self) -> float:
-        return max(self.runs)
 
 
 class Stopwatch(Protocol):

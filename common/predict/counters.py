@@ -5,13 +5,13 @@ read_launches(report, lines, library)     the JSON of a profile with simulator_s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.inspect.profile.instruction_counts import total
 from common.inspect.profile.model import KernelProfile, read_kernels
 from common.inspect.source_lines import SourceLines
-from common.predict.instructions import Mix, block_mixes, total_mix
+from common.predict.instructions import NOTHING, Mix, block_mixes
 
 SAMPLE = 12  # simulated blocks per grid
 SECTOR = 32
@@ -92,7 +92,7 @@ def read_launches(report: dict, lines: SourceLines, library: Path) -> list[Launc
     found = []
     for kernel, raw in zip(kernels, report["kernels"], strict=True):
         touched = sum(site["lines"] for site in raw["sites"]) / kernel.launches
-        mix = Mix(*(part / kernel.launches for part in total_mix(mixes, raw["blocks"]).parts))
+        mix = Mix(*(part / kernel.launches for part in total(mixes, raw["blocks"], NOTHING).parts))
         found.append(Launch(kernel, mix, touched, _sample(raw["sample"])))
     return found
 
@@ -101,9 +101,3 @@ def _sample(raw: dict) -> Sample:
     blocks = [Block(*block, {array: tuple(rest) for array, *rest in touched}) for *block, touched in raw["blocks"]]
     hits = tuple((size, hits / max(1, raw["logged"])) for size, hits in raw["hits"])
     return Sample(tuple(raw["arrays"]), tuple(blocks), hits, *raw["path"], raw["not_modeled"])
-
-
-def axes_of(grid: Sequence[int], number: int) -> tuple[int, int, int]:
-    """A block's coordinates in its grid."""
-    x, y, _ = grid
-    return number % x, number // x % y, number // (x * y)

@@ -8,7 +8,6 @@ each call counts as about the instructions in CUDA's math library.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,6 +36,9 @@ class Mix:
 
     def __add__(self, second: Mix) -> Mix:
         return Mix(*(a + b for a, b in zip(self.parts, second.parts, strict=True)))
+
+    def times(self, count: int) -> Mix:
+        return Mix(*(count * part for part in self.parts))
 
     @property
     def parts(self) -> tuple[float, ...]:
@@ -87,12 +89,3 @@ def mix_of(mnemonic: str, operands: str) -> Mix:
 def block_mixes(library: Path) -> dict[int, Mix]:
     """Basic block -> instructions issued per execution; empty without objdump or on a CPU other than x86-64."""
     return {block: mix.contracted() for block, mix in (block_operations(library, mix_of) or {}).items()}
-
-
-def total_mix(mixes: dict[int, Mix], blocks: Sequence[Sequence[int]]) -> Mix:
-    """Instructions issued by the blocks, given [[return address, executions], ...]."""
-    result = NOTHING
-    for address, times in blocks:
-        if address in mixes:
-            result += Mix(*(times * part for part in mixes[address].parts))
-    return result

@@ -16,7 +16,8 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from common.predict.counters import SECTOR, Launch, Sample, axes_of
+from common.inspect.replay.recording import coordinates
+from common.predict.counters import SECTOR, Launch, Sample
 
 BURST = 64  # minimum bytes per DRAM access
 L2_SHARE = 0.75  # usable fraction: it has two partitions on large GPUs, and other data
@@ -47,7 +48,7 @@ def l1_hit_share(sample: Sample, available: float) -> float:
 
 def axes_that_matter(sample: Sample, grid: tuple[int, int, int], array: int) -> tuple[bool, bool, bool]:
     """The axes of the grid along which the tile of this array changes."""
-    tiles = {axes_of(grid, block.number): block.touched.get(array) for block in sample.blocks}
+    tiles = {coordinates(block.number, grid): block.touched.get(array) for block in sample.blocks}
     matter = [False, False, False]
     for axis in range(3):
         rows: dict[tuple, set] = {}
@@ -112,7 +113,7 @@ def _read(grid: tuple[int, int, int], tile: dict, resident: int, capacity: float
     kept: OrderedDict[tuple, float] = OrderedDict()
     held, read = 0.0, 0.0
     for begin in range(0, simulated if shared else 0, resident):
-        blocks = [axes_of(grid, number) for number in range(begin, min(begin + resident, simulated))]
+        blocks = [coordinates(number, grid) for number in range(begin, min(begin + resident, simulated))]
         for array, (axes, bytes_) in shared.items():
             wave = dict.fromkeys(tuple(itertools.compress(at, axes)) for at in blocks)
             for at in wave:

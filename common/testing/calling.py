@@ -301,11 +301,7 @@ class Guarded:
 
     def _same(self, part: int) -> bool:
         where = self._parts[part]
-        return _same_bits(self._buffer[where], self._before[where])
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+        return torch.equal(self._buffer[where].view(torch.uint8), self._before[where].view(torch.uint8))
 
 
 @contextmanager

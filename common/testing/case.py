@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,26 +128,6 @@ class Case:
             )
 
 
-class _AtFirstUse:
-    """A dataclass field that may be set to a function, which is then called once, when the field is first read."""
-
-    def __init__(self, default: Callable[[], Any]) -> None:
-        self._default = default
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = f"_{name}"
-
-    def __get__(self, one: Any, owner: type | None = None) -> Any:
-        if one is None:
-            return self._default
-        if callable(found := one.__dict__[self._name]):
-            found = one.__dict__[self._name] = found()
-        return found
-
-    def __set__(self, one: Any, value: Any) -> None:
-        one.__dict__[self._name] = value
-
-
 @dataclass
 class Verdict:
     """The result of one case.
@@ -159,7 +140,7 @@ class Verdict:
         matrices: the largest first dimension of an input.
         sizes: the dimensions of all inputs, concatenated.
         said: problems with the call itself: an error, a wrong shape, illegal writes.
-        found: diagnosis of a wrong output; or a function that returns it, called when it is first needed.
+        explain: diagnoses a wrong output; called once, when `found` is first read.
         file_line: "file.cu:57" if the message names one.
         findings: findings of --check in this case: races, bad accesses, ...
         in_python: whether a call in the student's Python is known to be wrong; python_lines: (file, line number) of the
@@ -174,7 +155,7 @@ class Verdict:
     max_error: float | None = None
     bound: float | None = None
     said: list[str] = field(default_factory=list)
-    found: Diagnosis = _AtFirstUse(Diagnosis)
+    explain: Callable[[], Diagnosis] = Diagnosis
     file_line: str | None = None
     findings: int = 0
     in_python: bool = False
@@ -185,10 +166,15 @@ class Verdict:
     matrices: int = 0
     sizes: tuple[int, ...] = ()
 
+    @functools.cached_property
+    def found(self) -> Diagnosis:
+        """The diagnosis of a wrong output."""
+        return self.explain()
+
     def change_found(self, change: Callable[[Diagnosis], Diagnosis]) -> None:
         """Replaces `found` by change(found); if it has not been computed, when it is."""
-        before = self._found
-        self.found = (lambda: change(before())) if callable(before) else change(before)
+        found, explain = self.__dict__.pop("found", None), self.explain
+        self.explain = lambda: change(found or explain())
 
     @property
     def diagnosis(self) -> list[str]:

@@ -17,8 +17,6 @@ is correct only for a 1 x 1 matrix earns nothing.
 import contextlib
 import math
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -30,6 +28,7 @@ from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_n
 from common.diagnosis.mistakes.known import Words, any_mistakes, layout_mistakes
 from common.diagnosis.mistakes.weights import explain_scores, explain_sums, explain_weights
 from common.diagnosis.stages import show_stages
+from common.measure.limits import float32_precision
 from common.reference.bounds import max_error_of
 from common.testing.calling import BARE, Around, Called, Caller, CallFailed, caller_of
 from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
@@ -45,17 +44,6 @@ FEW_LINES = 4  # of student Python shown next to a known mistake
 GPU_REPEATS = 3  # a race does not show up in every run
 
 
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    """Disables TF32 in float32 matmuls, overriding the process's setting."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def make_inputs(case: Case, seed: int, draw: int = 0) -> dict[str, Tensor]:
     """The inputs of one draw, on the CPU; they depend on seed, case name and draw only."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {case.name} {draw}".encode()))
@@ -69,7 +57,7 @@ def size_of(inputs: dict[str, Tensor]) -> tuple[int, int]:
 
 def oracle(case: Case, inputs: dict[str, Tensor]) -> tuple[Tensor, float]:
     """(ref64, the bound on max|out - ref64|)."""
-    with _full_precision(), torch.no_grad():
+    with float32_precision("highest"), torch.no_grad():
         ref = case.reference(**_as(inputs, torch.float64))
         same_precision = case.reference(**_as(inputs, torch.float32)).to(torch.float64)
     finite = torch.isfinite(ref)
@@ -131,7 +119,10 @@ def judge(case: Case, ops, seed: int = 0, bare: bool = False, explain_later: boo
                 verdict.said = problems
                 explain = partial(_explain, verdict, caller, inputs, out, ref, previous, around)
                 later = explain_later and not case.python and caller.device.type == "cpu"
-                verdict.found = explain if later else explain()
+                if later:
+                    verdict.explain = explain
+                else:
+                    verdict.found = explain()
                 return verdict
             if verdict.max_error is None or max_error / bound > verdict.max_error / verdict.bound:
                 verdict.max_error, verdict.bound = max_error, bound

@@ -65,11 +65,6 @@ class KeptPart:
     date: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether all points are earned and nothing fails."""
-        return self.earned is not None and self.earned >= self.possible and not self.failures
-
     def still_holds(self, files: Mapping[str, str]) -> bool:
         """Whether the student's files are the ones that were tested."""
         return dict(self.files) == dict(files)
@@ -94,12 +89,9 @@ def kept(task: str) -> dict[str, KeptPart]:
 
 
 def _part(one: dict) -> KeptPart:
-    failures = (Failure(**{**each, **_tuples(each, "mistakes", "says")}) for each in one["failures"])
+    texts = ("mistakes", "says")
+    failures = (Failure(**each | {name: tuple(each[name]) for name in texts}) for each in one["failures"])
     return KeptPart(**{**one, "failures": tuple(failures)})
-
-
-def _tuples(one: dict, *names: str) -> dict:
-    return {name: tuple(one[name]) for name in names}
 
 
 def keep(task: str, parts: Mapping[str, KeptPart]) -> None:

@@ -6,7 +6,6 @@ Measurement({"speed": "only measure the speed (on a GPU)"}, run, points={"speed"
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -29,7 +28,7 @@ class TestRun:
         ops: the task's operators, of the variant and backend that were requested.
         options: the whole command line.
         parts: the measurement's parts to run, in order.
-        program, arguments: the command as typed: "task4.test", ("--speed", "--report").
+        command: the command as typed, for Results.md: "python -m task4.test --speed --report".
     """
 
     __test__ = False  # keeps pytest from collecting it as a test
@@ -38,13 +37,7 @@ class TestRun:
     ops: Operators
     options: argparse.Namespace
     parts: Sequence[str]
-    program: str = "task.test"
-    arguments: Sequence[str] = ()
-
-    @property
-    def command(self) -> str:
-        """The command as typed, for Results.md: "python -m task4.test --speed --report"."""
-        return shlex.join(["python", "-m", self.program, *self.arguments])
+    command: str
 
 
 @dataclass(frozen=True)
@@ -106,20 +99,16 @@ class Measurement:
         try:
             earned = {one.part: one for one in self.run(test_run)}
         except (RuntimeError, ValueError, NotImplementedError) as error:
-            self._say(test_run, f"{', '.join(test_run.parts)}: not measured: {error}")
+            say(test_run.console, f"{', '.join(test_run.parts)}: not measured: {error}", "red")
         for one in earned.values():
             for problem in one.problems:
-                self._say(test_run, problem)
+                say(test_run.console, problem, "red")
         lines = []
         for name, most in self._possible(test_run):
             one = earned.get(name, Earned(name, problems=["not measured"]))
             lines.append(PartPoints(name, one.points, most, one.why if one.problems else ""))
         fine = all(name in earned and not earned[name].problems for name in test_run.parts)
         return lines, fine and all(line.earned >= line.possible for line in lines)
-
-    @staticmethod
-    def _say(test_run: TestRun, problem: str) -> None:
-        say(test_run.console, problem, "red")
 
     def _possible(self, test_run: TestRun) -> list[tuple[str, float]]:
         return [(name, self.points[name]) for name in test_run.parts if name in self.points]

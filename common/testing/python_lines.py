@@ -193,14 +193,9 @@ def _names(nodes: list) -> tuple[frozenset[str], frozenset[str]]:
     for one in _flat(nodes):
         if isinstance(one, ast.Name):
             (sets if isinstance(one.ctx, ast.Store) else uses).add(one.id)
-        if isinstance(one, ast.Subscript | ast.Attribute) and isinstance(
-            one.ctx, ast.Store
-        ):  # x[rows] = ..., x.y = ...
-            base = one.value
-            while isinstance(base, ast.Subscript | ast.Attribute):
-                base = base.value
-            if isinstance(base, ast.Name):
-                sets.add(base.id)
+        is_part = isinstance(one, ast.Subscript | ast.Attribute)
+        if is_part and isinstance(one.ctx, ast.Store):  # x[rows] = ..., x.y = ...
+            sets |= _base(one)
         if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name):
             uses.add(one.target.id)
         if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call):  # self.cache.append(key, value), x.add_(y)

@@ -24,11 +24,11 @@ def run(test_run: TestRun) -> list[Earned]:
     def versions(problem) -> dict:
         return {variant: kernel_version(problem, ops, LABELS[variant]), **torch_versions(problem, peers)}
 
-    records, limits, lost = measure(test_run.console, problems, versions, OPTIONS)
+    records, _, lost = measure(test_run.console, problems, versions, OPTIONS)
     problems = ["the GPU was lost"] if lost else []
     problems += [f"{one.problem.setting}, {one.problem.column}: {one.left_out}" for one in records if one.failed]
     if test_run.options.report and not problems:
-        made = block(test_run.command, report.machine(), records, limits)
+        made = block(test_run.command, report.machine(), records)
         problems = results.try_report(test_run.console, BLOCK, made)
     return [Earned("benchmark", problems=problems)]
 

@@ -359,7 +359,7 @@ def results_file(monkeypatch, tmp_path):
 def outcome(measurement, part: str, ops, report: bool = False, **options) -> tuple[bool, str]:
     """(whether everything succeeded, the output)."""
     console = Console(file=io.StringIO(), width=150)
-    run = TestRun(console, ops, SimpleNamespace(report=report, **options), [part], "task6.test", [f"--{part}"])
+    run = TestRun(console, ops, SimpleNamespace(report=report, **options), [part], f"python -m task6.test --{part}")
     return measurement.outcome(run)[1], console.file.getvalue()
 
 

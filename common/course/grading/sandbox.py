@@ -41,7 +41,7 @@ from filelock import FileLock, Timeout
 
 from common.console.words import error_words
 from common.course.grading.cgroup import ControlGroup
-from common.testing.worker.process_stat import stat_of
+from common.testing.worker.nursery import stat_of
 
 KINDS = ("bubblewrap", "user", "trusted")
 # User IDs for sandboxes. No two share one: closing a sandbox kills all processes of its user.

@@ -218,11 +218,7 @@ def _place(node: ast.AST) -> tuple:
 def _others(node: ast.AST) -> Iterator[ast.expr]:
     """What an expression may become by mistake."""
     if isinstance(node, ast.BinOp):
-        left, op, right = node.left, node.op, node.right
-
-        def of(a: ast.expr, op: ast.operator, b: ast.expr) -> ast.expr:
-            return ast.BinOp(a, op, b)
-
+        left, op, right, of = node.left, node.op, node.right, ast.BinOp
         if isinstance(op, ast.Sub):
             yield from (of(right, op, left), of(left, ast.Add(), right), left)
             if isinstance(left, ast.Name) and isinstance(right, ast.Name):

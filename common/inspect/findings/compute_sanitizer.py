@@ -162,18 +162,10 @@ def _findings(record: _Record, sources: Sequence[Path]) -> list[Finding]:
     if place is None:
         return []
     first = Access(record.action, record.bytes, place, record.block, record.thread)
+    if record.kind == "barrier":
+        return [Finding("barrier", kernel, place, record.space, detail=record.detail)]
     if record.kind != "race":
-        accesses = () if record.kind == "barrier" else (first,)
-        return [
-            Finding(
-                record.kind,
-                kernel,
-                place if record.kind == "barrier" else None,
-                record.space,
-                accesses=accesses,
-                detail=record.detail,
-            )
-        ]
+        return [Finding(record.kind, kernel, None, record.space, accesses=(first,), detail=record.detail)]
     sides = [(action, _place([where], sources)[0], count) for action, where, count in record.others]
     return [
         Finding("race", kernel, None, record.space, count=count, accesses=(Access(action, 0, other), first))

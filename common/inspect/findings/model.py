@@ -238,8 +238,8 @@ def _lines_of(findings: Iterable[Finding]) -> set[tuple[str, int]]:
 
 def _with(groups: list[Group], one: Finding, case: str) -> list[Group]:
     """The groups with one finding added, which may merge two of them."""
-    new = Group([one], [case], one.count)
-    result = []
+    new, result = Group([one], [case], one.count), []
+    place = len(groups)
     for group in groups:
         alike = group.kind == one.kind and group.findings[0].kernel_name == one.kernel_name
         if not alike or not any(_marks(one) & _marks(other) for other in group.findings):
@@ -248,13 +248,10 @@ def _with(groups: list[Group], one: Finding, case: str) -> list[Group]:
         known = {(_sides(other), other.variable) for other in group.findings}
         more = [other for other in new.findings if (_sides(other), other.variable) not in known]
         cases = group.cases + [other for other in new.cases if other not in group.cases]
-        joined = Group(group.findings + more, cases, group.count + new.count)
-        if new in result:
-            result[result.index(new)] = joined
-        else:
-            result.append(joined)
-        new = joined
-    return result if new in result else [*result, new]
+        new = Group(group.findings + more, cases, group.count + new.count)
+        place = min(place, len(result))
+    result.insert(place, new)
+    return result
 
 
 def _function(group: Group) -> str:

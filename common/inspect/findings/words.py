@@ -66,7 +66,6 @@ TITLES = {
     "wrong_result": "wrong intermediate result",
     "wrong_value": "wrong number",
     "single_edit": "found by trial: one edit makes the failing cases pass",
-    "error": "error",
 }
 
 
@@ -128,7 +127,7 @@ def happened(finding: Finding) -> str:
     if finding.kind in ("leak", "double_free"):
         return f"{what}: {plain(finding.variable) or finding.detail}"
     without = not finding.variable and finding.kind in _NO_MEMORY
-    if without or finding.kind in ("barrier", "error", "absent_lane", EDIT, VOTE):
+    if without or finding.kind in ("barrier", "absent_lane", EDIT, VOTE):
         return what
     return f"{what}: {element_of(finding)}" + (f" ({finding.space} memory)" if finding.variable else "")
 

@@ -91,21 +91,15 @@ def reached(trace: Trace, sources: Sources, threads: np.ndarray) -> list[int] | 
         within = [(int(a), int(b)) for a, b in mine if launch_of[b] == launch]
         for reader, writer in mine.tolist():
             found[reader] |= found[writer]
-        groups = [group for group in warps if launch_of[group[0]] == launch]
-        changed = bool(within or groups)
+        for group in warps:  # each thread reads what the one before it has, the first what the last has
+            within += zip(group, [group[-1], *group[:-1]], strict=True) if launch_of[group[0]] == launch else ()
+        changed = bool(within)
         while changed:
             changed = False
             for reader, writer in within:
                 more = found[reader] | found[writer]
                 changed |= more != found[reader]
                 found[reader] = more
-            for group in groups:
-                every = 0
-                for one in group:
-                    every |= found[one]
-                for one in group:
-                    changed |= found[one] != every
-                    found[one] = every
     return found
 
 

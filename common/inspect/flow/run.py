@@ -16,6 +16,7 @@ from common.inspect.flow.sources import Sources
 from common.inspect.flow.trace import Trace
 from common.inspect.made_of import made_of
 from common.inspect.own_lines import owned
+from common.inspect.replay.recording import coordinates
 from common.inspect.source_lines import Place
 
 MOST_ELEMENTS = 8  # per thread, searched for one that shows the mistake
@@ -137,8 +138,8 @@ def access_of(run: Run, access: int, action: str) -> Access:
     trace = run.trace
     launch = trace.launches[trace.launch[access]]
     entry = trace.entry_of(access)
-    block = _coordinates(int(trace.block[access]), launch.grid)
-    return Access(action, entry.bytes, entry.place, block, _coordinates(int(trace.thread[access]), launch.block))
+    block = coordinates(int(trace.block[access]), launch.grid)
+    return Access(action, entry.bytes, entry.place, block, coordinates(int(trace.thread[access]), launch.block))
 
 
 def said(name: str, shape: tuple[int, ...], mask: np.ndarray) -> str:
@@ -166,11 +167,6 @@ def _range(one: tuple[int, int, int]) -> str:
     if stop - start == 1:
         return str(start)
     return ":" if stop - start == size else f"{start}:{stop}"
-
-
-def _coordinates(number: int, size: tuple[int, int, int]) -> tuple[int, int, int]:
-    x, y, _ = size
-    return number % x, number // x % y, number // (x * y)
 
 
 def finding_of(run: Run, kind: str, access: int, action: str, detail: str, more: Sequence[Access] = ()) -> Finding:

@@ -123,12 +123,6 @@ class Trace:
         """Mask of the launches in which lanes exchange registers."""
         return np.array([any(one.kind == WARP_OPERATION for one in launch.entries) for launch in self.launches])
 
-    def at_places(self) -> np.ndarray:
-        """For each memory access, a unique number for its element; each block has its own shared memory elements."""
-        owner = np.where(self.shared, 1 + self.blocks, 0)
-        most = self.element.max(initial=0) + 1
-        return (owner * len(self.memories) + self.memory) * most + self.element
-
 
 def _memories_of(launch: Launch, number: int, numbers: dict[tuple, int], memories: list[Memory]) -> list[int]:
     """The memory for each array of a launch; global arrays are identified across launches by name and size."""
@@ -205,7 +199,9 @@ def _accesses(launch: Launch, number: int, of_array: list[int], memories: list[M
 
 def _last_writes(trace: Trace) -> np.ndarray:
     """For each access, the last write to its element so far; -1 if there is none."""
-    at = trace.at_places()
+    owner = np.where(trace.shared, 1 + trace.blocks, 0)  # each block has its own shared memory elements
+    most = trace.element.max(initial=0) + 1
+    at = (owner * len(trace.memories) + trace.memory) * most + trace.element  # a unique number for each element
     order = np.argsort(at, kind="stable")
     last = np.maximum.accumulate(np.where(trace.is_write[order], np.arange(order.size), -1))
     known = (last >= 0) & (at[order[last]] == at[order])

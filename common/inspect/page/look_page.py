@@ -18,7 +18,7 @@ from common.inspect.page.sources import Sources
 from common.inspect.profile.model import SECTOR, KernelProfile, LineTraffic
 from common.inspect.profile.pictures import TERA, rate_of, roofs_of
 from common.inspect.profile.remarks import avoidable, line_passes, remark, worst_first
-from common.inspect.profile.report import facts_of, legend_of, line_number, size_of
+from common.inspect.profile.report import duration, facts_of, legend_of, line_number, size_of
 from common.inspect.profile.roofline import bounds, leaves_most_idle
 from common.measure.gpus import GpuSpec
 from common.testing.case import Verdict
@@ -47,11 +47,10 @@ def profile_page(
         {**_case(name, verdict), "kernels": [_kernel(kernel, gpu, sources) for kernel in kernels]}
         for name, verdict, kernels in found
     ]
-    roofs = [[name, rate, style] for name, rate, style in roofs_of(gpu)]
     data = {
         "title": title,
         "command": command,
-        "gpu": {"name": gpu.name, "bandwidth": gpu.bandwidth / TERA, "roofs": roofs, "measured": measured},
+        "gpu": {"name": gpu.name, "bandwidth": gpu.bandwidth / TERA, "roofs": roofs_of(gpu), "measured": measured},
         "cases": cases,
         "findings": [],
         "legend": legend_of(gpu, measured),
@@ -140,8 +139,7 @@ def _kernel(kernel: KernelProfile, gpu: GpuSpec, sources: Sources) -> dict:
         "launches": kernel.launches,
         "launched": kernel.launch.shown if kernel.launch else "",
         "facts": [[label, Text.from_markup(text).plain] for label, text in facts_of(kernel, gpu)],
-        "bounds": [[bound.resource, bound.amount, bound.seconds] for bound in limits],
-        "measured": kernel.measured_seconds,
+        "bounds": [[bound.resource, bound.amount, bound.seconds, duration(bound.seconds)] for bound in limits],
         "occupancy": {
             "blocks": occupancy.blocks,
             "warps": occupancy.warps,
@@ -163,12 +161,10 @@ def _line(line: LineTraffic, kernel: KernelProfile, gpu: GpuSpec, sources: Sourc
         "place": sources.number(line.place),
         "number": line_number(line.place),
         "what": line.what,
-        "space": line.space,
         "bytes": line.bytes,
         "requests": line.requests,
         "transactions": line.transactions,
         "ideal": line.ideal,
-        "worst": line.worst,
         "share": line.seconds(gpu, line.transactions) / whole,
         "avoidable": line.seconds(gpu, avoidable(line)) / whole,
         "note": said.note,
@@ -180,10 +176,9 @@ def _line(line: LineTraffic, kernel: KernelProfile, gpu: GpuSpec, sources: Sourc
 
 def _sectors(line: LineTraffic) -> list[list[int]]:
     """[lane, sector] pairs of the costliest request, with sectors relative to the lowest one."""
-    pairs = [
+    return [
         [lane, sector]
         for lane, offset in enumerate(line.offsets)
         if offset >= 0
         for sector in range(offset // SECTOR, (offset + line.bytes - 1) // SECTOR + 1)
     ]
-    return pairs

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from common.console.paths import shown_path
 from common.inspect.findings.model import Finding, grouped
 from common.inspect.findings.report import who_did
 from common.inspect.findings.words import explained, happened
@@ -71,10 +70,8 @@ def _launch(launch: Launch, sources: Sources, put) -> dict:
     ]
     return {
         "kernel": launch.kernel,
-        "launch": launch.launch.shown if launch.launch else "",
         "grid": list(launch.grid),
         "block": list(launch.block),
-        "unshown": launch.unshown,
         "arrays": arrays,
         "entries": [[sources.number(e.place), e.array, e.kind, e.bytes, e.label] for e in launch.entries],
         "segments": [[s.block, s.first, s.end, sources.number(s.at)] for s in launch.segments],
@@ -91,7 +88,6 @@ def _short(name: str) -> str:
 def _finding(finding: Finding, count: int, sources: Sources) -> dict:
     """What happened, both accesses, and the explanation, as in --check."""
     return {
-        "kind": finding.kind,
         "kernel": finding.kernel_name,
         "title": happened(finding),
         "count": count,
@@ -99,12 +95,9 @@ def _finding(finding: Finding, count: int, sources: Sources) -> dict:
         "variable": finding.variable,
         "space": finding.space,
         "offset": finding.byte_offset,
-        "launch": shown_path(Path(finding.launch.file)) + f":{finding.launch.line}" if finding.launch else "",
         "accesses": [
             {
                 "who": who_did(finding, access),
-                "action": access.action,
-                "bytes": access.bytes,
                 "place": sources.number(access.place),
                 "block": access.block,
                 "thread": access.thread,

@@ -35,7 +35,7 @@ class Sources:
         return self._places.setdefault(place, len(self._places))
 
     def data(self) -> dict[str, list]:
-        """The files, {"name", "lines", "kinds"}; the places, {"file", "function", "lines"}, outermost call first."""
+        """The files, {"name", "lines", "kinds"}; the places, {"file", "lines"}, outermost call first."""
         files = [
             {"name": shown_path(Path(file)), "lines": text_of(file).splitlines(), "kinds": kinds_of(text_of(file))}
             for file in self._files
@@ -43,7 +43,6 @@ class Sources:
         places = [
             {
                 "file": self._files[place.file],
-                "function": place.function,
                 "lines": [one.line for one in (*reversed(place.callers), place)],
             }
             for place in self._places

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 TRACE = "__sanitizer_cov_trace_pc"
-INSTALL = "sudo apt-get install binutils"
 
 
 @dataclass(frozen=True)
@@ -158,9 +157,9 @@ def block_operations(library: Path, count: Callable[[str, str], Any] = operation
     return found if process.returncode == 0 else None
 
 
-def total(operations: dict[int, Operations], blocks: Sequence[Sequence[int]]) -> Operations:
-    """Total operations of the blocks, given [[return address, executions], ...]."""
-    result = NOTHING
+def total(operations: dict[int, Any], blocks: Sequence[Sequence[int]], nothing: Any = NOTHING) -> Any:
+    """Total operations of the blocks, given [[return address, executions], ...]; `nothing`: the zero of their kind."""
+    result = nothing
     for address, times in blocks:
         if address in operations:
             result += operations[address].times(times)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from common.inspect.profile.instruction_counts import NOTHING
 from common.inspect.profile.model import KernelProfile
 from common.measure.gpus import GpuSpec
 
@@ -31,19 +32,13 @@ def bounds(kernel: KernelProfile, gpu: GpuSpec) -> list[Bound]:
     Ignored: latencies and how well other warps hide them, the L1 and L2 caches, integer and address arithmetic,
     instruction issue, the launch, a grid too small for the GPU. So a kernel takes longer than the longest bound.
     """
-    found = []
-    if kernel.dram:
-        found.append(Bound("DRAM", f"{kernel.dram:,.0f} bytes", kernel.dram / gpu.bandwidth))
-    if kernel.wavefronts:
-        found.append(Bound("shared memory", f"{kernel.wavefronts:,} wavefronts", kernel.wavefronts / gpu.wavefronts))
-    if kernel.operations and kernel.operations.flops:
-        flops = kernel.operations.flops
-        found.append(Bound("float32", f"{flops:,} operations", flops / gpu.fp32))
-    if kernel.operations and kernel.operations.special:
-        special = kernel.operations.special
-        found.append(Bound("special functions", f"{special:,} of them", special / gpu.special))
-    if kernel.tensor_flops:
-        found.append(
-            Bound("tensor cores", f"{kernel.tensor_flops:,} operations", kernel.tensor_flops / gpu.fp16_tensor)
-        )
+    operations = kernel.operations or NOTHING
+    work = (
+        ("DRAM", kernel.dram, "bytes", gpu.bandwidth),
+        ("shared memory", kernel.wavefronts, "wavefronts", gpu.wavefronts),
+        ("float32", operations.flops, "operations", gpu.fp32),
+        ("special functions", operations.special, "of them", gpu.special),
+        ("tensor cores", kernel.tensor_flops, "operations", gpu.fp16_tensor),
+    )
+    found = [Bound(name, f"{amount:,.0f} {unit}", amount / rate) for name, amount, unit, rate in work if amount]
     return sorted(found, key=lambda bound: bound.seconds, reverse=True)

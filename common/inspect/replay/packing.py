@@ -1,6 +1,6 @@
-"""A launch encoded for the page: a JSON description, and compact columns.
+"""A launch encoded for the page: compact columns, and the dtypes of its arrays.
 
-    described, columns = packed(launch, places)
+    columns_of(launch), types_of(launch)
 
 The columns are delta-encoded for deflate: a thread's successive accesses at one place in the program mostly have a
 constant stride.

@@ -17,7 +17,6 @@ import numpy as np
 from common.inspect.source_lines import Place, SourceLines, instance_of, place_of
 
 READ, WRITE, ATOMIC, ASYNC_COPY, ARRIVAL, WARP_OPERATION = range(6)
-KINDS = ("reads", "writes", "updates atomically", "starts a copy to", "receives the copy in", "meets its warp in")
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,6 @@ class Entry:
     """A kind of event: a place in the program, the action, and the array.
 
     Attributes:
-        pc: the return address; 0 for a warp operation.
         array: index of the array; -1 for a warp operation.
         kind: READ, ...
         bytes: bytes per event.
@@ -55,7 +53,6 @@ class Entry:
         label: the name of a warp operation.
     """
 
-    pc: int
     array: int
     kind: int
     bytes: int
@@ -112,10 +109,6 @@ class Launch:
     files: tuple[str, ...] = ()
 
     @property
-    def threads(self) -> int:
-        return math.prod(self.block)
-
-    @property
     def blocks(self) -> int:
         return math.prod(self.grid)
 
@@ -123,6 +116,12 @@ class Launch:
     def thread_of(self) -> np.ndarray:
         """The thread index within the block for each event."""
         return np.repeat(self.runs[:, 0], self.runs[:, 1])
+
+
+def coordinates(number: int, size: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Of a block in its grid or a thread in its block, given its number, x fastest."""
+    x, y, _ = size
+    return number % x, number // x % y, number // (x * y)
 
 
 def read_launches(blob: bytes, lines: SourceLines) -> tuple[list[Launch], bool]:
@@ -152,7 +151,7 @@ def _launch(one: dict, data: bytes, lines: SourceLines) -> Launch:
     entries = []
     for pc, array, kind, bytes_, label in one["entries"]:
         name, _, at = label.partition("\n")
-        entries.append(Entry(pc, array, kind, bytes_, place_of(at) if at else places.get(pc), name))
+        entries.append(Entry(array, kind, bytes_, place_of(at) if at else places.get(pc), name))
     segments = []
     for block, first, text in one["segments"]:
         end, _, at = text.partition("\n")

@@ -175,18 +175,15 @@ def _statement(place: Place) -> str:
 def _cut(launch: Launch, number: int, tiles: list[Tile]) -> Launch:
     """The launch with one array, and its entries, split."""
     whole = launch.arrays[number]
-    arrays, entries = list(launch.arrays), list(launch.entries)
+    arrays, entries, made = list(launch.arrays), list(launch.entries), []
     entry_of, offset_of = launch.entry_of.copy(), launch.offset_of.copy()
-    places = {}  # tile -> array
-    for i, tile in enumerate(tiles):
+    for tile in tiles:
         first = tile.start // whole.element_bytes
         name = tile.name or (f"{whole.name} + {first}" if len(tiles) > 1 else whole.name)
-        made = Array(name, "shared", whole.element_bytes, tile.shape, tile.end - tile.start, False, b"")
-        places[i] = number if i == 0 else len(arrays)
-        if i == 0:
-            arrays[number] = made
-        else:
-            arrays.append(made)
+        made.append(Array(name, "shared", whole.element_bytes, tile.shape, tile.end - tile.start, False, b""))
+    places = [number, *range(len(arrays), len(arrays) + len(tiles) - 1)]  # tile -> array
+    arrays[number] = made[0]
+    arrays += made[1:]
     starts = np.array([tile.start for tile in tiles])
     for old, entry in enumerate(launch.entries):
         if entry.array != number:
@@ -194,12 +191,11 @@ def _cut(launch: Launch, number: int, tiles: list[Tile]) -> Launch:
         events = np.flatnonzero(launch.entry_of == old)
         of = np.searchsorted(starts, launch.offset_of[events].astype(np.int64), side="right") - 1
         for n, tile in enumerate(np.unique(of)):
-            own, made = events[of == tile], replace(entry, array=places[int(tile)])
+            own, of_tile = events[of == tile], replace(entry, array=places[int(tile)])
             if n == 0:
-                entries[old] = made
-                entry_of[own] = old
+                entries[old] = of_tile
             else:
-                entries.append(made)
+                entries.append(of_tile)
                 entry_of[own] = len(entries) - 1
             offset_of[own] -= np.uint32(tiles[int(tile)].start)
     return replace(launch, arrays=tuple(arrays), entries=tuple(entries), entry_of=entry_of, offset_of=offset_of)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -28,26 +28,16 @@ MEMORY_SHARE = 0.85  # fraction of free memory that a version may need
 WARM_UP_BELOW = 0.03  # seconds; if a round takes longer, the first calls are enough warm-up
 
 
-class Memory(Protocol):
-    """Measures the memory used by a call."""
-
-    def free(self) -> float:
-        """Bytes that can be allocated; infinite if unknown."""
-        ...
-
-    def peak(self, call: Callable[[], object]) -> int | None:
-        """Peak bytes held by PyTorch's allocator during the call, minus those held before; None if unknown."""
-        ...
-
-
 class CudaMemory:
     """Memory of the current GPU."""
 
     def free(self) -> float:
+        """Bytes that can be allocated."""
         unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         return torch.cuda.mem_get_info()[0] + unused
 
-    def peak(self, call: Callable[[], object]) -> int:
+    def peak(self, call: Callable[[], object]) -> int | None:
+        """Peak bytes held by PyTorch's allocator during the call, minus those held before; None if unknown."""
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -124,7 +114,7 @@ class Runner:
         seconds: float,
         rounds: int,
         stopwatch: Stopwatch | None = None,
-        memory: Memory | None = None,
+        memory: CudaMemory | None = None,
         device: str = "cuda",
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:

@@ -18,12 +18,11 @@ from common.measure.limits import Limits
 from common.measure.report import duration
 
 
-def cells(records: Sequence[Record], limits: Limits, ladder: bool = False) -> tuple[list[str], list[list[str]]]:
+def cells(records: Sequence[Record], ladder: bool = False) -> tuple[list[str], list[list[str]]]:
     """(column names, rows) for one setting: rates, errors, and time and memory of the last problem.
 
     Args:
         records: records of problems that differ only in size.
-        limits: what rates are compared with.
         ladder: compare a version's rate with the previous version's.
     """
     problems = list(dict.fromkeys(one.problem for one in records))
@@ -83,7 +82,7 @@ def _share(rate: float | None, of: float | None, form: str) -> str:
 
 def table(records: Sequence[Record], limits: Limits, ladder: bool = False) -> Table:
     """The table of one setting."""
-    columns, rows = cells(records, limits, ladder)
+    columns, rows = cells(records, ladder)
     title = f"{records[0].problem.setting}: {records[0].problem.unit}"
     result = Table(title=escape(title), title_justify="left")
     for number, column in enumerate(columns):

@@ -26,7 +26,7 @@ from common.measure.benchmark.goals import Goal
 from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample, attention_floor, heads
 from common.measure.benchmarks import flash3
-from common.measure.benchmarks.sdpa import DTYPES, HALF, LABELS, gradients, sdpa, training
+from common.measure.benchmarks.sdpa import DTYPES, HALF, LABELS, AttentionProblem, sdpa, timed
 from common.measure.limits import float32_precision
 from common.reference import oracle as reference
 
@@ -41,7 +41,7 @@ ROWS = 1024  # queries at a time, so that the scores of a long sequence fit
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(AttentionProblem):
     """Attention of one size: query, key, value and out are [batch, heads, seq_len, head_dim].
 
     Attributes:
@@ -59,8 +59,6 @@ class Problem:
     batch: int
     heads: int
 
-    unit = "TFLOP/s"
-
     @property
     def setting(self) -> str:
         return f"{self.picture}, head_dim {self.head_dim}{', causal' if self.causal else ''}"
@@ -76,10 +74,6 @@ class Problem:
     @property
     def x(self) -> float:
         return self.seq_len
-
-    @property
-    def limit(self) -> str:
-        return "float32" if self.dtype == "fp32" else "bfloat16"
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -217,13 +211,6 @@ def _backward_of(ops: Operators, causal: bool) -> Callable[..., Callable[[], tup
     return prepare
 
 
-def _training_of(_: Operators, causal: bool) -> Callable[..., Callable[[], tuple]]:
-    def forward(*inputs: Tensor) -> Callable[[], Tensor]:
-        return lambda: attention(*inputs, is_causal=causal)
-
-    return lambda query, key, value, grad_out: training(forward, grad_out, query, key, value)
-
-
 def tuned_versions(problem: Problem, ops: Operators) -> dict[str, Version]:
     """The kernels of common/kernels/flash that support this pass and dtype."""
     if problem.dtype in HALF:
@@ -232,7 +219,9 @@ def tuned_versions(problem: Problem, ops: Operators) -> dict[str, Version]:
         names = {"forward": ["ffma", "3xfp16"], "backward": ["ffma"], "training": ["3xfp16"]}[problem.direction]
     found = {}
     for name in names:
-        prepare = (_training_of if problem.direction == "training" else _backward_of)(ops, problem.causal)
+        prepare = _backward_of(ops, problem.causal)
+        if problem.direction == "training":
+            prepare = partial(timed, "training", lambda *inputs: lambda: attention(*inputs, is_causal=problem.causal))
         if problem.direction == "forward":
             prepare = forward_of(ops.flash_attention, problem.causal, tensor_cores=name != "ffma")
         found[name] = Version(OURS[name], prepare, ours=True)
@@ -257,17 +246,10 @@ def _on_hopper(ops: Operators, direction: str, head_dim: int) -> bool:
 
 def torch_versions(problem: Problem) -> dict[str, Version]:
     """PyTorch's backends that support this dtype."""
-
-    def prepare(backend: str, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor) -> Callable:
-        forward = partial(sdpa, backend, is_causal=problem.causal)
-        if problem.direction == "forward":
-            return forward(query, key, value)
-        return (training if problem.direction == "training" else gradients)(forward, grad_out, query, key, value)
-
     return {
         name: Version(
             label,
-            partial(prepare, name),
+            partial(timed, problem.direction, partial(sdpa, name, is_causal=problem.causal)),
             stored_bytes=MATH_BUFFERS[problem.direction] * problem.scores_bytes if name == "math" else 0.0,
         )
         for name, label in LABELS.items()

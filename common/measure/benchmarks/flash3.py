@@ -14,7 +14,7 @@ from torch import Tensor
 
 from common.compiling import toolchain
 from common.measure.benchmark.problem import Version
-from common.measure.benchmarks.sdpa import gradients, training
+from common.measure.benchmarks.sdpa import timed
 
 NAME, LABEL = "fa3", "FlashAttention-3"
 MODULE = "flash_attn_interface"
@@ -59,11 +59,9 @@ def flash3_version(direction: str, causal: bool) -> dict[str, Version]:
 
     def prepare(*inputs: Tensor) -> Callable:
         """inputs: query, key, value, grad_out [batch, heads, seq_len, head_dim]; converted by copying, untimed."""
-        *given, grad_out = (x.transpose(1, 2).contiguous() for x in inputs)
+        call = timed(direction, forward, *(x.transpose(1, 2).contiguous() for x in inputs))
         if direction == "forward":
-            call = forward(*given)
             return lambda: call().transpose(1, 2)
-        call = (training if direction == "training" else gradients)(forward, grad_out, *given)
         return lambda: tuple(gradient.transpose(1, 2) for gradient in call())
 
     return {NAME: Version(LABEL, prepare)}

@@ -24,7 +24,7 @@ from torch import Tensor
 from common.kernels.attention import attention, attention_varlen, dropout_mask, quantized_dropout
 from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample, attention_floor
-from common.measure.benchmarks.sdpa import DTYPES, gradients, sdpa, training
+from common.measure.benchmarks.sdpa import DTYPES, AttentionProblem, sdpa, timed
 from common.measure.limits import float32_precision
 from common.reference.bounds import max_error_of
 
@@ -42,7 +42,7 @@ LABELS = {
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(AttentionProblem):
     """Causal attention with one option.
 
     Attributes:
@@ -62,9 +62,6 @@ class Problem:
     seq_len: int
     tokens: int = TOKENS
     hidden: int = HIDDEN
-
-    unit = "TFLOP/s"
-    scores_bytes = tensor_bytes = least_bytes = 0
 
     def __post_init__(self) -> None:
         if self.option not in OPTIONS:
@@ -87,10 +84,6 @@ class Problem:
     @property
     def x(self) -> float:
         return OPTIONS.index(self.option) + 1
-
-    @property
-    def limit(self) -> str:
-        return "float32" if self.dtype == "fp32" else "bfloat16"
 
     @property
     def head_dim(self) -> int:
@@ -208,31 +201,21 @@ class Problem:
 
 def versions_of(problem: Problem, names: Sequence[str]) -> dict[str, Version]:
     """The versions among `names` that support the option."""
-    found = {"options": Version(LABELS["options"], _timed(problem, _ours(problem)), ours=True)}
+
+    def version(name: str, forward: Callable[..., Callable[[], Tensor]], **about: bool) -> Version:
+        return Version(LABELS[name], functools.partial(timed, problem.direction, forward), **about)
+
+    found = {"options": version("options", _ours(problem), ours=True)}
     if problem.head_dim <= HEAD_DIM:
         forward = _dense(problem, lambda q, k, v: attention(q, k, v, is_causal=True))
-        found["plain"] = Version(LABELS["plain"], _timed(problem, forward), compared=False)
+        found["plain"] = version("plain", forward, compared=False)
     if problem.option in ("softcap", "window", "packed", "wide") and "flex" in names:
-        found["flex"] = Version(LABELS["flex"], _timed(problem, _flex(problem)))
+        found["flex"] = version("flex", _flex(problem))
     if problem.option in ("dropout", "wide"):
         dropout_p = DROPOUT_P if problem.option == "dropout" else 0.0
-
-        def forward(*inputs: Tensor) -> Callable[[], Tensor]:
-            return sdpa("flash", *inputs, is_causal=True, dropout_p=dropout_p)
-
-        found["sdpa"] = Version(LABELS["sdpa"], _timed(problem, forward), compared=not dropout_p)
+        forward = functools.partial(sdpa, "flash", is_causal=True, dropout_p=dropout_p)
+        found["sdpa"] = version("sdpa", forward, compared=not dropout_p)
     return {name: one for name, one in found.items() if name in names}
-
-
-def _timed(problem: Problem, forward: Callable[..., Callable[[], Tensor]]) -> Callable[..., Callable]:
-    """Version.prepare for the problem's pass of `forward(query, key, value)()`."""
-
-    def prepare(query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor) -> Callable:
-        if problem.direction == "forward":
-            return forward(query, key, value)
-        return (training if problem.direction == "training" else gradients)(forward, grad_out, query, key, value)
-
-    return prepare
 
 
 def _ours(problem: Problem) -> Callable[..., Callable[[], Tensor]]:

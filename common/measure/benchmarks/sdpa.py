@@ -20,6 +20,20 @@ BACKENDS = {
 LABELS = {"flash": "SDPA flash", "cudnn": "SDPA cuDNN", "efficient": "SDPA efficient", "math": "SDPA math"}
 
 
+class AttentionProblem:
+    """What problems of attention in one dtype have in common: compared with that dtype's matmul, without the sizes for
+    the plots of memory and roofline."""
+
+    dtype: str
+
+    unit = "TFLOP/s"
+    scores_bytes = tensor_bytes = least_bytes = 0
+
+    @property
+    def limit(self) -> str:
+        return "float32" if self.dtype == "fp32" else "bfloat16"
+
+
 def sdpa(backend: str | None, query: Tensor, key: Tensor, value: Tensor, **options) -> Callable[[], Tensor]:
     """A call of PyTorch's function on one of BACKENDS, or (None) on its own choice."""
     grouped = query.size(1) != key.size(1)
@@ -39,6 +53,17 @@ def gradients(forward: Callable[..., Callable[[], Tensor]], grad_out: Tensor, *i
     with torch.enable_grad():
         out = forward(*leaves)()
     return lambda: torch.autograd.grad(out, leaves, grad_out, retain_graph=True)
+
+
+def timed(direction: str, forward: Callable[..., Callable[[], Tensor]], *inputs: Tensor) -> Callable:
+    """The call to time for a pass of `forward(query, key, value)()`: "forward", "backward" or "training".
+
+    inputs: query, key, value, and the gradient of the output.
+    """
+    *given, grad_out = inputs
+    if direction == "forward":
+        return forward(*given)
+    return (training if direction == "training" else gradients)(forward, grad_out, *given)
 
 
 def training(forward: Callable[..., Callable[[], Tensor]], grad_out: Tensor, *inputs: Tensor) -> Callable[[], tuple]:

@@ -14,7 +14,7 @@ how close a version comes to the ideal. The second row of a block mask is empty.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -25,7 +25,7 @@ from common.compiling.operators import Operators
 from common.measure.benchmark.goals import Goal
 from common.measure.benchmark.problem import Benchmark, Version
 from common.measure.benchmark.sample import Sample, attention_floor, heads
-from common.measure.benchmarks.sdpa import DTYPES, LABELS, sdpa
+from common.measure.benchmarks.sdpa import DTYPES, LABELS, AttentionProblem, sdpa
 from common.measure.limits import float32_precision
 from common.reference import oracle as reference
 
@@ -45,7 +45,7 @@ PEERS = {
 
 
 @dataclass(frozen=True)
-class Problem:
+class Problem(AttentionProblem):
     """One call of attention under one pattern.
 
     Attributes:
@@ -67,9 +67,6 @@ class Problem:
     batch: int = 2
     heads: int = 16
     head_dim: int = 128
-
-    unit = "TFLOP/s"
-    scores_bytes = tensor_bytes = least_bytes = 0
 
     def __post_init__(self) -> None:
         if self.pattern not in PATTERNS:
@@ -102,10 +99,6 @@ class Problem:
     def x(self) -> float:
         return self.parameter
 
-    @property
-    def limit(self) -> str:
-        return "float32" if self.dtype == "fp32" else "bfloat16"
-
     @cached_property
     def work(self) -> float:
         """Operations of the two matmuls, for unmasked scores."""
@@ -128,10 +121,6 @@ class Problem:
         if self.pattern == "window":
             return (keys <= rows[:, None]) & (keys > rows[:, None] - self.parameter)
         return self.block_mask.to(rows.device)[:, rows // BLOCK].repeat_interleave(BLOCK, dim=-1)
-
-    def row_blocks(self, device: torch.device | str) -> Iterator[Tensor]:
-        """The indices of all queries, ROWS at a time."""
-        yield from torch.arange(self.seq_len, device=device).split(ROWS)
 
     @cached_property
     def density(self) -> float:
@@ -158,7 +147,7 @@ class Problem:
                     continue
                 query, key, value = given
                 of_rows: tuple[list, list] = ([], [])
-                for rows in self.row_blocks(query.device):
+                for rows in torch.arange(self.seq_len, device=query.device).split(ROWS):
                     seen = self.sees(rows)
                     seen = seen[head] if seen.dim() == 3 else seen
                     of_rows[0].append(

@@ -6,22 +6,18 @@ attention_steps(stages, tile)      S, P, and for a tile loop m and l after each 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-
-def _shift(m: Tensor) -> Tensor:
-    """The maximum to subtract: 0 for a fully masked row."""
-    return torch.where(m == -math.inf, 0.0, m)
+from common.diagnosis.mistakes.formulas import shift_of
 
 
 def softmax_steps(x: Tensor) -> dict[str, Tensor]:
     """Steps of the softmax of x [rows, cols]."""
     m = x.amax(-1, keepdim=True)
-    e = torch.exp(x - _shift(m))
+    e = torch.exp(x - shift_of(m))
     return {"the row's maximum": m, "exp(x - maximum)": e, "their sum": e.sum(-1, keepdim=True)}
 
 
@@ -32,7 +28,7 @@ def attention_steps(stages: Mapping[str, Tensor], tile: int | None = None) -> di
         s = stages["S"]
         ends = [min(first + tile, s.size(-1)) for first in range(0, s.size(-1), tile)]
         m = [s[..., :end].amax(-1) for end in ends]
-        l = [torch.exp(s[..., :end] - _shift(one)[..., None]).sum(-1) for end, one in zip(ends, m, strict=True)]  # noqa: E741
+        l = [torch.exp(s[..., :end] - shift_of(one)[..., None]).sum(-1) for end, one in zip(ends, m, strict=True)]  # noqa: E741
         steps |= {
             f"m after each tile of {tile} keys": torch.stack(m, -1),
             f"l after each tile of {tile} keys": torch.stack(l, -1),

@@ -34,7 +34,6 @@ from common.testing.calling import CallFailed
 from common.testing.case import ERROR
 from common.testing.worker import nursery
 from common.testing.worker.child_process import WHILE_IT_RAN, ChildProcess
-from common.testing.worker.process_stat import stat_of
 from common.testing.worker.worker import CALL_SECONDS, NotLoaded
 
 MEMORY_BYTES = 1 << 32  # for inputs and outputs together; untouched pages take no memory
@@ -186,7 +185,7 @@ class RunnerProcess(ChildProcess):
         """CPU seconds that the process has used; 0 if there is none."""
         with suppress(OSError):
             if self._process is not None:
-                return sum(map(int, stat_of(self._process)[11:13])) / os.sysconf("SC_CLK_TCK")
+                return sum(map(int, nursery.stat_of(self._process)[11:13])) / os.sysconf("SC_CLK_TCK")
         return 0.0
 
     @property
@@ -211,11 +210,9 @@ class RunnerProcess(ChildProcess):
         return self._view(begin, count, dtype)
 
     def _view(self, offset: int, count: int, dtype: torch.dtype) -> Tensor:
-        return (
-            torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset)
-            if count
-            else torch.empty(0, dtype=dtype)
-        )
+        if not count:
+            return torch.empty(0, dtype=dtype)
+        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset)
 
     def _offset(self, x: Tensor) -> int | None:
         """A tensor's offset in the memory; None if it is elsewhere."""

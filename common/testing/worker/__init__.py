@@ -5,7 +5,6 @@ here           the same in this process
 child_process  ChildProcess: any process that runs student code and may die, hang or send garbage
 nursery        forks workers from a pristine process
 child          the code that workers run
-process_stat   reads /proc/N/stat
 messages       the protocol: JSON and the bytes of tensors
 endings        messages for a process that ended
 """

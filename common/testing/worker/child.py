@@ -34,7 +34,6 @@ class Served:
         describe: describe(ops) -> information about the operators for the test, as JSON.
         caller: makes a caller for them.
         answer: answer(ops, request) -> the answer to a request other than a call, as JSON.
-        prepare: prepare(caller, request) is called before each call.
     """
 
     load: Callable[[], Any]
@@ -42,7 +41,6 @@ class Served:
     describe: Callable[[Any], dict] = lambda ops: {}
     caller: Callable[[Any], InProcess] = InProcess
     answer: Callable[[Any, Mapping], dict] | None = None
-    prepare: Callable[[InProcess, Mapping], None] = lambda caller, request: None
 
     def start(self) -> tuple[InProcess, dict]:
         """Loads the operators: (their caller, information about them as JSON). Raises what `load` raises."""
@@ -70,7 +68,6 @@ def work(served: Served, connection: Connection) -> None:
         except (EOFError, OSError):
             return
         if request["do"] == "call":
-            served.prepare(caller, request)
             case = cases[request["case"]]
             if case.python:
                 faulthandler.dump_traceback_later(LAST * request["seconds"], file=2)

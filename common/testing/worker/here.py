@@ -20,12 +20,6 @@ class Here(Caller):
         self._caller: InProcess | None = None
         self.about: dict = {}
 
-    def __enter__(self) -> Here:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
     def load(self) -> None:
         """See Worker.load."""
         if self._caller is None:

@@ -21,8 +21,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
-from common.testing.worker.process_stat import stat_of
-
 _PR_SET_PDEATHSIG = 1
 NURSERY_SECONDS = 60  # for a fork, or for a killed process to end
 MOST_ROUNDS = 100  # of killing a worker's descendants
@@ -152,6 +150,15 @@ def _end_strays(workers: Set[int]) -> None:
                     os.waitpid(one, 0)
                 continue
         return
+
+
+def stat_of(process: int) -> list[str]:
+    """The fields of /proc/N/stat after the name (which may contain blanks): [0] state, [3] session, see proc(5).
+
+    Raises:
+        OSError: there is no such process, or no /proc.
+    """
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
 def _of_session(leader: int) -> list[int]:

@@ -111,7 +111,7 @@ class Worker(ChildProcess, Caller):
         self.more = {}
         seconds = self.call_seconds[self.backend]
         request = {"do": "call", "case": full_name(case), "around": asdict(around), "seconds": seconds}
-        answer, tensors = self._ask({**request, **self._further()}, inputs, seconds)
+        answer, tensors = self._ask(request, inputs, seconds)
         try:
             self.more = answer["more"]
             if not answer["called"]:
@@ -149,10 +149,6 @@ class Worker(ChildProcess, Caller):
 
     def _begin(self) -> None:
         """Hook: sends a new process additional information before it loads the operators."""
-
-    def _further(self) -> dict:
-        """Hook: additional fields of a call request."""
-        return {}
 
     def close(self) -> None:
         """Ends the process and its descendants."""

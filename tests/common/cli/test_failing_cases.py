@@ -35,7 +35,7 @@ def printed(
         known = {} if part in (built_of or {}) else named
         diagnosis = Diagnosis([*known], [*known.values()], known, where=["3 of 18 elements are wrong."])
         case = Case("2 x 9", part, lambda generator: {}, None, None, 1e-6, ())
-        verdicts.append(Verdict(case, FAIL, found=diagnosis, elements=500))
+        verdicts.append(Verdict(case, FAIL, explain=lambda diagnosis=diagnosis: diagnosis, elements=500))
     print_diagnosis(Console(file=text, width=120), verdicts, found, built_of=built_of, sound=sound)
     return " ".join(text.getvalue().split())
 
@@ -96,7 +96,7 @@ def test_what_was_concluded_comes_before_the_lines_of_a_number() -> None:
     found.concluded, found.where = True, ["3 of 18 elements are wrong."]
     case = Case("2 x 9", "softmax", lambda generator: {}, None, None, 1e-6, ())
     print_diagnosis(
-        Console(file=text, width=120), [Verdict(case, FAIL, found=found, elements=500)], {"softmax": [number]}
+        Console(file=text, width=120), [Verdict(case, FAIL, explain=lambda: found, elements=500)], {"softmax": [number]}
     )
     assert text.getvalue().index("The variance is wrong.") < text.getvalue().index("1. wrong number in softmax_kernel")
 

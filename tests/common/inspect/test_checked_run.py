@@ -57,8 +57,8 @@ def checked(chosen, ops) -> tuple[int, str]:
     ("shape", "small"), [((4, 6), True), ((10_000, 2), True), ((10_001, 2), False), ((1024, 2048), False)]
 )
 def test_small_cases(shape, small):
-    assert checked_run.is_small(case(shape)) == small
-    assert not checked_run.is_small(case(shape, gpu_only=True))
+    assert (checked_run.small_size(case(shape)) is not None) == small
+    assert checked_run.small_size(case(shape, gpu_only=True)) is None
 
 
 def test_what_ran_on_a_gpu_alone_is_not_looked_at_in_the_simulator():
@@ -169,7 +169,7 @@ def test_a_race_is_told_once_for_all_cases(planted):
 
 def test_the_solution_passes_the_check():
     ops = load(BuildRequest("task2", "solution", "simulator", checked=True))
-    chosen = [one for name, one in CASES.items() if name.startswith("attention") and checked_run.is_small(one)]
+    chosen = [one for name, one in CASES.items() if name.startswith("attention") and checked_run.small_size(one)]
     status, out = checked(chosen, ops)
     assert status == 0 and f"No findings in {len(chosen)} cases." in out
 

@@ -13,9 +13,8 @@ from common.measure.limits import Limits, float32_precision, measure_limits
 from common.measure.timing import CudaStopwatch, Timing, measure
 
 
-def test_the_median_and_the_spread():
-    timing = Timing((3.0, 1.0, 2.0, 10.0, 2.5))
-    assert (timing.seconds, timing.fastest, timing.slowest) == (2.5, 1.0, 10.0)
+def test_the_median():
+    assert Timing((3.0, 1.0, 2.0, 10.0, 2.5)).seconds == 2.5
 
 
 def test_every_round_has_new_inputs_and_every_peer_gets_them():

@@ -18,7 +18,7 @@ def verdict(part: str, name: str = "a", status: str = FAIL, **known: object) -> 
 
 def failure(name: str, elements: int, max_error: float | None = None, part: str = "gemm", **possible: str) -> Verdict:
     found = Diagnosis([*possible], [*possible.values()], possible, where=["3 of 9 elements are wrong."])
-    return verdict(part, name, max_error=max_error, found=found, elements=elements)
+    return verdict(part, name, max_error=max_error, explain=lambda: found, elements=elements)
 
 
 def printed(verdicts: list[Verdict], inside: dict | None = None, **options: object) -> str:
@@ -70,7 +70,7 @@ def test_one_table_of_stages_fits_on_a_screen() -> None:
     weights, ref = torch.tensor([[1.0, 0.0], [0.25, 0.75]]), p @ value
     table = show_stages({"S": p.log(), "P": p}, weights @ value, ref, 1e-6, ("row", "col"), weights)
 
-    both = [verdict(part, found=Diagnosis(where=["Wrong."], table=table)) for part in ("full", "causal")]
+    both = [verdict(part, explain=lambda: Diagnosis(where=["Wrong."], table=table)) for part in ("full", "causal")]
     one = words(both)
     assert one.count("O expected") == 1 and one.index("O expected") < one.index("causal: a")
     assert one.count("Key 0 is the first to differ: 0.25, not 0.5.") == 2

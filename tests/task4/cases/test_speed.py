@@ -132,7 +132,7 @@ def measured_part(report: bool) -> tuple[Earned, str]:
     """(the points the part earned, the output)."""
     console = Console(file=io.StringIO(), width=200)
     options = argparse.Namespace(seed=0, report=report)
-    run = TestRun(console, None, options, ["speed"], "task4.test", ["--speed", "--report"])
+    run = TestRun(console, None, options, ["speed"], "python -m task4.test --speed --report")
     [earned] = speed.run(run)
     return earned, console.file.getvalue()
 

@@ -56,7 +56,7 @@ function drawingsOf(array, touched) {
     for (let d = leading.length - 1, rest = m; d >= 0; rest = Math.floor(rest / leading[d--])) index.unshift(rest % leading[d]);
     const row = rows > MOST_SIDE ? box.top : 0, col = cols > MOST_SIDE ? box.left : 0;
     drawings.push({
-      name: index.length ? `[${index.join(", ")}]` : "", index, first, stride: cols, row, col, folded,
+      name: index.length ? `[${index.join(", ")}]` : "", first, stride: cols, row, col,
       rows: Math.min(rows - row, MOST_SIDE), cols: Math.min(cols - col, MOST_SIDE), allRows: rows, allCols: cols,
     });
   }

@@ -97,14 +97,9 @@ function summary(kernel) {
 function boundsCard(kernel) {
   if (!kernel.bounds.length) return null;
   const most = kernel.bounds[0][2];
-  return h("section", { class: "card" }, h("h2", {}, "Minimum time per resource"), h("table", {}, h("tbody", {}, kernel.bounds.map(([name, amount, seconds]) =>
-    h("tr", {}, h("td", { style: "white-space:nowrap" }, name, h("div", { class: "small soft" }, amount)), h("td", { class: "number" }, duration(seconds)),
+  return h("section", { class: "card" }, h("h2", {}, "Minimum time per resource"), h("table", {}, h("tbody", {}, kernel.bounds.map(([name, amount, seconds, time]) =>
+    h("tr", {}, h("td", { style: "white-space:nowrap" }, name, h("div", { class: "small soft" }, amount)), h("td", { class: "number" }, time),
       h("td", { style: "width:35%" }, h("div", { class: "bar" }, h("i", { style: `width:${(100 * seconds) / most}%` }))))))));
-}
-
-function duration(seconds) {
-  for (const [size, unit] of [[1, "s"], [1e-3, "ms"], [1e-6, "us"], [1e-9, "ns"]]) if (seconds >= 0.9995 * size) return `${+(seconds / size).toPrecision(3)} ${unit}`;
-  return "under 1 ns";
 }
 
 function occupancyCard(kernel) {

@@ -306,7 +306,7 @@ function render() {
   const code = (line) => h("code", {}, (DATA.files[step.file].lines[line - 1] || "").trim().replace(/^(.{119}).{2,}$/, "$1…"));
   const line = step.key === WHOLE ? null : [code(step.line), ...running(step).flatMap((one) => [` → line ${one}: `, code(one)])];
   ui.sentence.replaceChildren(h("div", {}, `Block ${triple(coordinates(at.block, one.grid))}, ${step.key === WHOLE ? "one interval" : `line ${step.line}`}: `, ...(line || [])),
-    h("div", {}, raceWords(raced), sentenceOf(one, at.block, view, steps, at.step)));
+    h("div", {}, raceWords(raced), sentenceOf(one, view, steps, at.step)));
   const threadCell = Math.max(4, Math.min(11, Math.floor(columnWidth() / Math.min(WARP, one.threads))));
   drawThreads(ui.threads, threadCell, state);
   const active = view.active.reduce((n, each) => n + (each & 3 ? 1 : 0), 0);

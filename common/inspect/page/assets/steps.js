@@ -54,9 +54,7 @@ function stepsOfBlock(launch, block, whole) {
     if (segment.block !== block) continue;
     const within = whole ? [] : stepsOf(launch, segment);
     if (within.length) steps.push(...within);
-    else if (whole || segment.last === segment.first) {
-      if (segment.last > segment.first || segment.end !== "end") steps.push(wholeStep(launch, segment));
-    } else steps.push(wholeStep(launch, segment));
+    else if (segment.last > segment.first || segment.end !== "end") steps.push(wholeStep(launch, segment));
   }
   return steps.length ? steps : launch.segments.filter((one) => one.block === block).map((one) => wholeStep(launch, one));
 }

@@ -8,7 +8,7 @@ function often(seen) {
   return `${seen.least.toLocaleString("en")} to ${seen.most.toLocaleString("en")} times each`;
 }
 
-function sentenceOf(launch, block, view, steps, current) {
+function sentenceOf(launch, view, steps, current) {
   const step = view.step, threads = view.active.reduce((n, one) => n + (one & 3 ? 1 : 0), 0);
   const reads = [], writes = [];
   launch.arrays.forEach((array, n) => {

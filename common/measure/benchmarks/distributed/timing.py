@@ -13,7 +13,7 @@ from common.console.words import first_line
 from common.kernels.distributed.shards import shard
 from common.measure.benchmarks.distributed.records import Record, Setting
 from common.measure.benchmarks.distributed.versions import Version
-from common.measure.benchmarks.sdpa import training
+from common.measure.benchmarks.sdpa import timed
 from common.measure.timing import CudaStopwatch
 
 WARM_UP = 3
@@ -32,12 +32,11 @@ def measure_setting(
     def call_of(version: Version) -> Callable[[], object]:
         if version.alone and rank:
             return lambda: None
-        *inputs, grad_out = whole if version.whole else mine
 
         def forward(*x: Tensor) -> Callable[[], Tensor]:
             return lambda: version.attend(*x, setting.causal)
 
-        return forward(*inputs) if passes == "forward" else training(forward, grad_out, *inputs)
+        return timed(passes, forward, *(whole if version.whole else mine))
 
     calls = {name: call_of(version) for name, version in versions.items()}
     for number in range(WARM_UP + rounds):

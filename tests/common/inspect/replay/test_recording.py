@@ -127,7 +127,7 @@ def test_shape_of_a_tile(touched, said, values, shape):
 
 def launch_of(values: np.ndarray, size: int) -> Launch:
     array = Array("a", "shared", size, (len(values),), values.nbytes, False, b"")
-    entry = Entry(1, 0, WRITE, size, None)
+    entry = Entry(0, WRITE, size, None)
     n = len(values)
     offsets = (np.arange(n) * size).astype("<u4")
     runs, entries = np.array([[0, n]], dtype="<u2"), np.zeros(n, "<u2")

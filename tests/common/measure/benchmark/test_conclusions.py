@@ -75,7 +75,7 @@ def test_the_table():
 
 def test_a_ladder_says_the_gain_of_each_step():
     records = [timed("1", 0.04), timed("2", 0.02), timed("a", 0.01, ours=False)]
-    _, rows = tables.cells(records, LIMITS, ladder=True)
+    _, rows = tables.cells(records, ladder=True)
     assert [row[1] for row in rows] == ["25.0", "50.0  x 2.00", "100"]
 
 
@@ -127,6 +127,6 @@ def test_versions_that_store_the_scores_move_them():
 
 
 def test_a_record_without_memory_has_no_such_column():
-    columns, rows = tables.cells([timed("mine", 1.0, memory=None)], LIMITS)
+    columns, rows = tables.cells([timed("mine", 1.0, memory=None)])
     assert columns == ["version", "40", "error", "time at 40"] and len(rows[0]) == 4
     assert Timing((1.0, 2.0, 9.0)).seconds == 2.0
