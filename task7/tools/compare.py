@@ -67,12 +67,9 @@ def compare(options, console: Console) -> None:
     for line in [*texts, *ran]:
         say(console, line)
     if options.report:
-        _report(
-            console,
-            options.command,
-            lines,
-            [*(f"- {line}" for line in (*texts, *ran)), *_stories(tokenizer, options, result)],
-        )
+        notes = [*(f"- {line}" for line in (*texts, *ran)), *_stories(tokenizer, options, result)]
+        block = results.Block(options.command, report.machine(), COLUMNS, lines, notes)
+        results.report(console, BLOCK, block)  # raises ValueError if Results.md has no place for it
 
 
 def _reference(options, console: Console):
@@ -112,9 +109,8 @@ def rows(ours: Measured, reference: Measured, of: str) -> list[tuple[str, str, s
 
 def text_line(tokenizer, prompt: str, tokens: list[int], expected: list[int]) -> str:
     """One sentence about the text after a prompt."""
-    told = f"text after {prompt!r}: "
     where = difference(tokenizer, tokens, expected)
-    return told + (where or f"the same {len(expected)} tokens")
+    return f"text after {prompt!r}: {where or f'the same {len(expected)} tokens'}"
 
 
 def difference(tokenizer, tokens: list[int], expected: list[int]) -> str | None:
@@ -148,8 +144,3 @@ def _stories(tokenizer, options, result) -> list[str]:
         story = (prompt + tokenizer.decode(tokens)).replace("\n", "\n>\n> ")
         told += ["", f"> {story}", ""]
     return told
-
-
-def _report(console: Console, command: str, lines, notes) -> None:
-    """Raises ValueError if Results.md has no place for it."""
-    results.report(console, BLOCK, results.Block(command, report.machine(), COLUMNS, lines, notes))

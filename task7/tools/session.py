@@ -2,10 +2,13 @@
 
 tokenizer, prompts, writer = load_writer(options, console)
 result = write_texts(tokenizer, prompts, writer, options, console)
+
+options: see task7.tools.options.parse.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,13 +24,12 @@ from common.console.terminal import say, working
 from common.kernels.gpt2.request import check_request
 from task7.given.operators import load_engine_kernels, load_kernels
 from task7.tools import models
-from task7.tools.options import Options
 from task7.tools.streaming import TextStream
 
 WARM_UP_TOKENS = 3
 
 
-def engine_of(options: Options) -> str:
+def engine_of(options: argparse.Namespace) -> str:
     """ "lean" or "transformers": the requested engine, or the backend's default.
 
     In the simulator the default is transformers (two tasks to compile instead of three, no launch overhead to save),
@@ -39,7 +41,7 @@ def engine_of(options: Options) -> str:
     return "lean" if lean or (options.variant == Variant.STUDENT and is_filled("task7")) else "transformers"
 
 
-def load_writer(options: Options, console: Console, reference: bool = False):
+def load_writer(options: argparse.Namespace, console: Console, reference: bool = False):
     """Compiles kernels and loads the model: (tokenizer, prompts as lists of token ids, writer).
 
     Raises what task7.tools.inference.EXPECTED_ERRORS names.
@@ -65,7 +67,7 @@ def load_writer(options: Options, console: Console, reference: bool = False):
             return _prepared(options, name, local, engine, building)
 
 
-def _prepared(options: Options, name: str, local: bool, engine: str | None, building=None):
+def _prepared(options: argparse.Namespace, name: str, local: bool, engine: str | None, building=None):
     """load_writer's result. engine: None for the reference. building: the future of the kernels."""
     tokenizer, model = models.load(name, local, options.dtype)
     prompts = [models.prompt_tokens(tokenizer, prompt) for prompt in options.prompts]
@@ -90,7 +92,7 @@ def _prepared(options: Options, name: str, local: bool, engine: str | None, buil
     return tokenizer, prompts, writer
 
 
-def write_texts(tokenizer, prompts, writer, options: Options, console: Console):
+def write_texts(tokenizer, prompts, writer, options: argparse.Namespace, console: Console):
     """Generates, the first text as it comes and the others after it. Returns Generations."""
     pieces: list[list[str]] = [[] for _ in prompts]
 
