@@ -15,16 +15,13 @@ torch.no_grad().
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from common.compiling.operators import Operators
 from common.reference.layer import Block
 from task5.given.layer import CustomStridedAttention
-
-if TYPE_CHECKING:
-    from common.compiling.operators import Operators
 
 # Below 1, so that the blocks' contributions matter relative to the embeddings from the start: it trains faster
 EMBEDDING_STD = 0.3

@@ -13,7 +13,6 @@ import argparse
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -23,14 +22,12 @@ from torch import Tensor
 
 from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
 from common.compiling.load import load
+from common.compiling.operators import Operators
 from common.compiling.variant import Variant
 from common.console.drawing import pyplot, save
 from common.console.paths import build_root, shown_path
 from common.console.terminal import say, working
 from task5.tools.probe import Attend, Probe, probe
-
-if TYPE_CHECKING:
-    from common.compiling.operators import Operators
 
 COLORS = ("white", "#f2c894", "#1f4e79")  # not computed; computed, and masked away; attended to
 

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +28,7 @@ from torch import Tensor
 from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
 from common.compiling import toolchain
 from common.compiling.load import load
+from common.compiling.operators import Operators
 from common.compiling.variant import Variant
 from common.console.drawing import pyplot, save
 from common.console.paths import build_root, shown_path
@@ -36,9 +36,6 @@ from common.console.terminal import say, working
 from common.kernels.loaded import loaded
 from task5.given.model import StridedTransformer
 from task5.tools.toy_task import SYMBOLS, Recall
-
-if TYPE_CHECKING:
-    from common.compiling.operators import Operators
 
 WARM_UP_STEPS = 30  # steps in which the learning rate rises
 UNTIMED_STEPS = 3
