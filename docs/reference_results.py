@@ -15,7 +15,6 @@ import argparse
 import datetime
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,8 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from solved_copy import copy_with_gaps, printed
 
 from common.console.files import write_whole
 from common.testing.results import markers, replaced
@@ -84,13 +82,6 @@ STEPS: dict[str, list[Step]] = {
 }
 
 
-def copied(folder: Path) -> Path:
-    """Copies the checkout without builds to this folder."""
-    ignored = shutil.ignore_patterns("__pycache__", "build", "*.bak*", ".git", ".venv", "venv", "tests")
-    shutil.copytree(ROOT, folder, ignore=ignored)
-    return folder
-
-
 def said(folder: Path, step: Step, backend: str) -> list[str]:
     """The step's results in Markdown. A command that fails is reported as failed, with the end of its output."""
     flags = f" --backend {backend}" if backend == "simulator" and "memory" not in step.command else ""
@@ -124,15 +115,9 @@ def block(file: Path, name: str) -> list[str]:
 
 def machine(folder: Path) -> list[str]:
     """The doctor's report on this machine, without paths."""
-    done = subprocess.run(
-        [sys.executable, "-m", "common.doctor"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "200"},
-    )
     wanted = ("Python", "torch", "GPU", "nvcc ", "C++ compiler", "backend")
-    lines = [line for line in done.stdout.split("\n") if any(f" {word}" in line for word in wanted)]
+    report = printed(folder, "common.doctor", width=200)
+    lines = [line for line in report.split("\n") if any(f" {word}" in line for word in wanted)]
     return [re.sub(r" ?\(/[^)]*\)", "", line).rstrip() for line in lines]
 
 
@@ -158,7 +143,7 @@ def measured(where: str, chosen: Sequence[str]) -> Iterator[dict[str, list[str]]
     """Measures these tasks and yields their sections, one at a time."""
     backend = "simulator" if where == "simulator" else "cuda"
     with tempfile.TemporaryDirectory() as scratch:
-        folder = copied(Path(scratch, "course"))
+        folder = copy_with_gaps(Path(scratch, "course"))
         yield {"machine": [f"On {datetime.date.today()}:", "", *fenced(machine(folder)), ""]}
         for task in chosen:
             steps = [step for step in STEPS[task] if where in step.of]

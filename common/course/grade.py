@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
         return NOTHING
     names = tuple(options.tasks or tasks())
     try:
-        if missing := [task for task in names if not _has_secrets(task)]:
+        if missing := [task for task in names if not (ROOT / task / "cases" / "hidden.py").is_file()]:
             raise ValueError(f"{missing[0]}/cases/hidden.py is missing: the student edition cannot grade")
         kind = choose_kind(options.trusted, options.sandbox)
         if kind in WARNING:
@@ -147,12 +147,6 @@ def _why_no_gpu() -> str:
     return "" if choose_backend("auto").name == "cuda" else "nvcc is missing: python -m common.doctor says more"
 
 
-def _has_secrets(task: str) -> bool:
-    from common.compiling.manifest import read_manifest
-
-    return (read_manifest(task).folder / "cases" / "hidden.py").is_file()
-
-
 def _with_bar(console: Console, running, total: int) -> list[Outcome]:
     columns = (
         TextColumn("{task.description}"),
@@ -169,10 +163,8 @@ def _with_bar(console: Console, running, total: int) -> list[Outcome]:
             progress.update(bar, description=outcome.name[:30])
             progress.advance(bar)
             if not console.is_terminal:
-                words = (
-                    outcome.problem.splitlines()[-1]
-                    if outcome.problem
-                    else f"{outcome.earned:g} of {outcome.possible:g}"
-                )
+                words = f"{outcome.earned:g} of {outcome.possible:g}"
+                if outcome.problem:
+                    words = outcome.problem.splitlines()[-1]
                 say(console, f"[{len(outcomes)}/{total}] {outcome.name}: {words}" + ("" if new else " (graded before)"))
     return outcomes

@@ -66,8 +66,6 @@ def hints_of(task: str) -> TaskHints:
             for one in content["gaps"]
         ]
         mistakes = {name: MistakeHint(**one) for name, one in content["mistakes"].items()}
-    except FileNotFoundError:
-        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file.relative_to(ROOT)} is malformed: {error!r}") from None
     return TaskHints({one.gap: one for one in gaps}, mistakes)

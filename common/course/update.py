@@ -74,7 +74,8 @@ def update(checkout: Path, release: Path) -> Updated:
     old, new = read_record(checkout), read_record(release)
     if checkout == release:
         raise ValueError(f"{release} is this checkout itself; update needs another folder, with the newer release")
-    done, theirs = Updated(), _students_files(release)
+    done = Updated()
+    theirs = {RESULTS, *(f"{task}/{name}" for task in tasks() for name in read_manifest(task).files)}  # to merge
     for name, mark in sorted(new.items(), key=lambda one: (one[0] not in theirs, one[0])):  # before given/start
         file, data = checkout / name, (release / name).read_bytes()
         now = file.read_bytes() if file.is_file() else None
@@ -100,12 +101,6 @@ def update(checkout: Path, release: Path) -> Updated:
     return done
 
 
-def _students_files(release: Path) -> set[str]:
-    """The files to merge."""
-    files = {f"{task}/{name}" for task in tasks() for name in read_manifest(task).files}
-    return files | {RESULTS}
-
-
 def _given_out(checkout: Path, name: str) -> bytes | None:
     """A student's file as originally released in this checkout; None if unknown."""
     folder, _, file = name.rpartition("/")
@@ -120,20 +115,8 @@ def _merge(file: Path, start: bytes, new: bytes, done: Updated, name: str) -> No
         place = Path(folder)
         for part, data in (("yours", file.read_bytes()), ("given out", start), ("new", new)):
             (place / part).write_bytes(data)
-        command = [
-            "git",
-            "merge-file",
-            "-p",
-            "-L",
-            "yours",
-            "-L",
-            "as given out",
-            "-L",
-            "new",
-            "yours",
-            "given out",
-            "new",
-        ]
+        labels = ("-L", "yours", "-L", "as given out", "-L", "new")
+        command = ["git", "merge-file", "-p", *labels, "yours", "given out", "new"]
         try:
             merged = subprocess.run(command, cwd=place, capture_output=True)
         except FileNotFoundError:

@@ -22,17 +22,15 @@ from rich.rule import Rule
 from common.compiling.manifest import read_manifest
 from common.console.paths import ROOT
 from common.console.terminal import say
-from common.course.arguments import BAD_INPUT, add_task_and_flags
+from common.course.arguments import BAD_INPUT
+from common.course.arguments import add_task_and_flags as add_arguments
 from common.testing.kept import digests
+
+__all__ = ["add_arguments", "run"]
 
 CALM_MS = 200  # debounce: an editor may write a file in several steps
 LOOK_MS = 500  # a save while a test runs raises no event; the next poll notices it
 INTERRUPTED = 130  # exit status
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the task and the test's flags."""
-    add_task_and_flags(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -2,6 +2,8 @@
 
     x -> qkv_projection -> query, key, value -> attention, head by head -> merge_heads -> out_projection
 
+Block is a Transformer's block around such a layer.
+
 Source: "Attention Is All You Need" (Vaswani et al. 2017), section 3.2.2 and figure 2.
 """
 
@@ -108,3 +110,29 @@ class AttentionLayer(nn.Module):
         transpose() only swaps strides; reshape() moves the data.
         """
         return heads.transpose(1, 2).reshape(heads.size(0), heads.size(2), self.hidden_dim)
+
+
+class Block(nn.Module):
+    """Attention and a two-layer MLP, each after a norm and with a residual connection.
+
+    Args:
+        attention: [batch, tokens, hidden_dim] -> the same; has an attribute hidden_dim.
+        device: device of the other weights.
+    """
+
+    def __init__(self, attention: nn.Module, device: torch.device | str | None = None) -> None:
+        super().__init__()
+        hidden_dim = attention.hidden_dim
+        self.attention_norm = nn.LayerNorm(hidden_dim, device=device)
+        self.attention = attention
+        self.mlp_norm = nn.LayerNorm(hidden_dim, device=device)
+        self.mlp = nn.Sequential(
+            nn.Linear(hidden_dim, 4 * hidden_dim, device=device),
+            nn.GELU(),
+            nn.Linear(4 * hidden_dim, hidden_dim, device=device),
+        )
+
+    def forward(self, x: Tensor, *where: int) -> Tensor:
+        """[batch, tokens, hidden_dim] -> the same; where: the attention's further arguments."""
+        x = x + self.attention(self.attention_norm(x), *where)
+        return x + self.mlp(self.mlp_norm(x))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from handouts import BLUE, FOLDER, GRAY, GREEN, MINT, ORANGE, PALE, SAND, SKY, Drawing
+from handouts import BLUE, GRAY, GREEN, MINT, ORANGE, PALE, SAND, SKY, Drawing
 
 LEFT, TOP, WIDTH, ROW = 90, 64, 780, 17
 CTAS = 16
@@ -74,4 +74,4 @@ def decode_step(trace: Trace) -> Drawing:
 
 
 if __name__ == "__main__":
-    (FOLDER / "decode_step.svg").write_text(decode_step(traced(Path(sys.argv[1]).read_text())).svg(), encoding="utf-8")
+    decode_step(traced(Path(sys.argv[1]).read_text())).write("decode_step")

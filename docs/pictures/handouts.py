@@ -84,6 +84,10 @@ class Drawing:
     def svg(self) -> str:
         return self._head + "\n".join(self._parts) + "\n</svg>\n"
 
+    def write(self, name: str) -> None:
+        """Writes NAME.svg next to this file."""
+        (FOLDER / f"{name}.svg").write_text(self.svg(), encoding="utf-8")
+
 
 def task1() -> Drawing:
     d = Drawing(760, 250, "Attention in three kernels, one thread per element")
@@ -317,10 +321,6 @@ def task7_step() -> Drawing:
     return d
 
 
-def main() -> None:
-    for draw in (task1, task2, task3, task4, task5, task6, task6_ring, task7, task7_step):
-        (FOLDER / f"{draw.__name__}.svg").write_text(draw().svg(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    for draw in (task1, task2, task3, task4, task5, task6, task6_ring, task7, task7_step):
+        draw().write(draw.__name__)

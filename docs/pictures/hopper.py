@@ -6,7 +6,7 @@ lengths are schematic, not measured.
 
 from __future__ import annotations
 
-from handouts import BLUE, FOLDER, GRAY, GREEN, MINT, ORANGE, PALE, SAND, SKY, Drawing
+from handouts import BLUE, GRAY, GREEN, MINT, ORANGE, PALE, SAND, SKY, Drawing
 
 LEFT, UNIT, HEIGHT = 130, 62, 30  # in pixels: where time 0 is, a GEMM's length, a row's height
 COLORS = {"A": (SKY, BLUE), "B": (MINT, GREEN), "": (SKY, BLUE)}
@@ -89,9 +89,5 @@ def hopper_forward() -> Drawing:
     return d
 
 
-def main() -> None:
-    (FOLDER / "hopper_forward.svg").write_text(hopper_forward().svg(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    hopper_forward().write("hopper_forward")

@@ -107,9 +107,5 @@ def measured() -> Drawing:
     return d
 
 
-def main() -> None:
-    (FOLDER / "measured.svg").write_text(measured().svg(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    measured().write("measured")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handouts import BLUE, FOLDER, GRAY, PALE, SKY, Drawing
+from handouts import BLUE, GRAY, PALE, SKY, Drawing
 
 WIDTH, HEIGHT, GAP, SIZE = 184, 206, 20, 88  # card width and height, gap between cards, size of a card's picture
 TASKS = (
@@ -73,9 +73,5 @@ def path() -> Drawing:
     return d
 
 
-def main() -> None:
-    (FOLDER / "path.svg").write_text(path().svg(), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    path().write("path")

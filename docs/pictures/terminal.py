@@ -50,7 +50,6 @@ class Shot:
         mistake: the planted mistake.
         before: commands that must run first.
         begins: the picture begins at the first line that contains this.
-        most: maximum number of lines.
     """
 
     command: str
@@ -58,9 +57,9 @@ class Shot:
     mistake: tuple[Edit, ...] = ()
     before: tuple[str, ...] = ()
     begins: str = ""
-    most: int = 60
 
 
+MOST_LINES = 60  # of a picture
 KERNEL = "task2/attention_kernel.cu"
 SHOTS = {
     "story": Shot("task7.inference --solution", begins="Once upon"),
@@ -117,7 +116,7 @@ def draw(name: str, shot: Shot, folder: Path) -> Path:
     empty = [not line.plain.strip() for line in lines]
     lines = [line for number, line in enumerate(lines) if not (empty[number] and (number == 0 or empty[number - 1]))]
     first = next((number for number, line in enumerate(lines) if shot.begins in line.plain), 0)
-    shown = lines[first : first + shot.most]
+    shown = lines[first : first + MOST_LINES]
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=shot.width, file=nowhere, force_terminal=True, color_system="truecolor")
         console.print(Text(f"$ python -m {shot.command}\n", style="bold"))

@@ -15,6 +15,7 @@ from common.course.grading.hidden import (
 )
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
+from task1.cases.kernels import output_case
 
 # Parts in PyTorch, which must not use PyTorch's own attention.
 IN_PYTORCH = ("layer",)
@@ -31,13 +32,6 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
         made = cases["layer: as SDPA, causal"].inputs(generator)
         return {**made, "x": torch.randn(batch + 1, tokens, made["x"].size(2), generator=generator)}
 
-    def output(generator: torch.Generator) -> dict[str, torch.Tensor]:
-        scores = 2 * torch.randn(batch, heads, seq_q, seq_k, generator=generator)
-        return {
-            "weights": torch.softmax(scores, -1),
-            "value": 2 + torch.randn(batch, heads, seq_k, head_dim, generator=generator),
-        }
-
     def query_and_key(generator: torch.Generator) -> dict[str, torch.Tensor]:
         made = attention_inputs(batch, heads, seq_q, seq_k, head_dim, peaks=False)(generator)
         return {"query": made["query"], "key": made["key"]}
@@ -46,12 +40,12 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     sizes = f"{of_query}, {of_key}"
     inputs, floor = attention_inputs(batch, heads, seq_q, seq_k, head_dim), attention_floor(seq_k)
     scores_floor = 1e-6 + head_dim**-0.5 * running_sum_floor(head_dim, 10 * head_dim**0.5)
-    output_floor = 1e-6 + running_sum_floor(seq_k, 4)
+    output = output_case("", batch, heads, seq_q, seq_k, head_dim)
     return [
         like(cases, "layer: as SDPA, causal", f"layer, {tokens} tokens, causal", layer, closed=False),
         like(cases, "scores: Q K^T, 13 queries, 47 keys", sizes, query_and_key, scores_floor),
         like(cases, "softmax: 7 x 31", f"{rows} x {cols}", softmax_inputs(rows, cols), softmax_floor(cols)),
-        like(cases, "output: P V, 13 queries, 47 keys", sizes, output, output_floor),
+        like(cases, "output: P V, 13 queries, 47 keys", sizes, output.inputs, output.floor),
         like(cases, "attention: full", sizes, inputs, floor),
         like(cases, "attention: causal", f"{sizes}, causal", inputs, floor, closed=False),
     ]

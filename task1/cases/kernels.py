@@ -89,27 +89,30 @@ def weights_cases() -> list[Case]:
     ]
 
 
+def output_case(name: str, batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, **options) -> Case:
+    """A case for attention_output."""
+
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        scores = 2 * torch.randn(batch, heads, seq_q, seq_k, generator=generator)
+        value = 2 + torch.randn(batch, heads, seq_k, head_dim, generator=generator)
+        return {"weights": torch.softmax(scores, -1), "value": value}
+
+    return Case(
+        name,
+        "output",
+        inputs,
+        lambda ops, weights, value: ops.attention_output(weights, value),
+        lambda weights, value: reference.gemm_nn(weights, value),
+        floor=1e-6 + running_sum_floor(seq_k, 4),
+        axes=OUT,
+        mistakes=lambda weights, value: output_indices(weights, value) + output_mistakes(weights, value),
+        **options,
+    )
+
+
 def output_cases() -> list[Case]:
     """O = P V."""
-
-    def case(name: str, batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, **options) -> Case:
-        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
-            scores = 2 * torch.randn(batch, heads, seq_q, seq_k, generator=generator)
-            value = 2 + torch.randn(batch, heads, seq_k, head_dim, generator=generator)
-            return {"weights": torch.softmax(scores, -1), "value": value}
-
-        return Case(
-            name,
-            "output",
-            inputs,
-            lambda ops, weights, value: ops.attention_output(weights, value),
-            lambda weights, value: reference.gemm_nn(weights, value),
-            floor=1e-6 + running_sum_floor(seq_k, 4),
-            axes=OUT,
-            mistakes=lambda weights, value: output_indices(weights, value) + output_mistakes(weights, value),
-            **options,
-        )
-
+    case = output_case
     return [
         case("P V, 40 tokens", 2, 3, 40, 40, 16, points=0.05, required=True),
         case("P V, 13 queries, 47 keys", 2, 2, 13, 47, 33, points=0.05, required=True),

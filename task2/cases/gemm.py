@@ -15,33 +15,34 @@ GEMM_HINT = (
 )
 
 
+def pair(name: str, batch: int, m: int, n: int, k: int, points: float = 0.0, **options) -> list[Case]:
+    """A case for A @ B^T and one for A @ B, [batch, m, n] with sums of k products."""
+    size = 0.5 * k + 5  # a product is 0.5 on average
+
+    def one(product: str, operator: str, b_shape: tuple[int, ...]) -> Case:
+        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+            a = torch.randn(batch, m, k, generator=generator) + 1
+            return {"a": a, "b": torch.randn(b_shape, generator=generator) + 0.5}
+
+        return Case(
+            f"{product}, {name}",
+            "gemm",
+            inputs,
+            lambda ops, a, b: getattr(ops, operator)(a, b),
+            getattr(reference, operator),
+            floor=running_sum_floor(k, size),
+            axes=BATCH,
+            points=points,
+            mistakes=lambda a, b: gemm_mistakes(a, b, b_is_transposed=operator == "gemm_nt"),
+            hint=GEMM_HINT,
+            **options,
+        )
+
+    return [one("A B^T", "gemm_nt", (batch, n, k)), one("A B", "gemm_nn", (batch, k, n))]
+
+
 def gemm_cases() -> list[Case]:
     """A @ B^T and A @ B at sizes around the tile size; also square ones, where a wrongly transposed operand fits."""
-
-    def pair(name: str, batch: int, m: int, n: int, k: int, points: float = 0.0, **options) -> list[Case]:
-        size = 0.5 * k + 5  # a product is 0.5 on average
-
-        def one(product: str, operator: str, b_shape: tuple[int, ...]) -> Case:
-            def inputs(generator: torch.Generator) -> dict[str, Tensor]:
-                a = torch.randn(batch, m, k, generator=generator) + 1
-                return {"a": a, "b": torch.randn(b_shape, generator=generator) + 0.5}
-
-            return Case(
-                f"{product}, {name}",
-                "gemm",
-                inputs,
-                lambda ops, a, b: getattr(ops, operator)(a, b),
-                getattr(reference, operator),
-                floor=running_sum_floor(k, size),
-                axes=BATCH,
-                points=points,
-                mistakes=lambda a, b: gemm_mistakes(a, b, b_is_transposed=operator == "gemm_nt"),
-                hint=GEMM_HINT,
-                **options,
-            )
-
-        return [one("A B^T", "gemm_nt", (batch, n, k)), one("A B", "gemm_nn", (batch, k, n))]
-
     return [
         *pair("64 x 64 x 64", 1, 64, 64, 64, points=0.05, required=True),
         *pair("batch 3, 37 x 50 x 41", 3, 37, 50, 41, points=0.05, required=True),

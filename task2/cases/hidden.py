@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from random import Random
 
-import torch
-
 from common.course.grading.hidden import (
     HiddenCase,
     attention_floor,
@@ -13,8 +11,8 @@ from common.course.grading.hidden import (
     softmax_floor,
     softmax_inputs,
 )
-from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
+from task2.cases.gemm import pair
 
 
 def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
@@ -24,21 +22,13 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     batch, m, n, k = size(2, 3), size(115, 150), size(70, 120), size(205, 260)
     seq_q, seq_k, head_dim = size(70, 100), size(101, 140), size(24, 72)
 
-    def product(transposed: bool):
-        def inputs(generator: torch.Generator) -> dict[str, torch.Tensor]:
-            shape = (batch, n, k) if transposed else (batch, k, n)
-            a = torch.randn(batch, m, k, generator=generator) + 1
-            return {"a": a, "b": torch.randn(shape, generator=generator) + 0.5}
-
-        return inputs
-
-    floor = running_sum_floor(k, 0.5 * k + 5)
+    nt, nn = pair("", batch, m, n, k)
     sizes = f"2x3x{seq_q}x{head_dim}, 2x3x{seq_k}x{head_dim}"
     inputs = attention_inputs(2, 3, seq_q, seq_k, head_dim)
     return [
         like(cases, "softmax: 7 x 31", f"{rows} x {cols}", softmax_inputs(rows, cols), softmax_floor(cols)),
-        like(cases, "gemm: A B^T, 63 x 65 x 64", f"A B^T, {batch} x {m} x {n} x {k}", product(True), floor),
-        like(cases, "gemm: A B, 63 x 65 x 64", f"A B, {batch} x {m} x {n} x {k}", product(False), floor),
+        like(cases, "gemm: A B^T, 63 x 65 x 64", f"A B^T, {batch} x {m} x {n} x {k}", nt.inputs, nt.floor),
+        like(cases, "gemm: A B, 63 x 65 x 64", f"A B, {batch} x {m} x {n} x {k}", nn.inputs, nn.floor),
         like(cases, "attention: full", sizes, inputs, attention_floor(seq_k)),
         like(cases, "attention: causal", f"{sizes}, causal", inputs, attention_floor(seq_k), closed=False),
     ]

@@ -1,7 +1,6 @@
 """Attention as a PyTorch module that runs on the kernels of this task. Given: nothing here has a gap.
 
-    ops = common.compiling.load.load("task2")                        the student's kernels, compiled
-    scaled_dot_product_attention(ops, query, key, value, causal=True)
+    ops = load(BuildRequest("task2"))                        the student's kernels, compiled
     CustomAttention(hidden_dim=768, num_heads=12, causal=True, ops=ops)(x)
 
 Source: "Attention Is All You Need" (Vaswani et al. 2017), equation 1 and section 3.2.2.
@@ -18,38 +17,6 @@ from common.reference.layer import AttentionLayer
 
 if TYPE_CHECKING:
     from common.compiling.operators import Operators
-
-
-def scaled_dot_product_attention(
-    ops: Operators,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    causal: bool = False,
-    scale: float | None = None,
-    mask: Tensor | None = None,
-) -> Tensor:
-    """softmax(query @ key^T * scale + mask) @ value for each head, using the kernels of this task.
-
-    Args:
-        ops: the compiled operators of task 2.
-        query: [batch, heads, S_q, head_dim], float32 on ops.device, contiguous or not.
-        key, value: [batch, heads, S_k, head_dim], likewise; S_k <= 65,536.
-        causal: query i attends to keys j <= i only, counted from the first key even if S_q != S_k, as in
-            F.scaled_dot_product_attention.
-        scale: factor applied to the scores; default 1 / sqrt(head_dim).
-        mask: bool (True: attend) or float32 (added to the scaled scores), broadcastable to
-            [batch, heads, S_q, S_k]. Combined with causal, both apply.
-
-    Returns:
-        [batch, heads, S_q, head_dim]; zeros for a query that attends to no key. Not differentiable. The scores need a
-        workspace of batch * heads * S_q * S_k * 4 bytes.
-
-    Raises:
-        ValueError: an unsupported shape, dtype or device; the message names the argument.
-        NotImplementedError: a kernel has an unfilled gap.
-    """
-    return ops.attention(query.contiguous(), key.contiguous(), value.contiguous(), causal, scale, mask)
 
 
 class CustomAttention(AttentionLayer):
@@ -77,14 +44,16 @@ class CustomAttention(AttentionLayer):
 
         Args:
             x: [batch, seq_len, hidden_dim], float32 on the device of the weights.
-            mask: see scaled_dot_product_attention; broadcasts to [batch, num_heads, seq_len, seq_len].
+            mask: bool (True: attend) or float32 (added to the scaled scores), broadcastable to
+                [batch, num_heads, seq_len, seq_len]. Combined with causal, both apply.
 
         Returns:
-            [batch, seq_len, hidden_dim]; no gradient.
+            [batch, seq_len, hidden_dim]; no gradient. The kernels give zeros for a position that attends to no key. The
+            scores need a workspace of batch * num_heads * seq_len^2 * 4 bytes.
 
         Raises:
-            ValueError: x or mask has another shape.
+            ValueError: x or mask has an unsupported shape, dtype or device; seq_len is over 65,536.
             NotImplementedError: a kernel has an unfilled gap.
         """
-        heads = scaled_dot_product_attention(self.ops, *self.split_heads(x), self.causal, mask=mask)
+        heads = self.ops.attention(*self.split_heads(x).contiguous(), self.causal, None, mask)
         return self.out_projection(self.merge_heads(heads))

@@ -40,15 +40,7 @@ def algorithm_cases() -> list[Case]:
 
     def case(name, batch, heads, seq_q, seq_k, head_dim, B_r, B_c, causal=False, scale=None, **options) -> Case:
         made = attention_case(
-            "",
-            "algorithm",
-            name,
-            batch,
-            heads,
-            seq_q,
-            seq_k,
-            head_dim,
-            causal,
+            *("", "algorithm", name, batch, heads, seq_q, seq_k, head_dim, causal),
             scale=scale,
             tiles=(B_r, B_c),
             nan_hint=ALL_NAN_HINT,

@@ -13,9 +13,9 @@ from common.course.grading.hidden import (
     softmax_floor,
     softmax_inputs,
 )
-from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 from common.testing.cases.attention_cases import PEAK
+from task3.cases.merge import out_case
 
 # Parts in PyTorch, which must not use PyTorch's own attention.
 IN_PYTORCH = ("algorithm",)
@@ -29,10 +29,6 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     parts, merged, wide = size(9, 20), size(40, 90), size(65, 110)
     many, columns = size(3_000, 4_000), size(64, 80)  # whole rows don't fit, and exp() overflows
 
-    def states(generator: torch.Generator) -> dict[str, torch.Tensor]:
-        outs = 2 + torch.randn(parts, merged, wide, generator=generator)
-        return {"outs": outs, "lse": 2 * torch.randn(parts, merged, generator=generator)}
-
     def peaks(generator: torch.Generator) -> dict[str, torch.Tensor]:
         made = attention_inputs(1, 1, 4, many, columns, peaks=False)(generator)
         keys = made["key"][:, :, torch.randint(many, (4,), generator=generator)]
@@ -41,6 +37,7 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     sizes = f"1x3x{seq_q}x{head_dim}, 1x3x{seq_k}x{head_dim}"
     inputs, floor = attention_inputs(1, 3, seq_q, seq_k, head_dim), attention_floor(seq_k)
     same, same_floor = attention_inputs(2, 2, seq_q, seq_q, head_dim), attention_floor(seq_q)
+    states = out_case("", parts, merged, wide)
     x, x_floor = softmax_inputs(rows, cols), softmax_floor(cols)
     return [
         like(cases, "algorithm: 113 queries, 203 keys", sizes, inputs, floor, closed=False),
@@ -48,11 +45,5 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
         like(cases, "algorithm: memory, many keys", f"{many} keys", peaks, attention_floor(many), closed=False),
         like(cases, "softmax: 113 x 203", f"{rows} x {cols}", x, x_floor),
         like(cases, "softmax: lse, 113 x 203", f"lse, {rows} x {cols}", x, x_floor + 2.0**-23 * PEAK, closed=False),
-        like(
-            cases,
-            "merge: 8 parts, head_dim 64",
-            f"{parts} x {merged} x {wide}",
-            states,
-            1e-6 + running_sum_floor(parts, 4),
-        ),
+        like(cases, "merge: 8 parts, head_dim 64", f"{parts} x {merged} x {wide}", states.inputs, states.floor),
     ]

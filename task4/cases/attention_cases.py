@@ -1,6 +1,7 @@
 """Cases for flash_attention, unmasked and causal."""
 
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
@@ -28,10 +29,7 @@ NAN_HINT = (
 
 def full_cases() -> list[Case]:
     """Without a mask: sizes that fill the tiles and sizes that don't, every head_dim, scores of every kind."""
-
-    def full(name, batch, heads, seq_q, seq_k, head_dim, **options) -> Case:
-        return case("full", name, batch, heads, seq_q, seq_k, head_dim, causal=False, **options)
-
+    full = partial(case, "full", causal=False)
     return [
         full("64 tokens", 2, 3, 64, 64, 64, points=0.1, required=True),
         full("113 queries, 203 keys", 1, 2, 113, 203, 64, points=0.15, required=True),
@@ -58,9 +56,7 @@ def full_cases() -> list[Case]:
 
 def causal_cases() -> list[Case]:
     """With a causal mask, in both alignments where the numbers of queries and keys differ."""
-
-    def causal(name, batch, heads, seq_q, seq_k, head_dim, **options) -> Case:
-        return case("causal", name, batch, heads, seq_q, seq_k, head_dim, causal=True, **options)
+    causal = partial(case, "causal", causal=True)
 
     def lower_right(name, *sizes, **options) -> Case:
         return causal(f"{name}, lower right", *sizes, lower_right=True, **options)

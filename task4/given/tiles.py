@@ -50,13 +50,6 @@ def tiles_for(head_dim: int) -> TileSizes:
     return read_tiles()[padded_head_dim(head_dim)]
 
 
-def shared_kb(file: Path = FILE) -> int:
-    """SHARED_KB: the shared memory limit per block."""
-    if not (found := _SHARED.search(file.read_text())):
-        raise ValueError(f"{shown_path(file)} has no line 'constexpr int SHARED_KB = 64;'")
-    return int(found[2])
-
-
 def written(text: str, tiles: Mapping[int, TileSizes], kb: int, note: str, file: Path = FILE) -> str:
     """The text of tiles.h with these tiles in place of its own; other head_dims keep their tiles.
 

@@ -99,17 +99,7 @@ def strided_case(
 ) -> Case:
     """A case for strided_attention; sizes and further options are those of attention_case."""
     made = attention_case(
-        "strided_attention",
-        part,
-        name,
-        batch,
-        heads,
-        seq_q,
-        seq_k,
-        head_dim,
-        causal=causal,
-        nan_hint=NAN_HINT,
-        **options,
+        "strided_attention", part, name, batch, heads, seq_q, seq_k, head_dim, causal, nan_hint=NAN_HINT, **options
     )
     arguments = {"stride": stride, "offset": offset, "causal": causal, "scale": scale}
     return replace(

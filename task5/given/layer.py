@@ -6,17 +6,13 @@ CustomStridedAttention(hidden_dim=64, num_heads=4, stride=4, causal=True, ops=op
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from common.compiling.operators import Operators
 from common.kernels.attention import attention
 from common.reference.layer import AttentionLayer
-
-if TYPE_CHECKING:
-    from common.compiling.operators import Operators
 
 
 class CustomStridedAttention(AttentionLayer):

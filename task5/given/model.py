@@ -15,39 +15,16 @@ torch.no_grad().
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from common.compiling.operators import Operators
+from common.reference.layer import Block
 from task5.given.layer import CustomStridedAttention
-
-if TYPE_CHECKING:
-    from common.compiling.operators import Operators
 
 # Below 1, so that the blocks' contributions matter relative to the embeddings from the start: it trains faster
 EMBEDDING_STD = 0.3
-
-
-class Block(nn.Module):
-    """Attention and a two-layer MLP, each after a norm and with a residual connection."""
-
-    def __init__(self, ops: Operators, hidden_dim: int, num_heads: int, stride: int) -> None:
-        super().__init__()
-        device = ops.device
-        self.attention_norm = nn.LayerNorm(hidden_dim, device=device)
-        self.attention = CustomStridedAttention(hidden_dim, num_heads, stride, causal=True, ops=ops)
-        self.mlp_norm = nn.LayerNorm(hidden_dim, device=device)
-        self.mlp = nn.Sequential(
-            nn.Linear(hidden_dim, 4 * hidden_dim, device=device),
-            nn.GELU(),
-            nn.Linear(4 * hidden_dim, hidden_dim, device=device),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[batch, seq_len, hidden_dim] -> the same."""
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.mlp(self.mlp_norm(x))
 
 
 class StridedTransformer(nn.Module):
@@ -84,7 +61,10 @@ class StridedTransformer(nn.Module):
         self.position_embedding = nn.Embedding(max_seq_len, hidden_dim, device=ops.device)
         for embedding in (self.token_embedding, self.position_embedding):
             nn.init.normal_(embedding.weight, std=EMBEDDING_STD)
-        self.blocks = nn.ModuleList(Block(ops, hidden_dim, num_heads, stride) for stride in strides)
+        self.blocks = nn.ModuleList(
+            Block(CustomStridedAttention(hidden_dim, num_heads, stride, causal=True, ops=ops), ops.device)
+            for stride in strides
+        )
         self.norm = nn.LayerNorm(hidden_dim, device=ops.device)
         self.head = nn.Linear(hidden_dim, vocab_size, bias=False, device=ops.device)
 

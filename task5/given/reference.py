@@ -1,10 +1,8 @@
-"""Sparse attention: plain PyTorch references, and a module that runs on this task's kernel. Given.
+"""Sparse attention: plain PyTorch references. Given.
 
-    ops = common.compiling.load.load("task5")                                    the student's kernel, compiled
-    naive_strided_attention(query, key, value, stride=4, causal=True)   the references
+    naive_strided_attention(query, key, value, stride=4, causal=True)
     naive_sliding_window_attention(query, key, value, window=256)
     naive_block_sparse_attention(query, key, value, block_mask, block=64), naive_compress_block_mask(block_mask)
-    CustomStridedAttention(hidden_dim=64, num_heads=4, stride=4, causal=True, ops=ops)(x)
 
 Strided: query i attends to the keys at positions offset, offset + stride, offset + 2 * stride, ... < S_k; with causal,
 only to those at positions j <= i. Query 0 and key 0 are the same position even if S_q != S_k (the mask is aligned to
@@ -14,15 +12,10 @@ the top left, as in PyTorch). Source of the pattern: Child et al., "Generating L
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from common.reference import oracle as reference
-
-if TYPE_CHECKING:
-    pass
 
 
 def strided_positions(seq_k: int, stride: int, offset: int = 0, device=None) -> Tensor:

@@ -10,9 +10,9 @@ determined from its output; see probe.py.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -22,14 +22,14 @@ from torch import Tensor
 
 from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
 from common.compiling.load import load
+from common.compiling.operators import Operators
 from common.compiling.variant import Variant
+from common.console.drawing import pyplot, save
 from common.console.paths import build_root, shown_path
 from common.console.terminal import say, working
-from task5.tools.pattern_pictures import draw
 from task5.tools.probe import Attend, Probe, probe
 
-if TYPE_CHECKING:
-    from common.compiling.operators import Operators
+COLORS = ("white", "#f2c894", "#1f4e79")  # not computed; computed, and masked away; attended to
 
 
 def block_pattern(blocks: int) -> Tensor:
@@ -120,3 +120,25 @@ def table(found: dict[str, Probe], seq_len: int) -> Table:
         wasted = one.computed_share - one.attended_share
         result.add_row(escape(name), f"{one.attended_share:.1%}", f"{one.computed_share:.1%}", f"{wasted:.1%}")
     return result
+
+
+def draw(found: Mapping[str, Probe], folder: Path) -> list[Path]:
+    """Writes stride_4_causal.png and so on: queries downwards, keys to the right, the shares in the title."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    files = []
+    for name, one in found.items():
+        figure, axes = pyplot().subplots(figsize=(4.6, 5.1), layout="constrained")
+        kinds = one.computed.int() + one.attended.int()
+        axes.imshow(kinds.numpy(), cmap=ListedColormap(COLORS), vmin=0, vmax=2, interpolation="nearest")
+        axes.set_title(f"{name}\n{one.attended_share:.1%} attended to, {one.computed_share:.1%} computed", fontsize=10)
+        axes.set_xlabel("key")
+        axes.set_ylabel("query")
+        words = ("not computed", "computed, weight 0", "attended to")
+        handles = [
+            Patch(facecolor=color, edgecolor="0.6", label=word) for color, word in zip(COLORS, words, strict=True)
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
+        files.append(save(figure, folder / (re.sub(r"\W+", "_", name) + ".png")))
+    return files

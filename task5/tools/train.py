@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -28,21 +28,20 @@ from torch import Tensor
 from common.cli.options import EXPECTED_ERRORS, add_build_arguments, request_of, say_backend
 from common.compiling import toolchain
 from common.compiling.load import load
+from common.compiling.operators import Operators
 from common.compiling.variant import Variant
+from common.console.drawing import pyplot, save
 from common.console.paths import build_root, shown_path
 from common.console.terminal import say, working
 from common.kernels.loaded import loaded
 from task5.given.model import StridedTransformer
-from task5.tools import training_plot
 from task5.tools.toy_task import SYMBOLS, Recall
-
-if TYPE_CHECKING:
-    from common.compiling.operators import Operators
 
 WARM_UP_STEPS = 30  # steps in which the learning rate rises
 UNTIMED_STEPS = 3
 TEST_BATCHES = 4
 TEST_SEED = 2**31  # added to the seed: sequences not seen in training
+COLORS = ("#7f7f7f", "#d62728")  # of the models in the plot
 
 
 @dataclass(frozen=True)
@@ -166,11 +165,10 @@ def _with_progress(console: Console, name: str, steps: int, run: Callable[..., R
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("step {task.completed} of {task.total},"),
-        (TimeRemainingColumn()),
+        TimeRemainingColumn(),
+        TextColumn("left"),
     )
-    with Progress(
-        *columns, TextColumn("left"), console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(name, total=steps)
 
         def advance(step: int, loss: Tensor) -> None:
@@ -195,6 +193,37 @@ def table(runs: dict[str, tuple[Sequence[int], Run]]) -> Table:
             f"{run.tokens_per_second:,.0f}",
         )
     return result
+
+
+def smoothed(losses: Sequence[float], window: int) -> list[float]:
+    """Moving average over the last `window` losses, fewer at the beginning; window >= 1."""
+    return [statistics.fmean(losses[max(0, end - window) : end]) for end in range(1, len(losses) + 1)]
+
+
+def draw(losses: Mapping[str, Sequence[float]], title: str, levels: Mapping[str, float], file: Path) -> None:
+    """Writes the plot: each model's losses, faint, and on top their moving average over a fiftieth of the steps.
+
+    Args:
+        losses: name of the model -> loss of every step, in nats; two models at most.
+        title: of the picture.
+        levels: losses to mark with a line, with their names.
+        file: a PNG; its folder is created.
+    """
+    figure, axes = pyplot().subplots(figsize=(7.5, 4.2), layout="constrained")
+    for (name, values), color in zip(losses.items(), COLORS, strict=False):
+        steps = range(1, len(values) + 1)
+        axes.plot(steps, values, color=color, linewidth=0.6, alpha=0.35)
+        axes.plot(steps, smoothed(values, max(1, len(values) // 50)), color=color, linewidth=1.8, label=name)
+    for name, loss in levels.items():
+        axes.axhline(loss, color="0.5", linewidth=0.9, linestyle=":")
+        axes.annotate(name, (1, loss), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
+                      horizontalalignment="right", fontsize=8, color="0.5")  # fmt: skip
+    axes.set(xlabel="step", ylabel="loss, nats per answer", ylim=(0, None))
+    axes.margins(x=0.01)
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.grid(alpha=0.3, linewidth=0.6)
+    axes.legend(frameon=False, fontsize=9)
+    save(figure, file)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -259,6 +288,6 @@ def _train_both(console: Console, options: argparse.Namespace) -> int:
     file = options.picture or build_root() / "training" / "loss.png"
     title = f"recall of {task.pairs} records of {task.record} tokens, stride {stride}, {ops.backend}"
     losses = {f"{name}, strides {strides[0]} and {strides[1]}": run.losses for name, (strides, run) in runs.items()}
-    training_plot.draw(losses, title, {"guessing": math.log(SYMBOLS)}, file)
+    draw(losses, title, {"guessing": math.log(SYMBOLS)}, file)
     say(console, f"picture: {shown_path(file)}")
     return 0

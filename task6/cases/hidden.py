@@ -8,6 +8,7 @@ import torch
 from common.course.grading.hidden import HiddenCase, like, with_peaks
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
+from task6.cases.kernels import generate_case, update_case
 
 # Parts whose calls go through Python: the parts that they build on must have been verified to run in kernels.
 RESTS_ON = {"generate": ("task6 update", "task6 decode"), "pipeline": ("task6 update", "task6 decode", "task4 causal")}
@@ -22,13 +23,6 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     lengths = [size(40, 260) for _ in range(3)]
     slots, group = max(lengths) + size(1, 9), size(2, 3)
 
-    def update(generator: torch.Generator) -> dict[str, torch.Tensor]:
-        def normal(tokens: int) -> torch.Tensor:
-            return torch.randn(batch, kv_heads, tokens, head_dim, generator=generator)
-
-        made = {"k_cache": normal(SLOTS), "v_cache": normal(SLOTS), "key": normal(NEW), "value": normal(NEW)}
-        return {**made, "positions": torch.tensor(positions, dtype=torch.int32)}
-
     def decode(generator: torch.Generator) -> dict[str, torch.Tensor]:
         def normal(*shape: int) -> torch.Tensor:
             return torch.randn(len(lengths), *shape, head_dim, generator=generator)
@@ -42,23 +36,19 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
             "lengths": torch.tensor(lengths, dtype=torch.int32),
         }
 
-    def generate(generator: torch.Generator) -> dict[str, torch.Tensor]:
-        def normal() -> torch.Tensor:
-            return torch.randn(3, kv_heads, 45, 40, generator=generator)
-
-        return {"query": 1.5 * normal(), "key": 1.5 * normal(), "value": 2 + normal()}
-
-    floor = 1e-5 * 1.5**2
+    update = update_case("", positions, kv_heads, SLOTS, NEW, head_dim)
+    generate = generate_case("", 3, kv_heads, 9, 36, 40)
+    floor = 1e-5 * 1.5**2 + running_sum_floor(slots, 4)
     sizes = f"{group * kv_heads} heads on {kv_heads}, lengths {lengths}, head_dim {head_dim}"
     return [
-        like(cases, "update: a prompt of 37 tokens", f"positions {positions}, head_dim {head_dim}", update),
-        like(cases, "decode: lengths 1, 7, 31, 203", sizes, decode, floor + running_sum_floor(slots, 4)),
+        like(cases, "update: a prompt of 37 tokens", f"positions {positions}, head_dim {head_dim}", update.inputs),
+        like(cases, "decode: lengths 1, 7, 31, 203", sizes, decode, floor),
         like(
             cases,
             "generate: 9 tokens, then 20",
             f"9 tokens, then 36, {kv_heads} heads",
-            generate,
-            floor + running_sum_floor(45, 4),
+            generate.inputs,
+            generate.floor,
             closed=False,
         ),
         like(cases, "pipeline: each phase by its kernels: 9 tokens, then 12", "the layer", closed=False),

@@ -26,44 +26,46 @@ def _as_int(values: list[int]) -> Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-def update_cases() -> list[Case]:
+def update_case(name: str, positions: list[int], kv_heads: int, max_seq_len: int, new: int, head_dim: int, **options):
     """Both caches after the update; all other slots must stay bitwise unchanged, so the floor is 1e-30, almost 0."""
+    batch = len(positions)
 
-    def case(name: str, positions: list[int], kv_heads: int, max_seq_len: int, new: int, head_dim: int, **options):
-        batch = len(positions)
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        def normal(tokens: int) -> Tensor:
+            return torch.randn(batch, kv_heads, tokens, head_dim, generator=generator)
 
-        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
-            def normal(tokens: int) -> Tensor:
-                return torch.randn(batch, kv_heads, tokens, head_dim, generator=generator)
+        caches = {"k_cache": normal(max_seq_len), "v_cache": normal(max_seq_len)}
+        return {**caches, "key": normal(new), "value": normal(new), "positions": _as_int(positions)}
 
-            caches = {"k_cache": normal(max_seq_len), "v_cache": normal(max_seq_len)}
-            return {**caches, "key": normal(new), "value": normal(new), "positions": _as_int(positions)}
+    def call(ops, k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
+        ops.update_cache(k_cache, v_cache, key, value, positions)
+        return torch.stack((k_cache, v_cache))
 
-        def call(ops, k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
-            ops.update_cache(k_cache, v_cache, key, value, positions)
-            return torch.stack((k_cache, v_cache))
+    def right(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
+        both = torch.stack((k_cache, v_cache))
+        for sequence, position in enumerate(positions.tolist()):
+            if 0 <= position <= max_seq_len - new:
+                both[0, sequence, :, position : position + new] = key[sequence]
+                both[1, sequence, :, position : position + new] = value[sequence]
+        return both
 
-        def right(k_cache: Tensor, v_cache: Tensor, key: Tensor, value: Tensor, positions: Tensor) -> Tensor:
-            both = torch.stack((k_cache, v_cache))
-            for sequence, position in enumerate(positions.tolist()):
-                if 0 <= position <= max_seq_len - new:
-                    both[0, sequence, :, position : position + new] = key[sequence]
-                    both[1, sequence, :, position : position + new] = value[sequence]
-            return both
+    return Case(
+        name,
+        "update",
+        inputs,
+        call,
+        right,
+        floor=1e-30,
+        axes=("K or V", "batch", "head", "position", "col"),
+        in_place=("k_cache", "v_cache"),
+        mistakes=mistakes.update_mistakes,
+        **options,
+    )
 
-        return Case(
-            name,
-            "update",
-            inputs,
-            call,
-            right,
-            floor=1e-30,
-            axes=("K or V", "batch", "head", "position", "col"),
-            in_place=("k_cache", "v_cache"),
-            mistakes=mistakes.update_mistakes,
-            **options,
-        )
 
+def update_cases() -> list[Case]:
+    """Prompts and single tokens, also at the end of the cache and at positions outside of it."""
+    case = update_case
     return [
         case("one token each", [3, 0, 15], 2, 16, 1, 8, points=0.3, required=True),
         case("a prompt of 37 tokens", [0, 0], 3, 64, 37, 64, points=0.2),
@@ -171,39 +173,41 @@ def decode_cases() -> list[Case]:
     ]
 
 
-def generate_cases() -> list[Case]:
+def generate_case(name: str, batch: int, heads: int, prompt: int, new: int, head_dim: int, **options) -> Case:
     """KVCache as a model uses it: the prompt at once, then one token at a time, compared with full causal attention."""
+    total = prompt + new
 
-    def case(name: str, batch: int, heads: int, prompt: int, new: int, head_dim: int, **options) -> Case:
-        total = prompt + new
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        def normal() -> Tensor:
+            return torch.randn(batch, heads, total, head_dim, generator=generator)
 
-        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
-            def normal() -> Tensor:
-                return torch.randn(batch, heads, total, head_dim, generator=generator)
+        return {"query": 1.5 * normal(), "key": 1.5 * normal(), "value": 2 + normal()}
 
-            return {"query": 1.5 * normal(), "key": 1.5 * normal(), "value": 2 + normal()}
+    def call(ops, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        cache = KVCache(ops, *query.shape)
+        cache.append(key[:, :, :prompt].contiguous(), value[:, :, :prompt].contiguous())
+        steps = []
+        for i in range(prompt, query.size(2)):
+            cache.append(key[:, :, i : i + 1].contiguous(), value[:, :, i : i + 1].contiguous())
+            steps.append(cache.attend(query[:, :, i : i + 1].contiguous()))
+        return torch.cat(steps, dim=2)
 
-        def call(ops, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-            cache = KVCache(ops, *query.shape)
-            cache.append(key[:, :, :prompt].contiguous(), value[:, :, :prompt].contiguous())
-            steps = []
-            for i in range(prompt, query.size(2)):
-                cache.append(key[:, :, i : i + 1].contiguous(), value[:, :, i : i + 1].contiguous())
-                steps.append(cache.attend(query[:, :, i : i + 1].contiguous()))
-            return torch.cat(steps, dim=2)
+    return Case(
+        name,
+        "generate",
+        inputs,
+        call,
+        lambda query, key, value: reference.attention(query, key, value, causal=True)[:, :, prompt:],
+        floor=1e-5 * 1.5**2 + running_sum_floor(total, 4),
+        axes=("batch", "head", "step", "col"),
+        mistakes=lambda query, key, value: mistakes.generate_mistakes(query, key, value, prompt),
+        **options,
+    )
 
-        return Case(
-            name,
-            "generate",
-            inputs,
-            call,
-            lambda query, key, value: reference.attention(query, key, value, causal=True)[:, :, prompt:],
-            floor=1e-5 * 1.5**2 + running_sum_floor(total, 4),
-            axes=("batch", "head", "step", "col"),
-            mistakes=lambda query, key, value: mistakes.generate_mistakes(query, key, value, prompt),
-            **options,
-        )
 
+def generate_cases() -> list[Case]:
+    """Short and long prompts."""
+    case = generate_case
     return [
         case("9 tokens, then 20", 2, 2, 9, 20, 64, points=0.2, required=True),
         case("1 token, then 70", 1, 2, 1, 70, 40, points=0.1),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import shift_of
+from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.merge import merge_states
 from common.kernels.distributed.shards import zigzag
 from common.testing.case import Call, Case, Python
@@ -27,14 +28,14 @@ def ring_cases() -> list[Case]:
     """Both gaps."""
     return [
         *(order_case(ranks) for ranks in (4, 1, 2, 7)),
-        out_case("merge: out", 9),
-        out_case("merge: a part in bfloat16", 5, narrow=True),
-        out_case("merge: out, lse beyond 88", 9, offset=200.0),
-        out_case("merge: out, lse below -104", 9, offset=-200.0),
-        out_case("merge: out, rows without keys", 16, empty=True),
-        lse_case("merge: lse", 9),
-        lse_case("merge: lse beyond 88", 9, offset=200.0),
-        lse_case("merge: lse, rows without keys", 16, empty=True),
+        merge_case("out", "merge: out", 9),
+        merge_case("out", "merge: a part in bfloat16", 5, narrow=True),
+        merge_case("out", "merge: out, lse beyond 88", 9, offset=200.0),
+        merge_case("out", "merge: out, lse below -104", 9, offset=-200.0),
+        merge_case("out", "merge: out, rows without keys", 16, empty=True),
+        merge_case("lse", "merge: lse", 9),
+        merge_case("lse", "merge: lse beyond 88", 9, offset=200.0),
+        merge_case("lse", "merge: lse, rows without keys", 16, empty=True),
     ]
 
 
@@ -110,57 +111,35 @@ def _both(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> tuple[Ten
     return torch.stack((out, part)).flatten(1, 3), torch.stack((lse, part_lse)).flatten(1)
 
 
-def _narrow(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {**inputs, "part": inputs["part"].bfloat16().to(inputs["part"].dtype)}
-
-
-def _floor(offset: float) -> float:
-    """Allows weights exp(lse - merged lse), where both lse have a float32 rounding error of 2^-24 relative."""
-    return LARGEST * 2.0**-23 * (abs(offset) + 16)
-
-
-def out_case(name: str, rows: int, offset: float = 0.0, empty: bool = False, narrow: bool = False) -> Case:
-    """The merged output."""
+def merge_case(
+    result: str, name: str, rows: int, offset: float = 0.0, empty: bool = False, narrow: bool = False
+) -> Case:
+    """A case for one result of merge, "out" or "lse"; narrow: the part is bfloat16."""
+    which = ("out", "lse").index(result)
 
     def given(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        return _narrow(inputs) if narrow else inputs
+        part = inputs["part"]
+        return {**inputs, "part": part.bfloat16().to(part.dtype)} if narrow else inputs
 
-    def call(ops, out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor) -> Tensor:
+    def call(ops, part: Tensor, **inputs: Tensor) -> Tensor:
         python = python_side(ops, "ring")
         with naming_the_line(python):
-            return merged(python.merge, out, lse, part.bfloat16() if narrow else part, part_lse)[0]
+            return merged(python.merge, part=part.bfloat16() if narrow else part, **inputs)[which]
+
+    def mistakes(**inputs: Tensor) -> list[Mistake]:
+        both, shape = _both(**given(inputs)), inputs[result].shape
+        return merge_lse_mistakes(both[1], shape) if which else merge_out_mistakes(*both, shape)
 
     return Case(
         name,
         "ring",
         _inputs(rows, offset, empty),
         call,
-        lambda **inputs: merge_states(*_both(**given(inputs)))[0].view(inputs["out"].shape),
-        floor=_floor(offset),
-        axes=("batch", "head", "row", "col"),
-        mistakes=lambda **inputs: merge_out_mistakes(*_both(**given(inputs)), inputs["out"].shape),
-        hint=NAN_HINT,
-        python=PYTHON,
-    )
-
-
-def lse_case(name: str, rows: int, offset: float = 0.0, empty: bool = False) -> Case:
-    """The merged logsumexp."""
-
-    def call(ops, **inputs: Tensor) -> Tensor:
-        python = python_side(ops, "ring")
-        with naming_the_line(python):
-            return merged(python.merge, **inputs)[1]
-
-    return Case(
-        name,
-        "ring",
-        _inputs(rows, offset, empty),
-        call,
-        lambda **inputs: merge_states(*_both(**inputs))[1].view(inputs["lse"].shape),
-        floor=_floor(offset) / LARGEST,
-        axes=("batch", "head", "row"),
-        mistakes=lambda **inputs: merge_lse_mistakes(_both(**inputs)[1], inputs["lse"].shape),
+        lambda **inputs: merge_states(*_both(**given(inputs)))[which].view(inputs[result].shape),
+        # allows weights exp(lse - merged lse), where both lse have a float32 rounding error of 2^-24 relative
+        floor=(1.0 if which else LARGEST) * 2.0**-23 * (abs(offset) + 16),
+        axes=("batch", "head", "row") if which else ("batch", "head", "row", "col"),
+        mistakes=mistakes,
         hint=NAN_HINT,
         python=PYTHON,
     )

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +22,7 @@ from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
+from common.compiling.operators import Operators
 from common.measure import report
 from common.measure.limits import float32_precision, measure_limits
 from common.measure.report import duration
@@ -32,9 +32,6 @@ from common.testing import results
 from common.testing.measurement import Earned, Measurement, TestRun
 from common.testing.python_side import python_side
 from task6.given.operators import load_beside
-
-if TYPE_CHECKING:
-    from common.compiling.operators import Operators
 
 BLOCK = "task6 speedups"  # in Results.md
 ROUNDS = 20

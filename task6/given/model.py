@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from common.reference.layer import Block
 from task6.given.attention_layer import CachedAttentionLayer
 
 # (hidden_dim, num_heads, num_kv_heads, batch, max_seq_len) -> the layer
@@ -39,27 +40,6 @@ class Sizes:
             f"{self.layers} layers, hidden {self.hidden_dim}, {self.num_heads} heads on {self.num_kv_heads}, "
             f"vocabulary {self.vocab_size:,}"
         )
-
-
-class Block(nn.Module):
-    """Attention and a two-layer MLP, each after a norm and with a residual connection."""
-
-    def __init__(self, attention: CachedAttentionLayer, device: torch.device | str | None) -> None:
-        super().__init__()
-        hidden_dim = attention.hidden_dim
-        self.attention_norm = nn.LayerNorm(hidden_dim, device=device)
-        self.attention = attention
-        self.mlp_norm = nn.LayerNorm(hidden_dim, device=device)
-        self.mlp = nn.Sequential(
-            nn.Linear(hidden_dim, 4 * hidden_dim, device=device),
-            nn.GELU(),
-            nn.Linear(4 * hidden_dim, hidden_dim, device=device),
-        )
-
-    def forward(self, x: Tensor, position: int) -> Tensor:
-        """[batch, new_tokens, hidden_dim] -> the same."""
-        x = x + self.attention(self.attention_norm(x), position)
-        return x + self.mlp(self.mlp_norm(x))
 
 
 class DummyLLM(nn.Module):
@@ -92,10 +72,7 @@ class DummyLLM(nn.Module):
         self.token_embedding = nn.Embedding(sizes.vocab_size, sizes.hidden_dim, device=device)
         self.position_embedding = nn.Embedding(max_seq_len, sizes.hidden_dim, device=device)
         self.blocks = nn.ModuleList(
-            Block(
-                make_attention(sizes.hidden_dim, sizes.num_heads, sizes.num_kv_heads, batch, max_seq_len),
-                device,
-            )
+            Block(make_attention(sizes.hidden_dim, sizes.num_heads, sizes.num_kv_heads, batch, max_seq_len), device)
             for _ in range(sizes.layers)
         )
         self.norm = nn.LayerNorm(sizes.hidden_dim, device=device)

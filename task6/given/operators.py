@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from common.compiling.load import load
+from common.compiling.operators import Operators
 from common.compiling.request import BuildRequest
-
-if TYPE_CHECKING:
-    from common.compiling.operators import Operators
 
 
 def load_beside(ops: Operators, task: str) -> Operators:

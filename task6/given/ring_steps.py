@@ -105,7 +105,6 @@ def ring_attention(
     order: Sequence[Pieces],
     merge: Merge,
     causal: bool,
-    group: dist.ProcessGroup | None = None,
 ) -> Tensor:
     """Attention of this rank's queries over the keys of all ranks.
 
@@ -124,13 +123,13 @@ def ring_attention(
         ValueError: merge returned something other than (out, lse).
         RankLost: another rank exited.
     """
-    rank, ranks, size = dist.get_rank(group), dist.get_world_size(group), query.size(2) // 2
+    rank, ranks, size = dist.get_rank(), dist.get_world_size(), query.size(2) // 2
     places = [slice(0, size), slice(size, 2 * size)]
     out = torch.zeros(query.shape, dtype=torch.float32, device=query.device)
     lse = torch.full(query.shape[:3], -torch.inf, device=query.device)  # no key seen yet
     here = key.contiguous(), value.contiguous()
     for step in range(ranks):
-        on_its_way = Travel(here, group, "keys and values") if step + 1 < ranks else None
+        on_its_way = Travel(here, None, "keys and values") if step + 1 < ranks else None
         for pair in pairs(order[rank], order[(rank - step) % ranks], causal):
             rows, cols = places[pair.queries], places[pair.keys]
             part, part_lse = ops.flash_attention_forward(

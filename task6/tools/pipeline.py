@@ -12,13 +12,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
+from common.compiling.operators import Operators
 from common.console.terminal import say, working
 from common.measure import report
 from common.measure.limits import float32_precision
@@ -29,9 +29,6 @@ from common.testing.python_side import python_side
 from task6.given.model import DummyLLM, Generation, Sizes, generate
 from task6.given.operators import load_beside
 from task6.given.torch_attention import TorchAttention
-
-if TYPE_CHECKING:
-    from common.compiling.operators import Operators
 
 BLOCK = "task6 pipeline"  # in Results.md
 NEW_TOKENS = 100

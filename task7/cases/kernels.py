@@ -15,44 +15,49 @@ from task7.cases import mistakes
 EPS = 1e-5  # GPT-2's
 
 
-def layernorm_cases() -> list[Case]:
-    """Both outputs, stacked: [2, rows, width]."""
+def layernorm_case(
+    name: str,
+    rows: int,
+    width: int,
+    change: Callable[[Tensor], Tensor] = lambda x: x,
+    residual: bool = True,
+    size: float = 4.0,
+    eps: float = EPS,
+    **options,
+) -> Case:
+    """A case for both outputs, stacked: [2, rows, width].
 
-    def case(
-        name: str,
-        rows: int,
-        width: int,
-        change: Callable[[Tensor], Tensor] = lambda x: x,
-        residual: bool = True,
-        size: float = 4.0,
-        eps: float = EPS,
+    change: a further change to x. size: the magnitude of a row's numbers, in standard deviations.
+    """
+
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator)
+
+        x = change(normal(rows, width))
+        given = {"x": x, "weight": 1 + 0.3 * normal(width), "bias": 0.5 * normal(width)}
+        if residual:
+            # as large as x, so that leaving it out is noticed; exact where x is exact
+            given["residual"] = x.flip(0) * (1 if rows > 1 else 2)
+        return given
+
+    return Case(
+        name,
+        "layernorm",
+        inputs,
+        partial(normalized, eps=eps),
+        partial(mistakes.layernorm, eps=eps),
+        floor=running_sum_floor(width, size),
+        axes=("output", "row", "col"),
+        mistakes=partial(mistakes.layernorm_mistakes, eps=eps),
+        steps=partial(_layernorm_steps, eps=eps),
         **options,
-    ) -> Case:
-        """change: a further change to x. size: the magnitude of a row's numbers, in standard deviations."""
+    )
 
-        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
-            def normal(*shape: int) -> Tensor:
-                return torch.randn(*shape, generator=generator)
 
-            x = change(normal(rows, width))
-            given = {"x": x, "weight": 1 + 0.3 * normal(width), "bias": 0.5 * normal(width)}
-            if residual:
-                # as large as x, so that leaving it out is noticed; exact where x is exact
-                given["residual"] = x.flip(0) * (1 if rows > 1 else 2)
-            return given
-
-        return Case(
-            name,
-            "layernorm",
-            inputs,
-            partial(normalized, eps=eps),
-            partial(mistakes.layernorm, eps=eps),
-            floor=running_sum_floor(width, size),
-            axes=("output", "row", "col"),
-            mistakes=partial(mistakes.layernorm_mistakes, eps=eps),
-            steps=partial(_layernorm_steps, eps=eps),
-            **options,
-        )
+def layernorm_cases() -> list[Case]:
+    """Sizes, and rows that are difficult for the mean and the variance."""
+    case = layernorm_case
 
     def large_mean(x: Tensor) -> Tensor:
         return x + 1000.0
@@ -100,30 +105,33 @@ def _layernorm_steps(
     return {"the row's mean": mean, "its variance": variance, "1 / sqrt(variance + eps)": (variance + eps).rsqrt()}
 
 
+def gelu_case(name: str, rows: int, width: int, scale: float = 2.0, negative: bool = False, **options) -> Case:
+    """A case for bias_gelu; `scale`: the standard deviation of x; `negative`: everything is below 0."""
+
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        def normal(*shape: int) -> Tensor:
+            x = torch.randn(*shape, generator=generator)
+            return -x.abs() if negative else x
+
+        return {"x": scale * normal(rows, width), "bias": normal(width)}
+
+    return Case(
+        name,
+        "gelu",
+        inputs,
+        lambda ops, x, bias: ops.bias_gelu(x, bias),
+        mistakes.bias_gelu,
+        floor=4 * 2.0**-24 * 4 * scale,  # a few rounding errors at this magnitude
+        axes=("row", "col"),
+        mistakes=mistakes.bias_gelu_mistakes,
+        steps=lambda x, bias: {"x + bias": x + bias},
+        **options,
+    )
+
+
 def gelu_cases() -> list[Case]:
     """Inputs around 0, where gelu bends, and far from 0, where it is 0 or x."""
-
-    def case(name: str, rows: int, width: int, scale: float = 2.0, negative: bool = False, **options) -> Case:
-        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
-            def normal(*shape: int) -> Tensor:
-                x = torch.randn(*shape, generator=generator)
-                return -x.abs() if negative else x
-
-            return {"x": scale * normal(rows, width), "bias": normal(width)}
-
-        return Case(
-            name,
-            "gelu",
-            inputs,
-            lambda ops, x, bias: ops.bias_gelu(x, bias),
-            mistakes.bias_gelu,
-            floor=4 * 2.0**-24 * 4 * scale,  # a few rounding errors at this magnitude
-            axes=("row", "col"),
-            mistakes=mistakes.bias_gelu_mistakes,
-            steps=lambda x, bias: {"x + bias": x + bias},
-            **options,
-        )
-
+    case = gelu_case
     return [
         case("3,072 columns", 3, 3072, points=0.05, required=True),
         case("31 columns", 5, 31, points=0.02),

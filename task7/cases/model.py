@@ -26,7 +26,9 @@ from common.testing.measurement import Earned, Measurement, TestRun
 from task7.given.operators import load_engine_kernels
 from task7.tools import models
 from task7.tools.compare import difference
+from task7.tools.perplexity import held_out_sequences, perplexity
 from task7.tools.session import explain_gap
+from task7.tools.writers import attached_writer, lean_writer, reference_writer
 
 # The reference's top two logits never come closer than 0.02 in these texts, so rounding cannot decide.
 PROMPTS = ("Once upon a time", "Lily and Tom went to the park. They saw a", "Ben and his dog")
@@ -59,8 +61,6 @@ class Bench:
     """
 
     def __init__(self, kernels: EngineKernels) -> None:
-        from task7.tools.writers import attached_writer, reference_writer
-
         self.tokenizer, model = models.load(str(models.STORYTELLER), local=True)
         self.prompts = [models.prompt_tokens(self.tokenizer, prompt) for prompt in PROMPTS]
         self.reference = reference_writer(copy.deepcopy(model), kernels.backend)
@@ -71,8 +71,6 @@ class Bench:
     @functools.cached_property
     def lean(self):
         """The lean engine's writer."""
-        from task7.tools.writers import lean_writer
-
         return lean_writer(self.reference.model, self.kernels, "float32", self.prompts, NEW_TOKENS)
 
     def text(self, number: int, new_tokens: int, on_text=None) -> Comparison:
@@ -102,8 +100,6 @@ class Bench:
 
     def perplexity(self, part: str, count: int, length: int, on_sequence=None) -> Comparison:
         """Perplexity over the first count x length held-out tokens: the reference's, and ours or the engine's."""
-        from task7.tools.perplexity import held_out_sequences, perplexity
-
         text = held_out_sequences(self.tokenizer, count, length)
         writer = self.lean if part == "engine" else self.ours
         found = perplexity(writer.logits, *text, on_sequence=on_sequence)

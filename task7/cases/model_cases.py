@@ -10,6 +10,7 @@ chosen by the inputs' seed, so they are not known in advance.
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from common.testing.case import Case
 from task7.given.operators import load_engine_kernels
 from task7.tools import models
+from task7.tools.writers import attached_writer, lean_writer, reference_writer
 
 PROMPT, STEPS = 9, 40
 PROMPTS, NEW_TOKENS = 2, 24
@@ -37,10 +39,6 @@ def storyteller():
 
 @functools.cache
 def _reference():
-    import copy
-
-    from task7.tools.writers import reference_writer
-
     return reference_writer(copy.deepcopy(storyteller()[1]), "simulator")
 
 
@@ -51,15 +49,11 @@ def _kernels(variant: str, backend: str):
 
 @functools.cache
 def _attached(variant: str, backend: str):
-    from task7.tools.writers import attached_writer
-
     kernels = _kernels(variant, backend)
     return attached_writer(storyteller()[1], (kernels.flash, kernels.decode), variant)
 
 
 def _lean(ops, prompts: int, length: int):
-    from task7.tools.writers import lean_writer
-
     kernels = _kernels(ops.variant, ops.backend)
     return lean_writer(storyteller()[1], kernels, "float32", [[0] * length] * prompts, 0)
 

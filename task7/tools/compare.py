@@ -20,7 +20,10 @@ from rich.table import Table
 from common.console.terminal import say, wide, working
 from common.measure import report
 from common.testing import results
+from task7.tools import models
+from task7.tools.perplexity import held_out_sequences, perplexity
 from task7.tools.session import load_writer, write_texts
+from task7.tools.writers import reference_writer
 
 BLOCK = "task7 compare"  # in Results.md
 LENGTH = 512  # tokens of a held-out sequence
@@ -37,12 +40,12 @@ class Measured:
 
 def compare(options, console: Console) -> None:
     """Runs both, prints the table and with options.report writes it. Raises what task7.inference.run raises."""
-    from task7.tools.perplexity import held_out_sequences
-
     if options.held_out < 1:
         raise ValueError(f"held_out is {options.held_out}; allowed: 1 or more sequences")
     tokenizer, prompts, ours = load_writer(options, console)
-    reference = _reference(options, console)
+    with working(console, "loading the reference ..."):
+        model = models.load(*models.find(options.model), options.dtype)[1]  # a copy of its own
+        reference = reference_writer(model, options.backend)
     length = min(LENGTH, reference.model.config.max_position_embeddings)
     held_out = held_out_sequences(tokenizer, options.held_out, length)
 
@@ -67,27 +70,12 @@ def compare(options, console: Console) -> None:
     for line in [*texts, *ran]:
         say(console, line)
     if options.report:
-        _report(
-            console,
-            options.command,
-            lines,
-            [*(f"- {line}" for line in (*texts, *ran)), *_stories(tokenizer, options, result)],
-        )
-
-
-def _reference(options, console: Console):
-    """The reference on its own copy of the model."""
-    from task7.tools import models
-    from task7.tools.writers import reference_writer
-
-    with working(console, "loading the reference ..."):
-        name, local = models.find(options.model)
-        return reference_writer(models.load(name, local, options.dtype)[1], options.backend)
+        notes = [*(f"- {line}" for line in (*texts, *ran)), *_stories(tokenizer, options, result)]
+        block = results.Block(options.command, report.machine(), COLUMNS, lines, notes)
+        results.report(console, BLOCK, block)  # raises ValueError if Results.md has no place for it
 
 
 def _perplexity(console: Console, name: str, writer, held_out) -> float:
-    from task7.tools.perplexity import perplexity
-
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(f"perplexity, {name}", total=len(held_out[0]))
         return perplexity(writer.logits, *held_out, lambda done: progress.update(bar, completed=done))
@@ -112,9 +100,8 @@ def rows(ours: Measured, reference: Measured, of: str) -> list[tuple[str, str, s
 
 def text_line(tokenizer, prompt: str, tokens: list[int], expected: list[int]) -> str:
     """One sentence about the text after a prompt."""
-    told = f"text after {prompt!r}: "
     where = difference(tokenizer, tokens, expected)
-    return told + (where or f"the same {len(expected)} tokens")
+    return f"text after {prompt!r}: {where or f'the same {len(expected)} tokens'}"
 
 
 def difference(tokenizer, tokens: list[int], expected: list[int]) -> str | None:
@@ -148,8 +135,3 @@ def _stories(tokenizer, options, result) -> list[str]:
         story = (prompt + tokenizer.decode(tokens)).replace("\n", "\n>\n> ")
         told += ["", f"> {story}", ""]
     return told
-
-
-def _report(console: Console, command: str, lines, notes) -> None:
-    """Raises ValueError if Results.md has no place for it."""
-    results.report(console, BLOCK, results.Block(command, report.machine(), COLUMNS, lines, notes))

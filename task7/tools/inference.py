@@ -6,6 +6,7 @@ attention and cache. --help lists the options (options.py); --compare shows both
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 from collections import Counter
@@ -19,7 +20,7 @@ from common.compiling.variant import Variant
 from common.console.terminal import say
 from common.measure.timing import middle
 from task7.tools.compare import compare
-from task7.tools.options import Options, parse
+from task7.tools.options import parse
 from task7.tools.session import explain_gap, load_writer, write_texts
 
 YOUR_TURN = (
@@ -59,7 +60,7 @@ def tbt(result) -> str:
     )
 
 
-def run(options: Options, console: Console, reference: bool) -> None:
+def run(options: argparse.Namespace, console: Console, reference: bool) -> None:
     """Loads everything, generates, prints. Raises EXPECTED_ERRORS and what the kernels raise."""
     if options.compare:
         compare(options, console)

@@ -1,63 +1,28 @@
-"""The command lines of python -m task7.inference and task7.inference_ref: the parser, and the options as an object."""
+"""The command lines of python -m task7.inference and task7.inference_ref."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 
 from common.cli.options import add_build_arguments, command_of
-from common.compiling.variant import Variant
 from task7.tools import models
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 ENGINES = ("lean", "transformers")
 PROMPT = "Once upon a time"
+SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "seed")
 STORY_TOKENS, COMPARED_TOKENS = 200, 100
 
 
-@dataclass(frozen=True)
-class Options:
-    """One command line.
+def parse(argv, reference: bool = False) -> argparse.Namespace:
+    """The command line of task7.inference, or with `reference` of task7.inference_ref.
 
-    Attributes:
-        variant, backend, arch: which kernels, see task7.given.operators.load_kernels.
-        engine: "lean", "transformers", or None for the one that suits the backend.
-        model: a folder or a name on the hub.
-        prompts: one or more texts.
-        max_new_tokens, temperature, top_k, top_p, seed: see task7.tools.generation.generate.
-        dtype: of the model, "float32", "float16" or "bfloat16".
-        compare, report: whether to compare with the reference, and to write that into Results.md.
-        held_out: sequences of held-out text for the perplexity of `compare`.
-        command: what was typed.
+    In addition to the options below: command, what was typed, and sampling, the arguments of any engine's generate.
+    dtype is "float32", "float16" or "bfloat16".
     """
-
-    variant: Variant
-    backend: str
-    arch: str | None
-    engine: str | None
-    model: str
-    prompts: list[str]
-    max_new_tokens: int
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    seed: int
-    dtype: str
-    compare: bool = False
-    report: bool = False
-    held_out: int = 4
-    command: str = "python -m task7.inference"
-
-    @property
-    def sampling(self) -> dict:
-        """Arguments of any engine's generate."""
-        return {name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_k", "top_p", "seed")}
-
-
-def parse(argv, reference: bool = False) -> Options:
-    """The command line of task7.inference, or with `reference` of task7.inference_ref."""
+    program = "task7.inference" + "_ref" * reference
     parser = argparse.ArgumentParser(
-        prog="python -m task7.inference" + "_ref" * reference,
+        prog=f"python -m {program}",
         description="Continue prompts with a GPT-2.  "
         + (
             "Attention: transformers' own. --backend chooses the device; the kernels' options change nothing."
@@ -114,7 +79,9 @@ def parse(argv, reference: bool = False) -> Options:
         help="of weights and cache; 16 bits need --variant tuned, or else --engine transformers, whose attention then "
         "converts to fp32 and back (default: %(default)s)",
     )
-    if not reference:
+    if reference:
+        parser.set_defaults(compare=False, report=False)
+    else:
         parser.add_argument(
             "--compare",
             action="store_true",
@@ -128,12 +95,13 @@ def parse(argv, reference: bool = False) -> Options:
             metavar="N",
             help="with --compare: perplexity over N sequences of 512 tokens (default: %(default)s)",
         )
-    options = vars(parser.parse_args(argv))
-    options.pop("variant_flag", None)
-    if options.get("report") and not options["compare"]:
+    options = parser.parse_args(argv)
+    if options.report and not options.compare:
         parser.error("--report writes what --compare measures: give both")
-    if options["max_new_tokens"] is None:
-        options["max_new_tokens"] = COMPARED_TOKENS if options.get("compare") else STORY_TOKENS
-    program = "task7.inference" + "_ref" * reference
-    given = {"prompts": options.pop("prompts") or [PROMPT], "command": command_of(program, argv)}
-    return Options(**given, **options | {"dtype": DTYPES[options["dtype"]]})
+    if options.max_new_tokens is None:
+        options.max_new_tokens = COMPARED_TOKENS if options.compare else STORY_TOKENS
+    options.prompts = options.prompts or [PROMPT]
+    options.dtype = DTYPES[options.dtype]
+    options.command = command_of(program, argv)
+    options.sampling = {name: getattr(options, name) for name in SAMPLING}
+    return options

@@ -2,10 +2,13 @@
 
 tokenizer, prompts, writer = load_writer(options, console)
 result = write_texts(tokenizer, prompts, writer, options, console)
+
+options: see task7.tools.options.parse.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -20,14 +23,13 @@ from common.compiling.variant import Variant
 from common.console.terminal import say, working
 from common.kernels.gpt2.request import check_request
 from task7.given.operators import load_engine_kernels, load_kernels
-from task7.tools import models
-from task7.tools.options import Options
+from task7.tools import models, writers
 from task7.tools.streaming import TextStream
 
 WARM_UP_TOKENS = 3
 
 
-def engine_of(options: Options) -> str:
+def engine_of(options: argparse.Namespace) -> str:
     """ "lean" or "transformers": the requested engine, or the backend's default.
 
     In the simulator the default is transformers (two tasks to compile instead of three, no launch overhead to save),
@@ -39,58 +41,44 @@ def engine_of(options: Options) -> str:
     return "lean" if lean or (options.variant == Variant.STUDENT and is_filled("task7")) else "transformers"
 
 
-def load_writer(options: Options, console: Console, reference: bool = False):
+def load_writer(options: argparse.Namespace, console: Console, reference: bool = False):
     """Compiles kernels and loads the model: (tokenizer, prompts as lists of token ids, writer).
 
     Raises what task7.tools.inference.EXPECTED_ERRORS names.
     """
-    check_request(1, options.max_new_tokens, options.temperature, options.top_k, float("inf"), options.top_p)
+
+    def check(prompt_tokens: int, context: float) -> None:
+        sampling = options.temperature, options.top_k
+        check_request(prompt_tokens, options.max_new_tokens, *sampling, context, options.top_p)
+
+    check(1, float("inf"))
     name, local = models.find(options.model)
-    if reference:
-        with working(console, "loading the model ..."):
-            return _prepared(options, name, local, None)
-    say_backend(console, options.backend)
-    engine = engine_of(options)
-    tasks = "tasks 4, 6 and 7" if engine == "lean" else "tasks 4 and 6"
-    with working(console, f"compiling {tasks}, loading the model ..."):
-        import torch.utils.cpp_extension  # noqa: F401  before there are two threads: both would begin to import it
+    what = "loading the model ..."
+    if not reference:
+        say_backend(console, options.backend)
+        engine = engine_of(options)
+        what = f"compiling {'tasks 4, 6 and 7' if engine == 'lean' else 'tasks 4 and 6'}, {what}"
+    with working(console, what), ThreadPoolExecutor(max_workers=1) as pool:
+        if not reference:  # compile while this thread imports transformers
+            import torch.utils.cpp_extension  # noqa: F401  before there are two threads: both would begin to import it
 
-        with ThreadPoolExecutor(max_workers=1) as pool:  # compile while this thread imports transformers
-            building = pool.submit(
-                load_engine_kernels if engine == "lean" else load_kernels,
-                options.variant,
-                options.backend,
-                options.arch,
-            )
-            return _prepared(options, name, local, engine, building)
-
-
-def _prepared(options: Options, name: str, local: bool, engine: str | None, building=None):
-    """load_writer's result. engine: None for the reference. building: the future of the kernels."""
-    tokenizer, model = models.load(name, local, options.dtype)
-    prompts = [models.prompt_tokens(tokenizer, prompt) for prompt in options.prompts]
-    for prompt in prompts:
-        check_request(
-            len(prompt),
-            options.max_new_tokens,
-            options.temperature,
-            options.top_k,
-            model.config.max_position_embeddings,
-            options.top_p,
-        )
-    from task7.tools import writers
-
-    if engine is None:
-        writer = writers.reference_writer(model, options.backend)
-    elif engine == "lean":
-        writer = writers.lean_writer(model, building.result(), options.dtype, prompts, options.max_new_tokens)
-    else:
-        writer = writers.attached_writer(model, building.result(), options.variant)
-    writer.warm_up(prompts, min(WARM_UP_TOKENS, options.max_new_tokens))
+            load_all = load_engine_kernels if engine == "lean" else load_kernels
+            building = pool.submit(load_all, options.variant, options.backend, options.arch)
+        tokenizer, model = models.load(name, local, options.dtype)
+        prompts = [models.prompt_tokens(tokenizer, prompt) for prompt in options.prompts]
+        for prompt in prompts:
+            check(len(prompt), model.config.max_position_embeddings)
+        if reference:
+            writer = writers.reference_writer(model, options.backend)
+        elif engine == "lean":
+            writer = writers.lean_writer(model, building.result(), options.dtype, prompts, options.max_new_tokens)
+        else:
+            writer = writers.attached_writer(model, building.result(), options.variant)
+        writer.warm_up(prompts, min(WARM_UP_TOKENS, options.max_new_tokens))
     return tokenizer, prompts, writer
 
 
-def write_texts(tokenizer, prompts, writer, options: Options, console: Console):
+def write_texts(tokenizer, prompts, writer, options: argparse.Namespace, console: Console):
     """Generates, the first text as it comes and the others after it. Returns Generations."""
     pieces: list[list[str]] = [[] for _ in prompts]
 

@@ -13,6 +13,7 @@ import yaml
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
 MOST_BYTES = 300_000  # per picture
 
 

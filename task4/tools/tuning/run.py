@@ -122,15 +122,7 @@ def complaint(tuning: TuningBuild, candidate: Candidate) -> str:
     tuning.choose(candidate)
     for causal in (False, True):
         case = attention_case(
-            "flash_attention",
-            "tune",
-            "ragged",
-            1,
-            2,
-            113,
-            203,
-            candidate.head_dim - 1,
-            causal,
+            *("flash_attention", "tune", "ragged", 1, 2, 113, 203, candidate.head_dim - 1, causal),
             lower_right=causal,
             tiles=(candidate.tiles.B_r, candidate.tiles.B_c),
             draws=1,

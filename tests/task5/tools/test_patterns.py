@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from task5.tools import pattern_pictures, patterns
+from task5.tools import patterns
 from task5.tools.patterns import Probe, block_pattern, probe
 
 
@@ -88,5 +88,5 @@ def test_the_command_says_the_shares_and_draws(capsys, monkeypatch, tmp_path, so
 
 def test_the_pictures(tmp_path):
     half = torch.eye(8, dtype=torch.bool)
-    files = pattern_pictures.draw({"window 1, causal": Probe(half, half | half.roll(1, 0))}, tmp_path)
+    files = patterns.draw({"window 1, causal": Probe(half, half | half.roll(1, 0))}, tmp_path)
     assert [file.name for file in files] == ["window_1_causal.png"] and files[0].stat().st_size > 5_000

@@ -16,7 +16,6 @@ from task5.given.layer import CustomStridedAttention
 from task5.given.model import StridedTransformer
 from task5.given.reference import naive_strided_attention
 from task5.tools import train as training
-from task5.tools import training_plot
 from task5.tools.toy_task import DOT, SYMBOLS, Recall
 
 TINY = training.Setting(Recall(pairs=2, record=4), hidden_dim=32, num_heads=1, batch=8, steps=30, learning_rate=1e-2)
@@ -132,14 +131,14 @@ def test_bad_settings_are_named(solution, changed, words):
 
 
 def test_means_of_the_last_losses():
-    assert training_plot.smoothed([4.0, 2.0, 0.0, 6.0], 2) == [4.0, 3.0, 1.0, 3.0]
-    assert training_plot.smoothed([4.0, 2.0], 1) == [4.0, 2.0]
+    assert training.smoothed([4.0, 2.0, 0.0, 6.0], 2) == [4.0, 3.0, 1.0, 3.0]
+    assert training.smoothed([4.0, 2.0], 1) == [4.0, 2.0]
 
 
 def test_the_picture_is_written(tmp_path):
     pytest.importorskip("matplotlib")
     file = tmp_path / "folder" / "loss.png"
-    training_plot.draw({"dense": [3.0, 2.0, 1.0], "strided": [3.0, 2.5, 2.0]}, "title", {"guessing": 2.8}, file)
+    training.draw({"dense": [3.0, 2.0, 1.0], "strided": [3.0, 2.5, 2.0]}, "title", {"guessing": 2.8}, file)
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
