@@ -13,7 +13,7 @@ from task4.cases.stages import stage_cases
 
 CASES = {case.name: case for case in stage_cases()}
 OPERATORS = ["load_stage", "scores_stage", "mask_stage", "softmax_stage", "output_stage", "store_stage"]
-FULL, PART = "load_tile: a full tile", "load_tile: 37 rows, head_dim 40"
+PART = "load_tile: 37 rows, head_dim 40"
 SCORES, BOTH = "compute_scores", "mask_scores: 30 keys left, diagonal 25"
 DIAGONAL, ENDS = "mask_scores: diagonal 20", "mask_scores: 41 keys left"
 P, M, SUM, OUT = (f"online_softmax: {name}" for name in "PmlO")

@@ -12,12 +12,14 @@ import torch.nn.functional as F
 from forked_python import run_python
 from torch import Tensor
 
+from common.cli.test import test_main
 from common.reference.bounds import running_sum_floor
 from common.testing.judging import oracle
 from task5.cases import cases
 from task5.given.layer import CustomStridedAttention
 from task5.given.model import StridedTransformer
 from task5.given.reference import naive_strided_attention, strided_mask, strided_positions
+from task5.test import TEST
 
 ROUNDING = 1e-5  # float32 scores of size 1, as passed on by the softmax; see common/testing/cases/attention.py
 
@@ -206,9 +208,19 @@ def test_the_modes(root):
     assert benchmarked.returncode == 2 and NO_GPU in benchmarked.stdout and "Points" not in benchmarked.stdout
     correct = run(root, "--mode", "correctness", "--solution")
     assert correct.returncode == 0 and "Points: 3 of 3" in correct.stdout and "timed" not in correct.stdout
-    listed = run(root, "--list", "--causal")
-    assert listed.returncode == 0 and "60 + 64n" in listed.stdout and "timed" not in listed.stdout
-    helped = run(root, "--help")
-    assert helped.returncode == 0 and "--mode {correctness,benchmark}" in helped.stdout and "--check" in helped.stdout
-    assert run(root, "--mode=speed").returncode == 2
-    assert "--full is not part of --mode benchmark" in run(root, "--mode=benchmark", "--full").stderr
+
+
+def test_options_of_the_command(capsys):
+    def said(*options: str) -> tuple[int, str]:
+        try:
+            status = test_main(TEST, ["--backend", "simulator", *options])
+        except SystemExit as ended:
+            status = ended.code
+        return status, "".join(capsys.readouterr())
+
+    status, listed = said("--list", "--causal")
+    assert status == 0 and "60 + 64n" in listed and "timed" not in listed
+    status, helped = said("--help")
+    assert status == 0 and "--mode {correctness,benchmark}" in helped and "--check" in helped
+    assert said("--mode=speed")[0] == 2
+    assert "--full is not part of --mode benchmark" in said("--mode=benchmark", "--full")[1]

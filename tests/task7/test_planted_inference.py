@@ -22,14 +22,7 @@ from task7.tools import models
 
 NEW_TOKENS = 10
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """One thread: on a busy machine PyTorch's threads would wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread_without_gradients")
 
 
 def in_place_of(owner, name: str):

@@ -37,9 +37,9 @@ MEMORY = {
 }
 
 
-def tensors(device, seq_q=S_Q, seq_k=S_K):
-    torch.manual_seed(seq_q + seq_k)
-    return [torch.randn(BATCH, HEADS, seq, HEAD_DIM, device=device) for seq in (seq_q, seq_k, seq_k)]
+def tensors(device):
+    torch.manual_seed(S_Q + S_K)
+    return [torch.randn(BATCH, HEADS, seq, HEAD_DIM, device=device) for seq in (S_Q, S_K, S_K)]
 
 
 def make_mask(kind, shape, device):

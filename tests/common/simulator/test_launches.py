@@ -88,13 +88,6 @@ def test_shared_declarations(library):
     assert not rest.any()
 
 
-@pytest.mark.parametrize("n", [1, 15, 16, 33, 100])
-def test_transpose(library, n):
-    matrix, out = np.random.rand(n, n).astype(np.float32), zeros((n, n))
-    library.shared_transpose(matrix, out, n)
-    assert (out == matrix.T).all()
-
-
 def test_fresh_shared_memory_is_nan_in_every_block(simulator):
     out = zeros(16)
     simulator.shared_fresh(out)

@@ -203,24 +203,6 @@ def test_copies_without_a_wait_end_with_their_block(library):
     assert (out == 1).all()
 
 
-# ---- all together
-
-SHAPES = [(1, 8, 8), (64, 64, 32), (33, 40, 24), (65, 72, 40), (100, 200, 136), (130, 64, 312)]
-
-
-@pytest.mark.parametrize("b_transposed", [0, 1])
-@pytest.mark.parametrize("kind", SIXTEEN_BITS)
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
-def test_matrix_product(library, shape, kind, b_transposed):
-    skip_on_turing(library, kind)
-    m, n, k = shape
-    rng = np.random.default_rng(m)
-    (a, a64), (b, b64) = rounded(rng.standard_normal((m, k)), kind), rounded(rng.standard_normal((k, n)), kind)
-    c = np.full((m, n), np.nan, np.float32)
-    getattr(library, f"gemm_{kind}")(c, a, np.ascontiguousarray(b.T) if b_transposed else b, m, n, k, b_transposed)
-    check_close(c, a64, b64, np.zeros((m, n)))
-
-
 # ---- mistakes (only in the simulator)
 
 MISTAKES = {

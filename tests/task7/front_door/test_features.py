@@ -33,7 +33,7 @@ HAS = {  # feature -> file and test
     "NaN at hidden keys reaches no output, tuned": "flash test_what_hidden_keys_hold_reaches_nobody",
     "NaN at hidden keys reaches no gradient, tuned": "hidden_gradients test_keys_that_no_row_sees",
     "gradients": "sdpa test_gradients_of_the_tuned_kernels",
-    "bitwise reproducible gradients": "sdpa test_deterministic_gradients_have_the_same_bits_50_times",
+    "bitwise reproducible gradients": "sdpa test_deterministic_gradients_have_the_same_bits_every_time",
     "torch.func.grad and vmap": "sdpa test_torch_func_of_the_tuned_kernels",
     "dropout": "attention test_dropout_is_that_of_its_seed",
     "sliding window": "attention test_windows_and_strides_in_16_bits_without_gradients",

@@ -332,7 +332,7 @@ def test_gradients_of_the_tuned_kernels(device, name):
 
 @pytest.mark.parametrize("by_switch", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_deterministic_gradients_have_the_same_bits_50_times(device, dtype, by_switch):
+def test_deterministic_gradients_have_the_same_bits_every_time(device, dtype, by_switch):
     """By the argument and by PyTorch's switch. Blocks on a GPU, and the simulator's threads, run in any order."""
     generator = torch.Generator().manual_seed(0)
     shapes = (1, 2, 70, 8), (1, 1, 150, 8), (1, 1, 150, 8), (1, 2, 70, 8)
@@ -347,7 +347,7 @@ def test_deterministic_gradients_have_the_same_bits_50_times(device, dtype, by_s
     torch.use_deterministic_algorithms(by_switch)
     try:
         first = bits()
-        for _ in range(49):
+        for _ in range(49 if device.type == "cuda" else 9):
             assert all(torch.equal(x, y) for x, y in zip(first, bits(), strict=True))
     finally:
         torch.use_deterministic_algorithms(False)

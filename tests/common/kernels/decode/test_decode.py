@@ -155,8 +155,15 @@ def test_every_page_size(ops, dtype, page_size):
         assert_right(run(ops.decode_attention_paged, paged), inputs)
 
 
-@pytest.mark.parametrize("heads", [(4, 2), (9, 1), (40, 2)], ids=str)
-@pytest.mark.parametrize("head_dim", [5, 40, 64, 128])
+STRIDED = [  # both sizes of an element everywhere, each 16-bit type with every group and every head_dim
+    (dtype, heads, head_dim)
+    for i, heads in enumerate([(4, 2), (9, 1), (40, 2)])
+    for j, head_dim in enumerate([5, 40, 64, 128])
+    for dtype in (torch.float32, DTYPES[1 + (i + j) % 2])
+]
+
+
+@pytest.mark.parametrize(("dtype", "heads", "head_dim"), STRIDED, ids=str)
 def test_strided_queries(ops, dtype, heads, head_dim):
     """Slices of one QKV projection, and rows at any alignment: the same bits as a copy."""
     inputs = tensors(ops, dtype, LONG, *heads, head_dim)

@@ -42,12 +42,6 @@ KINDS = {  # the four forward kernels: dtype, tensor_cores
 }
 
 
-@pytest.fixture(scope="session")
-def ops(backend: str):
-    """Task 4's tuned operators."""
-    return tuned.load(backend)
-
-
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param

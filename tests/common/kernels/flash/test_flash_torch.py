@@ -19,12 +19,6 @@ from common.reference.bounds import max_error_of
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
-@pytest.fixture(scope="session")
-def ops(backend: str):
-    """Task 4's tuned operators."""
-    return tuned.load(backend)
-
-
 def tensors(ops, dtype: torch.dtype = torch.float32, **sizes) -> list[Tensor]:
     """query, key, value that require gradients, and the gradient of the output, all standard normal."""
     *inputs, grad_out = flash_inputs.tensors(ops, dtype, **sizes, sharpness=1, mean_value=0)

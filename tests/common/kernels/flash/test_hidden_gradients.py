@@ -21,11 +21,6 @@ BAD = [math.nan, math.inf, -math.inf]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
-@pytest.fixture(scope="session")
-def ops(backend: str):
-    return flash.load(backend)
-
-
 @pytest.fixture(scope="module")
 def hopper():
     """The Hopper kernels, in the simulator."""
@@ -131,20 +126,6 @@ def test_rows_that_see_no_key(ops, dtype, way, bad):
         found = run(ops, *given, **options)
         assert_clean(found, clean, **options)
         assert bool((found[0][:, :, none] == 0).all())
-
-
-@pytest.mark.parametrize("kind", ["bool", "float"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_two_groups_that_do_not_see_each_other(ops, dtype, kind):
-    """One group is all NaN; the other's results are as if it held zeros."""
-    inputs = tensors(ops, dtype, 90, 90, 16, 1, 2, 1, sharpness=1, mean_value=0)
-    group = torch.arange(90, device=ops.device) % 2
-    bad, clean = ([x.masked_fill(group.bool()[:, None], fill) for x in inputs] for fill in (math.nan, 0.0))
-    seen = group[:, None] == group
-    mask = seen if kind == "bool" else torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, -math.inf)
-    found = run(ops, *bad, mask=mask)
-    assert_clean(found, clean, rows=group == 0, keys=group == 0, mask=seen)
-    assert all(bool(x[:, :, 1::2].isnan().all()) for x in found)
 
 
 def test_any_strides_and_a_fixed_order(ops):

@@ -26,11 +26,6 @@ BAD = [math.nan, math.inf, -math.inf]
 SOFTCAP, DROPOUT_P, SEED = 1.5, 0.3, 2**40 + 12345
 
 
-@pytest.fixture(scope="session")
-def ops(backend: str):
-    return load(BuildRequest("flash", backend=backend))
-
-
 @pytest.fixture(params=DTYPES)
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return DTYPES[request.param]
@@ -322,8 +317,14 @@ def packed_tensors(ops, dtype, lengths, heads=4, kv_heads=2, head_dim=16) -> lis
     return [*rows, *(x.contiguous().to(ops.device) for x in boundaries.unbind(1))]
 
 
-@pytest.mark.parametrize("names", ["", "causal", "upper_left", "softcap sinks dropout causal", "window", "past causal"])
-@pytest.mark.parametrize("lengths", LENGTHS)
+PACKED = [  # every pair of a dtype and lengths, of a dtype and options, of lengths and options
+    (list(DTYPES.values())[(i + j) % len(DTYPES)], lengths, names)
+    for i, lengths in enumerate(LENGTHS)
+    for j, names in enumerate(["", "causal", "upper_left", "softcap sinks dropout causal", "window", "past causal"])
+]
+
+
+@pytest.mark.parametrize(("dtype", "lengths", "names"), PACKED, ids=str)
 def test_packed_sequences(ops, dtype, lengths, names):
     """Every sequence equals options_attention on it alone, which the tests above check against float64: the same bits,
     except in float32 without options, which uses other kernels alone. Causal masks are aligned to the lower right
@@ -413,9 +414,15 @@ def test_rows_of_no_sequence_are_zeros():
 # ---- values at hidden keys
 
 
-@pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("names", ["softcap", "sinks", "dropout", "softcap sinks dropout", "broad"])
-@pytest.mark.parametrize("way", ["bool mask", "float mask", "future"])
+HIDING = ["bool mask", "float mask", "future"]
+SPOILED = [  # every pair of a way and options, of a way and a value, of options and a value
+    (way, names, BAD[(i + j) % len(BAD)])
+    for i, way in enumerate(HIDING)
+    for j, names in enumerate(["softcap", "sinks", "dropout", "softcap sinks dropout", "broad"])
+]
+
+
+@pytest.mark.parametrize(("way", "names", "bad"), SPOILED)
 def test_what_lies_at_hidden_keys_reaches_nothing(ops, dtype, way, names, bad):
     """Keys no row sees: output, lse and all gradients match float64's with zeros there. All tiles have such keys."""
     rows, keys = 70, 101
@@ -480,21 +487,24 @@ def test_a_key_that_some_rows_see(ops, dtype, which, names, bad):
         assert bool(out[:, :, 40:].isnan().all())
 
 
+@pytest.mark.parametrize("kind", ["bool", "float"])
 @pytest.mark.parametrize("names", ["", "softcap sinks"])
-def test_two_groups_that_do_not_see_each_other(ops, dtype, names):
+def test_two_groups_that_do_not_see_each_other(ops, dtype, names, kind):
     """One group is all NaN, including its queries and output gradient; the other's results are as if it held zeros.
     The recomputed results are as precise, compared with float64, as those they replace."""
     inputs = flash_inputs.tensors(ops, dtype, 90, 90, head_dim=16, batch=1, heads=2, kv_heads=1)
     group = torch.arange(90, device=ops.device) % 2
-    options = options_of(names, inputs[0])
+    options, mask = options_of(names, inputs[0]), group[:, None] == group
+    if kind == "float":
+        mask = torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, -math.inf)
     results = []
     for fill in (math.nan, 0.0):
         *leaves, grad_out = (x.masked_fill(group.bool()[:, None], fill).requires_grad_() for x in inputs)
-        out = options_attention(*leaves, mask=group[:, None] == group, **options)
+        out = options_attention(*leaves, mask=mask, **options)
         results.append((out.detach(), *torch.autograd.grad(out, leaves, grad_out)))
     exact = [x.detach().double().requires_grad_() for x in leaves]
     given = {name: x.double() if name == "sinks" else x for name, x in options.items()}
-    out = pieces(torch.float64, *exact, mask=group[:, None] == group, **given)[0]
+    out = pieces(torch.float64, *exact, mask=mask, **given)[0]
     results.append((out.detach(), *torch.autograd.grad(out, exact, grad_out.double())))
     for found, clean, right in zip(*results, strict=True):
         errors = [max_error_of(x[:, :, ::2], right[:, :, ::2]) for x in (found, clean)]

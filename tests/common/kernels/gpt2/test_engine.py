@@ -196,8 +196,8 @@ def test_tokens_are_drawn_with_their_probabilities(settings):
 def test_a_seed_draws_the_same_and_another_does_not(model, kernels):
     engine = Engine(model, kernels, max_batch=3)
 
-    def texts(prompts, seed, new_tokens=12):
-        return engine.generate(prompts, max_new_tokens=new_tokens, temperature=1.0, seed=seed).tokens
+    def texts(prompts, seed):
+        return engine.generate(prompts, max_new_tokens=12, temperature=1.0, seed=seed).tokens
 
     assert texts(PROMPTS, 7) == texts(PROMPTS, 7) != texts(PROMPTS, 8)
     assert texts(PROMPTS[:1], 7) == texts(PROMPTS, 7)[:1]  # nor does the rest of the batch matter

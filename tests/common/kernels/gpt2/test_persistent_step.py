@@ -94,14 +94,14 @@ def test_the_storyteller_writes_what_it_writes_in_transformers(kernels):
 
 
 def test_a_batch_of_different_lengths_and_each_alone(model, kernels):
-    expected = [written_by(model, prompt, 8) for prompt in PROMPTS]
+    expected = [written_by(model, prompt, 5) for prompt in PROMPTS]
     engine = Engine(model, kernels, max_batch=4, persistent=True)
     for batch in (4, 1, 3):
-        assert engine.generate(PROMPTS[:batch], max_new_tokens=8).tokens == expected[:batch]
+        assert engine.generate(PROMPTS[:batch], max_new_tokens=5).tokens == expected[:batch]
 
 
 def test_up_to_the_end_of_the_context(model, kernels):
-    prompt, new_tokens = [*range(1, 45)], 20
+    prompt, new_tokens = [*range(1, 57)], 8
     engine = Engine(model, kernels, persistent=True)
     assert model.config.n_positions == len(prompt) + new_tokens
     assert engine.generate([prompt], max_new_tokens=new_tokens).tokens == [written_by(model, prompt, new_tokens)]
@@ -152,7 +152,7 @@ def test_the_same_bits_every_time(model, kernels):
     found = []
     for _ in range(3):
         step.state.begin(torch.full_like(step.state.positions, -1), None)
-        found.append((run(step, [9, 11], 6), step.logits.clone()))
+        found.append((run(step, [9, 11], 3), step.logits.clone()))
     assert all(tokens == found[0][0] and torch.equal(logits, found[0][1]) for tokens, logits in found)
 
 
@@ -277,7 +277,7 @@ def test_what_is_drawn_is_what_sampling_draws(kernels, kind):
     """The same numbers give the same tokens as a sort on the host, for every setting; ties go by token number."""
     for number, (temperature, top_k, top_p) in enumerate(SETTINGS):
         batch, ctas, vocab = 1 + number % 2, (3, 12, 1)[number % 3], (530, 97)[number % 2]
-        steps = 5 if kind in ("all the same", "two groups") else 20  # every digit has to be examined
+        steps = 5 if kind in ("all the same", "two groups") else 8  # every digit has to be examined
         logits = logits_of(kind, vocab)
         found, expected = drawn_from(kernels, logits, batch, ctas, temperature, top_k, top_p, steps)
         assert found == expected, (temperature, top_k, top_p)
@@ -315,7 +315,7 @@ def test_a_drawn_text_is_that_of_the_other_steps(model, kernels):
     one = Engine(model, kernels, max_batch=4, persistent=True)
     other = Engine(model, kernels, max_batch=4, persistent=False)
     for batch, how in ((4, {"top_k": 20}), (1, {"top_p": 0.9}), (2, {})):
-        how |= {"temperature": 0.8, "seed": batch, "max_new_tokens": 8}
+        how |= {"temperature": 0.8, "seed": batch, "max_new_tokens": 5}
         assert one.how(batch, sampled=True).startswith("part of one persistent kernel")
         assert one.generate(PROMPTS[:batch], **how).tokens == other.generate(PROMPTS[:batch], **how).tokens
 
@@ -324,11 +324,10 @@ def test_a_drawn_text_is_that_of_the_other_steps(model, kernels):
 
 
 def test_each_sequence_stops_at_its_own_end_of_text(model, kernels):
-    expected = [written_by(model, prompt, 20) for prompt in PROMPTS[:3]]
-    stop = max(expected[0], key=expected[0].index)
-    result = Engine(model, kernels, max_batch=3, persistent=True).generate(
-        PROMPTS[:3], max_new_tokens=20, stop_token=stop
-    )
+    expected = [written_by(model, prompt, 8) for prompt in PROMPTS[:3]]
+    stop = max(expected[0][:6], key=expected[0].index)
+    engine = Engine(model, kernels, max_batch=3, persistent=True)
+    result = engine.generate(PROMPTS[:3], max_new_tokens=8, stop_token=stop)
     ends = [tokens.index(stop) if stop in tokens else None for tokens in expected]
     assert result.tokens == [tokens[:end] for tokens, end in zip(expected, ends, strict=True)]
 
@@ -336,7 +335,7 @@ def test_each_sequence_stops_at_its_own_end_of_text(model, kernels):
 def test_the_kernel_ends_where_all_texts_have(model, kernels):
     expected = written_by(model, [9], 30)
     stop = max(expected[:10], key=expected.index)
-    step = step_of(model, kernels, "float32", 1)
+    step = step_of(model, kernels, "float32", 1, ctas=12)
     step.state.stop.fill_(stop)
     step.advance(torch.tensor([9], device=kernels.device))
     step.start(30)
@@ -349,7 +348,7 @@ def test_the_kernel_ends_where_all_texts_have(model, kernels):
 
 def test_it_can_be_cancelled(model, kernels):
     """It stops after the step in progress; later calls continue from there."""
-    step = step_of(model, kernels, "float32", 1)
+    step = step_of(model, kernels, "float32", 1, ctas=12)
     step.cancelled.fill_(1)
     expected = written_by(model, [9], 6)
     step.advance(torch.tensor([9], device=kernels.device))
@@ -364,7 +363,7 @@ def test_it_can_be_cancelled(model, kernels):
 @pytest.mark.parametrize("ending", ["count", "stop token", "cancel"])
 def test_a_text_of_several_launches(model, kernels, ending):
     """Three steps per launch: the same text, and launches past its end do nothing."""
-    step = step_of(model, kernels, "float32", 1)
+    step = step_of(model, kernels, "float32", 1, ctas=12)
     step.launch_steps = 3
     expected = written_by(model, [9], 11)
     stop = max(expected[:8], key=expected.index)
@@ -535,11 +534,11 @@ def test_no_race_and_no_stray_access(dtype, batch, sampled):
 
 
 @pytest.mark.parametrize("backend", ["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("sampled", ["0", "1"])
-def test_the_trace_program_makes_the_same_tokens_every_time(backend, sampled):
+def test_the_trace_program_makes_the_same_tokens_every_time(backend):
     program = build_program(ROOT / "common/kernels/gpt2/benchmarks/step_trace.cu", backend).path
-    done = subprocess.run([program, "1", "20", sampled], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0 and "the same tokens: right" in done.stdout, done.stdout + done.stderr
+    for sampled in ("0", "1"):
+        done = subprocess.run([program, "1", "20", sampled], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0 and "the same tokens: right" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("backend", ["simulator", pytest.param("cuda", marks=pytest.mark.gpu)])

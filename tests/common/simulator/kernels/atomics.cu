@@ -54,23 +54,3 @@ __global__ void flag_waits(int* out) {
     out[1 + threadIdx.x] = 1;
 }
 EXPORT(atomic_flag, (int* out), { flag_waits<<<1, 64>>>(out); })
-
-__device__ unsigned int finished_blocks = 0;
-__global__ void last_block(const float* in, float* partial, float* out, int n) {  // the threadFenceReduction sample
-    __shared__ bool is_last;
-    atomicAdd(&partial[blockIdx.x], in[blockIdx.x * blockDim.x + threadIdx.x]);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        is_last = atomicInc(&finished_blocks, gridDim.x) == gridDim.x - 1;
-    }
-    __syncthreads();
-    if (is_last && threadIdx.x == 0) {
-        float sum = 0;
-        for (int i = 0; i < gridDim.x; ++i) sum += partial[i];
-        *out = sum;
-        finished_blocks = 0;
-    }
-}
-EXPORT(atomic_last_block, (const float* in, float* partial, float* out, int blocks),
-       { last_block<<<blocks, 32>>>(in, partial, out, blocks * 32); })

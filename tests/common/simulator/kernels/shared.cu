@@ -27,19 +27,6 @@ __global__ void namespace_static(int* out) {
 }
 EXPORT(shared_namespace_static, (int* out), { namespace_static<<<6, 64>>>(out); })
 
-template <typename T, int TILE>
-__global__ void transpose(const T* in, T* out, int n) {
-    __shared__ T tile[TILE][TILE + 1];
-    int x = blockIdx.x * TILE + threadIdx.x, y = blockIdx.y * TILE + threadIdx.y;
-    if (x < n && y < n) tile[threadIdx.y][threadIdx.x] = in[y * n + x];
-    __syncthreads();
-    x = blockIdx.y * TILE + threadIdx.x, y = blockIdx.x * TILE + threadIdx.y;
-    if (x < n && y < n) out[y * n + x] = tile[threadIdx.x][threadIdx.y];
-}
-EXPORT(shared_transpose, (const float* in, float* out, int n), {
-    transpose<float, 16><<<dim3((n + 15) / 16, (n + 15) / 16), dim3(16, 16)>>>(in, out, n);
-})
-
 struct Particle { float position[3]; int id; };
 template <typename T> struct Traits { using Storage = T[2][16]; };
 #define DECLARE(T, name) __shared__ T name[32]

@@ -1,4 +1,4 @@
-// Tensor cores and what feeds them: mma, ldmatrix, swizzle, cp.async; and a matrix product made of all of them.
+// Tensor cores and what feeds them: mma, ldmatrix, swizzle, cp.async. All together: the fast kernels of sparse attention.
 #include "common/cuda/cp_async.cuh"
 #include "common/cuda/ldmatrix.cuh"
 #include "common/cuda/mma.cuh"
@@ -199,97 +199,6 @@ __global__ void abandoned(float* out, const float* in) {
     out[blockIdx.x / 2 * 64 + threadIdx.x] = shared[threadIdx.x];
 }
 EXPORT(abandoned_copies, (float* out, const float* in, int blocks), { abandoned<<<blocks, 64>>>(out, in); })
-
-// ---- all together: c [M][N] = a [M][K] b, with b [K][N], or b [N][K] when B_TRANSPOSED. K and N are multiples of 8.
-//
-// A block of 4 warps computes 64 x 64 of c, a warp 32 x 32: 2 x 4 tiles of mma. Two buffers of K-tiles of 32.
-template <typename T, bool B_TRANSPOSED>
-__global__ void gemm(float* c, const T* a, const T* b, int M, int N, int K) {
-    constexpr int TILE = 64, DEPTH = 32;
-    constexpr int B_ROWS = B_TRANSPOSED ? TILE : DEPTH, B_COLS = B_TRANSPOSED ? DEPTH : TILE;
-    __shared__ __align__(128) T a_tiles[2][TILE * DEPTH], b_tiles[2][B_ROWS * B_COLS];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int first_row = blockIdx.y * TILE, first_col = blockIdx.x * TILE;
-    const int warp_row = warp / 2 * 32, warp_col = warp % 2 * 32;
-
-    auto copy = [&](auto columns, T* tile, const T* source, int tile_rows, int row0, int col0, int rows, int cols) {
-        constexpr int COLS = decltype(columns)::value, CHUNKS = COLS / 8;
-        for (int i = threadIdx.x; i < tile_rows * CHUNKS; i += blockDim.x) {
-            const int row = i / CHUNKS, chunk = i % CHUNKS;
-            const bool inside = row0 + row < rows && col0 + chunk * 8 < cols;
-            const T* from = &source[inside ? (row0 + row) * cols + col0 + chunk * 8 : 0];
-            cp_async_zfill<16>(swizzled<COLS>(tile, row, chunk), from, inside);
-        }
-    };
-    auto start = [&](int tile) {
-        using Depth = std::integral_constant<int, DEPTH>;
-        using BCols = std::integral_constant<int, B_COLS>;
-        const int k = tile * DEPTH;
-        copy(Depth(), a_tiles[tile % 2], a, TILE, first_row, k, M, K);
-        if (B_TRANSPOSED)
-            copy(BCols(), b_tiles[tile % 2], b, B_ROWS, first_col, k, N, K);
-        else
-            copy(BCols(), b_tiles[tile % 2], b, B_ROWS, k, first_col, K, N);
-    };
-
-    float sums[2][4][4] = {};
-    const int tiles = (K + DEPTH - 1) / DEPTH;
-    start(0);
-    cp_async_commit();
-    for (int tile = 0; tile < tiles; ++tile) {
-        if (tile + 1 < tiles) start(tile + 1);
-        cp_async_commit();
-        cp_async_wait<1>();
-        __syncthreads();
-        const T *a_tile = a_tiles[tile % 2], *b_tile = b_tiles[tile % 2];
-#pragma unroll
-        for (int k = 0; k < DEPTH; k += 16) {
-            unsigned a_regs[2][4], b_regs[4][2];
-#pragma unroll
-            for (int m = 0; m < 2; ++m)
-                ldmatrix_x4(a_regs[m][0], a_regs[m][1], a_regs[m][2], a_regs[m][3],
-                            swizzled<DEPTH>(a_tile, warp_row + m * 16 + lane % 16, k / 8 + lane / 16));
-#pragma unroll
-            for (int n = 0; n < 4; n += 2) {
-                const int col = warp_col + n * 8;
-                if constexpr (B_TRANSPOSED)
-                    ldmatrix_x4(b_regs[n][0], b_regs[n][1], b_regs[n + 1][0], b_regs[n + 1][1],
-                                swizzled<B_COLS>(b_tile, col + lane / 16 * 8 + lane % 8, k / 8 + lane / 8 % 2));
-                else
-                    ldmatrix_x4_trans(b_regs[n][0], b_regs[n][1], b_regs[n + 1][0], b_regs[n + 1][1],
-                                      swizzled<B_COLS>(b_tile, k + lane % 16, col / 8 + lane / 16));
-            }
-#pragma unroll
-            for (int m = 0; m < 2; ++m) {
-#pragma unroll
-                for (int n = 0; n < 4; ++n) mma_m16n8k16<T>(sums[m][n], a_regs[m], b_regs[n]);
-            }
-        }
-        __syncthreads();
-    }
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int row = first_row + warp_row + m * 16 + mma::d_row(lane, i);
-                const int col = first_col + warp_col + n * 8 + mma::d_col(lane, i);
-                if (row < M && col < N) c[row * N + col] = sums[m][n][i];
-            }
-        }
-    }
-}
-#define GEMM(name, T)                                                                             \
-    EXPORT(name, (float* c, const T* a, const T* b, int M, int N, int K, int b_transposed), {     \
-        const dim3 grid((N + 63) / 64, (M + 63) / 64);                                            \
-        if (b_transposed)                                                                         \
-            gemm<T, true><<<grid, 128>>>(c, a, b, M, N, K);                                       \
-        else                                                                                      \
-            gemm<T, false><<<grid, 128>>>(c, a, b, M, N, K);                                      \
-    })
-GEMM(gemm_half, half)
-GEMM(gemm_bf16, nv_bfloat16)
 
 // ---- mistakes; a GPU does not survive some of them. The tests look for these lines by their comments.
 

@@ -69,18 +69,3 @@ __global__ void inactive_source(float* out) {
     if (threadIdx.x < 16) out[threadIdx.x] = __shfl_sync(0xffffu, 1.0f, 20);
 }
 EXPORT(warp_inactive_source, (float* out), { inactive_source<<<1, 32>>>(out); })
-
-__global__ void warp_synchronous(float* out) {
-    __shared__ float s[64];
-    const int t = threadIdx.x;
-    s[t] = t, s[t + 32] = 0;
-    __syncwarp();
-    for (int d = 16; d > 0; d >>= 1) {
-        const float v = s[t] + s[t + d];
-        __syncwarp();
-        s[t] = v;
-        __syncwarp();
-    }
-    if (t == 0) out[blockIdx.x] = s[0];
-}
-EXPORT(warp_synchronous_sum, (float* out), { warp_synchronous<<<3, 32>>>(out); })

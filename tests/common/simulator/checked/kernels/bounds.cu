@@ -60,14 +60,12 @@ __global__ void counted_past(const int* in, int* bins) {
     atomicAdd(&bins[in[threadIdx.x] / 4], 1);  // line: atomic past the end
 }
 CASE(atomic_inside) {
-    Array<int> in = integers(64), bins(16);
-    require(cudaMemset(bins.data, 0, 16 * sizeof(int)));
+    Array<int> in = integers(64), bins = zeros<int>(16);
     counted_past<<<1, 64>>>(in.data, bins.data);
     bins.download(result);
 }
 CASE(atomic_past_end) {
-    Array<int> in = integers(64), bins(15);
-    require(cudaMemset(bins.data, 0, 15 * sizeof(int)));
+    Array<int> in = integers(64), bins = zeros<int>(15);
     counted_past<<<1, 64>>>(in.data, bins.data);
     bins.download(result);
 }
@@ -135,12 +133,7 @@ __global__ void null(const float* in, const float* bias, float* out) {
     const int t = threadIdx.x;
     out[t] = in[t] + bias[t];  // line: null pointer
 }
-CASE(null_pointer_read) {
-    Array<float> in = ramp(64), out(64);
-    const float* no_bias = nullptr;
-    null<<<1, 64>>>(in.data, no_bias, out.data);
-    out.download(result);
-}
+RUN(null_pointer_read, 64, 64, { null<<<1, 64>>>(in.data, nullptr, out.data); })
 
 __global__ void twice(const float* in, float* out) {
     out[threadIdx.x] = 2 * in[threadIdx.x];  // line: freed read
@@ -201,8 +194,7 @@ static void quads_case(float* result, int shift) {
     out.download(result);
 }
 static void pairs_case(float* result, int shift) {
-    Array<float> in = ramp(32), out(66);
-    require(cudaMemset(out.data, 0, 66 * sizeof(float)));
+    Array<float> in = ramp(32), out = zeros(66);
     pairs<<<1, 32>>>(in.data, out.data, shift);
     out.download(result);
 }

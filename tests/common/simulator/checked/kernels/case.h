@@ -14,6 +14,7 @@
 //   x.download(to)      device to host, as floats; throws what CUDA says of the kernels before
 //   ramp(n)             0, 1, 2, ..., n - 1 in device memory
 //   integers(n)         the same as int
+//   zeros<T>(n)         n zeros
 #pragma once
 #include <vector>
 
@@ -51,13 +52,17 @@ std::vector<T> counting(int n) {
 }
 inline Array<float> ramp(int n) { return Array<float>(counting(n)); }
 inline Array<int> integers(int n) { return Array<int>(counting<int>(n)); }
+template <typename T = float>
+Array<T> zeros(int n) {
+    return Array<T>(std::vector<T>(n));
+}
 
 #define CASE(name)                                         \
     static void name##_case(float* result);                \
     EXPORT(name, (float* result), { name##_case(result); }) \
     static void name##_case([[maybe_unused]] float* result)
 
-// A case that launches one kernel, from ramp(ins) to an output of `outs` floats.
+// A case that launches one kernel, from ramp(ins) to an output of `outs` floats, or one with the values `outs`.
 #define RUN(name, ins, outs, ...)                      \
     CASE(name) {                                       \
         Array<float> in = ramp(ins), out(outs);        \

@@ -23,16 +23,14 @@ __global__ void neighbors(const float* in, float* data, float* out) {
     if (WAIT) __syncthreads();
     out[t] = t > 0 ? data[t - 1] : 0;  // line: neighbor read
 }
-CASE(global_with_barrier) {
+template <bool WAIT>
+static void neighbors_case(float* result) {
     Array<float> in = ramp(64), data(64), out(64);
-    neighbors<true><<<1, 64>>>(in.data, data.data, out.data);
+    neighbors<WAIT><<<1, 64>>>(in.data, data.data, out.data);
     out.download(result);
 }
-CASE(global_without_barrier) {
-    Array<float> in = ramp(64), data(64), out(64);
-    neighbors<false><<<1, 64>>>(in.data, data.data, out.data);
-    out.download(result);
-}
+CASE(global_with_barrier) { neighbors_case<true>(result); }
+CASE(global_without_barrier) { neighbors_case<false>(result); }
 
 __global__ void doubled(const float* in, float* data) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -97,8 +95,7 @@ __global__ void count(const float* in, int* counter, int* seen) {
 template <Count HOW>
 static void count_case(float* result) {
     Array<float> in = ramp(128);
-    Array<int> counter(1), seen(128);
-    require(cudaMemset(counter.data, 0, sizeof(int)));
+    Array<int> counter = zeros<int>(1), seen(128);
     count<HOW><<<2, 64>>>(in.data, counter.data, seen.data);
     counter.download(result);
 }
@@ -143,8 +140,7 @@ __global__ void aggregated(const float* in, int* size, float* out) {
 }
 CASE(append_aggregated) {
     Array<float> in = ramp(128), out(118);
-    Array<int> size(1);
-    require(cudaMemset(size.data, 0, sizeof(int)));
+    Array<int> size = zeros<int>(1);
     aggregated<<<2, 64>>>(in.data, size.data, out.data);
     size.download(result);
 }
@@ -179,8 +175,7 @@ __global__ void last_block(const float* in, float* partial, unsigned* tickets, f
 template <Fence WIDTH>
 static void last_block_case(float* result) {
     Array<float> in = ramp(256), partial(8), out(1);
-    Array<unsigned> tickets(1);
-    require(cudaMemset(tickets.data, 0, sizeof(unsigned)));
+    Array<unsigned> tickets = zeros<unsigned>(1);
     last_block<WIDTH><<<8, 32>>>(in.data, partial.data, tickets.data, out.data);
     out.download(result);
 }
@@ -201,10 +196,8 @@ __global__ void last_thread(const float* in, float* total, unsigned* tickets, fl
 }
 template <bool FENCE>
 static void last_thread_case(float* result) {
-    Array<float> in = ramp(128), total(1), out(1);
-    Array<unsigned> tickets(1);
-    require(cudaMemset(total.data, 0, sizeof(float)));
-    require(cudaMemset(tickets.data, 0, sizeof(unsigned)));
+    Array<float> in = ramp(128), total = zeros(1), out(1);
+    Array<unsigned> tickets = zeros<unsigned>(1);
     last_thread<FENCE><<<2, 64>>>(in.data, total.data, tickets.data, out.data);
     out.download(result);
 }
@@ -230,8 +223,7 @@ __global__ void last_block_all_threads(const float* in, float* data, unsigned* t
 }
 CASE(last_block_barriers_and_fence) {
     Array<float> in = ramp(256), data(256), out(32);
-    Array<unsigned> tickets(1);
-    require(cudaMemset(tickets.data, 0, sizeof(unsigned)));
+    Array<unsigned> tickets = zeros<unsigned>(1);
     last_block_all_threads<<<8, 32>>>(in.data, data.data, tickets.data, out.data);
     out.download(result);
 }
@@ -249,10 +241,8 @@ __global__ void locked(int* lock, float* total) {
 }
 template <bool LOCK, bool FENCE>
 static void locked_case(float* result) {
-    Array<float> total(1);
-    Array<int> lock(1);
-    require(cudaMemset(total.data, 0, sizeof(float)));
-    require(cudaMemset(lock.data, 0, sizeof(int)));
+    Array<float> total = zeros(1);
+    Array<int> lock = zeros<int>(1);
     locked<LOCK, FENCE><<<16, 1>>>(lock.data, total.data);
     total.download(result);
 }
@@ -305,7 +295,7 @@ __global__ void ptx_message(float* data, int* flag, float* out) {
 template <bool ORDERED>
 static void ptx_message_case(float* result) {
     Array<float> data(1), out(1);
-    Array<int> flag(std::vector<int>{0});
+    Array<int> flag = zeros<int>(1);
     ptx_message<ORDERED><<<1, 64>>>(data.data, flag.data, out.data);
     out.download(result);
 }

@@ -42,20 +42,14 @@ __global__ void handed_over(const float* in, float* out) {
         mbarrier_wait(full, HOW == Hand::parity_off);  // line: wait for row
     out[t - 32] = row[(t + 1) % 32];                   // line: read row
 }
-template <Hand HOW>
-static void handed_over_case(float* result) {
-    Array<float> in = ramp(32), out(32);
-    handed_over<HOW><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(mbarrier_hands_over) { handed_over_case<Hand::right>(result); }
-CASE(mbarrier_not_waited_for) { handed_over_case<Hand::no_wait>(result); }
-CASE(mbarrier_parity_off_by_one) { handed_over_case<Hand::parity_off>(result); }
-CASE(mbarrier_arrival_missing) { handed_over_case<Hand::one_arrival_missing>(result); }
-CASE(mbarrier_arrival_too_many) { handed_over_case<Hand::too_many_arrivals>(result); }
-CASE(mbarrier_one_lane_for_all) { handed_over_case<Hand::one_lane_arrives>(result); }
-CASE(mbarrier_polled) { handed_over_case<Hand::polls>(result); }
-CASE(mbarrier_drop) { handed_over_case<Hand::drops>(result); }
+RUN(mbarrier_hands_over, 32, 32, { handed_over<Hand::right><<<1, 64>>>(in.data, out.data); })
+RUN(mbarrier_not_waited_for, 32, 32, { handed_over<Hand::no_wait><<<1, 64>>>(in.data, out.data); })
+RUN(mbarrier_parity_off_by_one, 32, 32, { handed_over<Hand::parity_off><<<1, 64>>>(in.data, out.data); })
+RUN(mbarrier_arrival_missing, 32, 32, { handed_over<Hand::one_arrival_missing><<<1, 64>>>(in.data, out.data); })
+RUN(mbarrier_arrival_too_many, 32, 32, { handed_over<Hand::too_many_arrivals><<<1, 64>>>(in.data, out.data); })
+RUN(mbarrier_one_lane_for_all, 32, 32, { handed_over<Hand::one_lane_arrives><<<1, 64>>>(in.data, out.data); })
+RUN(mbarrier_polled, 32, 32, { handed_over<Hand::polls><<<1, 64>>>(in.data, out.data); })
+RUN(mbarrier_drop, 32, 32, { handed_over<Hand::drops><<<1, 64>>>(in.data, out.data); })
 
 enum class Rounds { right, no_empty, full_parity_stays, empty_parity_wrong, one_round_short };
 
@@ -86,17 +80,11 @@ __global__ void rounds(const float* in, float* out) {
     }
     if (t >= 32) out[lane] = sum;
 }
-template <Rounds HOW>
-static void rounds_case(float* result) {
-    Array<float> in = ramp(160), out(32);
-    rounds<HOW><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(rounds_full_and_empty) { rounds_case<Rounds::right>(result); }
-CASE(rounds_without_empty) { rounds_case<Rounds::no_empty>(result); }
-CASE(rounds_parity_never_flips) { rounds_case<Rounds::full_parity_stays>(result); }
-CASE(rounds_empty_parity_wrong) { rounds_case<Rounds::empty_parity_wrong>(result); }
-CASE(rounds_last_arrival_missing) { rounds_case<Rounds::one_round_short>(result); }
+RUN(rounds_full_and_empty, 160, 32, { rounds<Rounds::right><<<1, 64>>>(in.data, out.data); })
+RUN(rounds_without_empty, 160, 32, { rounds<Rounds::no_empty><<<1, 64>>>(in.data, out.data); })
+RUN(rounds_parity_never_flips, 160, 32, { rounds<Rounds::full_parity_stays><<<1, 64>>>(in.data, out.data); })
+RUN(rounds_empty_parity_wrong, 160, 32, { rounds<Rounds::empty_parity_wrong><<<1, 64>>>(in.data, out.data); })
+RUN(rounds_last_arrival_missing, 160, 32, { rounds<Rounds::one_round_short><<<1, 64>>>(in.data, out.data); })
 
 enum class Misuse { not_initialized, overwritten, copied, twice, invalidated };
 
@@ -119,17 +107,11 @@ __global__ void misused(float* out) {
     mbarrier_wait(used, 0);
     out[threadIdx.x] = 1;
 }
-template <Misuse HOW>
-static void misused_case(float* result) {
-    Array<float> out(32);
-    misused<HOW><<<1, 32>>>(out.data);
-    out.download(result);
-}
-CASE(mbarrier_never_initialized) { misused_case<Misuse::not_initialized>(result); }
-CASE(mbarrier_overwritten) { misused_case<Misuse::overwritten>(result); }
-CASE(mbarrier_copied) { misused_case<Misuse::copied>(result); }
-CASE(mbarrier_initialized_twice) { misused_case<Misuse::twice>(result); }
-CASE(mbarrier_used_after_inval) { misused_case<Misuse::invalidated>(result); }
+RUN(mbarrier_never_initialized, 1, 32, { misused<Misuse::not_initialized><<<1, 32>>>(out.data); })
+RUN(mbarrier_overwritten, 1, 32, { misused<Misuse::overwritten><<<1, 32>>>(out.data); })
+RUN(mbarrier_copied, 1, 32, { misused<Misuse::copied><<<1, 32>>>(out.data); })
+RUN(mbarrier_initialized_twice, 1, 32, { misused<Misuse::twice><<<1, 32>>>(out.data); })
+RUN(mbarrier_used_after_inval, 1, 32, { misused<Misuse::invalidated><<<1, 32>>>(out.data); })
 
 enum class Halves { right, producers_wait, no_barrier, counts_differ, one_warp_missing, other_number };
 
@@ -155,15 +137,9 @@ __global__ void halves(const float* in, float* out) {
         asm volatile("barrier.sync 1, 128;" ::: "memory");  // line: half waits
     out[t - 64] = row[(t + 32) % 64];                       // line: read half
 }
-template <Halves HOW>
-static void halves_case(float* result) {
-    Array<float> in = ramp(64), out(64);
-    halves<HOW><<<1, 128>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(named_barrier_arrive_and_sync) { halves_case<Halves::right>(result); }
-CASE(named_barrier_all_sync) { halves_case<Halves::producers_wait>(result); }
-CASE(named_barrier_missing) { halves_case<Halves::no_barrier>(result); }
-CASE(named_barrier_counts_differ) { halves_case<Halves::counts_differ>(result); }
-CASE(named_barrier_warp_missing) { halves_case<Halves::one_warp_missing>(result); }
-CASE(named_barrier_other_number) { halves_case<Halves::other_number>(result); }
+RUN(named_barrier_arrive_and_sync, 64, 64, { halves<Halves::right><<<1, 128>>>(in.data, out.data); })
+RUN(named_barrier_all_sync, 64, 64, { halves<Halves::producers_wait><<<1, 128>>>(in.data, out.data); })
+RUN(named_barrier_missing, 64, 64, { halves<Halves::no_barrier><<<1, 128>>>(in.data, out.data); })
+RUN(named_barrier_counts_differ, 64, 64, { halves<Halves::counts_differ><<<1, 128>>>(in.data, out.data); })
+RUN(named_barrier_warp_missing, 64, 64, { halves<Halves::one_warp_missing><<<1, 128>>>(in.data, out.data); })
+RUN(named_barrier_other_number, 64, 64, { halves<Halves::other_number><<<1, 128>>>(in.data, out.data); })

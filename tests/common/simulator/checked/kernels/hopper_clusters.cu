@@ -30,15 +30,9 @@ __global__ void __cluster_dims__(2, 1, 1) exchange(float* out) {
     out[32 * rank + t] = other[31 - t];
     if (HOW != Exchange::no_last_sync && HOW != Exchange::no_first_sync) cluster.sync();
 }
-template <Exchange HOW>
-static void exchange_case(float* result) {
-    Array<float> out(64);
-    exchange<HOW><<<2, 32>>>(out.data);
-    out.download(result);
-}
-CASE(cluster_exchange) { exchange_case<Exchange::right>(result); }
-CASE(cluster_arrive_wait) { exchange_case<Exchange::split>(result); }
-CASE(cluster_block_gone) { exchange_case<Exchange::no_first_sync>(result); }
+RUN(cluster_exchange, 1, 64, { exchange<Exchange::right><<<2, 32>>>(out.data); })
+RUN(cluster_arrive_wait, 1, 64, { exchange<Exchange::split><<<2, 32>>>(out.data); })
+RUN(cluster_block_gone, 1, 64, { exchange<Exchange::no_first_sync><<<2, 32>>>(out.data); })
 
 // One thread of block 0 fills a row in all four blocks; each waits for its own barrier. EXPECTED: bytes in each.
 template <int EXPECTED>
@@ -60,14 +54,8 @@ __global__ void __cluster_dims__(4, 1, 1) everywhere(const float* in, float* out
     out[32 * cluster.block_rank() + threadIdx.x] = row[threadIdx.x];
     cluster.sync();
 }
-template <int EXPECTED>
-static void everywhere_case(float* result) {
-    Array<float> in = ramp(32), out(128);
-    everywhere<EXPECTED><<<4, 32>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(multicast_right) { everywhere_case<128>(result); }
-CASE(multicast_expects_too_much) { everywhere_case<256>(result); }
+RUN(multicast_right, 32, 128, { everywhere<128><<<4, 32>>>(in.data, out.data); })
+RUN(multicast_expects_too_much, 32, 128, { everywhere<256><<<4, 32>>>(in.data, out.data); })
 
 // Each thread of block 1 stores into block 0 by st.async; block 0 waits for BYTES.
 template <int BYTES>
@@ -92,14 +80,8 @@ __global__ void __cluster_dims__(2, 1, 1) posted(float* out) {
     }
     cluster.sync();
 }
-template <int BYTES>
-static void posted_case(float* result) {
-    Array<float> out(32);
-    posted<BYTES><<<2, 32>>>(out.data);
-    out.download(result);
-}
-CASE(posted_right) { posted_case<128>(result); }
-CASE(posted_expects_too_much) { posted_case<132>(result); }
+RUN(posted_right, 1, 32, { posted<128><<<2, 32>>>(out.data); })
+RUN(posted_expects_too_much, 1, 32, { posted<132><<<2, 32>>>(out.data); })
 
 // Block 1 arrives at block 0's barrier: ARRIVALS of 32 that it takes.
 template <int ARRIVALS>
@@ -121,11 +103,5 @@ __global__ void __cluster_dims__(2, 1, 1) remote(float* out) {
     }
     cluster.sync();
 }
-template <int ARRIVALS>
-static void remote_case(float* result) {
-    Array<float> out(32);
-    remote<ARRIVALS><<<2, 32>>>(out.data);
-    out.download(result);
-}
-CASE(remote_arrivals) { remote_case<32>(result); }
-CASE(remote_arrival_missing) { remote_case<31>(result); }
+RUN(remote_arrivals, 1, 32, { remote<32><<<2, 32>>>(out.data); })
+RUN(remote_arrival_missing, 1, 32, { remote<31><<<2, 32>>>(out.data); })

@@ -45,24 +45,18 @@ __global__ void row_in(const float* in, float* out) {
         mbarrier_wait(full, 0);  // line: wait for copy
     out[t] = row[63 - t];        // line: read copy
 }
-template <In HOW>
-static void row_in_case(float* result) {
-    Array<float> in = ramp(64), out(64);
-    row_in<HOW><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(bulk_row) { row_in_case<In::right>(result); }
-CASE(bulk_not_waited_for) { row_in_case<In::no_wait>(result); }
-CASE(bulk_expects_less) { row_in_case<In::expects_less>(result); }
-CASE(bulk_expects_more) { row_in_case<In::expects_more>(result); }
-CASE(bulk_expects_nothing) { row_in_case<In::expects_nothing>(result); }
-CASE(bulk_without_init_fence) { row_in_case<In::no_fence>(result); }
-CASE(bulk_odd_size) { row_in_case<In::odd_size>(result); }
-CASE(bulk_odd_address) { row_in_case<In::odd_address>(result); }
-CASE(bulk_two_copies) { row_in_case<In::two_copies>(result); }
-CASE(bulk_one_thread_waits) { row_in_case<In::one_waits>(result); }
-CASE(bulk_block_leaves_early) { row_in_case<In::leaves_early>(result); }
-CASE(bulk_past_the_end) { row_in_case<In::past_the_end>(result); }
+RUN(bulk_row, 64, 64, { row_in<In::right><<<1, 64>>>(in.data, out.data); })
+RUN(bulk_not_waited_for, 64, 64, { row_in<In::no_wait><<<1, 64>>>(in.data, out.data); })
+RUN(bulk_expects_less, 64, 64, { row_in<In::expects_less><<<1, 64>>>(in.data, out.data); })
+RUN(bulk_expects_more, 64, 64, { row_in<In::expects_more><<<1, 64>>>(in.data, out.data); })
+RUN(bulk_expects_nothing, 64, 64, { row_in<In::expects_nothing><<<1, 64>>>(in.data, out.data); })
+RUN(bulk_without_init_fence, 64, 64, { row_in<In::no_fence><<<1, 64>>>(in.data, out.data); })
+RUN(bulk_odd_size, 64, 64, { row_in<In::odd_size><<<1, 64>>>(in.data, out.data); })
+RUN(bulk_odd_address, 64, 64, { row_in<In::odd_address><<<1, 64>>>(in.data, out.data); })
+RUN(bulk_two_copies, 64, 64, { row_in<In::two_copies><<<1, 64>>>(in.data, out.data); })
+RUN(bulk_one_thread_waits, 64, 64, { row_in<In::one_waits><<<1, 64>>>(in.data, out.data); })
+RUN(bulk_block_leaves_early, 64, 64, { row_in<In::leaves_early><<<1, 64>>>(in.data, out.data); })
+RUN(bulk_past_the_end, 64, 64, { row_in<In::past_the_end><<<1, 64>>>(in.data, out.data); })
 
 enum class Ringed { right, one_lane, never_empty, empty_too_early, parity_stuck };
 
@@ -100,17 +94,11 @@ __global__ void ring_in(const float* in, float* out) {
     }
     if (t >= 32) out[lane] = sum;
 }
-template <Ringed HOW>
-static void ring_in_case(float* result) {
-    Array<float> in = ramp(192), out(32);
-    ring_in<HOW><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(ring_right) { ring_in_case<Ringed::right>(result); }
-CASE(ring_one_lane_gives_back) { ring_in_case<Ringed::one_lane>(result); }
-CASE(ring_refilled_unasked) { ring_in_case<Ringed::never_empty>(result); }
-CASE(ring_given_back_too_early) { ring_in_case<Ringed::empty_too_early>(result); }
-CASE(ring_parity_stuck) { ring_in_case<Ringed::parity_stuck>(result); }
+RUN(ring_right, 192, 32, { ring_in<Ringed::right><<<1, 64>>>(in.data, out.data); })
+RUN(ring_one_lane_gives_back, 192, 32, { ring_in<Ringed::one_lane><<<1, 64>>>(in.data, out.data); })
+RUN(ring_refilled_unasked, 192, 32, { ring_in<Ringed::never_empty><<<1, 64>>>(in.data, out.data); })
+RUN(ring_given_back_too_early, 192, 32, { ring_in<Ringed::empty_too_early><<<1, 64>>>(in.data, out.data); })
+RUN(ring_parity_stuck, 192, 32, { ring_in<Ringed::parity_stuck><<<1, 64>>>(in.data, out.data); })
 
 enum class Out { right, adds, no_fence, no_barrier, no_wait, reused_too_early, reused_after_wait, not_committed };
 

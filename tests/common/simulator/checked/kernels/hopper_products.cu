@@ -101,28 +101,22 @@ __global__ void __launch_bounds__(128) filled(float* out) {
     }
     write_out(out, d);  // line: write out
 }
-template <Fill HOW>
-static void filled_case(float* result) {
-    Array<float> out(256);
-    filled<HOW><<<1, 128>>>(out.data);
-    out.download(result);
-}
-CASE(wgmma_right) { filled_case<Fill::right>(result); }
-CASE(wgmma_a_in_registers) { filled_case<Fill::a_in_registers>(result); }
-CASE(wgmma_b_mn_major) { filled_case<Fill::b_mn_major>(result); }
-CASE(wgmma_without_proxy_fence) { filled_case<Fill::no_proxy_fence>(result); }
-CASE(wgmma_proxy_fence_by_reader) { filled_case<Fill::proxy_fence_by_reader>(result); }
-CASE(wgmma_without_barrier) { filled_case<Fill::no_barrier>(result); }
-CASE(wgmma_without_wait) { filled_case<Fill::no_wait>(result); }
-CASE(wgmma_touched_early) { filled_case<Fill::touched_early>(result); }
-CASE(wgmma_without_fence) { filled_case<Fill::no_first_fence>(result); }
-CASE(wgmma_changed_without_fence) { filled_case<Fill::changed_without_fence>(result); }
-CASE(wgmma_changed_with_fence) { filled_case<Fill::changed_with_fence>(result); }
-CASE(wgmma_operand_overwritten) { filled_case<Fill::overwritten_early>(result); }
-CASE(wgmma_waits_for_too_few) { filled_case<Fill::wait_too_few>(result); }
-CASE(wgmma_waits_for_enough) { filled_case<Fill::wait_enough>(result); }
-CASE(wgmma_three_warps) { filled_case<Fill::three_warps>(result); }
-CASE(wgmma_lanes_differ) { filled_case<Fill::descriptors_differ>(result); }
+RUN(wgmma_right, 1, 256, { filled<Fill::right><<<1, 128>>>(out.data); })
+RUN(wgmma_a_in_registers, 1, 256, { filled<Fill::a_in_registers><<<1, 128>>>(out.data); })
+RUN(wgmma_b_mn_major, 1, 256, { filled<Fill::b_mn_major><<<1, 128>>>(out.data); })
+RUN(wgmma_without_proxy_fence, 1, 256, { filled<Fill::no_proxy_fence><<<1, 128>>>(out.data); })
+RUN(wgmma_proxy_fence_by_reader, 1, 256, { filled<Fill::proxy_fence_by_reader><<<1, 128>>>(out.data); })
+RUN(wgmma_without_barrier, 1, 256, { filled<Fill::no_barrier><<<1, 128>>>(out.data); })
+RUN(wgmma_without_wait, 1, 256, { filled<Fill::no_wait><<<1, 128>>>(out.data); })
+RUN(wgmma_touched_early, 1, 256, { filled<Fill::touched_early><<<1, 128>>>(out.data); })
+RUN(wgmma_without_fence, 1, 256, { filled<Fill::no_first_fence><<<1, 128>>>(out.data); })
+RUN(wgmma_changed_without_fence, 1, 256, { filled<Fill::changed_without_fence><<<1, 128>>>(out.data); })
+RUN(wgmma_changed_with_fence, 1, 256, { filled<Fill::changed_with_fence><<<1, 128>>>(out.data); })
+RUN(wgmma_operand_overwritten, 1, 256, { filled<Fill::overwritten_early><<<1, 128>>>(out.data); })
+RUN(wgmma_waits_for_too_few, 1, 256, { filled<Fill::wait_too_few><<<1, 128>>>(out.data); })
+RUN(wgmma_waits_for_enough, 1, 256, { filled<Fill::wait_enough><<<1, 128>>>(out.data); })
+RUN(wgmma_three_warps, 1, 256, { filled<Fill::three_warps><<<1, 128>>>(out.data); })
+RUN(wgmma_lanes_differ, 1, 256, { filled<Fill::descriptors_differ><<<1, 128>>>(out.data); })
 
 enum class Load { right, not_waited_for, wrong_swizzle, wrong_stride, mn_for_k, refilled_early, refilled_in_time };
 

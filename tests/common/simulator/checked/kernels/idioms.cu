@@ -35,16 +35,8 @@ __global__ void block_lock(float* out) {
     __syncthreads();
     if (t == 0) out[0] = counter;
 }
-CASE(block_lock_with_fences) {
-    Array<float> out(1);
-    block_lock<true><<<1, 96>>>(out.data);
-    out.download(result);
-}
-CASE(block_lock_without_fences) {
-    Array<float> out(1);
-    block_lock<false><<<1, 96>>>(out.data);
-    out.download(result);
-}
+RUN(block_lock_with_fences, 1, 1, { block_lock<true><<<1, 96>>>(out.data); })
+RUN(block_lock_without_fences, 1, 1, { block_lock<false><<<1, 96>>>(out.data); })
 
 __device__ unsigned int blocks_done = 0;
 __global__ void last_block(const float* in, float* partial, float* out) {
@@ -88,14 +80,8 @@ __global__ void cas_loop(const float* in, float* total) {
         old = atomicCAS(address, assumed, __float_as_int(__int_as_float(assumed) + in[threadIdx.x]));  // line: first CAS
     } while (assumed != old);
 }
-template <bool PLAIN>
-static void cas_loop_case(float* result) {
-    Array<float> in = ramp(64), out(std::vector<float>{0});
-    cas_loop<PLAIN><<<1, 64>>>(in.data, out.data);
-    out.download(result);
-}
-CASE(cas_loop_atomic_read) { cas_loop_case<false>(result); }
-CASE(cas_loop_plain_read) { cas_loop_case<true>(result); }
+RUN(cas_loop_atomic_read, 64, zeros(1), { cas_loop<false><<<1, 64>>>(in.data, out.data); })
+RUN(cas_loop_plain_read, 64, zeros(1), { cas_loop<true><<<1, 64>>>(in.data, out.data); })
 
 __global__ void equal_lanes(const float* in, float* out) {
     __shared__ float total;
@@ -126,11 +112,7 @@ __global__ void pairs(float* out) {
     out[0] = __low2float(halves), out[1] = __high2float(halves);
     out[2] = __low2float(brains), out[3] = __high2float(brains);
 }
-CASE(pair_atomics) {
-    Array<float> out(4);
-    pairs<<<1, 64>>>(out.data);
-    out.download(result);
-}
+RUN(pair_atomics, 1, 4, { pairs<<<1, 64>>>(out.data); })
 
 template <bool RETURN>
 __global__ void partial_warp(const float* in, float* out, int n) {
@@ -187,7 +169,7 @@ __global__ void append_active(const float* in, float* kept, int* count) {
 }
 CASE(active_lanes_aggregate) {
     Array<float> in = ramp(128), kept(128);
-    Array<int> count(std::vector<int>{0});
+    Array<int> count = zeros<int>(1);
     append_active<<<1, 128>>>(in.data, kept.data, count.data);
     count.download(result);
 }

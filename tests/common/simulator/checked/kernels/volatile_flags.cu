@@ -36,14 +36,8 @@ __global__ void locked(float* total) {
     if (FENCED) __threadfence();
     lock_word = 0;  // line: gives the lock back
 }
-template <bool FENCED>
-static void locked_case(float* result) {
-    Array<float> total(std::vector<float>{0});
-    locked<FENCED><<<8, 32>>>(total.data);
-    total.download(result);
-}
-CASE(volatile_lock_with_fences) { locked_case<true>(result); }
-CASE(volatile_lock_without_fences) { locked_case<false>(result); }
+RUN(volatile_lock_with_fences, 1, zeros(1), { locked<true><<<8, 32>>>(out.data); })
+RUN(volatile_lock_without_fences, 1, zeros(1), { locked<false><<<8, 32>>>(out.data); })
 
 // Blocks take turns: a block waits until those before it have counted.
 __device__ volatile unsigned turn;
@@ -58,7 +52,7 @@ __global__ void in_turn(float* out) {
     }
 }
 CASE(blocks_in_turn) {
-    Array<float> out(std::vector<float>{0});
+    Array<float> out = zeros(1);
     const unsigned first = 0;
     require(cudaMemcpyToSymbol(turn, &first, sizeof first));
     in_turn<<<4, 32>>>(out.data);
@@ -70,8 +64,4 @@ __global__ void counted(volatile float* out) {
     __threadfence();
     out[0] = out[0] + 1;  // line: volatile count
 }
-CASE(volatile_counter) {
-    Array<float> out(std::vector<float>{0});
-    counted<<<1, 64>>>(out.data);
-    out.download(result);
-}
+RUN(volatile_counter, 1, zeros(1), { counted<<<1, 64>>>(out.data); })
