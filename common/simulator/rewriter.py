@@ -218,6 +218,11 @@ def local_sources(source: Path, include_dirs: list[Path] = ()) -> list[Path]:
 _LINE = re.compile(r'^#line (\d+) "([^"\n]*)"\n', re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
 
+# struct alignas(16) Name : Base {
+_NAMED_TYPE = re.compile(
+    r"[^;{}=]*?(?<!\w)(struct|class|union|enum)(?!\w)[^;{}=:]*?(\w+)(?: final)?(?: ?:[^;{}=]*)? ?\{"
+)
+
 
 def _copy_of(header: Path, source_dir: Path, out_dir: Path, include_dirs: list[Path]) -> Path:
     """Path of the rewritten copy, which keeps the folders below the include directory (or the source's)."""
@@ -646,6 +651,11 @@ class _File:
         return any(not outer.search(self.code[max(0, at - 300) : at]) for at in opened)
 
     def _static(self, declaration: str, label: str, local: bool, position: int) -> str:
+        defined = ""
+        if match := _NAMED_TYPE.match(declaration):  # its name must be visible outside of Shared_...
+            end = closed(declaration, match.end() - 1)
+            defined = f"{declaration[match.start(1) : end]}; "
+            declaration = f"{declaration[: match.start(1)]}{match[1]} {match[2]}{declaration[end:]}"
         declarators = spans(declaration, "([{<")
         names = []
         for a, b in declarators:
@@ -656,7 +666,7 @@ class _File:
             names.append(declarator.group(1))
         text = ", ".join(f"SIMULATOR_VARIABLE(Shared_{label}_, {name})" for name in names)
         described = (
-            f"struct Shared_{label}_ {{ {declaration}; }}; "
+            f"{defined}struct Shared_{label}_ {{ {declaration}; }}; "
             f"static constexpr ::simulator::Variable variables_{label}_[] = {{{text}}};"
         )
         references = " ".join(f"[[maybe_unused]] auto& {name} = shared_{label}_.{name};" for name in names)

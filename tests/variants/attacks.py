@@ -42,7 +42,11 @@ void launched(float* x, cudaStream_t stream) {
     config.gridDim = 1, config.blockDim = 32, config.stream = stream;
     cudaLaunchKernelEx(&config, others, x, 1);
 }
-template <char N> __global__ void one(float* x) { *x = N; }
+template <char N> __global__ void one(float* x) {
+    __shared__ struct Named { float a; } named;
+    Named& same = named;
+    *x = same.a = N;
+}
 template <int... N> void each(float* x, std::integer_sequence<int, N...>) { (one<N><<<1, 32>>>(x), ...); }
 void all(float* x) { each(x, std::make_integer_sequence<int, 3>()), one<'3'><<<1, 32>>>(x); }
 
