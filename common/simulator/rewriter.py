@@ -219,6 +219,11 @@ def local_sources(source: Path, include_dirs: list[Path] = ()) -> list[Path]:
 _LINE = re.compile(r'^#line (\d+) "([^"\n]*)"\n', re.MULTILINE)
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)', re.MULTILINE)
 
+# struct alignas(16) Name : Base {
+_NAMED_TYPE = re.compile(
+    r"[^;{}=]*?(?<!\w)(struct|class|union|enum)(?!\w)[^;{}=:]*?(\w+)(?: final)?(?: ?:[^;{}=]*)? ?\{"
+)
+
 
 def _included(file: Path, text: str, include_dirs: Iterable[Path]) -> Iterator[tuple[str, bool, Path]]:
     """Name, whether it is quoted, and path of each header that the file includes from these folders or its own."""
@@ -501,27 +506,27 @@ class _File:
             kernel = " ".join(code[begin : match.start()].replace("\\\n", " ").split())
             if close < 0 or not kernel:
                 raise self.error(match.start(), "cannot read this launch: expected kernel<<<grid, block>>>(arguments)")
-            opening = f"::simulator::Launcher({self._kernel_text(kernel, call.end(), close - 1)}, "
-            self.edits.append((begin, match.end(), opening + self.newlines(begin, match.end())))
+            opening = f"::simulator::Launcher({self._opening(kernel, call.end(), close - 1)}"
+            self.edits += [(begin, begin, opening), (*match.span(), "), ")]  # the kernel's text stays as it is
             self.edits.append((end, end + 3, ")"))
 
-    def _kernel_text(self, kernel: str, start: int, end: int) -> str:
-        """SIMULATOR_KERNEL(kernel), or SIMULATOR_CALL if an argument cannot be forwarded ({1, 2}, NULL, 0) or a
-        parameter is a reference, whose argument's address is passed, as in nvcc."""
+    def _opening(self, kernel: str, start: int, end: int) -> str:
+        """What precedes the kernel: SIMULATOR_KERNEL(, or SIMULATOR_CALL( and more if an argument cannot be forwarded
+        ({1, 2}, NULL, 0) or a parameter is a reference, whose argument's address is passed, as in nvcc."""
         arguments = self.code[start:end]
         parts = [self.text[start + a : start + b] for a, b in spans(arguments)]
         blank = r"(?:\s|\\\n)*"
         typeless = [bool(re.fullmatch(rf"{blank}(?:\{{.*\}}|NULL|0){blank}", p, re.DOTALL)) for p in parts]
         references = self._references(kernel)
         if not any(typeless) and not references:
-            return f"SIMULATOR_KERNEL({kernel})"
+            return "SIMULATOR_KERNEL("
         flat = [" ".join(part.replace("\\\n", " ").split()) for part in parts]
         typed = [i for i, pasted in enumerate(typeless) if not pasted]
         passed = [f"{'*' * (i in references)}a{i}_" if i in typed else part for i, part in enumerate(flat)]
         given = [f"auto a{i}_" for i in typed]
         values = ", ".join(f"&({flat[i]})" if i in references else flat[i] for i in typed)
         self.edits.append((start, end, values + self.newlines(start, end)))
-        return f"SIMULATOR_CALL(({', '.join(given)}), ({', '.join(passed)}), {kernel})"
+        return f"SIMULATOR_CALL(({', '.join(given)}), ({', '.join(passed)}), "
 
     def _references(self, kernel: str) -> set[int]:
         """The parameters that are references, of a kernel defined in this file."""
@@ -646,6 +651,11 @@ class _File:
         return any(not outer.search(self.code[max(0, at - 300) : at]) for at in open_braces(self.code, 0, position))
 
     def _static(self, declaration: str, label: str, local: bool, position: int) -> str:
+        defined = ""
+        if match := _NAMED_TYPE.match(declaration):  # its name must be visible outside of Shared_...
+            end = closed(declaration, match.end() - 1)
+            defined = f"{declaration[match.start(1) : end]}; "
+            declaration = f"{declaration[: match.start(1)]}{match[1]} {match[2]}{declaration[end:]}"
         declarators = spans(declaration, "([{<")
         names = []
         for a, b in declarators:
@@ -656,7 +666,7 @@ class _File:
             names.append(declarator.group(1))
         text = ", ".join(f"SIMULATOR_VARIABLE(Shared_{label}_, {name})" for name in names)
         described = (
-            f"struct Shared_{label}_ {{ {declaration}; }}; "
+            f"{defined}struct Shared_{label}_ {{ {declaration}; }}; "
             f"static constexpr ::simulator::Variable variables_{label}_[] = {{{text}}};"
         )
         references = " ".join(f"[[maybe_unused]] auto& {name} = shared_{label}_.{name};" for name in names)

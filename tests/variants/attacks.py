@@ -28,6 +28,9 @@ PARTS = {  # folder of variants -> the parts that its kernel determines
 IN_CUDA = """#include <device_launch_parameters.h>
 #include <math_constants.h>
 #include <utility>
+#if 0
+This didn't work, though it's 1'000 times as "fast
+#endif
 #ifdef CUDA_VERSION
 using AtHome = float;
 #endif
@@ -42,9 +45,37 @@ void launched(float* x, cudaStream_t stream) {
     config.gridDim = 1, config.blockDim = 32, config.stream = stream;
     cudaLaunchKernelEx(&config, others, x, 1);
 }
-template <int N> __global__ void one(float* x) { *x = N; }
+template <char N> __global__ void one(float* x) {
+    __shared__ struct Named { float a; } named;
+    Named& same = named;
+    *x = same.a = N;
+}
+struct Rows {
+    float* data;
+    alignas(32) int64_t cols;
+    __host__ __device__ Rows(float* data, int64_t cols) : data(data), cols(cols) {}
+    __host__ __device__ Rows(const Rows& other) : data(other.data), cols(other.cols) {}
+};
+struct Last {
+    int n;
+    ~Last() {}
+};
+__global__ void eight(const Rows x, int a, int b, int c, int d, int e, Rows y, Last last) {
+    y.data += threadIdx.x;
+    __syncthreads();
+    const bool is_right = y.data - x.data == threadIdx.x && x.cols == 8 && a + b + c + d + e == 15 && last.n == 7;
+    if (!is_right || reinterpret_cast<uintptr_t>(&y) % 32) *x.data = NAN;
+}
+void launch_eight(float* x, cudaStream_t stream) {
+    eight<<<1, 32, 0, stream>>>(Rows(x, 8), 1, 2, 3, 4, 5, Rows(x, 4), Last{7});
+    Rows rows(x, 8);
+    int three = 3;
+    Last last{7};
+    void* args[] = {&rows, &three, &three, &three, &three, &three, &rows, &last};
+    cudaLaunchKernel((const void*)eight, 1, 32, args, 0, stream);
+}
 template <int... N> void each(float* x, std::integer_sequence<int, N...>) { (one<N><<<1, 32>>>(x), ...); }
-void all(float* x) { each(x, std::make_integer_sequence<int, 3>()); }
+void all(float* x) { each(x, std::make_integer_sequence<int, 3>()), one<'3'><<<1, 32>>>(x); }
 
 """
 
@@ -118,7 +149,8 @@ def in_cuda() -> Attack:
         (
             "softmax_kernel<<<blocks_for(rows), THREADS, 0, stream>>>(scores, weights, rows, cols);",
             "void* args[] = {&scores, &weights, &rows, &cols};\n"
-            "    cudaLaunchKernel((void*)softmax_kernel, blocks_for(rows), THREADS, args, 0, stream);",
+            "    cudaLaunchKernel((void*)softmax_kernel, blocks_for(rows), THREADS, args, 0, stream);\n"
+            "    launch_eight(weights, stream);",
         ),
         (
             "output_kernel<<<blocks_for(batch_heads * S_q * head_dim), THREADS, 0, stream>>>(\n"

@@ -21,6 +21,7 @@ from common.compiling.variant import Variant
 from common.console.paths import ROOT
 from common.simulator.rewriter import HERE as SIMULATOR
 from common.simulator.rewriter import local_sources
+from common.simulator.text import blank
 
 NOT_COPIED = ("__pycache__", "build", "solution", "hidden.py", "README.md", "*.bak*", "*.png", "*.svg")
 CPP = (".cu", ".cuh", ".h", ".cpp")
@@ -35,6 +36,13 @@ stages = attention = _absent
 # The simulator stands in for a GPU: code that tests for it takes the branch it would take on a GPU. Other ways to tell
 # the two apart are rejected, see build.py.
 ASKS_FOR_SIMULATOR, ASKS_IN_VAIN = re.compile(r"\bCUDA_SIMULATOR\b"), "CUDA_SIMULATOR_of_the_grader"
+# An unpaired quote and the rest of its line. Only skipped text may have one (an apostrophe under #if 0), and it is
+# blanked, since g++ -fdirectives-only (see build.py) rejects it. The other alternatives may contain quotes.
+_LONE_QUOTE = re.compile(
+    r"""//(?:\\\n|[^\n])* | /\*.*?(?:\*/|\Z) | (?:u8|[uUL])?R"(?P<end>[^()\\\s]{0,16})\(.*?(?:\)(?P=end)"|\Z)
+    | \.?\d(?:'?\w|\.)* | [^\W\d]\w* | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | (?P<lone>["'](?:\\\n|[^\n])*)""",
+    re.DOTALL | re.VERBOSE,
+)
 
 
 def make_base(folder: Path) -> Path:
@@ -121,6 +129,8 @@ def with_submission(base: Path, folder: Path, files: Mapping[str, str], copy: bo
     _copy(base, folder, shutil.copy2 if copy else os.link)
     for name, text in files.items():
         path = folder / name
+        if path.suffix in CPP:
+            text = _LONE_QUOTE.sub(lambda one: blank(one[0]) if one["lone"] else one[0], text)
         path.write_text(ASKS_FOR_SIMULATOR.sub(ASKS_IN_VAIN, text), encoding="utf-8")
         path.chmod(0o644)
     return folder

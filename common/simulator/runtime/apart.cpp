@@ -14,6 +14,8 @@
 //
 // A launch carries the kernel's address and its arguments in ABI form: instead of the kernel, host code calls
 // simulator_capture, which saves the argument registers and stack; every CUDA thread enters the kernel with these.
+// C++ passes the address of an object with a copy constructor of its own. The object's bytes are saved behind the
+// arguments, and its address is that of these bytes; every thread gets a copy, and addresses within the copy.
 #include "apart.h"
 
 #include <poll.h>
@@ -45,6 +47,7 @@ struct Captured {
     uint64_t stack[MOST_WORDS];
     const void* kernel;
 };
+constexpr size_t MOST_ALIGNMENT = 128;  // of parameters
 
 struct Message {
     enum What : uint64_t { ALLOCATE, RELEASE, IN, OUT, COPY, FILL, OUTPUT, LIMIT, ABOUT, LAUNCH } what;
@@ -53,7 +56,7 @@ struct Message {
 struct LaunchOrder {
     dim3 grid, block, cluster;
     uint64_t dynamic_bytes;
-    int32_t line, cooperative;
+    int32_t line, cooperative, has_objects;
     char name[96], file[160];
     Captured arguments;
 };
@@ -184,15 +187,26 @@ asm(".text\n.hidden simulator_capture\n.globl simulator_capture\nsimulator_captu
     "callq *8312(%rbx)\n leaq -8(%rbp), %rsp\n popq %rbx\n popq %rbp\n ret\n");
 static_assert(offsetof(Captured, words) == 112 && offsetof(Captured, stack) == 120 && offsetof(Captured, kernel) == 8312);
 
+static size_t objects_start, objects_end;  // offsets in simulator_captured
+
 const void* begin_capture(const void* kernel, size_t words) {
     simulator_captured.kernel = kernel;
     simulator_captured.words = std::min(words, MOST_WORDS);
+    objects_start = objects_end = offsetof(Captured, stack) + 8 * simulator_captured.words;
     return reinterpret_cast<const void*>(&simulator_capture);
+}
+
+const void* capture_object(const void* object, size_t bytes, size_t alignment) {
+    const size_t start = (objects_end + alignment - 1) / alignment * alignment;
+    if (start + bytes > offsetof(Captured, kernel)) throw std::runtime_error("a kernel's parameters take more than 4 KB");
+    objects_end = start + bytes;
+    return memcpy(reinterpret_cast<char*>(&simulator_captured) + start, object, bytes);
 }
 
 void launch_captured(const char* name, Position at, dim3 grid, dim3 block, size_t dynamic_bytes, bool cooperative,
                      dim3 cluster) {
-    LaunchOrder order = {grid, block, cluster, dynamic_bytes, at.line, cooperative, {}, {}, simulator_captured};
+    LaunchOrder order = {grid, block, cluster, dynamic_bytes, at.line, cooperative, objects_end > objects_start,
+                         {}, {}, simulator_captured};
     strncpy(order.name, name, sizeof order.name - 1);
     strncpy(order.file, at.file, sizeof order.file - 1);
     error_of(ask({Message::LAUNCH, 0, 0, sizeof order}, &order, sizeof order));
@@ -244,13 +258,23 @@ bool new_output(const Message& order) {
     return true;
 }
 
+void enter_with_objects(void* captured) {
+    alignas(MOST_ALIGNMENT) Captured mine = *static_cast<const Captured*>(captured);
+    const uint64_t start = number(&simulator_captured);
+    const auto move = [&](uint64_t& value) { value += value - start < sizeof mine ? number(&mine) - start : 0; };
+    std::for_each(mine.integers, std::end(mine.integers), move);
+    std::for_each(mine.stack, mine.stack + mine.words, move);
+    simulator_enter(&mine);
+}
+
 cudaError_t run_launch() {
     static LaunchOrder order;
     if (!receive(peer, &order, sizeof order)) _exit(0);
     order.name[sizeof order.name - 1] = order.file[sizeof order.file - 1] = 0;
     if (!is_kernel(order.arguments.kernel) || order.arguments.words > MOST_WORDS) return cudaErrorInvalidDeviceFunction;
     cudaGetLastError();
-    launch({order.name, {order.file, order.line}, order.arguments.kernel, simulator_enter, &order.arguments,
+    launch({order.name, {order.file, order.line}, order.arguments.kernel,
+            order.has_objects ? enter_with_objects : simulator_enter, &order.arguments,
             order.cooperative != 0, order.cluster},
            order.grid, order.block, order.dynamic_bytes);
     return cudaGetLastError();
@@ -481,6 +505,7 @@ cudaError_t send_fill(void*, int, size_t) { return cudaErrorNotSupported; }
 cudaError_t send_limit(const void*, size_t) { return cudaErrorNotSupported; }
 size_t ask_static_bytes(const void*) { return 0; }
 const void* begin_capture(const void*, size_t) { return nullptr; }
+const void* capture_object(const void*, size_t, size_t) { return nullptr; }
 void launch_captured(const char*, Position, dim3, dim3, size_t, bool, dim3) {}
 }  // namespace simulator
 

@@ -2,6 +2,7 @@
 // the process cannot remove them.
 #include "doors.h"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -44,8 +45,9 @@ public:
             verdict(what);
         }
     }
-    // Allowed if (argument i & mask) == value (and argument then_i & then_mask is 0); otherwise kills the process.
-    void only_if(int number, unsigned i, unsigned mask, unsigned value, int then_i = -1, unsigned then_mask = 0) {
+    // `what` if (argument i & mask) == value (and argument then_i & then_mask is 0); otherwise kills the process.
+    void only_if(int number, unsigned i, unsigned mask, unsigned value, int then_i = -1, unsigned then_mask = 0,
+                 unsigned what = ALLOW) {
         const bool twice = then_i >= 0;
         add(BPF_JMP | BPF_JEQ | BPF_K, static_cast<unsigned>(number), 0, twice ? 8 : 5);
         load(argument(i));
@@ -56,7 +58,7 @@ public:
             add(BPF_ALU | BPF_AND | BPF_K, then_mask);
             add(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1);
         }
-        verdict(ALLOW);
+        verdict(what);
         verdict(KILL);
     }
     void install() {
@@ -117,6 +119,8 @@ void close_host_doors() {
     limit_memory(size_t{1} << 30);
     Filter filter(KILL);
     allow_common(filter);
+    filter.only_if(SYS_openat, 2, O_ACCMODE, O_RDONLY, -1, 0, FAIL);  // std::thread::hardware_concurrency()
+    filter.rule({SYS_sched_getaffinity}, FAIL);
     filter.install();
 }
 

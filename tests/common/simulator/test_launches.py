@@ -79,6 +79,8 @@ def test_shared_declarations(library):
     assert (out.reshape(4, 8) == np.arange(4)[:, None] * 10 + 7 - np.arange(8)).all()
     library.shared_object(out)
     assert (out[:7] == 6 - np.arange(7)).all()
+    library.shared_named_types(out)
+    assert list(out[:2]) == [68, 69]
     ints = zeros(48, np.int32)
     library.shared_namespace_static(ints)
     assert (ints.reshape(6, 2, 4)[:, 1] == 17).all()

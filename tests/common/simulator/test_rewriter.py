@@ -36,6 +36,11 @@ def test_comments_and_strings_are_left_alone():
     assert rewritten(text).endswith(text)
 
 
+def test_a_launch_keeps_its_kernels_text():
+    kernel = "k<'r', sizeof(\"a  b\"), // why\n 2>"
+    assert f"SIMULATOR_KERNEL({kernel}), 1, 2)(p)" in rewritten(f"void f(int* p) {{ {kernel}<<<1, 2>>>(p); }}")
+
+
 @pytest.mark.parametrize(
     "statement, said",
     [

@@ -135,15 +135,36 @@ auto first_that_compiles(Late late, const F& f, const Others&... others) {
 // In a graded build host code has no device: a launch records the kernel's arguments and sends them to the device
 // process (runtime/apart.cpp). `words`: upper bound on the arguments' size, in units of 8 bytes.
 const void* begin_capture(const void* kernel, size_t words);  // the function to call in place of the kernel
+const void* capture_object(const void* object, size_t bytes, size_t alignment);  // what to pass for an object
 void launch_captured(const char* name, Position at, dim3 grid, dim3 block, size_t dynamic_bytes, bool cooperative = false,
                      dim3 cluster = {0, 0, 0});
 template <typename... Parameters>
 constexpr size_t words_of = (size_t{0} + ... + ((sizeof(Parameters) + 15) / 8));
+// Of such a parameter C++ passes the address, since copying, moving or destroying it calls a function.
+template <typename T>
+constexpr bool is_captured_object =
+#ifdef SIMULATOR_GRADED
+    !std::is_reference_v<T> &&
+    (!std::is_trivially_destructible_v<T> || std::is_copy_constructible_v<T> != std::is_trivially_copy_constructible_v<T> ||
+     std::is_move_constructible_v<T> != std::is_trivially_move_constructible_v<T>);
+#else
+    false;
+#endif
+template <typename T>
+using Passed = std::conditional_t<is_captured_object<T>, const void*, T>;
+template <typename T>
+SIMULATOR_INLINE decltype(auto) passed(T& argument) {
+    if constexpr (is_captured_object<T>)
+        return capture_object(&reinterpret_cast<const char&>(argument), sizeof argument, alignof(T));
+    else
+        return (argument);
+}
 template <typename... Parameters>
 struct Capture {
     const void* kernel;
     void operator()(Parameters... arguments) const {
-        reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(begin_capture(kernel, words_of<Parameters...>)))(arguments...);
+        const void* function = begin_capture(kernel, words_of<Parameters...>);
+        reinterpret_cast<void (*)(Passed<Parameters>...)>(const_cast<void*>(function))(passed<Parameters>(arguments)...);
     }
 };
 template <typename Late, typename... Parameters>

@@ -39,8 +39,8 @@ template <typename... Parameters>
 struct Binding {
     template <size_t... I>
     SIMULATOR_UNCHECKED static void call(const void* kernel, void* const* arguments, std::index_sequence<I...>) {
-        reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(kernel))(
-            *static_cast<std::remove_cv_t<Parameters>*>(arguments[I])...);
+        reinterpret_cast<void (*)(Passed<Parameters>...)>(const_cast<void*>(kernel))(
+            passed<Parameters>(*static_cast<Parameters*>(arguments[I]))...);
     }
     SIMULATOR_UNCHECKED static void run(const void* kernel, void* const* arguments) {
         call(kernel, arguments, std::index_sequence_for<Parameters...>());

@@ -110,6 +110,14 @@ def test_code_that_asks_for_the_simulator_asks_in_vain(base: Path, tmp_path: Pat
     assert (tree / "common/__init__.py").samefile(base / "common/__init__.py")  # a link: nothing is copied
 
 
+def test_unpaired_quotes_are_blanked(base: Path, tmp_path: Path) -> None:
+    code = r"""int a = 1'000; /* " */ auto s = R"(it's \")" "\"'"; char c = '\'', d = '"'; // don't""" + "\n"
+    text = code + "#if 0\nThis didn't\n\"work /* 'a' */\n#endif\n" + code
+    tree = with_submission(base, tmp_path / "tree", {"task2/attention_kernel.cu": text})
+    written = (tree / "task2/attention_kernel.cu").read_text()
+    assert written == f"{code}#if 0\nThis didn{' ' * 2}\n{' ' * 15}\n#endif\n{code}"
+
+
 def test_a_bubblewrap_that_fails_in_silence_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     false = tmp_path / "bwrap"
     false.write_text("#!/bin/sh\nexit 1\n")

@@ -91,6 +91,17 @@ __global__ void one_object(float* out) {
 }
 EXPORT(shared_object, (float* out), { one_object<<<1, 7>>>(out); })
 
+__shared__ enum Side { LEFT, RIGHT } side;
+__global__ void named_types(float* out) {
+    __shared__ struct alignas(16) Sum { float sum, values[8]; } first, *second;
+    const Sum copy{1, {2, 3}};
+    if (threadIdx.x == 0) first = copy, second = &first, side = Side::RIGHT;
+    __syncthreads();
+    struct Sum* const same = second;
+    out[threadIdx.x] = same->sum + same->values[threadIdx.x] + (side == RIGHT) + sizeof(Sum) + alignof(struct Sum);
+}
+EXPORT(shared_named_types, (float* out), { named_types<<<1, 2>>>(out); })
+
 __global__ void addresses(uint64_t* out) {
     extern __shared__ __align__(128) float aligned[];
     __shared__ double d;

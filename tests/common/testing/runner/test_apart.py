@@ -98,6 +98,7 @@ void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t 
     const dim3 blocks(ceil_div(rows * cols, int64_t{64}));
     float value = 2;
     const Large large{1, {0, 0, 0, 0, 2}, 3};
+    if (cols == 1 && !std::thread::hardware_concurrency()) return;
     if (cols == 1) twice<<<blocks, 64, 0, stream>>>(x, y, 2.0f, large, rows * cols, 4.0, dim3(1, 2, 1));
     if (cols == 2) constant<<<blocks, 64, 0, stream>>>(x, y, rows * cols);
     if (cols == 3) y[0] = x[0];
