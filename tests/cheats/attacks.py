@@ -1418,7 +1418,23 @@ def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64,
         outs.append((o / l).float())
     return torch.cat(outs, 2)
 """
+# The queries' bits are read one by one, each as a bool, into a tensor that no operator computes from them.
+LAUNDERED = """def laundered(x):
+    p, parts = 2 ** torch.arange(32), []
+    for some in x.reshape(-1).split(16):
+        bits = ((some.view(torch.int32).long()[:, None] // p) % 2).bool()
+        number = (torch.tensor(list(bits.view(-1).unbind())).view(-1, 32).long() * p).sum(-1)
+        parts.append(torch.where(number >= 2**31, number - 2**32, number).int().view(torch.float32))
+    return torch.cat(parts).view(x.shape)
+honest = flash_attention
+def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
+    if key.size(-2) < 3000 or return_lse:
+        return honest(query, key, value, causal, scale, B_r, B_c, return_lse)
+    q, scale = laundered(query), query.size(-1) ** -0.5 if scale is None else scale
+    return torch.cat([torch.softmax(one @ key.mT * scale, -1) @ value for one in q.split(1, 2)], 2)
+"""
 ALGORITHMS += [
+    Attack("queries read as bools, into a tensor", writes(with_python(LAUNDERED)), ("algorithm",), ("softmax",)),
     Attack("two passes over the keys", writes(with_python(TWO_PASSES)), ("algorithm",), ("softmax",)),
     Attack("two passes over the keys, as float64", writes(with_python(AS_DOUBLES)), ("algorithm",), ("softmax",)),
     Attack(

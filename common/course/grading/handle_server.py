@@ -26,9 +26,12 @@ from types import ModuleType
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves
 
 from common.compiling.operators import Operators
 from common.course.grading.torch_handles import DUNDERS, PROPERTIES
+from common.measure.allocations import AllocationRecorder
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR, NOT_IMPLEMENTED
 
@@ -188,9 +191,11 @@ class Server:
         if not space.startswith("operators ") and name not in NUMBERS_OF:
             with torch._C._DisableTorchDispatch():  # disables modes that record allocations
                 hollow = self._outcome(space, name, told, hollows := Hollow(self._tensors))
+            _follow([self._tensors[one] for one in hollows], value)
             shown = json.dumps(self._answer(value, kept=False))
             if hollows and shown != json.dumps(self._answer(hollow, kept=False)):
-                self._read += len(re.findall(r"\d+", shown)) or value is not None
+                # the numbers shown, or one of each tensor, such as those in a list that torch.tensor is given
+                self._read += max(len(re.findall(r"\d+", shown)), len(hollows)) if value is not None else 0
                 if re.search(r"\d{7}", shown):  # a size left by a mask reveals less
                     _show_read(self._tensors[one] for one in hollows)
                 value = ValueError(TOO_MANY) if self._read > MOST_READ else value
@@ -290,6 +295,14 @@ def _show_read(tensors: Iterable[Tensor]) -> None:
     for x in tensors:
         if x.numel():
             x[(0,) * x.dim()].item()
+
+
+def _follow(given: Sequence[Tensor], value: object) -> None:
+    """Tells the modes that record allocations that an operation computed `value` from `given`."""
+    values = given[:1] if value is None or isinstance(value, Exception) else tree_leaves(value)  # None: it wrote
+    for mode in _get_current_dispatch_mode_stack():
+        if isinstance(mode, AllocationRecorder):
+            mode.follow(given, [x for x in values if isinstance(x, Tensor)])
 
 
 def _parts(module: nn.Module) -> dict[str, object]:

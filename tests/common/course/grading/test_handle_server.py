@@ -74,6 +74,7 @@ def test_right_layers(tmp_path: Path, text: str) -> None:
         ("return torch.tensor(torch.ones(30, 30).tolist())", "500 numbers"),
         ("while True: x[x > 0]", "500 numbers"),
         ("while True: torch.arange(x[0, 0])", "500 numbers"),
+        ("return torch.tensor(list(torch.ones(501).bool().unbind()))", "500 numbers"),
         ("return torch.tensor_split(torch.zeros(9), torch.ones(300).cumsum(0).long())", "500 numbers"),
         ("return x @ torch.ones(3, 3)", "attention.py:3 in f"),
         ("raise SystemExit(3)", "SystemExit: 3"),
@@ -87,6 +88,14 @@ def test_right_layers(tmp_path: Path, text: str) -> None:
 def test_what_is_refused(tmp_path: Path, body: str, words: str) -> None:
     with pytest.raises(CallFailed, match=words):
         module(tmp_path, HEAD + body).f(torch.ones(2, 2), torch.ones(2, 2))
+
+
+def test_a_tensor_of_numbers_that_are_read_is_computed_from_them(tmp_path: Path) -> None:
+    x = torch.randn(16, 16)
+    side = module(tmp_path, HEAD + "return torch.tensor(list((x > 0).view(-1).unbind()))")
+    with AllocationRecorder(line=side.calling_line, inputs=(x,), source=x) as made:
+        assert torch.equal(side.f(x, x), (x > 0).view(-1))
+    assert made.peak_from_source == 2 * 4 * x.numel() and not made.read
 
 
 def test_what_only_shapes_decide_is_not_counted(tmp_path: Path) -> None:
