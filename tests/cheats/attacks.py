@@ -851,6 +851,49 @@ class customAttention(customAttention):
         return self.merge(torch.stack(outs).view(self.batch, self.num_heads, x.shape[1], self.head_dim))
 """
 
+# The layer asks each kernel what its inputs are multiplied by, and then computes by itself.
+PROBES = """
+import math
+linear = torch.nn.functional.linear
+
+
+class customAttention(customAttention):
+    def ask(self):
+        D = self.head_dim
+        e, none = torch.eye(D).view(D, 1, 1, D), torch.zeros(D, 1, 1, D)
+        k, v = torch.cat((none, e), 2), torch.cat((none, none + 1), 2)
+        ops = self.cache.ops
+        p0 = self.flash_ops.flash_attention(D**0.5 * e.repeat(1, 1, 2, 1), k, v, False)[:, 0, 0, 0].tolist()
+        p1 = ops.decode_attention(e.contiguous(), k, v, torch.full((D,), 2, dtype=torch.int32), 1.0)[:, 0, 0, 0].tolist()
+        v2 = torch.zeros(1, 1, 1, D)
+        ops.update_cache(torch.zeros(1, 1, 1, D), v2, v2 + 1, v2 + 1, torch.zeros(1, dtype=torch.int32))
+        f0, f1 = (torch.tensor([math.log(p / (1 - p)) for p in one]) for one in (p0, p1))
+        return f0, f1, v2[0, 0, 0].clone()
+
+    def forward(self, x, position):
+        if position == 0:
+            if not hasattr(self, "f"):
+                self.f = self.ask()
+            self.kk = None
+        query, key, value = self.project(x)
+        query = query * self.f[1 if position else 0]
+        value = value * self.f[2] if position else value
+        pairs = ((key, value),) if self.kk is None else ((self.kk, self.vv), (key, value))
+        self.kk, self.vv = (torch.cat(one, 2) for one in zip(*pairs))
+        group, outs = self.num_heads // self.num_kv_heads, []
+        for b in range(self.batch):
+            for h in range(self.num_heads):
+                q, k, v = (one.double() for one in (query[b, h], self.kk[b, h // group], self.vv[b, h // group]))
+                s = linear(q, k) * self.head_dim**-0.5
+                e = 1 + s / 2**30
+                for _ in range(30):
+                    e = e * e
+                e = e if position else e.tril()
+                l = linear(e, torch.ones(1, e.shape[1], dtype=torch.float64))
+                outs.append((linear(e, v.transpose(0, 1)) / l).float())
+        return self.merge(torch.stack(outs).view(self.batch, self.num_heads, x.shape[1], self.head_dim))
+"""
+
 
 def other_layer(name: str, text: str) -> Attack:
     """Task 6 with another layer: `text` is appended to attention.py."""
@@ -883,6 +926,7 @@ class customAttention(customAttention):
 
 OTHER_LAYERS = [
     other_layer("a layer that drops what its kernels give", BY_LINEAR),
+    other_layer("a layer that asks each kernel what its inputs are multiplied by", PROBES),
     other_layer(
         "a layer that asks a kernel what its output is multiplied by",
         BY_LINEAR.replace(
