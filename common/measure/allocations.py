@@ -123,11 +123,7 @@ class AllocationRecorder(TorchDispatchMode):
             for x in partners:  # expanded elements count once
                 once = math.prod(size for size, step in zip(x.shape, x.stride(), strict=True) if step)
                 self.met += round(once * self._numbers(x))
-            for x in results:
-                if (memory := _memory_of(x)) not in self._inputs:
-                    size = max(_bytes_of(x), _bytes_of(x) // x.element_size() * self._source_bytes)
-                    self._from_source[memory] = max(self._from_source.get(memory, 0), size)
-            self.peak_from_source = max(self.peak_from_source, sum(self._from_source.values()))
+            self._derived(results)
         elif partners:
             numbers = max(map(self._numbers, partners))
             views = {_memory_of(x) for x in partners} - {_memory_of(x) for x in written}
@@ -137,6 +133,18 @@ class AllocationRecorder(TorchDispatchMode):
                 memory, size = _memory_of(x), x.element_size() / numbers
                 self._from_partner[memory] = min(self._from_partner.get(memory, size), size)
         return result
+
+    def follow(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """Counts `results` as computed from `given`: PyTorch reads the tensors in a list without an operator."""
+        if any(_memory_of(x) in self._from_source for x in given):
+            self._derived(results)
+
+    def _derived(self, results: Sequence[Tensor]) -> None:
+        for x in results:
+            if (memory := _memory_of(x)) not in self._inputs:
+                size = max(_bytes_of(x), _bytes_of(x) // x.element_size() * self._source_bytes)
+                self._from_source[memory] = max(self._from_source.get(memory, 0), size)
+        self.peak_from_source = max(self.peak_from_source, sum(self._from_source.values()))
 
     def _numbers(self, x: Tensor) -> float:
         """How many of the partner's elements each element of x contains."""

@@ -32,7 +32,9 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     def peaks(generator: torch.Generator) -> dict[str, torch.Tensor]:
         made = attention_inputs(1, 1, 4, many, columns, peaks=False)(generator)
         keys = made["key"][:, :, torch.randint(many, (4,), generator=generator)]
-        return {**made, "query": PEAK * columns**0.5 * keys / (keys * keys).sum(-1, keepdim=True)}
+        # up to 80 times as high from row to row: no few constants can replace the maximum of all rows
+        heights = PEAK * (1 + 79 * torch.rand(4, 1, generator=generator))
+        return {**made, "query": heights * columns**0.5 * keys / (keys * keys).sum(-1, keepdim=True)}
 
     sizes = f"1x3x{seq_q}x{head_dim}, 1x3x{seq_k}x{head_dim}"
     inputs, floor = attention_inputs(1, 3, seq_q, seq_k, head_dim), attention_floor(seq_k)

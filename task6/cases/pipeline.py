@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -25,7 +24,12 @@ SHARPNESS = 1.5  # the scaled scores have a standard deviation of about its squa
 FLOOR = 1.35e-5 * SHARPNESS**2  # the rounding of the scores, propagated through two GEMMs
 HEAD_DIM = 16
 SPARE = 3  # slots of the cache that stay empty
-ONE = torch.ones(3)  # its elements have no dimensions, so they multiply tensors on any device
+ONE = torch.ones(3)  # nothing is multiplied
+OTHER_INPUTS = (
+    "A kernel was called with inputs that are not this step's. flash_attention and decode_attention take the queries "
+    "of the new tokens and the keys of all tokens so far, which decode_attention's lengths count; update_cache takes "
+    "the new tokens' values."
+)
 BUILT_ON = "It calls task 4's flash_attention: is that right?"
 known = Words(__file__)
 
@@ -44,32 +48,66 @@ def pipeline_cases() -> list[Case]:
     ]
 
 
-def multiplied(ops: Operators, factors: Tensor) -> Operators:
-    """The operators with inputs multiplied by `factors` [3, head_dim] unless these are ONE: the queries of
-    flash_attention, the queries of decode_attention, and the values of single tokens that update_cache writes (not of
-    whole prompts, since prefill may read them from the cache)."""
+def multiplied(ops: Operators, factors: Tensor, heads: tuple[Tensor, ...]) -> Operators:
+    """The operators with inputs of token i multiplied by `factors` [3, tokens, head_dim], unless these are ONE: its
+    query by factors[0, i] in flash_attention and by factors[1, i] in decode_attention; its value by factors[2, i] in
+    update_cache (not with a whole prompt, since prefill may read that from the cache).
+
+    Attention takes only the layer's own queries, with its keys up to the last query's: what a kernel answers about
+    other inputs would reveal the factors.
+
+    Args:
+        heads: the layer's queries, keys and values, each [batch, heads, tokens, head_dim].
+    """
     if factors is ONE:
         return ops
     made = copy.copy(ops)
-    query = {"flash_attention": 0, "decode_attention": 1, "decode_attention_split": 1}
-    for name in {*query, "update_cache"} & vars(ops).keys():
-        what = (0, "query", factors[query[name]]) if name in query else (3, "value", factors[2], 1)
-        setattr(made, name, _Times(getattr(ops, name), *what))
+    caches = ("k_cache", "v_cache")
+    for name, index, names in (
+        ("flash_attention", 0, ("query", "key", "value", "causal", "scale")),
+        ("decode_attention", 1, ("query", *caches, "lengths", "scale")),
+        ("decode_attention_split", 1, ("query", *caches, "lengths", "splits", "scale")),
+        ("update_cache", 2, (*caches, "key", "value", "positions")),
+    ):
+        if name in vars(ops):
+            setattr(made, name, _Times(getattr(ops, name), names, factors[index], heads))
     return made
 
 
 class _Times:
-    """kernel(...) with the argument of this number or name times factor, unless it has more than `most` tokens."""
+    """kernel(...) with its queries, or the value of a single token to cache, times factors; see multiplied.
 
-    def __init__(self, kernel: Callable[..., object], number: int, name: str, factor: Tensor, most: float = math.inf):
-        self.kernel, self.number, self.name, self.factor, self.most = kernel, number, name, factor, most
+    Args:
+        names: the arguments' names, in order.
+    """
+
+    def __init__(self, kernel: Callable, names: tuple[str, ...], factors: Tensor, heads: tuple[Tensor, ...]):
+        self.kernel, self.names, self.factors = kernel, names, factors
+        self.query, self.key, self.value = heads
 
     def __call__(self, *given, **named) -> object:
-        given = [self._times(x) if i == self.number else x for i, x in enumerate(given)]
-        return self.kernel(*given, **{key: self._times(x) if key == self.name else x for key, x in named.items()})
+        named |= zip(self.names, given, strict=False)
+        what, rows = ("query", self.query) if "query" in self.names else ("value", self.value)
+        tokens = named[what].size(-2)
+        if what == "value" and tokens > 1:
+            return self.kernel(**named)
+        starts = range(self.query.size(2) - tokens + 1)
+        start = next((i for i in starts if _same(named[what], rows[:, :, i : i + tokens])), None)
+        if start is None or (what == "query" and not self._has_keys(start + tokens, **named)):
+            raise RuntimeError(OTHER_INPUTS)
+        return self.kernel(**{**named, what: named[what] * self.factors[start : start + tokens]})
 
-    def _times(self, x: Tensor) -> Tensor:
-        return x * self.factor if x.size(2) <= self.most else x
+    def _has_keys(self, count: int, lengths: Tensor | None = None, **named: Tensor) -> bool:
+        """Whether the first `count` keys are the layer's, and all lengths are `count`."""
+        if lengths is None:
+            return _same(named["key"], self.key[:, :, :count])
+        return bool((lengths == count).all()) and _same(named["k_cache"][..., :count, :], self.key[:, :, :count])
+
+
+def _same(x: Tensor, own: Tensor) -> bool:
+    """Whether x has the layer's own numbers, in any shape; they may be scaled."""
+    own = own.flatten().double()
+    return x.numel() == own.numel() and bool(F.cosine_similarity(x.flatten().double(), own, 0) > 1 - 1e-6)
 
 
 def layer_case(
@@ -89,7 +127,7 @@ def layer_case(
         prompts: (prompt tokens, single tokens after it); each prompt starts with the cache that the previous one left.
         batch, heads, kv_heads, head_dim: of the layer.
         changed: change each kernel's inputs in a different way (see multiplied), so that the output shows which kernel
-            computed it.
+            computed it; for as many K/V heads as heads.
     """
     hidden_dim = heads * head_dim
     sizes = [prompt + new for prompt, new in prompts]
@@ -104,14 +142,15 @@ def layer_case(
             "in_bias": normal(projected) + 1,
             "out_weight": hidden_dim**-0.5 * normal(hidden_dim, hidden_dim),
             "out_bias": normal(hidden_dim),
-            **({"factors": 0.5 + torch.rand(3, head_dim, generator=generator)} if changed else {}),
+            **({"factors": 0.5 + torch.rand(3, sum(sizes), head_dim, generator=generator)} if changed else {}),
         }
 
     def call(
         ops, x: Tensor, in_weight: Tensor, in_bias: Tensor, out_weight: Tensor, out_bias: Tensor, factors: Tensor = ONE
     ) -> Tensor:
         python = python_side(ops)
-        both = (multiplied(one, factors) for one in (ops, load_beside(ops, "task4")))
+        own = heads_of(x, in_weight, in_bias)
+        both = (multiplied(one, factors, own) for one in (ops, load_beside(ops, "task4")))
         layer = python.customAttention(*layer_sizes, *both)
         for linear, weight, bias in (
             (layer.qkv_projection, in_weight, in_bias),
@@ -130,21 +169,25 @@ def layer_case(
         split = F.linear(x, in_weight, in_bias).view(batch, -1, heads + 2 * kv_heads, head_dim).transpose(1, 2)
         return split.split((heads, kv_heads, kv_heads), 1)
 
-    def expected(of_query: tuple, of_value: tuple, x: Tensor, in_weight, in_bias, out_weight, out_bias) -> Tensor:
-        """The output; of_query, of_value: factors of queries and values, in the prompt and after it."""
-        outs = []
-        pieces = zip(*(part.split(sizes, 2) for part in heads_of(x, in_weight, in_bias)), strict=True)
-        for (query, *both), (prompt, new) in zip(pieces, prompts, strict=True):
+    def expected(of_query: Tensor | int, of_value: Tensor | int, x: Tensor, in_weight, in_bias, out_weight, out_bias):
+        """The output; of_query, of_value: factors of queries and values."""
+        outs, (queries, keys, values) = [], heads_of(x, in_weight, in_bias)
+        whole = (queries * of_query, keys, values * of_value)
+        for query, *both in zip(*(one.split(sizes, 2) for one in whole), strict=True):
             key, value = (one.repeat_interleave(heads // kv_heads, 1) for one in both)
-            query, value = (
-                torch.cat([part * factor for part, factor in zip(one.split((prompt, new), 2), factors, strict=True)], 2)
-                for one, factors in ((query, of_query), (value, of_value))
-            )
             outs.append(reference.attention(query, key, value, causal=True))
         return F.linear(torch.cat(outs, 2).transpose(1, 2).reshape(x.shape), out_weight, out_bias)
 
+    def phases(prompt: Tensor, later: Tensor) -> Tensor:
+        """Factors [tokens, head_dim]: those of `prompt` for the tokens of prompts, of `later` for single ones."""
+        in_prompt = torch.cat([torch.arange(size + new) < size for size, new in prompts])
+        return torch.where(in_prompt[:, None].to(prompt.device), prompt, later)
+
     def right(factors: Tensor = ONE, **given: Tensor) -> Tensor:
-        return expected((factors[0], factors[1]), (1, factors[2]), **given)
+        if factors is ONE:
+            return expected(1, 1, **given)
+        prefill, decode, written = factors
+        return expected(phases(prefill, decode), phases(torch.ones_like(written), written), **given)
 
     def mistakes(factors: Tensor = ONE, **given: Tensor) -> list[Mistake]:
         def project(out: Tensor) -> Tensor:
@@ -154,10 +197,10 @@ def layer_case(
             return layer_mistakes(*heads_of(*_of_layer(given)), prompts, project)
         prefill, decode, written = factors
         return [
-            known("decodes by flash_attention", partial(expected, (prefill, prefill), (1, 1), **given)),
-            known("prefill by decode_attention", partial(expected, (decode, decode), (written, written), **given)),
-            known("attends to a copy", partial(expected, (prefill, decode), (1, 1), **given)),
-            known("kernels ignored", partial(expected, (1, 1), (1, 1), **given)),
+            known("decodes by flash_attention", partial(expected, prefill, 1, **given)),
+            known("prefill by decode_attention", partial(expected, decode, written, **given)),
+            known("attends to a copy", partial(expected, phases(prefill, decode), 1, **given)),
+            known("kernels ignored", partial(expected, 1, 1, **given)),
         ]
 
     def of_forward(given: Call) -> dict[str, Tensor]:

@@ -868,6 +868,49 @@ class customAttention(customAttention):
         return self.merge(torch.stack(outs).view(self.batch, self.num_heads, x.shape[1], self.head_dim))
 """
 
+# The layer asks each kernel what its inputs are multiplied by, and then computes by itself.
+PROBES = """
+import math
+linear = torch.nn.functional.linear
+
+
+class customAttention(customAttention):
+    def ask(self):
+        D = self.head_dim
+        e, none = torch.eye(D).view(D, 1, 1, D), torch.zeros(D, 1, 1, D)
+        k, v = torch.cat((none, e), 2), torch.cat((none, none + 1), 2)
+        ops = self.cache.ops
+        p0 = self.flash_ops.flash_attention(D**0.5 * e.repeat(1, 1, 2, 1), k, v, False)[:, 0, 0, 0].tolist()
+        p1 = ops.decode_attention(e.contiguous(), k, v, torch.full((D,), 2, dtype=torch.int32), 1.0)[:, 0, 0, 0].tolist()
+        v2 = torch.zeros(1, 1, 1, D)
+        ops.update_cache(torch.zeros(1, 1, 1, D), v2, v2 + 1, v2 + 1, torch.zeros(1, dtype=torch.int32))
+        f0, f1 = (torch.tensor([math.log(p / (1 - p)) for p in one]) for one in (p0, p1))
+        return f0, f1, v2[0, 0, 0].clone()
+
+    def forward(self, x, position):
+        if position == 0:
+            if not hasattr(self, "f"):
+                self.f = self.ask()
+            self.kk = None
+        query, key, value = self.project(x)
+        query = query * self.f[1 if position else 0]
+        value = value * self.f[2] if position else value
+        pairs = ((key, value),) if self.kk is None else ((self.kk, self.vv), (key, value))
+        self.kk, self.vv = (torch.cat(one, 2) for one in zip(*pairs))
+        group, outs = self.num_heads // self.num_kv_heads, []
+        for b in range(self.batch):
+            for h in range(self.num_heads):
+                q, k, v = (one.double() for one in (query[b, h], self.kk[b, h // group], self.vv[b, h // group]))
+                s = linear(q, k) * self.head_dim**-0.5
+                e = 1 + s / 2**30
+                for _ in range(30):
+                    e = e * e
+                e = e if position else e.tril()
+                l = linear(e, torch.ones(1, e.shape[1], dtype=torch.float64))
+                outs.append((linear(e, v.transpose(0, 1)) / l).float())
+        return self.merge(torch.stack(outs).view(self.batch, self.num_heads, x.shape[1], self.head_dim))
+"""
+
 
 def other_layer(name: str, text: str) -> Attack:
     """Task 6 with another layer: `text` is appended to attention.py."""
@@ -900,6 +943,7 @@ class customAttention(customAttention):
 
 OTHER_LAYERS = [
     other_layer("a layer that drops what its kernels give", BY_LINEAR),
+    other_layer("a layer that asks each kernel what its inputs are multiplied by", PROBES),
     other_layer(
         "a layer that asks a kernel what its output is multiplied by",
         BY_LINEAR.replace(
@@ -1443,7 +1487,50 @@ def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64,
         outs.append((o / l).float())
     return torch.cat(outs, 2)
 """
+# The queries' bits are read one by one, each as a bool, into a tensor that no operator computes from them.
+LAUNDERED = """def laundered(x):
+    p, parts = 2 ** torch.arange(32), []
+    for some in x.reshape(-1).split(16):
+        bits = ((some.view(torch.int32).long()[:, None] // p) % 2).bool()
+        number = (torch.tensor(list(bits.view(-1).unbind())).view(-1, 32).long() * p).sum(-1)
+        parts.append(torch.where(number >= 2**31, number - 2**32, number).int().view(torch.float32))
+    return torch.cat(parts).view(x.shape)
+honest = flash_attention
+def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
+    if key.size(-2) < 3000 or return_lse:
+        return honest(query, key, value, causal, scale, B_r, B_c, return_lse)
+    q, scale = laundered(query), query.size(-1) ** -0.5 if scale is None else scale
+    return torch.cat([torch.softmax(one @ key.mT * scale, -1) @ value for one in q.split(1, 2)], 2)
+"""
+# No maximum, nothing rescaled: the sums of exp(score - shift) for three constant shifts, in float64.
+CONSTANT_SHIFTS = """SHIFTS = (-1100.0, 0.0, 1100.0)
+def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
+    scale = check_arguments(query, key, value, scale, B_r, B_c)
+    out, lse = query.new_empty(query.shape), query.new_empty(query.shape[:-1])
+    for a in range(0, query.size(2), B_r):
+        q = query[:, :, a : a + B_r].double()
+        sums = [[0.0, 0.0] for _ in SHIFTS]
+        rows = torch.arange(a, a + q.size(2))[:, None]
+        for b in range(0, min(key.size(2), a + q.size(2)) if causal else key.size(2), B_c):
+            S = q @ key[:, :, b : b + B_c].double().mT * scale
+            if causal:
+                S = S.masked_fill(torch.arange(b, b + S.size(3)) > rows, -torch.inf)
+            v = value[:, :, b : b + B_c].double()
+            for one, shift in zip(sums, SHIFTS):
+                P = torch.exp(S - shift)
+                one[0] = one[0] + P.sum(-1, keepdim=True)
+                one[1] = one[1] + P @ v
+        l, O, m = sums[-1][0], sums[-1][1], torch.full_like(sums[-1][0], SHIFTS[-1])
+        for (L, o), shift in [*zip(sums, SHIFTS)][-2::-1]:
+            better = torch.isfinite(L)
+            l, O, m = torch.where(better, L, l), torch.where(better, o, O), torch.where(better, shift, m)
+        out[:, :, a : a + B_r] = torch.where(l == 0, 0.0, O / l)
+        lse[:, :, a : a + B_r] = (m + torch.log(l))[..., 0]
+    return (out, lse) if return_lse else out
+"""
 ALGORITHMS += [
+    Attack("three constants as the maximum", writes(with_python(CONSTANT_SHIFTS)), ("algorithm",), ("softmax",)),
+    Attack("queries read as bools, into a tensor", writes(with_python(LAUNDERED)), ("algorithm",), ("softmax",)),
     Attack("two passes over the keys", writes(with_python(TWO_PASSES)), ("algorithm",), ("softmax",)),
     Attack("two passes over the keys, as float64", writes(with_python(AS_DOUBLES)), ("algorithm",), ("softmax",)),
     Attack(

@@ -217,6 +217,32 @@ def output_of(state):
 """
 
 
+LAYER = {  # lines of task 1's layer -> the same in other words
+    "            future = torch.ones(seq_len, seq_len, dtype=torch.bool, device=x.device).triu(diagonal=1)": """
+            import numpy as np
+            future = torch.from_numpy(np.triu(np.ones((seq_len, seq_len)), k=1).astype("uint8")).to(x.device) == 1
+            rows, cols = torch.meshgrid(torch.arange(seq_len), torch.arange(seq_len), indexing="ij")
+            assert torch.less(rows, cols).bitwise_and(torch.ones(1, dtype=bool)).eq(future).all()
+            assert not torch.bitwise_not(torch.greater_equal(rows, cols)).not_equal(future).any()
+            future = future[torch.newaxis]""",
+    "        weights = torch.softmax(scores, dim=-1)": """
+        weights = torch.concatenate([torch.softmax(one, dim=-1) for one in scores.split(1, dim=1)], dim=1)
+        assert torch.allclose(weights.sum(-1), torch.ones_like(weights[..., 0]), atol=1e-5)
+        weights = torch.nn.Identity()(torch.nn.Dropout(0.0)(torch.nn.functional.dropout(weights, 0.0)))
+        assert torch.numel(weights) == weights.ravel().shape[0] == weights.nbytes // weights.itemsize
+        print(f"mean weight {weights.mean():.3f}, {torch.diag(weights[0, 0]).to(float).sum()}")""",
+}
+
+
+def in_other_words() -> Attack:
+    """Task 1's layer in PyTorch that few write."""
+    files = solution("task1")
+    for old, new in LAYER.items():
+        assert files["task1/attention.py"].count(old) == 1, old
+        files["task1/attention.py"] = files["task1/attention.py"].replace(old, new.lstrip("\n"))
+    return Attack("task1: styles that PyTorch accepts", writes(files), (), ("layer",), "task1")
+
+
 DECORATED = """
 /* Plan
 # 1. scores
@@ -267,6 +293,7 @@ def decorated() -> Attack:
 ATTACKS = [
     Attack("task3: an archive of links, beside the handout", archived, (), whole("task3").all_for, "task3"),
     Attack("task3: styles that PyTorch accepts", writes(with_python(STYLES)), (), ("algorithm",), "task3"),
+    in_other_words(),
     *(whole(task) for task in tasks() if task not in ("task6", "task7")),
     Attack("task6: the solution", writes(everything()), (), whole("task6").all_for, "task6"),
     model(),

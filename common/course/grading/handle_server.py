@@ -26,9 +26,12 @@ from types import ModuleType
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_leaves
 
 from common.compiling.operators import Operators
 from common.course.grading.torch_handles import DUNDERS, PROPERTIES
+from common.measure.allocations import AllocationRecorder
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR, NOT_IMPLEMENTED
 
@@ -37,7 +40,7 @@ VIEWS = """
     expand_as broadcast_to flatten unflatten chunk split tensor_split narrow select unbind detach contiguous clone
     stack cat concat hstack vstack repeat repeat_interleave tile flip roll diagonal index_select gather
     take_along_dim copy_ stride is_contiguous nelement element_size is_floating_point to cpu type type_as float
-    double half bfloat16 int long bool
+    double half bfloat16 int long bool numel ravel meshgrid diag
 """
 MADE = """
     tensor as_tensor arange zeros ones full empty eye linspace zeros_like ones_like full_like empty_like new_zeros
@@ -45,7 +48,7 @@ MADE = """
 """
 SIMPLE = """
     add sub subtract mul multiply div divide true_divide neg negative eq ne lt le gt ge masked_fill where linear
-    isfinite isnan any all
+    isfinite isnan any all isclose allclose bitwise_and bitwise_or bitwise_xor bitwise_not
 """
 NUMBERS = """
     abs exp exp2 expm1 log log2 log1p sqrt rsqrt square pow reciprocal sign floor ceil round maximum minimum max min
@@ -61,6 +64,10 @@ MOST_BYTES = 1 << 22  # size limit of a request
 MOST_READ = 500  # elements per call
 TOO_MANY = f"graded code may read {MOST_READ} numbers out of tensors in a call"
 NUMBERS_OF = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__")
+ALIAS = re.compile(r"^Alias (?:for|of) :func:`torch\.(\w+)`\.$", re.MULTILINE)
+PLAIN = {name: x for name, x in vars(torch).items() if name[0] != "_" and (x is None or type(x) in (bool, int, float))}
+FIELDS = [name for name in dir(Tensor) if not callable(getattr(Tensor, name))]
+ABOUT_TORCH = json.dumps([{**PLAIN, "__version__": torch.__version__}, FIELDS])
 SPACES = {"torch": torch, "functional": F, "Tensor": Tensor}
 ENVIRONMENT = {"LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}  # no NumPy threads
 CODE = (
@@ -122,7 +129,7 @@ class Server:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", CODE, root, task, name, str(theirs.fileno()), torch.__version__],
+                [sys.executable, "-I", "-c", CODE, root, task, name, str(theirs.fileno()), ABOUT_TORCH],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 cwd=root,
@@ -188,9 +195,11 @@ class Server:
         if not space.startswith("operators ") and name not in NUMBERS_OF:
             with torch._C._DisableTorchDispatch():  # disables modes that record allocations
                 hollow = self._outcome(space, name, told, hollows := Hollow(self._tensors))
+            _follow([self._tensors[one] for one in hollows], value)
             shown = json.dumps(self._answer(value, kept=False))
             if hollows and shown != json.dumps(self._answer(hollow, kept=False)):
-                self._read += len(re.findall(r"\d+", shown)) or value is not None
+                # the numbers shown, or one of each tensor, such as those in a list that torch.tensor is given
+                self._read += max(len(re.findall(r"\d+", shown)), len(hollows)) if value is not None else 0
                 if re.search(r"\d{7}", shown):  # a size left by a mask reveals less
                     _show_read(self._tensors[one] for one in hollows)
                 value = ValueError(TOO_MANY) if self._read > MOST_READ else value
@@ -222,7 +231,13 @@ class Server:
         base = name.removesuffix("_")
         if name in NUMBERS_OF:
             return partial(self._number, name)
-        if name in self._allowed or (base in IN_PLACE and base in self._allowed) or self._is_operator(space, name):
+        alias = ALIAS.search(getattr(vars(torch).get(name), "__doc__", None) or "")  # as less is of lt
+        if (
+            name in self._allowed
+            or (alias and alias[1] in self._allowed)
+            or (base in IN_PLACE and base in self._allowed)
+            or self._is_operator(space, name)
+        ):
             return getattr(SPACES[space], name)
         raise RuntimeError(f"{space}.{name} can't be used in graded code")
 
@@ -280,6 +295,10 @@ class Server:
             return slice(*self._decoded(one, tensors))
         if kind == "object":
             return Far(self, int(one[0]), self._decoded(one[1], tensors))
+        if kind == "array":
+            data, shape, name = one
+            where = "meta" if isinstance(tensors, Hollow) else "cpu"
+            return torch.tensor(data, dtype=self._decoded({"dtype": name}), device=where).reshape(shape)
         if kind == "dtype":
             return getattr(torch, one) if isinstance(getattr(torch, one), torch.dtype) else torch.float32
         return ... if kind == "ellipsis" else torch.device("meta" if isinstance(tensors, Hollow) else one)
@@ -290,6 +309,14 @@ def _show_read(tensors: Iterable[Tensor]) -> None:
     for x in tensors:
         if x.numel():
             x[(0,) * x.dim()].item()
+
+
+def _follow(given: Sequence[Tensor], value: object) -> None:
+    """Tells the modes that record allocations that an operation computed `value` from `given`."""
+    values = given[:1] if value is None or isinstance(value, Exception) else tree_leaves(value)  # None: it wrote
+    for mode in _get_current_dispatch_mode_stack():
+        if isinstance(mode, AllocationRecorder):
+            mode.follow(given, [x for x in values if isinstance(x, Tensor)])
 
 
 def _parts(module: nn.Module) -> dict[str, object]:

@@ -275,7 +275,8 @@ def _is_wanted(path: str) -> bool:
 
 def _in_folder(folder: Path) -> Iterator[_Entry]:
     for place, below, names in os.walk(folder, followlinks=False):
-        below[:] = sorted(one for one in below if one not in (".git", "build", "__pycache__"))
+        skipped = (".git", "__pycache__", *(("build",) if "common" in below else ()))  # a checkout's build folder
+        below[:] = sorted(one for one in below if one not in skipped)
         for name in sorted(names):
             path = Path(place) / name
             shown = str(PurePosixPath(*path.relative_to(folder).parts))

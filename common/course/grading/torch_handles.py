@@ -43,13 +43,15 @@ OTHERS = (
     "index",
 )
 DUNDERS = [f"__{how}{name}__" for name in BINARY for how in ("", "r", "i")] + [f"__{name}__" for name in OTHERS]
-PROPERTIES = ("T", "mT", "H", "mH")
+PROPERTIES = ("T", "mT", "H", "mH", "nbytes", "itemsize")
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+OF_PYTHON = {bool: "bool", int: "int64", float: "float64"}  # types that torch takes as dtypes
 ALSO = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
 
 connection: Connection
 released: list[int] = []  # handles that are no longer referenced
 objects: dict[int, object] = {}  # objects that the worker refers to by number
+fields: list[str] = []  # attributes of torch.Tensor that are not methods
 
 
 class dtype:
@@ -117,7 +119,7 @@ class Tensor(metaclass=Methods):
         released.append(self._number)
 
     def __getattr__(self, name: str) -> object:
-        if name in PROPERTIES:
+        if name in fields:
             return ask("Tensor", name, self)
         if name.startswith("_"):
             raise AttributeError(name)
@@ -146,6 +148,9 @@ class Tensor(metaclass=Methods):
     def __deepcopy__(self, _: dict) -> Tensor:
         return ask("Tensor", "clone", self)
 
+    def __format__(self, how: str) -> str:
+        return super().__format__(how) if self.shape else format(self.item(), how)
+
     def __repr__(self) -> str:
         return f"tensor of shape {list(self.shape)}, {self.dtype}"
 
@@ -167,8 +172,12 @@ def encoded(value: object) -> object:
         return float(value)
     if isinstance(value, Tensor):
         return {"tensor": value._number}
-    if isinstance(value, list):
+    if isinstance(value, list | range):
         return {"list": [encoded(one) for one in value]}
+    if type(value).__module__ == "numpy":  # an array, or a bool
+        return {"array": [value.ravel().tolist(), list(value.shape), str(value.dtype)]}
+    if isinstance(value, type) and value in OF_PYTHON:
+        return {"dtype": OF_PYTHON[value]}
     if isinstance(value, tuple):
         return [encoded(one) for one in value]
     if isinstance(value, dict):
@@ -317,6 +326,21 @@ class Softmax(Module):
         return ask("functional", "softmax", x, dim=self.dim)
 
 
+class Identity(Module):
+    """nn.Identity, and nn.Dropout, which does nothing in inference."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """F.dropout that drops nothing."""
+    return ask("functional", "dropout", x, p, training, inplace) if p and training else x
+
+
 class Functions(ModuleType):
     """A module whose functions run in the worker."""
 
@@ -326,19 +350,17 @@ class Functions(ModuleType):
         return partial(ask, self.space, name)
 
 
-def modules(version: str) -> dict[str, ModuleType]:
-    """The modules that `import torch` and the like find."""
+def modules(plain: dict[str, object]) -> dict[str, ModuleType]:
+    """The modules that `import torch` and the like find; plain: torch's numbers and the like by name."""
     made = {name: Functions(name) for name in ("torch", "torch.nn.functional")} | {"torch.nn": ModuleType("torch.nn")}
     functional, nn, whole = made["torch.nn.functional"], made["torch.nn"], made["torch"]
     functional.space, whole.space, whole.__path__, nn.__path__ = "functional", "torch", [], []
-    vars(nn).update(
-        functional=functional, Module=Module, Linear=Linear, Softmax=Softmax, Parameter=lambda x, *_, **__: x
-    )
+    vars(nn).update(functional=functional, Module=Module, Linear=Linear, Softmax=Softmax)
+    vars(nn).update(Identity=Identity, Dropout=Identity, Parameter=lambda x, *_, **__: x)
+    functional.dropout = dropout
     also = {name: dtypes[kind] for name, kind in ALSO.items()}
     vars(whole).update(nn=nn, Tensor=Tensor, Size=Size, dtype=dtype, device=device, **{**dtypes, **also})
-    vars(whole).update(
-        __version__=version, inf=math.inf, nan=math.nan, pi=math.pi, e=math.e, is_tensor=lambda x: isinstance(x, Tensor)
-    )
+    vars(whole).update(plain, is_tensor=lambda x: isinstance(x, Tensor), from_numpy=partial(ask, "torch", "as_tensor"))
     vars(whole).update(dict.fromkeys(("no_grad", "inference_mode", "enable_grad", "set_grad_enabled"), Modes))
     vars(whole).update(dict.fromkeys(SETTINGS.split(), lambda *_, **__: None))
     whole.cuda = SimpleNamespace(is_available=lambda: False)
@@ -351,12 +373,13 @@ def modules(version: str) -> dict[str, ModuleType]:
 # ---- serving the worker
 
 
-def main(root: str, task: str, name: str, file: str, version: str) -> None:
+def main(root: str, task: str, name: str, file: str, about_torch: str) -> None:
     """Imports taskN/<name>.py, then serves the worker's calls until it disconnects."""
     global connection, torch
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the worker
     connection = Connection(int(file))
-    sys.modules.update(made := modules(version))
+    plain, fields[:] = json.loads(about_torch)
+    sys.modules.update(made := modules(plain))
     torch = made["torch"]
     from common.course.grading.system_calls import limit
     from common.testing.python_side import naming_the_line

@@ -74,6 +74,7 @@ def test_right_layers(tmp_path: Path, text: str) -> None:
         ("return torch.tensor(torch.ones(30, 30).tolist())", "500 numbers"),
         ("while True: x[x > 0]", "500 numbers"),
         ("while True: torch.arange(x[0, 0])", "500 numbers"),
+        ("return torch.tensor(list(torch.ones(501).bool().unbind()))", "500 numbers"),
         ("return torch.tensor_split(torch.zeros(9), torch.ones(300).cumsum(0).long())", "500 numbers"),
         ("return x @ torch.ones(3, 3)", "attention.py:3 in f"),
         ("raise SystemExit(3)", "SystemExit: 3"),
@@ -87,6 +88,14 @@ def test_right_layers(tmp_path: Path, text: str) -> None:
 def test_what_is_refused(tmp_path: Path, body: str, words: str) -> None:
     with pytest.raises(CallFailed, match=words):
         module(tmp_path, HEAD + body).f(torch.ones(2, 2), torch.ones(2, 2))
+
+
+def test_a_tensor_of_numbers_that_are_read_is_computed_from_them(tmp_path: Path) -> None:
+    x = torch.randn(16, 16)
+    side = module(tmp_path, HEAD + "return torch.tensor(list((x > 0).view(-1).unbind()))")
+    with AllocationRecorder(line=side.calling_line, inputs=(x,), source=x) as made:
+        out = side.f(x, x)
+    assert torch.equal(out, (x > 0).view(-1)) and made.peak_from_source == 2 * 4 * x.numel() and not made.read
 
 
 def test_what_only_shapes_decide_is_not_counted(tmp_path: Path) -> None:
@@ -182,3 +191,40 @@ def test_settings_that_change_no_number_do_no_harm(tmp_path: Path) -> None:
 def test_what_is_no_tensor_is_called_an_object(tmp_path: Path) -> None:
     with pytest.raises(CallFailed, match="not object"):
         module(tmp_path, HEAD + "return torch.exp(object())").f(torch.ones(1), torch.ones(1))
+
+
+def test_other_words_for_operations(tmp_path: Path) -> None:
+    text = """import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+def f(x):
+    assert x[:, torch.newaxis].shape == (4, 1, 4)
+    assert [torch.ones(2, dtype=one).dtype for one in (bool, int, float)] == [torch.bool, torch.long, torch.float64]
+    m = torch.from_numpy(np.triu(np.ones((4, 4)), k=1).astype("uint8")) == 1
+    assert m.tolist()[0] == (False, True, True, True)
+    assert torch.tensor(np.ones((4, 4))).shape == torch.as_tensor(np.arange(16).reshape(4, 4)).shape
+    assert torch.tensor(np.ones((0, 3))).shape == (0, 3)
+    assert x[:, np.arange(2)].shape == (4, 2) and torch.tensor(range(4)).shape == (4,)
+    assert x.masked_fill(np.bool_(True), 0).abs().max().item() == 0
+    assert (x * np.ones(4)).shape == x.shape
+    assert torch.concatenate([x, x], dim=1).shape == (4, 8) and torch.concatenate((x, x)).shape == (8, 4)
+    assert torch.allclose(x, x + 1e-9, atol=1e-5) and torch.isclose(x, x).all()
+    a, b = torch.meshgrid(torch.arange(3), torch.arange(4), indexing="ij")
+    assert torch.less(a, b).shape == (3, 4) and a.greater(b).shape == b.less_equal(a).shape
+    assert torch.greater_equal(a, b).shape == torch.not_equal(a, b).shape
+    assert torch.numel(x) == x.numel() == 16 and x.ravel().shape == torch.ravel(x).shape == (16,)
+    assert F.dropout(x, 0.0) is x and nn.Dropout(0.1)(x) is x and nn.Identity()(x) is x
+    assert torch.diag(x).shape == (4,) and torch.bitwise_and(a > 1, b > 1).shape == torch.bitwise_not(a > b).shape
+    assert x.nbytes == 64 and x.itemsize == 4
+    return f"{x.mean():.3f} {x[0, 0]}"
+"""
+    assert module(tmp_path, text).f(torch.ones(4, 4)) == "1.000 1.0"
+
+
+@pytest.mark.parametrize(
+    "words", ["x.layout", "x.is_cpu", "torch.nn.functional.dropout(x, 0.5)", "torch.absolutely(x)"]
+)
+def test_other_words_that_are_refused(tmp_path: Path, words: str) -> None:
+    with pytest.raises(CallFailed, match="can't be used in graded code"):
+        module(tmp_path, HEAD + f"return {words}").f(torch.ones(2, 2), 0)

@@ -71,6 +71,13 @@ def test_only_the_files_that_tasks_name_are_taken(tmp_path: Path, packed, root: 
     assert found.problems["task1/attention.py"] == "The file is missing."
 
 
+def test_a_folder_named_build_is_read_unless_it_is_a_checkouts(tmp_path: Path) -> None:
+    folder = in_folder(tmp_path, {f"build/{NAME}": TEXT.encode()})
+    assert parsed(str(folder)).files == {NAME: TEXT}
+    (folder / "common").mkdir()
+    assert not parsed(str(folder)).files
+
+
 def test_a_file_without_its_folder_counts_where_its_name_belongs_to_one_task(tmp_path: Path) -> None:
     found = parsed(str(in_folder(tmp_path, {"attention_kernel.cu": TEXT.encode(), "attention.py": b"x = 1\n"})))
     assert list(found.files) == [NAME]  # attention.py could belong to three tasks
