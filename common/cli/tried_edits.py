@@ -245,6 +245,7 @@ class _Build:
         kernels: Sequence[Path],
         sources: Mapping[Path, Source],
     ) -> _Build | None:
+        """A library with those of these edits that compile; None if none does within MOST_BUILDS."""
         folder = build_root() / "edits" / ops.task
         write_whole(folder / "single_edits.h", HEADER)
         request = BuildRequest(

@@ -1136,7 +1136,7 @@ HOLES = [
         keeps=(),
     ),
     cheat(
-        "host code by the name of a kernel that nobody uses",
+        "host code by the name of a kernel that is not used",
         with_launcher(
             "    void (*f)(const float*, float*, float*, int64_t, int64_t) = _INTERNAL_host::rows_of;\n"
             "    f<<<static_cast<unsigned>((rows + 31) / 32), 32, 0, stream>>>(x, y, lse, rows, cols);",
