@@ -10,6 +10,7 @@ from common.cli.workers import Workers
 from common.console.terminal import say
 from common.console.words import counted
 from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, NOT_RUN, SKIPPED, Case, Verdict
+from common.testing.case_choice import full_name
 from common.testing.failures import print_failures
 
 
@@ -44,6 +45,8 @@ def only_first(
         looked_at = [one for one in wrong[:1] if one.case.part not in in_python]
         if failing_cases.recognized(wrong[:1]):
             looked_at = []  # the mistake is known, and the checked build would double the time
+        for one in looked_at:  # at once, since the checked build may still be compiling
+            say(console, f"{full_name(one.case)}  {one.status}", "red")
         inside = failing_cases.at_failures(console, looked_at, workers.checked, seed) if looked_at else {}
         failing_cases.print_diagnosis(console, wrong[:1], inside)
     elif unfilled:
