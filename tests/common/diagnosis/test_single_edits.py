@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -287,7 +288,7 @@ def _told(planted: Planted) -> tuple[int, Sequence, Mapping]:
     (source,) = places_of(planted.task, Variant.SOLUTION)[0].kernels
     text = source.read_text()
     line = text[: text.index(planted.right)].count("\n") + 1
-    label = f"edited_{planted.task}_{planted.part}_{line}"
+    label = f"edited_{planted.task}_{zlib.crc32(planted.wrong.encode()):08x}"  # two may be in one line
     file = build_root() / label / planted.task / source.name
     write_whole(file, text_with(source, [(planted.right, planted.wrong)]))
     ops = load(BuildRequest(planted.task, backend="simulator", sources=[file], label=label))
