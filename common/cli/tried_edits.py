@@ -71,13 +71,8 @@ MOST_OF_LINE = 3  # edits to try on passing cases of other parts
 TOLD_FIRST = (  # preferred kinds among edits of one line
     "comparison", "jump", "condition", "rounding", "clamp", "brackets", "operator", "part", "name", "names", "constant",
 )  # fmt: skip
-UNLIKELY = (
-    "brackets",
-    "call",
-    "more",
-    "negation",
-    "unit",
-)  # kinds that often make up for a mistake instead of repairing it
+# Kinds that often make up for a mistake instead of repairing it
+UNLIKELY = ("brackets", "call", "more", "negation", "unit")
 MOST_PASSING, MOST_OF_OTHERS = 4, 2  # passing cases tried with an edit: of the part, and of each other part
 _ERROR = re.compile(r"([\w.]+\.cuh?):(\d+):\d+:\s+(?:error|required)")
 
@@ -453,11 +448,8 @@ def _said(
     text = f"{first.says}, {passes}."
     for one in more:
         text += f" {'They also pass' if count > 1 else 'It also passes'} {one.says} in line {one.line}."
-    if (
-        first.undoes
-        or first.kind in UNLIKELY
-        or sum((one.file, one.line) == (first.file, first.line) for one in edits) > 1
-    ):
+    several = sum((one.file, one.line) == (first.file, first.line) for one in edits) > 1
+    if first.undoes or first.kind in UNLIKELY or several:
         text += " The repair may be another one, there or nearby."
     places = tuple(Place(one.file, one.line) for one in (first, *more))
     finding = Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True)

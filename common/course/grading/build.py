@@ -222,9 +222,9 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     symbols = [one for one in whole.symbols if one.section]
     marked = _marked(whole)
     kernels = _with_limits([one for one in symbols if one.type == FUNCTION and one.value in marked], limits, entries)
-    known = _found(variables, [one for one in symbols if one.type == OBJECT])
+    objects = _named([one for one in symbols if one.type == OBJECT], variables)
     places = {"kernels": [(address, *its) for address, its in kernels.items()]}
-    places["variables"] = [(one.value, one.size) for one in known]
+    places["variables"] = [(one.value, one.size) for one, name in objects if name in variables]
     places["blocks"] = _blocks(whole, library, list(kernels))
     return {"name": plan.name, "log": log[-MOST_LOG:], **places}, library.read_bytes()
 
@@ -441,15 +441,15 @@ def _lines(library: Path, addresses: Sequence[str]) -> list[str]:
     return found[:6]
 
 
-def _found(wanted: Counter[str], symbols: Sequence[Symbol]) -> list[Symbol]:
-    """The symbols with these names. Raises BuildError if more symbols share a name than nvcc has seen."""
-    named = [(one, name) for one, name in zip(symbols, _readable([one.name for one in symbols]), strict=True)]
-    number = Counter(name for _, name in named)
-    if many := [name for name in wanted if number[name] > wanted[name]]:
+def _named(symbols: Sequence[Symbol], seen: Counter[str]) -> list[tuple[Symbol, str]]:
+    """The symbols with their names. Raises BuildError if more of them share a name than nvcc has seen."""
+    names = _readable([one.name for one in symbols])
+    number = Counter(names)
+    if many := [name for name in seen if number[name] > seen[name]]:
         raise BuildError(
             f"{many[0]} is a kernel or a variable of the device in one file and something else in another."
         )
-    return [one for one, name in named if name in wanted]
+    return list(zip(symbols, names, strict=True))
 
 
 def _marked(library: Elf) -> set[int]:
@@ -468,9 +468,8 @@ def _with_limits(
     alike: dict[str, list[tuple[int, int]]] = {}
     for name, its in limits.items():
         alike.setdefault(_without_types(name), []).append(its)
-    _found(entries, marked)
     found = {}
-    for one, name in zip(marked, _readable([one.name for one in marked]), strict=True):
+    for one, name in _named(marked, entries):
         its = [limits[name]] if name in limits else alike.get(_without_types(name), [])
         if its and "[clone" not in name:
             found[one.value] = max(threads for threads, _ in its), min(registers for _, registers in its)
