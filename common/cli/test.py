@@ -43,7 +43,7 @@ from common.testing.next_steps import print_next
 from common.testing.points import PartPoints, print_points
 from common.testing.run import chosen_parts, run_cases
 from common.testing.showing import show_case
-from common.testing.worker.worker import NotLoaded
+from common.testing.worker.worker import NotLoaded, Worker
 
 PASSED, FAILED, NOTHING_RUN = 0, 1, 2  # exit statuses; and INTERRUPTED
 ENDLESS = "3"  # seconds that a block may run without a barrier, see the simulator's README
@@ -248,13 +248,17 @@ def _report(
     inside, told, wrong = {}, {}, [one for one in verdicts if one.status in (FAIL, ERROR)]
     in_kernels = [one for one in wrong if one.case.part not in test.in_python]
     if wrong:
-        from common.cli import failing_cases, tried_edits  # slow to import and rarely needed
+        from common.cli import failing_cases, tried_edits, tried_python  # slow to import and rarely needed
 
         if in_kernels:
             inside = failing_cases.at_failures(console, in_kernels, workers.checked, options.seed, test.built_of)
             ops = getattr(workers.checked, "ops", None)
             alone = [case for case in test.cases(options.variant) if case.part in sound]
             inside = tried_edits.with_edits(console, verdicts, inside, ops, options.seed, test.built_of, alone)
+        if isinstance(workers.plain, Worker):
+            tried_python.add_edits(
+                console, verdicts, workers.plain, test.task, options.variant, options.seed, test.built_of
+            )
         failing_cases.print_diagnosis(console, verdicts, inside, options.all, test.built_of, sound)
         told = failing_cases.told_of(verdicts, inside, test.built_of)
     else:

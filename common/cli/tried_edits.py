@@ -45,8 +45,8 @@ from common.inspect.own_lines import own_lines
 from common.inspect.source_lines import Place
 from common.reference.bounds import max_error_of
 from common.source.reader import Source, read
-from common.testing.calling import Around, CallFailed, InProcess, poisoned_memory
-from common.testing.case import ERROR, FAIL, Case, Verdict
+from common.testing.calling import Around, Called, CallFailed, InProcess, poisoned_memory
+from common.testing.case import ERROR, FAIL, NOT_RUN, Case, Verdict
 from common.testing.case_choice import full_name
 from common.testing.failures import TELLING, causes_of, failed, failed_stages, of_first_step
 from common.testing.first_operator import first_operator
@@ -99,7 +99,8 @@ def with_edits(
     for one in verdicts:
         if one.status in (FAIL, ERROR):
             failing.setdefault(one.case.part, []).append(one)
-    passing = _chosen([*(one.case for one in verdicts if one.ok), *sound], part, seed)
+    passing = [one for one in (*(one.case for one in verdicts if one.ok), *sound) if not one.python]
+    passing = chosen(passing, part, seed)
     try:
         with working(console, f"{part}: trying single edits of your code ..."):
             helped = _tried(failing, part, passing, inside[part], ops, seed)
@@ -124,7 +125,7 @@ def with_edits(
 
 
 @dataclass(frozen=True)
-class _Helped:
+class Helped:
     """The edit to report, its finding, and the parts all of whose failing cases pass with it."""
 
     edit: Edit
@@ -154,7 +155,7 @@ def _tried(
     groups: Sequence[Group],
     ops: Operators,
     seed: int,
-) -> _Helped | None:
+) -> Helped | None:
     small = {name: [one for one in every if _is_quick(one)] for name, every in failing.items()}
     mine = sorted(small[part], key=lambda one: (one.elements < TELLING, one.elements))
     if not mine:
@@ -176,7 +177,7 @@ def _tried(
                 edits = _helping(build, [one.case for one in mine], passing, others, seed)
             if edits:
                 counts = {name: len(every) for name, every in others.items()}
-                return _said(edits, mine, len(failing[part]), suspects, counts)
+                return said(edits, mine, len(failing[part]), suspects, counts)
     return None
 
 
@@ -185,9 +186,9 @@ def _is_quick(one: Verdict) -> bool:
     return not one.is_endless and not one.case.python and small_size_of(one) is not None
 
 
-def _chosen(cases: Sequence[Case], part: str, seed: int) -> list[Case]:
+def chosen(cases: Sequence[Case], part: str, seed: int) -> list[Case]:
     """From each part's small cases, a few of the smallest and largest; more for this part."""
-    sized = {case: size for case in cases if not case.python and (size := small_size(case, seed)) is not None}
+    sized = {case: size for case in cases if (size := small_size(case, seed)) is not None}
     found = []
     for one in dict.fromkeys(case.part for case in sized):
         every = sorted((case for case in sized if case.part == one), key=sized.get)
@@ -321,7 +322,7 @@ class _Trial:
         """CPU seconds of all calls."""
         return self._seconds + self.process.seconds
 
-    def is_right(self, edit: int, run: _Run) -> bool:
+    def is_right(self, edit: int, run: Run) -> bool:
         """Whether a call with this edit (0: none) gives the correct output."""
         start, self.is_endless = time.thread_time(), False
         try:
@@ -335,13 +336,11 @@ class _Trial:
             return False
         finally:
             self._seconds += time.thread_time() - start
-        out = called.out
-        right = out is not None and out.shape == run.ref.shape and not called.problems
-        return right and max_error_of(out, run.ref) <= run.bound
+        return is_right(called, run)
 
 
-@dataclass(frozen=True)
-class _Run:
+@dataclass(frozen=True, eq=False)
+class Run:
     """A case with one draw of its inputs and the expected output."""
 
     case: Case
@@ -351,10 +350,17 @@ class _Run:
     bound: float
 
 
-def _runs(case: Case, seed: int) -> Iterator[_Run]:
+def is_right(called: Called, run: Run) -> bool:
+    """Whether a call of a run's case gave its expected output."""
+    out = called.out
+    right = out is not None and out.shape == run.ref.shape and not called.problems
+    return right and max_error_of(out, run.ref) <= run.bound
+
+
+def runs(case: Case, seed: int) -> Iterator[Run]:
     for draw in range(case.draws):
         inputs = make_inputs(case, seed, draw)
-        yield _Run(case, draw, inputs, *oracle(case, inputs))
+        yield Run(case, draw, inputs, *oracle(case, inputs))
 
 
 def _helping(
@@ -364,7 +370,7 @@ def _helping(
     with contextlib.ExitStack() as stack:
         patient = _Trial(build, PATIENCE)
         stack.callback(patient.process.close)
-        some = [run for case in failing[:MOST_FIRST] for run in _runs(case, seed)]
+        some = [run for case in failing[:MOST_FIRST] for run in runs(case, seed)]
         wrong = [run for run in some if not patient.is_right(0, run)]
         least = max(LEAST_PATIENCE, 3 * patient.seconds / len(some))  # an edit may cause an endless loop
         quick = [_Trial(build, least) for _ in range(min(2, os.cpu_count() or 1))]
@@ -373,7 +379,7 @@ def _helping(
         helping: list[int] = []
         endless: Counter[int] = Counter()  # endless runs by place
 
-        def work(trial: _Trial, left: Iterator[int], run: _Run) -> None:
+        def work(trial: _Trial, left: Iterator[int], run: Run) -> None:
             while sum(one.seconds for one in quick) <= MOST_SECONDS and len(helping) <= MOST_HELPING:
                 if not (number := next(left, 0)):
                     return
@@ -392,7 +398,7 @@ def _helping(
                 break  # otherwise the case depends on uninitialized memory, or is too weak
             every = [*sorted(helping), *left]  # an edit that does not help here does not explain all cases
 
-        runs_of = functools.cache(lambda case: list(_runs(case, seed)))
+        runs_of = functools.cache(lambda case: list(runs(case, seed)))
 
         def passes(number: int, cases: Sequence[Case]) -> bool:
             quick_enough = sum(one.seconds for one in (patient, *quick)) < MOST_IN_ALL
@@ -400,7 +406,7 @@ def _helping(
 
         mine = [*failing, *(case for case in passing if case.part == failing[0].part)]
         of_line: dict[tuple[str, int], list[int]] = {}
-        for number in sorted(helping, key=lambda one: _order(build.edits[one])):
+        for number in sorted(helping, key=lambda one: order(build.edits[one])):
             numbers = of_line.setdefault((build.edits[number].file, build.edits[number].line), [])
             if len(numbers) < MOST_OF_LINE and passes(number, mine):
                 numbers.append(number)
@@ -411,34 +417,39 @@ def _helping(
         }
 
 
-def _order(edit: Edit) -> tuple[int, int]:
+def order(edit: Edit) -> tuple[int, int]:
     """Sort key for edits of one line; the smallest is reported."""
     return [*dict.fromkeys([*TOLD_FIRST, *KINDS])].index(edit.kind), len(edit.says)
 
 
-def _said(
+def said(
     edits: Mapping[Edit, list[str]],
     failures: Sequence[Verdict],
     count: int,
     suspects: Mapping[tuple[str, int], int],
     others: Mapping[str, int],
-) -> _Helped | None:
+) -> Helped | None:
     """Reports edits with which these failures, out of `count`, pass. At most two lines are named; edits with which most
     of the `others` (part -> cases) pass too come first."""
     lines: dict[tuple[str, int], Edit] = {}
-    for one in sorted(edits, key=lambda one: (-len(edits[one]), _order(one))):
+    for one in sorted(edits, key=lambda one: (-len(edits[one]), order(one))):
         lines.setdefault((one.file, one.line), one)
     if not 0 < len(lines) <= MOST_LINES:
         return None
     by_line = {
-        at: (-len(edits[one]), one.undoes, one.kind == "more", suspects.get(at, len(suspects)))
+        at: (-len(edits[one]), one.undoes, one.kind in UNLIKELY, suspects.get(at, len(suspects)))
         for at, one in lines.items()
     }
     first, *more = (lines[at] for at in sorted(lines, key=by_line.get))
     more = [one for one in more if edits[one] == edits[first]][: MOST_SAID - 1]
     part = failures[0].case.part
     every = "both" if count == 2 else f"all {count}"
-    passes = f"{every} failing cases of {part} pass" if count > 1 else f"{full_name(failures[0].case)} passes"
+    were_run = all(one.status != NOT_RUN for one in failures)
+    passes = (
+        f"{every} {'failing cases' if were_run else 'cases'} of {part} pass"
+        if count > 1
+        else f"{full_name(failures[0].case)} passes"
+    )
     if count > len(failures):
         passes = f"{len(failures)} of the {count} failing cases of {part} pass; the rest was not tried"
     elif edits[first]:
@@ -453,4 +464,4 @@ def _said(
         text += " The repair may be another one, there or nearby."
     places = tuple(Place(one.file, one.line) for one in (first, *more))
     finding = Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True)
-    return _Helped(first, finding, [part, *edits[first]])
+    return Helped(first, finding, [part, *edits[first]])

@@ -27,7 +27,7 @@ from common.console.paths import shown_path
 from common.console.words import error_words
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nan_of
 from common.testing.case import ERROR, NOT_IMPLEMENTED, Case
-from common.testing.python_side import python_side
+from common.testing.python_side import python_side, running_as
 from common.testing.stack import readable
 from common.testing.watching import Watched
 
@@ -56,6 +56,7 @@ class Around:
             a block run from last to first (simulator).
         recorded: a checked build records every access.
         watched: arguments and results of the case's Python functions are recorded, see watching.py.
+        edited: another text of the case's Python file, which runs in its place; "": the file's own.
     """
 
     bare: bool = False
@@ -64,6 +65,7 @@ class Around:
     large: bool = False
     recorded: bool = False
     watched: bool = False
+    edited: str = ""
 
 
 POISONED = Around()
@@ -183,11 +185,13 @@ class InProcess(Caller):
         guarded = {name: Guarded(x, self.device, around, empty) for name, x in inputs.items()}
         for simulator in self.simulators:
             simulator.ask("simulator_fill_shared", LARGE_BYTE if around.large else NAN_BYTE)
-        watched = nullcontext()
+        watched = edited = nullcontext()
         if around.watched and case.python:
             watched = Watched(python_side(self.ops, case.python.module), case.python.right)
+        if around.edited and case.python:
+            edited = running_as(python_side(self.ops, case.python.module), around.edited)
         try:
-            with nullcontext() if around.bare else poisoned_memory(), torch.no_grad(), watched:
+            with nullcontext() if around.bare else poisoned_memory(), torch.no_grad(), watched, edited:
                 out = case.call(self.ops, **{name: x.tensor for name, x in guarded.items()})
                 if self.device.type == "cuda":
                     torch.cuda.synchronize()

@@ -72,7 +72,7 @@ class Cause:
         if self.is_recognized:
             told = [*found.tried, self.says] if found.tried_leads else [self.says, *found.tried]
             return [*told, *found.python, *found.where[:1], *first.said]
-        told = [self.says] * bool(self.says) + [*found.python, *found.signs, *found.where]
+        told = [self.says] * bool(self.says) + [*found.tried, *found.python, *found.signs, *found.where]
         told += [] if is_clean or first.case.python else found.unless_clean
         told += [*(found.table.lines if with_table else ()), *found.table.says]
         return [*first.said, *told, *(found.hints if with_hints else ())]

@@ -2,16 +2,18 @@
 
 python_module(task, variant)    the student's or the solution's module
 python_side(ops)                the module that goes with these operators
+running_as(module, text)        runs its functions as another text of its file has them
 naming_the_line(module)         makes errors name their line in the module
 """
 
 import importlib
 import inspect
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 
 from torch import Tensor
 
@@ -35,6 +37,44 @@ def python_side(ops, name: str = "attention") -> ModuleType:
     if hasattr(ops, "memory"):
         raise RuntimeError(f"{ops.task}.{name}: the case that runs it does not say so: it has no `python`")
     return python_module(ops.task, ops.variant, name)
+
+
+@contextmanager
+def running_as(module: ModuleType, text: str) -> Iterator[None]:
+    """Inside, the module's functions and methods run as they are in `text`, an edited text of its file.
+
+    Raises:
+        SyntaxError: the text does not compile. ValueError: an edited function has other free variables.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        codes = {one.co_qualname: one for one in _codes(compile(text, module.__file__, "exec"))}
+    before: list[tuple[FunctionType, CodeType]] = []
+    try:
+        for function in _functions(module):
+            if code := codes.get(function.__code__.co_qualname):
+                before.append((function, function.__code__))
+                function.__code__ = code
+        yield
+    finally:
+        for function, code in before:
+            function.__code__ = code
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield one
+            yield from _codes(one)
+
+
+def _functions(module: ModuleType) -> Iterator[FunctionType]:
+    """The functions and methods that the module's file defines."""
+    own = [one for one in vars(module).values() if getattr(one, "__module__", None) == module.__name__]
+    members = [member for one in own if isinstance(one, type) for member in vars(one).values()]
+    for one in map(inspect.unwrap, filter(callable, [*own, *members])):
+        if isinstance(one, FunctionType) and one.__code__.co_filename == module.__file__:
+            yield one
 
 
 @contextmanager

@@ -20,7 +20,6 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -179,14 +178,6 @@ class RunnerProcess(ChildProcess):
             return [answer.text() for _ in range(answer.take("I")[0])]
 
         return self._asked(b"L" + _text(str(library)), schemas, "while your code was loaded")
-
-    @property
-    def seconds(self) -> float:
-        """CPU seconds that the process has used; 0 if there is none."""
-        with suppress(OSError):
-            if self._process is not None:
-                return sum(map(int, nursery.stat_of(self._process)[11:13])) / os.sysconf("SC_CLK_TCK")
-        return 0.0
 
     @property
     def call_seconds(self) -> float:

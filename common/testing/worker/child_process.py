@@ -12,12 +12,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR
 from common.testing.worker.endings import lines_at_the_end, words_of
+from common.testing.worker.nursery import stat_of
 
 LOOK_UP = 0.5  # seconds between checks for an interrupt
 NO_ANSWER = "The process that runs your code sent an answer that can't be read"
@@ -58,6 +60,14 @@ class ChildProcess:
     def _status(self, process: int) -> int:
         """Ends a process and its descendants; returns its wait status, see os.WIFSIGNALED."""
         raise NotImplementedError
+
+    @property
+    def seconds(self) -> float:
+        """CPU seconds that the process has used; 0 if there is none."""
+        with suppress(OSError):
+            if self._process is not None:
+                return sum(map(int, stat_of(self._process)[11:13])) / os.sysconf("SC_CLK_TCK")
+        return 0.0
 
     def end_process(self) -> None:
         """Ends the process, if there is one; the next call starts a new one."""
