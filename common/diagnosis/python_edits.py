@@ -194,7 +194,8 @@ def _others(node: ast.expr, text: _Text, names: Mapping[str, str]) -> Iterator[t
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         yield "constant", str(not node.value)
     elif _is_number(code) and not isinstance(outer, ast.UnaryOp):
-        is_dimension = isinstance(outer, ast.Call | ast.keyword)
+        is_position = isinstance(outer, ast.Call) and text.code(outer.func).split(".")[-1] in _OF_POSITIONS
+        is_dimension = isinstance(outer, ast.Call | ast.keyword) and not is_position
         new = [*(_DIMENSIONS if is_dimension else ()), *_NUMBERS]
         yield from (("constant", one) for one in dict.fromkeys(new) if one != code)
     if isinstance(node, ast.Call):
@@ -281,6 +282,12 @@ def _exchanged(
         holds = {names.get(text.code(each), "") for each in (one, other)} - {""}
         if text.code(one) != text.code(other) and len(holds) < 2:
             yield "arguments", [(one, text.code(other)), (other, text.code(one))]
+    pair = (node.left, node.comparators[0]) if isinstance(node, ast.Compare) else ()
+    for one, other in (pair, pair[::-1]) if pair else ():  # x[:, None] > y
+        if isinstance(one, ast.Subscript) and isinstance(other, ast.Name):
+            index = text.code(one)[len(text.code(one.value)) :]
+            several = [(one, text.code(one.value)), (other, f"{other.id}{index}")]
+            yield "index", sorted(several, key=lambda place: text.place(place[0]))
     if isinstance(node, ast.BinOp | ast.Compare) and not isinstance(text.parent[node], ast.BinOp | ast.Compare):
         places: dict[str, list[ast.Name]] = {}
         for one in ast.walk(node):
@@ -329,6 +336,11 @@ def _of_statement(node: ast.stmt, text: _Text, names: Mapping[str, str]) -> Iter
         for sign in "+*":
             new = f"{text.code(node.targets[0])} {sign}= {text.code(node.value)}"
             yield edit("assignment", f"with `{new}` in place of `{code}`", new)
+        for other in body if isinstance(node.targets[0], ast.Name) else ():  # out[rows] = ...
+            target = other.targets[0] if isinstance(other, ast.Assign) else None
+            if isinstance(target, ast.Subscript):
+                new = f"{node.targets[0].id}[{text.code(target.slice)}] = {text.code(node.value)}"
+                yield edit("assignment", f"with `{new}` in place of `{code}`", new)
     if isinstance(node, ast.AugAssign):
         target, value = text.code(node.target), text.code(node.value)
         for sign in ("=", "+=", "-=", "*=", "/="):

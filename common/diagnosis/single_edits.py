@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations, takewhile
+from itertools import combinations, permutations, takewhile
 
 from common.source.reader import Function, Node, Source, code_of, line_of, text_of, walk
 
@@ -63,6 +63,7 @@ _CONSTANT = re.compile(r"^(?:static |inline )*constexpr\s+(\w+)\s+(\w+)\s*=", re
 _FACTOR = re.compile(r"[*/] ([A-Z][A-Z0-9_]+)\b(?![(<:])")
 _FIXED = re.compile(r"(?:static |extern )?(?:constexpr|__shared__|static|extern|using)\b")
 _WAITS = re.compile(r"__sync\w+\(|CUDA_|cp_async|wait")
+_QUOTIENT = re.compile(r"\(?(\d+) / (\d+)\)?")  # of integers, which is rounded down
 _UNSIGNED = re.compile(r"static_cast<(?:unsigned(?: int)?|uint\d+_t|size_t)>")
 _STRIDES = (("threadIdx.x % 32", "32"), ("threadIdx.x", "blockDim.x"))  # start and step of loops over threads
 _LEAF = ("identifier", "qualified_identifier", "field_expression")
@@ -107,7 +108,8 @@ def edits_in(source: Source, functions: Collection[str], lines: Collection[int] 
 
 
 def _throughout(function: Function, scope: _Scope) -> Iterator[Edit]:
-    """A constant of a struct, T::D, that becomes another one of it wherever the function has it."""
+    """A constant of a struct, T::D, that becomes another one of it wherever the function has it, and the index of
+    several arrays that becomes another one wherever a statement has it."""
     places: dict[str, list[Node]] = {}
     for node in _values(function.body):
         if node.type == "qualified_identifier" and _way(node, scope) == _VALUE:
@@ -120,6 +122,15 @@ def _throughout(function: Function, scope: _Scope) -> Iterator[Edit]:
             says = f"with `{other}` in place of `{name}` in line{f's {first} to' if first < last else ''} {last}"
             changes = tuple(Change(one.start_byte, one.end_byte, other, _VALUE) for one in every)
             yield Edit(scope.source.file, first, "name", says, changes)
+    for statement in (node for node in walk(function.body) if node.type == "expression_statement"):
+        indices = [one.named_children[0] for one in walk(statement) if one.type == "subscript_argument_list"]
+        for name in {text_of(one) for one in indices if one.type == "identifier"}:
+            every, declared = [one for one in indices if text_of(one) == name], scope.at(statement)
+            for other in declared if len(every) > 1 and _plain(declared.get(name, "")) == "int" else ():
+                if other != name and _plain(declared[other]) == "int" and scope.code(statement):
+                    says = f"with index `{other}` in place of `{name}` everywhere in `{scope.code(statement)}`"
+                    changes = tuple(Change(one.start_byte, one.end_byte, other, _VALUE) for one in every)
+                    yield Edit(scope.source.file, line_of(every[0]), "names", says, changes)
 
 
 # ---- names and their types
@@ -341,6 +352,9 @@ def _of_operator(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
             first = _bracketed(one) if other in "*/%" else one
             kind = "negation" if operator in ("==", "!=") else "comparison" if operator[0] in "<>" else "operator"
             yield kind, f"{first} {other} {_bracketed(two)}"
+    divided = _QUOTIENT.fullmatch(one)
+    if divided and not scope.is_whole(node):
+        yield "constant", f"{divided[1]}.0f / {divided[2]} {operator} {_bracketed(two)}"
     if operator in _BOUNDS:
         yield "comparison", f"{one} {operator} {two} {_BOUNDS[operator]} 1"
     if operator[0] in "<>=!":
@@ -560,6 +574,14 @@ def _of_condition(node: Node, scope: _Scope) -> Iterator[Edit]:
     if node.child_by_field_name("alternative") or not codes or not all(codes):
         return
     whole, head = " ".join(codes), " ".join(scope.text[place[0] : body.start_byte].split())
+    condition, names = node.named_children[0].named_children[0], re.findall(r"\w+", head)
+    left = [one for one, kind in declared.items() if _plain(kind) == "int" and one not in names]
+    for one, other in permutations(left, 2) if "<" in head and scope.code(condition) else ():
+        says = f"with `&& {one} < {other}` added to `{head}`"
+        change = Change(
+            condition.start_byte, condition.end_byte, f"({scope.code(condition)}) && {one} < {other}", _VALUE
+        )
+        yield Edit(scope.source.file, line_of(node), "more", says, (change,))
     less, leaves = re.match(r"if \((\w+) < (.+)\)$", head), re.search(r"return|continue|break", whole)
     if less and _plain(declared.get(less[1], "")) == "int" and not leaves and not _WAITS.search(whole):
         for _, by in _STRIDES:

@@ -27,7 +27,6 @@ from common.source.reader import (
     line_of,
     names_in,
     read,
-    text_of,
     walk,
 )
 
@@ -35,7 +34,7 @@ MOST_STEPS = 400  # followed names
 OF_HEAD, OF_INDEX, OF_UNROLLED = 0.5, 2, 3  # added distance of such lines in the order
 
 
-def made_of(place: Place, files: Iterable[str], member: str = "") -> list[Place]:
+def made_of(place: Place, files: Iterable[str]) -> list[Place]:
     """The lines that compute the value stored at `place`, most relevant first.
 
     Lines are ordered by distance from the store along the slice; lines that only affect indices, unrolled loops, and
@@ -44,7 +43,6 @@ def made_of(place: Place, files: Iterable[str], member: str = "") -> list[Place]
     Args:
         place: the store.
         files: files whose functions are entered, in addition to the store's own.
-        member: if a struct is stored, the member to follow; "" for all.
     """
     source, around, statement = read_at(place)
     if statement is None:
@@ -57,24 +55,12 @@ def made_of(place: Place, files: Iterable[str], member: str = "") -> list[Place]
     search.add(where, place.line, 0)
     stored = [one for one in around.changes if one.line == place.line]
     for change in stored:
-        search.follow_change(change, where, 1, member)
+        search.follow_change(change, where, 1)
     if not stored:
-        search.follow(statement, where, 1, member)
+        search.follow(statement, where, 1)
     search.run()
     nearest = sorted(search.found, key=lambda one: (search.found[one], one[0], -one[1]))  # ties: last line first
     return [Place(file, line) for file, line in nearest]
-
-
-def members_at(place: Place) -> list[str]:
-    """The members of the struct that the line at `place` stores into an array; [] for other types."""
-    source, around, _ = read_at(place)
-    names = [one.name for one in around.changes if one.line == place.line] if around else []
-    for declaration in (one for one in walk(around.body) if one.type == "declaration") if names else ():
-        declared = text_of(declaration.child_by_field_name("type"))
-        identifiers = [text_of(one) for one in walk(declaration) if one.type == "identifier"]
-        if names[0] in identifiers and declared in source.structs:
-            return source.structs[declared]
-    return []
 
 
 def function_begin(place: Place) -> int:

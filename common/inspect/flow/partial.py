@@ -1,12 +1,9 @@
-"""Determines how far the computation of a row shared by several warps or threads is correct, from the partial results
-that each stores.
-
-handed_on(run, case, inputs)     attention whose warps each process some of a row's keys
-shared_out(run, case, inputs)    a softmax whose threads, or warps, each process some of a row's columns
+"""Determines how far attention whose warps each process some of a row's keys is correct, from what each warp stores:
+handed_on(run, case, inputs).
 
 A warp that read some keys passes on the online softmax state for them: m (usually the largest score), the sum of
-exp(score - m), and the rows of V weighted by these. A thread or warp that read some columns of a softmax row passes on
-the same without V. Since reads and stored values were recorded, we know which of these correct values were stored.
+exp(score - m), and the rows of V weighted by these. Since reads and stored values were recorded, we know which of these
+correct values were stored.
 """
 
 from __future__ import annotations
@@ -29,10 +26,8 @@ CLOSE = 1e-4  # relative float32 tolerance
 UNITS = (1.0, math.log2(math.e))  # units of scores: base e or 2
 NEAR = 60.0  # largest distance of m from the largest score for which a sum relative to it is finite
 SHARED, SCORES, SUMS, OUTPUTS, LARGEST, ALIKE, AFTER, OTHERS = range(8)  # the first wrong item among what a warp stores
-MAXIMA, REPEATED, ROW_SUMS, RELATIVE, BEHIND = range(5)  # the same for a softmax
 says = Sentences(__file__)
 SAYS = [says(one) for one in ("shared", "scores", "sums", "outputs", "largest", "alike", "after", "others")]
-OF_ROWS = ("maxima", "repeated", "row sums", "relative", "behind")  # keys of the sentences for a softmax
 
 
 def _places(run: Run, accesses: np.ndarray) -> list[Place]:
@@ -192,105 +187,3 @@ class _Attention:
         here, reads = run.slice_of(name), run.sources.of_read[direct if direct.size else accesses]
         inside = reads[(reads >= here.start) & (reads < here.stop)]
         return np.unique((inside - here.start) // self.inputs[name].size(-1))
-
-
-# ---- a softmax
-
-
-@dataclass(frozen=True)
-class SharedOut:
-    """How far a row is correct.
-
-    Attributes:
-        first: the first wrong item: MAXIMA, REPEATED, ROW_SUMS, RELATIVE or BEHIND.
-        unit: "thread" or "warp", whose partial results were examined.
-        stores: the lines that store them.
-        right, others: those where every unit stores its maximum, and those where each stores something else.
-        reads: the lines that read the entries from which they are computed.
-    """
-
-    first: int
-    unit: str
-    stores: list[Place]
-    right: list[Place]
-    others: list[Place]
-    reads: list[Place]
-
-    @property
-    def says(self) -> str:
-        """The same in words."""
-        return says(OF_ROWS[self.first], unit=self.unit)
-
-
-def shared_out(run: Run, case: Case, inputs: Mapping[str, Tensor]) -> SharedOut | None:
-    """The result for a softmax; None if unknown: not a softmax, or units that process several rows or store nothing."""
-    if not case.is_softmax or len(inputs) != 1 or not run.sources.names:
-        return None
-    name = run.sources.names[0]
-    x, trace = inputs[name].double(), run.trace
-    if x.dim() != 2:
-        return None
-    wrong = run.writer[np.flatnonzero(run.wrong & (run.writer >= 0))]
-    blocks = spread(np.unique(trace.blocks[wrong]).tolist())
-    for unit, width in (("thread", 1), ("warp", WARP)):
-        unit_of = trace.blocks * (int(trace.thread.max()) + 1) + trace.thread // width
-        told = [_of_block(run, x, run.slice_of(name), np.flatnonzero(trace.blocks == one), unit_of) for one in blocks]
-        if told and all(told):
-            first, places, right, others, reads = zip(*told, strict=True)
-            every, read_at = (list(dict.fromkeys(one for some in all_ for one in some)) for all_ in (places, reads))
-            sure = ([one for one in every if all(one in each for each in some)] for some in (right, others))
-            return SharedOut(min(first), unit, every, *sure, read_at)
-    return None
-
-
-def _of_block(
-    run: Run, x: Tensor, here: slice, accesses: np.ndarray, unit_of: np.ndarray
-) -> tuple[int, list[Place], list[Place], list[Place], list[Place]] | None:
-    """The same for one block: one of the constants above; all stores; the stores made by every unit, of maxima and of
-    other numbers; and the reads before them. None if one of its units stores nothing."""
-    trace, cols = run.trace, x.size(1)
-    units = np.array([one.unit for one in trace.memories])[trace.memory[accesses]]
-    shared = trace.shared[accesses] & (units == 4)
-    stores = accesses[trace.is_write[accesses] & shared]
-    every = _numbers(run, stores)
-    if not stores.size:
-        return None
-    direct = accesses[~shared & ~trace.is_write[accesses]]
-    reads = direct[(run.sources.of_read[direct] >= here.start) & (run.sources.of_read[direct] < here.stop)]
-    largest_are_right = sums_are_right = of_largest = read_once = True
-    before: set[int] = set()  # the trace's entries that read
-    told = False
-    entries = {int(one): stores[trace.entry[stores] == one] for one in np.unique(trace.entry[stores])}
-    of_maximum, by_all = set(entries), set(entries)
-    for unit in np.unique(unit_of[reads]):
-        mine, its = reads[unit_of[reads] == unit], stores[unit_of[stores] == unit]
-        elements = np.unique(run.sources.of_read[mine] - here.start)
-        stored, rows = _numbers(run, its), np.unique(elements // cols)
-        if rows.size != 1 or not its.size:
-            return None
-        row = x[int(rows[0])]
-        first = mine[mine < its.min()]
-        read_once &= np.unique(run.sources.of_read[first]).size == first.size
-        before |= {*np.unique(first).tolist()}
-        entries_read = row[torch.from_numpy(elements % cols)]
-        largest = float(entries_read.max())
-        if not math.isfinite(largest):
-            continue
-        told = True
-        largest_are_right &= _is_among(largest, stored)
-        for entry, several in entries.items():
-            of_unit = _numbers(run, several[unit_of[several] == unit])
-            of_maximum -= set() if _is_among(largest, of_unit) else {entry}
-            by_all -= set() if of_unit.size else {entry}
-        shifts = [largest, float(row.max()), *every[np.abs(every - largest) < NEAR].tolist()]
-        found = [_is_among(float(torch.exp(entries_read - m).sum()), stored) for m in shifts]
-        sums_are_right &= any(found)
-        of_largest &= any(found[:2])
-    places = {one: trace.place_of(several[0]) for one, several in entries.items()}
-    wrong_sums = ROW_SUMS if read_once else REPEATED
-    after = BEHIND if of_largest else RELATIVE
-    first = MAXIMA if not largest_are_right else wrong_sums if not sums_are_right else after
-    sets = entries, sorted(of_maximum), sorted(by_all - of_maximum)
-    read_at = dict.fromkeys(trace.place_of(one) for one in sorted(before))
-    stored = ([places[one] for one in some if places[one]] for some in sets)
-    return (first, *stored, [one for one in read_at if one]) if told else None

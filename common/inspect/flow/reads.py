@@ -2,7 +2,6 @@
 
 other_element(run, case)     a thread uses an element instead of the one that its result depends on
 not_read(run)                a dependency of a result cannot have reached the thread that stores it
-misses_nothing(run, element) all dependencies of an element reach its thread
 not_needed(run, out, case)   infinity or NaN reaches a result that is NaN but does not depend on it
 """
 
@@ -183,21 +182,6 @@ def not_read(run: Run) -> Finding | None:
             if found := _missed(run, reach, thread, name, left[thread][name]):
                 return found
     return None
-
-
-def misses_nothing(run: Run, element: int) -> bool:
-    """Whether an element has known dependencies and all of them reach the thread that stores it."""
-    reach = reached(run.trace, run.sources, run.threads) if run.needs and not run.sources.unknown else None
-    if reach is None:
-        return False
-    here = mask_of(reach[run.threads[run.writer[element]]], run.sources.count)
-    needed = run.needs.of([element])
-    if len(needed) < len(run.needs.leaves):
-        return False
-    used = {name: one.numpy() for name, one in needed.items() if bool(one.any())}
-    return bool(used) and all(
-        name in run.sources.first and not (one & ~here[run.slice_of(name)]).any() for name, one in used.items()
-    )
 
 
 def _left_out(run: Run, reach: list[int], thread: int) -> dict[str, np.ndarray]:

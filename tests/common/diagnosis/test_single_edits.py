@@ -27,6 +27,7 @@ from common.diagnosis.single_edits import Edit, edits_in, switched
 from common.inspect.findings.model import EDIT, Finding, grouped
 from common.inspect.source_lines import Place
 from common.source.reader import Source
+from common.testing.case import FAIL
 from common.testing.judging import judge
 
 KERNEL = """\
@@ -120,6 +121,7 @@ def edits_of(code: str):
         "`sum += a[row * cols + col] * expf(scale - sum)`",
         "without `helper(sum, scale);`",
         "with lines 10 and 11 exchanged",
+        "with index `cols` in place of `row` everywhere in `out[row] = row < cols ? sum : b[row];`",
     ],
 )
 def test_an_edit_of_each_kind_is_made(says: str) -> None:
@@ -147,6 +149,7 @@ def test_an_edit_of_each_kind_is_made(says: str) -> None:
         "with `q + threadIdx.x < rows && k + static_cast<int>(lane) < S_k` in place of "
         "`q + lane < rows && k + static_cast<int>(threadIdx.x) < S_k`",
         "with `expf(x[k] + scale)` in place of `expf(x[k]) + scale`",
+        "with `&& k < rows` added to `if (lane < S_k)`",
     ],
 )
 def test_an_edit_of_each_kind_is_made_of_loops_and_conditions(says: str) -> None:
@@ -170,6 +173,11 @@ def test_an_edit_of_each_kind_is_made_of_loops_and_conditions(says: str) -> None
 )
 def test_an_edit_of_each_kind_is_made_of_what_belongs_together(says: str, kind: str) -> None:
     assert (says, kind) in [(one.says, one.kind) for one in edits_of(TILED)]
+
+
+def test_a_quotient_of_integers_in_a_float_is_divided_as_one() -> None:
+    every = edits_of("__global__ void kernel(float* out, float x) { out[0] = 1 / 2 * x; }")
+    assert "with `1.0f / 2 * x` in place of `1 / 2 * x`" in [one.says for one in every]
 
 
 def test_what_would_change_nothing_else_is_no_edit() -> None:
@@ -261,12 +269,12 @@ def test_of_two_lines_both_are_told_and_what_two_edits_of_one_line_leave_open() 
     edits = {
         Edit("a.cu", line, "operator", f"with `{new}` in place of `-`", ()): [] for line, new in ((3, "+"), (7, "*"))
     }
-    failures = [SimpleNamespace(case=SimpleNamespace(part="scores"))] * 2
-    said = tried_edits._said(edits, failures, 2, {}, {}).finding.detail
+    failures = [SimpleNamespace(case=SimpleNamespace(part="scores"), status=FAIL)] * 2
+    said = tried_edits.said(edits, failures, 2, {}, {}).finding.detail
     assert said.startswith("With `+` in place of `-`, both failing cases of scores pass. They also pass with `*` in")
     assert said.endswith("in place of `-` in line 7.")
     edits[Edit("a.cu", 3, "unit", "with `(x / SCALE)` in place of `x`", ())] = []
-    assert tried_edits._said(edits, failures, 2, {}, {}).finding.detail.endswith(
+    assert tried_edits.said(edits, failures, 2, {}, {}).finding.detail.endswith(
         "The repair may be another one, there or nearby."
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common.inspect.made_of import is_head, made_of, members_at
+from common.inspect.made_of import is_head, made_of
 from common.inspect.origins import calls, launches_of, leaving, loop_waits, origins, piece_of, used_in, writers
 from common.inspect.own_lines import own_lines
 from common.inspect.source_lines import Place
@@ -315,13 +315,6 @@ def stored(written) -> Place:
     call = lines.index("    state = merge(state);") + 1
     here = lines.index("    partial[threadIdx.x] = state;") + 1
     return Place(file, here, "merge", (Place(file, call, "kernel"),))
-
-
-def test_one_member_of_a_struct_is_followed_without_the_others(stored: Place) -> None:
-    assert members_at(stored) == ["m", "l"]
-    maximum, total = ({one.text for one in made_of(stored, [], member)} for member in ("m", "l"))
-    assert "const float m = fmaxf(state.m, score);" in maximum <= total
-    assert total - maximum == {"const float l = state.l * expf(state.m - m) + expf(score - m);"}
 
 
 def test_a_parameter_that_is_assigned_begins_as_what_is_passed_for_it(stored: Place) -> None:

@@ -140,39 +140,6 @@ def test_the_first_launch_with_a_wrong_result_is_told(mistake, kernel, says):
     assert not found or says in found[0].detail, found[0].detail
 
 
-# ---- a softmax whose row is split among threads: how far the stored numbers are right, and which lines remain
-
-LARGE = "softmax: large offsets"
-SOFTMAX = Planted(
-    "task3",
-    {
-        "last_score": [("m = «fmaxf(m, scores[i])»;", "scores[i]")],
-        "sum_of_signs": [("«l += expf(scores[i] - shift)»;", "l -= expf(scores[i] - shift)")],
-        "sum_of_the_warps_twice": [("inverse_l = state.l == 0.0f ? 0.0f : «1.0f / state.l»", "2.0f / state.l", 2)],
-        "first_score_left_out": [("for (int i = «0»; i < COUNT; ++i) l +=", "1")],
-        "padding": [("row_x[col] : «-INFINITY»", "INFINITY")],
-        "steps_overlap": [("first < cols; first += «ITEMS * THREADS»", "THREADS")],
-    },
-)
-TOLD = [
-    ("last_score", "No number that a warp stores is the largest", r"fmaxf\(m, scores\[i\]\)", r"l \+= expf"),
-    ("sum_of_signs", "but not the sum of their exponentials", r"l \+= expf|l -= expf", r"m = fmaxf"),
-    # every sum is 0, and every maximum equals an entry: this means neither "nothing" nor "a copy of that entry only"
-    ("first_score_left_out", "but not the sum of their exponentials", r"l \+= expf", r"no such line"),
-    ("padding", "No number that a warp stores is the largest", r"scores\[i\] = ", r"l \+= expf"),
-]  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("mistake", "says", "line", "other"), TOLD)
-def test_the_lines_of_what_goes_wrong_first_are_told(mistake, says, line, other):
-    (finding,) = told(SOFTMAX, mistake, LARGE)
-    assert finding.kind == "wrong_value" and says in finding.detail, finding.detail
-    shown = [one.text for one in finding.lines]
-    assert any(re.search(line, text) for text in shown), shown
-    assert not any(re.search(other, text) for text in shown), shown
-
-
 # false claims: reading a masked key is right, and so is reading a query of another row in the tile; NaN and
 # one-term sums are no copies of their inputs
 FALSE = [
@@ -192,28 +159,7 @@ def test_no_element_is_called_wrong_that_may_be_read(solution, mistake, case, ki
 
 
 @pytest.mark.slow
-def test_of_a_loop_that_reads_entries_twice_its_head_is_singled_out_and_no_sum():
-    (finding,) = told(SOFTMAX, "steps_overlap", LARGE)
-    assert finding.singled and "first += " in finding.lines[0].text, finding.lines
-    assert "it reads some of them more than once before it stores the sum" in finding.detail
-
-
-@pytest.mark.slow
 def test_what_is_passed_for_the_bound_of_a_loop_is_among_what_decides():
     (finding,) = told(TASK6, "begin_in_splits", "split: outputs of 4 parts, 2 heads")
     decided = next(lines for what, lines in made_in(finding) if what.startswith("Whether that line runs"))
     assert any("begin = (planted" in one.text for one in decided), decided
-
-
-@pytest.mark.slow
-def test_where_all_that_warps_store_is_right_it_goes_wrong_behind_that():
-    (finding,) = told(SOFTMAX, "sum_of_the_warps_twice", LARGE)
-    assert "Each warp stores the largest of the entries that it reads, and the right sum" in finding.detail
-    assert not any("scores[i]" in one.text for one in finding.lines)
-
-
-def test_of_a_sum_that_lacks_the_tail_its_loop_is_singled_out():
-    """The maxima that threads store are right, and so are the lines that compute them."""
-    (finding,) = told(TASK2, "row_sum_without_the_tail", "softmax: 1023 columns")
-    assert finding.singled and "row_sum +=" in finding.lines[0].text, finding.lines
-    assert not any("row_max = fmaxf" in one.text for one in finding.lines)
