@@ -460,7 +460,7 @@ def said(
     for one in more:
         text += f" {'They also pass' if count > 1 else 'It also passes'} {one.says} in line {one.line}."
     several = sum((one.file, one.line) == (first.file, first.line) for one in edits) > 1
-    if first.undoes or first.kind in UNLIKELY or several:
+    if first.undoes or first.kind in UNLIKELY or several or len(lines) > 1:
         text += " The repair may be another one, there or nearby."
     places = tuple(Place(one.file, one.line) for one in (first, *more))
     finding = Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True)

@@ -117,7 +117,7 @@ void check_barrier_after_return(Position at) {
 void check_absent_lane(const Thread& reader, unsigned source, bool gone) {
     Quiet quiet;
     const std::string detail = "lane " + std::to_string(reader.lane) + " reads from lane " + std::to_string(source) +
-                               (gone ? ", which has returned" : ", which its mask does not name");
+                               (gone ? ", which no longer takes part" : ", which its mask does not name");
     add_wait("absent_lane", reader, reader.position, detail);
 }
 

@@ -160,7 +160,9 @@ def test_cases_that_were_not_run_after_an_endless_one_are_run_with_the_edit(monk
     verdicts, _ = _told("task3", "algorithm", wrong, monkeypatch, last=3)
     first = next(one for one in verdicts if one.status != PASS)
     assert first.status != NOT_RUN and verdicts[-1].status == NOT_RUN
-    assert re.search(r"With `(query|out)` in place of `key`, all \d+ cases of algorithm pass", str(first.found.possible))
+    assert re.search(
+        r"With `(query|out)` in place of `key`, all \d+ cases of algorithm pass", str(first.found.possible)
+    )
 
 
 def _told(task: str, part: str, text: str, monkeypatch, last: int = 0) -> tuple[Sequence[Verdict], Mistaken]:

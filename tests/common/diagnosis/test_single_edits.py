@@ -142,6 +142,7 @@ def test_an_edit_of_each_kind_is_made(says: str) -> None:
         "with `(lane + S_q - 1) / S_q` in place of `lane / S_q`",
         "with `(2 * q) > 0 ? 2 * q : 0` in place of `2 * q`",
         "with `sum *= i == 0 ? scale : 1` in place of `sum *= scale`",
+        "with a loop from `threadIdx.x % 32` in steps of `32` in place of one from `0` in steps of `1`",
         "with `helper(out, rows * S_q, S_k)` in place of `helper(out, rows, S_q * S_k)`",
         "with `static_cast<int64_t>(q - k) < static_cast<int64_t>(rows)` in place of "
         "`static_cast<uint64_t>(q - k) < static_cast<uint64_t>(rows)`",
@@ -272,7 +273,9 @@ def test_of_two_lines_both_are_told_and_what_two_edits_of_one_line_leave_open() 
     failures = [SimpleNamespace(case=SimpleNamespace(part="scores"), status=FAIL)] * 2
     said = tried_edits.said(edits, failures, 2, {}, {}).finding.detail
     assert said.startswith("With `+` in place of `-`, both failing cases of scores pass. They also pass with `*` in")
-    assert said.endswith("in place of `-` in line 7.")
+    assert "in place of `-` in line 7. The repair may be another" in said
+    del edits[next(one for one in edits if one.line == 7)]
+    assert tried_edits.said(edits, failures, 2, {}, {}).finding.detail.endswith("both failing cases of scores pass.")
     edits[Edit("a.cu", 3, "unit", "with `(x / SCALE)` in place of `x`", ())] = []
     assert tried_edits.said(edits, failures, 2, {}, {}).finding.detail.endswith(
         "The repair may be another one, there or nearby."
