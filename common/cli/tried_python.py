@@ -163,7 +163,7 @@ def _tried(
         several = of_line.setdefault(edit.line, [])
         if len(several) < MOST_OF_LINE and passes_all(edit, [one.case for one in mine]):
             several.append(edit)
-    checked = chosen(passing, part, seed)
+    checked = dict.fromkeys([*(one for one in passing if one.part == part), *chosen(passing, part, seed)])
     sure = [edit for several in of_line.values() for edit in several if passes_all(edit, checked)]
     found = {edit: [name for name, every in others.items() if passes_all(edit, every)] for edit in sure}
     counts = {name: len(every) for name, every in others.items()}

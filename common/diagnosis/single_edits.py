@@ -393,7 +393,8 @@ def _of_name(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
         every = (members for members in scope.source.structs.values() if member in members)
         yield from (("name", f"{base}.{one}") for members in every for one in members if one != member)
         yield from [("name", member)] * (member in declared)
-        yield from (("name", one) for one in _THREADS if name in _THREADS and one != name)
+        dimensions = [one for one in _THREADS if one.endswith(".x") or one in scope.whole]  # others are 0 or 1
+        yield from (("name", one) for one in dimensions if name in _THREADS and one != name)
     kind = "int" if name in _THREADS else _plain(declared[name]) if name in declared else ""
     same = [one for one, its in declared.items() if _plain(its) == kind and one != name]
     if way == _REFERENCE:

@@ -278,7 +278,7 @@ def test_every_known_mistake_is_a_rule_and_is_found_again_where_it_was_made() ->
     a, b = torch.ones(1, 40, 40), torch.ones(1, 40, 50)
     made = {one.name: rule_of(one.name, one.says) for one in (*any_mistakes(a), *gemm_mistakes(a, b, False))}
     assert made["all zeros"].place == "common/diagnosis/mistakes/known.py"
-    assert made["A read as [K, N]"].name == "{operand} read as [{rows}, {cols}]"
+    assert made["A read as [K, M]"].name == "{operand} read as [{rows}, {cols}]"
     assert made["A: row = r"].name == "{operand}: {wrong}" and made["last tile dropped"].place.endswith("gemm.py")
     missing = "The causal mask is missing: queries see keys of the future (j > i)."  # two modules have the same text
     assert rule_of("causal mask missing", missing, "task5").place == "task5/cases/block_mistakes.py"

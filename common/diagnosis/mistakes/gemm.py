@@ -55,17 +55,11 @@ def row_length_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mis
                 left, other = (read, b) if operand == "A" else (a, read)
                 return left @ (other.transpose(1, 2) if b_is_transposed else other)
 
-            which = "" if (rows, cols) == right[operand][::-1] else " (not transposed)"
-            found.append(
-                known(
-                    "{operand} read as [{rows}, {cols}]" + which,
-                    answer,
-                    operand=operand,
-                    rows=rows,
-                    cols=cols,
-                    right=", ".join(right[operand]),
-                )
-            )
+            names = {"operand": operand, "rows": rows, "cols": cols, "right": ", ".join(right[operand])}
+            if (rows, cols) == right[operand][::-1]:
+                found.append(known("{operand} read as [{rows}, {cols}]", answer, **names))
+            else:
+                found.append(known("{operand} read as [{rows}, {cols}] (not transposed)", answer, **names))
     return found
 
 
