@@ -228,6 +228,10 @@ def _is_outside(one: Verdict) -> bool:
     return one.status == ERROR and any(OUTSIDE in line for line in one.said)
 
 
+def _ended_early(one: Verdict) -> bool:
+    return _is_outside(one) or any(DIVERGENCE in line for line in one.said)
+
+
 def lead_of(group: Group) -> int:
     """Sort key of a finding; the smallest is reported first."""
     return LEADS.index(group.kind) if group.kind in LEADS else len(LEADS)
@@ -355,10 +359,11 @@ def _print_nothing_found(
     verdicts: Sequence[Verdict],
     built_of: Mapping[str, Sequence[str]],
 ) -> None:
-    """Prints the parts whose failing cases have no findings, nor do their stages, if that is informative."""
+    """Prints the parts whose failing cases have no findings, nor do their stages, if that is informative: not where a
+    case ended before its end."""
     of_part = {part: [one for one in verdicts if one.case.part == part] for part in inside}
     known = known_parts(inside, verdicts, built_of)
-    known |= {part for part, every in of_part.items() if any(map(_is_outside, every))}
+    known |= {part for part, every in of_part.items() if any(one.ended or _ended_early(one) for one in every)}
     wrong = {one.case.part for one in verdicts if failed(one)}
     empty = [part for part, groups in inside.items() if not groups and wrong.isdisjoint(built_of.get(part, ()))]
     if nothing := [part for part in empty if part not in known]:

@@ -329,7 +329,8 @@ def _out_of_bounds(finding: Finding) -> str:
         )
     if offset < -FAR or offset > size + FAR:
         advice = "So far outside, the index itself is wrong: not set, or a product that overflowed 32 bits."
-    return f"{_declared(finding)}, has {counted(elements, 'element')}; this is {where}. {advice}"
+    comma = "" if finding.space == "shared" else ","
+    return f"{_declared(finding)}{comma} has {counted(elements, 'element')}; this is {where}. {advice}"
 
 
 def _guard_or_index(finding: Finding, past: int) -> str:

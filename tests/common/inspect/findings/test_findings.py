@@ -157,7 +157,7 @@ SAID = [
      "Before this place is written again there must be a cp_async_wait<N>()"),
     # in a shared array, in memory in a kernel with a loop over tiles, and in unknown memory
     ((("write", 2, B0, T0),), {"kind": "out_of_bounds", "byte_offset": 4 * 32 * 33}, f"{OUTSIDE}: tile[32][0]",
-     "tile[32][33], has 1,056 elements; this is the first element past its end."),
+     "tile[32][33] has 1,056 elements; this is the first element past its end."),
     ((("read", 2, B0, T0),), LOOPED | {"kind": "out_of_bounds"}, OUTSIDE,
      "leaves the 24 bytes of cudaMalloc|!if (index >= n) return;"),
     ((("write", 2, B0, T0),), UNKNOWN | {"kind": "out_of_bounds"}, OUTSIDE, "belongs to no array"),
