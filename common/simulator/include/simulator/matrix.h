@@ -127,7 +127,8 @@ SIMULATOR_INLINE void assign(int& to, int x) { to = x; }
 template <int M, int N, int K, typename Exact, typename A, typename B, typename C, typename D>
 SIMULATOR_UNCHECKED void multiply_fragments(void** lanes, unsigned mask) {
     static_assert((M == 16 && N == 16 && (K == 16 || K == 8)) || (M == 32 && N == 8 && K == 16) || (M == 8 && N == 32 && K == 16) ||
-                  (M == 8 && N == 8 && K == 4));
+                      (M == 8 && N == 8 && K == 4),
+                  "wmma has no such shape");
 #define SIMULATOR_IS_FACTOR(T)                                                                                              \
     (__is_same(T, Float16<Fp16Format>) || __is_same(T, Float16<Bf16Format>) || __is_same(T, float) || __is_same(T, double) || \
      __is_same(T, signed char) || __is_same(T, unsigned char))
