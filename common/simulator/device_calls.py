@@ -153,7 +153,7 @@ def _name(head: str) -> tuple[str, int] | None:
     head = re.sub(r"\[\[.*?\]\]", lambda match: blank(match[0]), head, flags=re.DOTALL)
     for match in re.finditer(r"[()]", head):
         if match.group() == "(":
-            before = re.search(r"((?:\w+\s*::\s*)*)(~?\w+)\s*$", head[: match.start()])
+            before = re.search(r"((?:[\w$]+\s*::\s*)*)(~?[\w$]+)\s*$", head[: match.start()])
             if depth == 0 and before and before[2] in _TYPES:  # a function pointer, if it is no conversion
                 if re.search(r"(?<!\w)operator(?!\w)[\w\s]*$", head[: before.start(2)]):
                     return "operator", before.start(2)

@@ -55,6 +55,7 @@ ATOMICS = {
 ATOMIC_TYPES = {
     "b32": "unsigned", "u32": "unsigned", "s32": "int", "b64": "unsigned long long", "u64": "unsigned long long",
 }  # fmt: skip
+FLOAT_TYPES = {"f32": "float", "f64": "double"}  # of add alone
 # Rounding toward zero, up and down: PTX's suffix -> the CUDA functions' suffix.
 DIRECTED = {"rz": "rz", "rp": "ru", "rm": "rd"}
 INTEGER_NAMES = {"s32": "int", "u32": "uint", "s64": "ll", "u64": "ull"}
@@ -384,7 +385,7 @@ class _Body:
             return ";"
         if name in ("red", "atom"):
             function = next((ATOMICS[part] for part in parts if part in ATOMICS), None)
-            of = ATOMIC_TYPES.get(kind)
+            of = (ATOMIC_TYPES | FLOAT_TYPES if function == "atomicAdd" else ATOMIC_TYPES).get(kind)
             if function is None or of is None:
                 return None
             at = 0 if name == "red" else 1

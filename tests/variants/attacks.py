@@ -27,6 +27,7 @@ PARTS = {  # folder of variants -> the parts that its kernel determines
 
 IN_CUDA = """#include <device_launch_parameters.h>
 #include <math_constants.h>
+#include <mma.h>
 #include <utility>
 #if 0
 This didn't work, though it's 1'000 times as "fast
@@ -66,7 +67,28 @@ __global__ void eight(const Rows x, int a, int b, int c, int d, int e, Rows y, L
     const bool is_right = y.data - x.data == threadIdx.x && x.cols == 8 && a + b + c + d + e == 15 && last.n == 7;
     if (!is_right || reinterpret_cast<uintptr_t>(&y) % 32) *x.data = NAN;
 }
+#pragma pack(push, 1)
+struct Tight { char a; float b; };
+#pragma pack(pop)
+template <int N> __global__ void for_a_warp$(float* x) {
+    using namespace nvcuda::wmma;
+    __shared__ float tile[256];
+    fragment<matrix_a, 16, 16, 16, half, row_major> a;
+    fragment<matrix_b, 16, 16, 16, half, col_major> b;
+    fragment<accumulator, 16, 16, 16, float> c;
+    fill_fragment(a, __float2half(1.0f)), fill_fragment(b, __float2half(2.0f)), fill_fragment(c, 0.0f);
+    mma_sync(c, a, b, c), store_matrix_sync(tile, c, 16, mem_row_major);
+    __syncwarp();
+    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(x), "f"(tile[threadIdx.x] - 32.0f));
+    const unsigned same = __match_any_sync(~0u, threadIdx.x / 2), sum = __reduce_add_sync(~0u, threadIdx.x);
+    if (same != 3u << threadIdx.x / 2 * 2 || sum != 496 || sizeof(Tight) != 5) *x = NAN;
+}
 void launch_eight(float* x, cudaStream_t stream) {
+    void (*chosen)(float*) = for_a_warp$<1>;
+    void* pointer[] = {&x};
+    const auto refused = cudaLaunchKernel((const void*)chosen, 1, 32, pointer, 300 << 10, stream);
+    const auto done = cudaLaunchKernel(reinterpret_cast<const void*>(chosen), 1, 32, pointer, 0, stream);
+    if (!refused || done || cudaGetLastError() != refused) throw 8;
     eight<<<1, 32, 0, stream>>>(Rows(x, 8), 1, 2, 3, 4, 5, Rows(x, 4), Last{7});
     Rows rows(x, 8);
     int three = 3;

@@ -20,11 +20,16 @@ FEWEST = 4  # with fewer threads at work in a launch, a part earns nothing
 FEW_IN_BLOCK = 8  # with fewer in a block, the part is flagged for a human
 
 
-def allowed(inputs: Sequence[Tensor], out: Tensor | None) -> int:
-    """Bytes of machine code that one thread may execute in a call."""
-    matrices = [x for x in inputs if x.dim() > 2]
+def allowed(inputs: Mapping[str, Tensor], out: Tensor | None, in_place: Sequence[str] = ()) -> int:
+    """Bytes of machine code that one thread may execute in a call. A call that writes to its inputs only copies the
+    others there: just these count, since it need not touch the rest."""
+    read = [x for name, x in inputs.items() if name not in in_place]
+    numbers = sum(x.numel() for x in read)
+    if in_place:
+        return MOST_FOR_A_NUMBER * numbers
+    matrices = [x for x in read if x.dim() > 2]
     rows = matrices[0].size(-2) if len(matrices) > 1 else 1  # 1: decoding, where each cache element is in few products
-    numbers = sum(x.numel() for x in inputs) + (0 if out is None else out.numel())
+    numbers += 0 if out is None else out.numel()
     return numbers * min(MOST_FOR_PRODUCTS, MOST_FOR_A_NUMBER * rows)
 
 

@@ -147,6 +147,7 @@ _HARMLESS = re.compile(
 _PRAGMA = re.compile(
     r"[ \t]*#[ \t]*pragma[ \t]+(?:(?:GCC )?(?:unroll|ivdep|diagnostic)|nounroll|nv_\w+|diag_\w+|once"
     r"|(?:end)?region|mark|STDC|omp|clang)\b.*"
+    r"|[ \t]*#[ \t]*pragma[ \t]+pack[ \t]*\([ \t]*(?:(?:push|pop)[ \t]*(?:,[ \t]*\d+[ \t]*)?|\d+[ \t]*)?\)[ \t]*"
 )
 # Names that differ between the simulator's headers and nvcc's, and the prefix nvcc gives to a file's internal names
 _OTHERWISE = [
@@ -174,7 +175,7 @@ def serve(root: str, file: str, cpu: str, file_bytes: str, *_) -> None:
             request = BuildRequest(task, "student", "simulator", counted=True)
             about, library = (_lines_at(request, addresses), b"") if addresses else build(request)
         except (BuildError, CompilerFailed, OSError, ValueError) as error:
-            about, library = {"problem": str(error)[:MOST_LOG]}, b""
+            about, library = {"problem": str(error).replace(rewriter.LEFT_OUT, "")[:MOST_LOG]}, b""
         connection.send_bytes(json.dumps(about).encode())
         connection.send_bytes(library)
 
@@ -400,7 +401,7 @@ def _checked(plan: Plan, jobs: Sequence[tuple[Path, Sequence[str]]]) -> list[tup
         for match in _TOKEN.finditer(code):
             token, what = match[0], ""
             if match["directive"] and not _PRAGMA.fullmatch(token):
-                what = "this directive can't be graded, unlike #pragma unroll, GCC diagnostic, nv_* and region"
+                what = "this directive can't be graded, unlike #pragma unroll, pack, GCC diagnostic, nv_* and region"
             elif token in _ASSEMBLY:
                 what = "assembly that the simulator doesn't translate can't be graded"
             if what:

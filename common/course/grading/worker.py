@@ -158,7 +158,8 @@ class SandboxedKernels(InProcess):
         finally:
             counts = self._runner.counts
             self._read_back += counts["read_back"]
-            self.more = {**counts, "read_back": self._read_back, "allowed": allowed([*inputs.values()], out)}
+            most = allowed(inputs, out, case.in_place)
+            self.more = {**counts, "read_back": self._read_back, "allowed": most}
 
     def close(self) -> None:
         """Ends its sandbox."""

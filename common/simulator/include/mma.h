@@ -109,13 +109,12 @@ template <int M, int N, int K, typename D, typename A, typename LayoutA, typenam
 void mma_sync(fragment<accumulator, M, N, K, D>& d, const fragment<matrix_a, M, N, K, A, LayoutA>& a,
               const fragment<matrix_b, M, N, K, B, LayoutB>& b, const fragment<accumulator, M, N, K, C>& c,
               simulator::Position at = simulator::here()) {
-    using FA = fragment<matrix_a, M, N, K, A, LayoutA>;
-    using FB = fragment<matrix_b, M, N, K, B, LayoutB>;
-    using FC = fragment<accumulator, M, N, K, C>;
-    using FD = fragment<accumulator, M, N, K, D>;
-    simulator::Meeting mine{{"mma_sync", at}, &d, &a, &b, &c};
-    using Exact = details::SumOf<typename FC::element_type>;
-    simulator::collective(~0u, &mine, simulator::multiply_fragments<M, N, K, Exact, FA, FB, FC, FD>, "mma_sync", at);
+    D sums[M * N / 32];
+    simulator::Meeting mine{{"mma_sync", at}, sums, a.x, b.x, c.x};
+    simulator::collective(
+        ~0u, &mine, simulator::multiply_fragments<M, N, K, details::SumOf<C>, details::Storage<A>, details::Storage<B>, C, D>,
+        "mma_sync", at);
+    for (int e = 0; e < M * N / 32; ++e) d.x[e] = sums[e];
 }
 
 }  // namespace nvcuda::wmma

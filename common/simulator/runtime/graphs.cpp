@@ -152,8 +152,9 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t) {
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
     SIMULATOR_NEED(simulator::is_alive(exec, simulator::Handle::graph_exec), cudaErrorInvalidValue);
     const auto run = [exec] {
-        for (const auto& node : exec->nodes) node.work();
-        return cudaPeekAtLastError();
+        return simulator::error_alone([exec] {
+            for (const auto& node : exec->nodes) node.work();
+        });
     };
     return simulator::in_stream(stream, run, cudaGraphNodeTypeGraph);
 }

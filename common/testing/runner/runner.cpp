@@ -107,6 +107,7 @@ private:
 };
 
 std::vector<void*> libraries;
+std::vector<void (*)()> forget_error;
 bool is_apart = false;
 
 uint64_t offset_of(const void* data, size_t bytes) {
@@ -149,6 +150,8 @@ void load(Request& request, Reply& reply) {
     void* library = is_apart ? nullptr : dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);  // apart: already loaded
     if (!library && !is_apart) throw std::runtime_error(dlerror());
     if (library) libraries.push_back(library);
+    if (void* forget = dlsym(library, "simulator_forget_error"); forget && library)
+        forget_error.push_back(reinterpret_cast<void (*)()>(forget));
     if (void* tell = dlsym(library, "simulator_tell_crashes"); tell && library) reinterpret_cast<void (*)()>(tell)();
     reply.put(static_cast<uint32_t>(operators.size()));
     for (const auto& [name, one] : operators) reply.text(name.substr(0, name.find(':')) + "::" + one.schema);
@@ -198,6 +201,7 @@ void call(Request& request, Reply& reply) {
     memory.guards.clear();
     const auto found = operators.find(name);
     if (found == operators.end() || !found->second.kernel) throw std::runtime_error("there is no operator " + name);
+    for (const auto forget : forget_error) forget();
     found->second.kernel(stack.data(), arguments, outputs);
     memory.check_guards();
     reply.put(outputs);
@@ -324,6 +328,7 @@ int serve_apart(char** arguments) try {
     const auto become_relay = function_of<void(int, int, int, int)>(library, "simulator_become_relay");
     const auto become_host = function_of<void(int)>(library, "simulator_become_host");
     memory.elsewhere = function_of<void(char*, size_t, uint64_t, size_t)>(library, "simulator_send_output");
+    forget_error.push_back(function_of<void()>(library, "simulator_forget_error"));
     is_apart = true;
     int host[2], orders[2], questions[2];  // relay's end first
     for (int* pair : {host, orders, questions})

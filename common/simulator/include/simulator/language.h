@@ -207,7 +207,7 @@ struct Launcher {
           stream(stream_) {}
 
     template <typename... Types>
-    SIMULATOR_UNCHECKED void operator()(Types... arguments) const {
+    SIMULATOR_UNWATCHED void operator()(Types... arguments) const {
 #if defined(SIMULATOR_PROGRAM) || defined(SIMULATOR_GRADED)
         int number = 0;
         (check_argument(++number, arguments), ...);

@@ -38,11 +38,11 @@ const RegisteredKernel* registered_kernel(const void* address);  // null: unknow
 template <typename... Parameters>
 struct Binding {
     template <size_t... I>
-    SIMULATOR_UNCHECKED static void call(const void* kernel, void* const* arguments, std::index_sequence<I...>) {
+    SIMULATOR_UNWATCHED static void call(const void* kernel, void* const* arguments, std::index_sequence<I...>) {
         reinterpret_cast<void (*)(Passed<Parameters>...)>(const_cast<void*>(kernel))(
             passed<Parameters>(*static_cast<Parameters*>(arguments[I]))...);
     }
-    SIMULATOR_UNCHECKED static void run(const void* kernel, void* const* arguments) {
+    SIMULATOR_UNWATCHED static void run(const void* kernel, void* const* arguments) {
         call(kernel, arguments, std::index_sequence_for<Parameters...>());
     }
     static Bound bind(const void* kernel, void** arguments) {
@@ -71,13 +71,22 @@ constexpr auto bind_of(void (*)(Parameters...)) {
     return Binding<Parameters...>::bind;
 }
 
-SIMULATOR_UNCHECKED inline void run_bound(void* data) {
+SIMULATOR_UNWATCHED inline void run_bound(void* data) {
     const BoundKernel& bound = *static_cast<const BoundKernel*>(data);
     bound.run(bound.kernel, bound.arguments);
 }
+// The error of this work alone; an earlier one stays the last error.
+template <typename Work>
+cudaError_t error_alone(Work work) {
+    const cudaError_t before = cudaGetLastError();
+    work();
+    const cudaError_t error = cudaPeekAtLastError();
+    if (error == cudaSuccess) finished(before);
+    return error;
+}
 inline cudaError_t launch_bound(const char* name, const Bound& bound, dim3 grid, dim3 block, size_t dynamic_bytes,
                                 cudaStream_t stream, bool cooperative, Position at, dim3 cluster = {0, 0, 0}) {
-    return in_stream(stream, [=] {
+    const auto work = [=] {
 #ifdef SIMULATOR_GRADED
         for (size_t i = 0; i < bound->are_pointers.size(); ++i)
             if (bound->are_pointers[i])
@@ -88,8 +97,8 @@ inline cudaError_t launch_bound(const char* name, const Bound& bound, dim3 grid,
         launch({name, at, bound->kernel, run_bound, const_cast<BoundKernel*>(bound.get()), cooperative, cluster}, grid, block,
                dynamic_bytes);
 #endif
-        return cudaPeekAtLastError();
-    });
+    };
+    return in_stream(stream, [=] { return simulator::error_alone(work); });
 }
 inline cudaError_t launch_unknown(const void* address, dim3 grid, dim3 block, void** arguments, size_t dynamic_bytes,
                                   cudaStream_t stream, bool cooperative, Position at, dim3 cluster = {0, 0, 0}) {

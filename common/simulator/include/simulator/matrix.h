@@ -35,23 +35,14 @@ SIMULATOR_UNCHECKED inline void require_whole_warp(void** lanes, unsigned mask) 
 
 // ---- mma
 
-// Element types: widen() converts four elements to float. Vectors and unrolled loops, because a simulated GEMM spends
-// its time here.
-template <typename Element>
-struct MatrixElement;
-template <>
-struct MatrixElement<Float16<Fp16Format>> {
-    SIMULATOR_INLINE static Float4 widen(Bits4 bits) {
-        const Bits4 magnitude = bits & 0x7fff;
-        const Bits4 infinite = reinterpret_cast<Bits4>(magnitude >= 0x7c00) & 0x7f800000;  // or NaN
-        const Float4 finite = reinterpret_cast<Float4>(magnitude << 13) * 0x1p112f;  // exponent biases 15 and 127
-        return reinterpret_cast<Float4>(reinterpret_cast<Bits4>(finite) | infinite | (bits & 0x8000) << 16);
-    }
-};
-template <>
-struct MatrixElement<Float16<Bf16Format>> {
-    SIMULATOR_INLINE static Float4 widen(Bits4 bits) { return reinterpret_cast<Float4>(bits << 16); }
-};
+// Four elements as floats. Vectors and unrolled loops, because a simulated GEMM spends its time here.
+SIMULATOR_INLINE Float4 widen_fp16(Bits4 bits) {
+    const Bits4 magnitude = bits & 0x7fff;
+    const Bits4 infinite = reinterpret_cast<Bits4>(magnitude >= 0x7c00) & 0x7f800000;  // or NaN
+    const Float4 finite = reinterpret_cast<Float4>(magnitude << 13) * 0x1p112f;  // exponent biases 15 and 127
+    return reinterpret_cast<Float4>(reinterpret_cast<Bits4>(finite) | infinite | (bits & 0x8000) << 16);
+}
+SIMULATOR_INLINE Float4 widen_bf16(Bits4 bits) { return reinterpret_cast<Float4>(bits << 16); }
 
 struct Multiplication : MatrixOperation {
     float* d;
@@ -62,7 +53,8 @@ struct Multiplication : MatrixOperation {
 // K products is added to D once.
 template <typename Element>
 SIMULATOR_UNCHECKED void multiply(void** lanes, unsigned mask) {
-    using Type = MatrixElement<Element>;
+    constexpr bool fp16 = __is_same(Element, Float16<Fp16Format>);
+    static_assert(fp16 || __is_same(Element, Float16<Bf16Format>), "mma takes __half and __nv_bfloat16");
     constexpr unsigned K = 16;
     require_whole_warp(lanes, mask);
 #ifdef SIMULATOR_CHECKED
@@ -91,8 +83,8 @@ SIMULATOR_UNCHECKED void multiply(void** lanes, unsigned mask) {
             for (unsigned i = 0; i < 2; ++i) b.bits[first + i * 8 + e][group] = from.b[i] << (1 - e) * 16 >> 16;
         }
     }
-    for (unsigned i = 0; i < K * 4; ++i) a.values4[i] = Type::widen(a.bits4[i]);
-    for (unsigned i = 0; i < K * 2; ++i) b.values4[i] = Type::widen(b.bits4[i]);
+    for (unsigned i = 0; i < K * 4; ++i) a.values4[i] = fp16 ? widen_fp16(a.bits4[i]) : widen_bf16(a.bits4[i]);
+    for (unsigned i = 0; i < K * 2; ++i) b.values4[i] = fp16 ? widen_fp16(b.bits4[i]) : widen_bf16(b.bits4[i]);
     union {
         Float4 values4[16 * 2];
         float values[16][8];
@@ -116,50 +108,52 @@ SIMULATOR_UNCHECKED void multiply(void** lanes, unsigned mask) {
 
 // ---- fragments of mma.h
 
-// A lane's arguments: its call site and its fragments.
+// A lane's arguments: its call site and its fragments' elements. Element e of lane l has the row-major index
+// l * (elements in a lane) + e. `d` is mma_sync's own memory, not the student's fragment.
 struct Meeting : MatrixOperation {
     void* d;
     const void *a, *b, *c;
 };
-// Element e of lane l has the row-major index l * num_elements + e.
-template <typename F>
-SIMULATOR_INLINE auto element_at(const F* const* fragments, int row, int col) {
-    const int i = row * F::cols + col;
-    return fragments[i / F::num_elements]->x[i % F::num_elements];
-}
+SIMULATOR_INLINE float number(Float16<Fp16Format> x) { return Fp16Format::widen(x.bits); }
+SIMULATOR_INLINE float number(Float16<Bf16Format> x) { return Bf16Format::widen(x.bits); }
+SIMULATOR_INLINE float number(float x) { return x; }
+SIMULATOR_INLINE double number(double x) { return x; }
+SIMULATOR_INLINE int number(int x) { return x; }
+SIMULATOR_INLINE void assign(Float16<Fp16Format>& to, float x) { to.bits = Fp16Format::round(x); }
+SIMULATOR_INLINE void assign(float& to, float x) { to = x; }
+SIMULATOR_INLINE void assign(double& to, double x) { to = x; }
+SIMULATOR_INLINE void assign(int& to, int x) { to = x; }
 
-// A fragment may be the student's own specialization. Its elements must be an array of a built-in or CUDA number type,
-// so student code never runs here.
-template <typename F, typename T = typename F::element_type>
-constexpr bool has_numbers = (is_float16<T> || one_of<T, float, double, int, signed char, unsigned char>) &&
-                             __is_same(decltype(F::x), T[F::num_elements]) && one_of<decltype(F::cols), const int> &&
-                             one_of<decltype(F::num_elements), const int>;
-template <int M, int N, int K, typename Exact, typename FA, typename FB, typename FC, typename FD>
+template <int M, int N, int K, typename Exact, typename A, typename B, typename C, typename D>
 SIMULATOR_UNCHECKED void multiply_fragments(void** lanes, unsigned mask) {
-    static_assert(has_numbers<FA> && has_numbers<FB> && has_numbers<FC> && has_numbers<FD>, "CUDA has no such fragments");
+    static_assert((M == 16 && N == 16 && (K == 16 || K == 8)) || (M == 32 && N == 8 && K == 16) || (M == 8 && N == 32 && K == 16) ||
+                      (M == 8 && N == 8 && K == 4),
+                  "wmma has no such shape");
+#define SIMULATOR_IS_FACTOR(T)                                                                                              \
+    (__is_same(T, Float16<Fp16Format>) || __is_same(T, Float16<Bf16Format>) || __is_same(T, float) || __is_same(T, double) || \
+     __is_same(T, signed char) || __is_same(T, unsigned char))
+#define SIMULATOR_IS_SUM(T) (__is_same(T, Float16<Fp16Format>) || __is_same(T, float) || __is_same(T, double) || __is_same(T, int))
+    static_assert(SIMULATOR_IS_FACTOR(A) && SIMULATOR_IS_FACTOR(B) && SIMULATOR_IS_SUM(C) && SIMULATOR_IS_SUM(D),
+                  "CUDA has no such fragments");
+    static_assert(__is_same(Exact, float) || __is_same(Exact, double) || __is_same(Exact, int));
+#undef SIMULATOR_IS_FACTOR
+#undef SIMULATOR_IS_SUM
     require_whole_warp(lanes, mask);
 #ifdef SIMULATOR_CHECKED
     check_tensor_work(2 * M * N * K);
 #endif
-    const FA* as[32];
-    const FB* bs[32];
-    const FC* cs[32];
-    for (int lane = 0; lane < 32; ++lane) {
-        const auto& one = *static_cast<Meeting*>(lanes[lane]);
-        as[lane] = static_cast<const FA*>(one.a), bs[lane] = static_cast<const FB*>(one.b);
-        cs[lane] = static_cast<const FC*>(one.c);
+    Exact a[M][K], b[K][N];
+    constexpr int of_a = M * K / 32, of_b = K * N / 32, of_d = M * N / 32;
+    for (int i = 0; i < M * K; ++i)
+        a[i / K][i % K] = static_cast<Exact>(simulator::number(static_cast<const A*>(static_cast<Meeting*>(lanes[i / of_a])->a)[i % of_a]));
+    for (int i = 0; i < K * N; ++i)
+        b[i / N][i % N] = static_cast<Exact>(simulator::number(static_cast<const B*>(static_cast<Meeting*>(lanes[i / of_b])->b)[i % of_b]));
+    for (int i = 0; i < M * N; ++i) {
+        const auto& lane = *static_cast<Meeting*>(lanes[i / of_d]);
+        Exact sum = static_cast<Exact>(simulator::number(static_cast<const C*>(lane.c)[i % of_d]));
+        for (int k = 0; k < K; ++k) sum += a[i / N][k] * b[k][i % N];
+        simulator::assign(static_cast<D*>(lane.d)[i % of_d], sum);
     }
-    Exact sums[M][N];
-    for (int row = 0; row < M; ++row)
-        for (int col = 0; col < N; ++col) {
-            Exact sum = simulator::element_at(cs, row, col);
-            for (int k = 0; k < K; ++k)
-                sum += static_cast<Exact>(simulator::element_at(as, row, k)) * static_cast<Exact>(simulator::element_at(bs, k, col));
-            sums[row][col] = sum;
-        }
-    for (int i = 0; i < M * N; ++i)
-        static_cast<FD*>(static_cast<Meeting*>(lanes[i / FD::num_elements])->d)->x[i % FD::num_elements] =
-            sums[i / N][i % N];
 }
 
 // ---- ldmatrix
@@ -242,8 +236,10 @@ __attribute__((always_inline)) inline void store_matrices(const char* name, int 
 template <typename T>
 void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],
                   simulator::Position at = simulator::here()) {
-    simulator::Multiplication mine{{"mma_m16n8k16", at}, d, a, b};
+    float sums[4] = {d[0], d[1], d[2], d[3]};  // d may be any memory
+    simulator::Multiplication mine{{"mma_m16n8k16", at}, sums, a, b};
     simulator::collective(~0u, &mine, simulator::multiply<T>, "mma_m16n8k16", at);
+    for (int i = 0; i < 4; ++i) d[i] = sums[i];
 }
 
 #define SIMULATOR_LDMATRIX __attribute__((always_inline)) inline void

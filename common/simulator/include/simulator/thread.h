@@ -31,14 +31,21 @@
 #else
 #define SIMULATOR_APART
 #endif
-// For functions that run too often to be instrumented, their helpers, and functions whose accesses are not the
-// student's.
+// For functions that run too often to be instrumented, and functions whose accesses are not the student's. They aren't
+// counted as work, either (runtime/work.cpp), so no student's code may be inlined in them: they use no class or variable
+// template and call no function template, since a student can specialize those for any type, and nothing depends on a
+// type that they have not compared with the simulator's own by __is_same (std::is_same can be specialized).
 #if __has_attribute(no_sanitize_coverage)
 #define SIMULATOR_UNCHECKED __attribute__((no_sanitize("bounds", "alignment", "thread"), no_sanitize_coverage))
 #else
 #define SIMULATOR_UNCHECKED __attribute__((no_sanitize("bounds", "alignment", "thread")))
 #endif
-#define SIMULATOR_INLINE SIMULATOR_UNCHECKED __attribute__((always_inline)) inline
+#ifdef SIMULATOR_GRADED  // counted; these run code of a student's types
+#define SIMULATOR_UNWATCHED __attribute__((no_sanitize("bounds", "alignment", "thread")))
+#else
+#define SIMULATOR_UNWATCHED SIMULATOR_UNCHECKED
+#endif
+#define SIMULATOR_INLINE SIMULATOR_UNWATCHED __attribute__((always_inline)) inline
 
 namespace simulator {
 
@@ -143,14 +150,6 @@ void grid_barrier(Position position);
 bool is_cooperative();
 void keep_launch_bounds(unsigned most_threads);  // refuses the launch if its blocks have more threads
 bool on_device();  // whether a CUDA thread (rather than host code) is running
-// Copies without T's operator= and without C library functions, which a student may redefine.
-template <typename T>
-SIMULATOR_INLINE void copy_bytes(void* to, const void* from) {
-    struct Bytes {
-        char bytes[sizeof(T)];
-    };
-    *static_cast<Bytes*>(to) = *static_cast<const Bytes*>(from);
-}
 
 [[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
 [[noreturn]] void not_implemented(const char* file, int line);
@@ -170,13 +169,12 @@ struct Declaration {
 };
 int new_shared_slot(int* number);
 char* place_shared_variable(SharedSlot& slot, const Declaration& declaration);
-template <typename S>
-inline int shared_slot = 0;  // assigned on first use, so that loading a library runs no initializers
 template <typename S, size_t Count>
 SIMULATOR_UNCHECKED SIMULATOR_APART S& shared_variable(const Variable (&variables)[Count]) {
+    static int known = 0;  // assigned on first use, so that loading a library runs no initializers
     Block* block = current_block();
-    const int number = __atomic_load_n(&shared_slot<S>, __ATOMIC_RELAXED);
-    SharedSlot& slot = block->shared[(number ? number : block->new_shared_slot(&shared_slot<S>)) - 1];
+    const int number = __atomic_load_n(&known, __ATOMIC_RELAXED);
+    SharedSlot& slot = block->shared[(number ? number : block->new_shared_slot(&known)) - 1];
     char* address = slot.block == block->number
                         ? slot.address
                         : block->place_shared_variable(slot, {variables, static_cast<int>(Count), sizeof(S), alignof(S)});

@@ -4,8 +4,8 @@
 // lane to arrive computes all results. A value read from a lane outside the mask is undefined: zeros if that lane has
 // returned, as on a GPU, otherwise NaN bytes.
 //
-// Shuffles, matches and reductions take CUDA's argument types and conversions only: code that computes for a whole warp
-// is not counted as a thread's work (runtime/work.cpp), so no member of a student's type may run there.
+// What the last lane does is not counted as a thread's work (runtime/work.cpp), so no student's code may run there:
+// matches and reductions are of CUDA's number types, and shuffles copy bytes.
 #pragma once
 #include "thread.h"
 
@@ -17,21 +17,23 @@ inline unsigned __activemask(simulator::Position at = simulator::here()) { retur
 namespace simulator {
 
 template <typename T>
-struct Exchange {
-    T value, result;
-    int source;  // the lane to read from
-};
-
-template <typename T>
 T exchange(unsigned mask, T value, int source, const char* operation, Position at) {
-    Exchange<T> mine{value, value, source};
+    struct Lane {
+        T value, result;
+        int source;  // the lane to read from
+    };
+    Lane mine{value, value, source};
     Combine combine = [](void** lanes, unsigned mask) SIMULATOR_UNCHECKED __attribute__((noinline)) {
+        struct Bytes {  // copied without T's operator=
+            char bytes[sizeof(T)];
+        };
         for (unsigned lane = 0; lane < 32; ++lane) {
             if (!(mask >> lane & 1)) continue;
-            auto* reader = static_cast<Exchange<T>*>(lanes[lane]);
-            T* result = __builtin_addressof(reader->result);  // T may overload operator&
+            auto* reader = static_cast<Lane*>(lanes[lane]);
+            void* result = __builtin_addressof(reader->result);  // T may overload operator&
             if (mask >> reader->source & 1)
-                simulator::copy_bytes<T>(result, __builtin_addressof(static_cast<Exchange<T>*>(lanes[reader->source])->value));
+                *static_cast<Bytes*>(result) =
+                    *reinterpret_cast<const Bytes*>(__builtin_addressof(static_cast<Lane*>(lanes[reader->source])->value));
             else
                 current_block()->fill_absent(result, sizeof(T), reader->source, lane);
         }
@@ -48,47 +50,53 @@ inline int group_start(int width) { return static_cast<int>(current_thread()->la
 // No argument type is a member of this namespace, so argument-dependent lookup never finds these functions.
 namespace simulator::whole_warp {
 
-template <typename T, typename R>
-struct Contribution {
-    T value;
-    R result;
-};
+enum Gathering { VOTES, EQUAL, ADD, MIN, MAX, AND, OR, XOR };
 
-// Every lane gets Reduce()(values of all lanes, mask, own lane).
-template <typename R, typename T, typename Reduce>
-R gather(unsigned mask, T value, Reduce, const char* operation, Position at) {
-    Contribution<T, R> mine{value, R()};
+// Every lane gets the lanes that vote or have its value, or a reduction of all values.
+template <Gathering WHAT, typename R, typename T>
+R gather(unsigned mask, T value, const char* operation, Position at) {
+    static_assert(__is_same(T, bool) || __is_same(T, int) || __is_same(T, unsigned) || __is_same(T, long) ||
+                  __is_same(T, unsigned long) || __is_same(T, long long) || __is_same(T, unsigned long long) ||
+                  __is_same(T, float) || __is_same(T, double));
+    static_assert(__is_same(R, T) || __is_same(R, unsigned));
+    struct Lane {
+        T value;
+        R result;
+    };
+    Lane mine{value, R()};
     Combine combine = [](void** lanes, unsigned mask) SIMULATOR_UNCHECKED __attribute__((noinline)) {
         T values[32] = {};
         for (unsigned lane = 0; lane < 32; ++lane)
-            if (mask >> lane & 1) values[lane] = static_cast<Contribution<T, R>*>(lanes[lane])->value;
-        for (unsigned lane = 0; lane < 32; ++lane)
-            if (mask >> lane & 1)
-                static_cast<Contribution<T, R>*>(lanes[lane])->result = Reduce()(values, mask, lane);
+            if (mask >> lane & 1) values[lane] = static_cast<Lane*>(lanes[lane])->value;
+        for (unsigned me = 0; me < 32; ++me) {
+            if (!(mask >> me & 1)) continue;
+            R a = WHAT == VOTES || WHAT == EQUAL ? R() : static_cast<R>(values[me]);
+            for (unsigned lane = 0; lane < 32; ++lane) {
+                if (!(mask >> lane & 1)) continue;
+                const T b = values[lane];
+                if constexpr (WHAT == VOTES) a |= static_cast<unsigned>(b) << lane;
+                if constexpr (WHAT == EQUAL) a |= static_cast<unsigned>(b == values[me]) << lane;
+                if constexpr (WHAT == ADD) a = lane == me ? a : a + b;
+                if constexpr (WHAT == MIN) a = b < a ? b : a;
+                if constexpr (WHAT == MAX) a = a < b ? b : a;
+                if constexpr (WHAT == AND) a = a & b;
+                if constexpr (WHAT == OR) a = a | b;
+                if constexpr (WHAT == XOR) a = lane == me ? a : a ^ b;
+            }
+            static_cast<Lane*>(lanes[me])->result = a;
+        }
     };
     collective(mask, &mine, combine, operation, at);
     return mine.result;
 }
 
 inline unsigned ballot(unsigned mask, bool predicate, const char* operation, Position at) {
-    auto votes = [](const bool* values, unsigned mask, unsigned) SIMULATOR_UNCHECKED {
-        unsigned result = 0;
-        for (unsigned lane = 0; lane < 32; ++lane)
-            result |= (mask >> lane & 1 && values[lane] ? 1u : 0u) << lane;
-        return result;
-    };
-    return gather<unsigned>(mask, predicate, votes, operation, at);
+    return gather<VOTES, unsigned>(mask, predicate, operation, at);
 }
 
 template <typename T>
 unsigned match(unsigned mask, T value, const char* operation, Position at) {
-    auto equal_lanes = [](const T* values, unsigned mask, unsigned me) SIMULATOR_UNCHECKED {
-        unsigned result = 0;
-        for (unsigned lane = 0; lane < 32; ++lane)
-            result |= (mask >> lane & 1 && values[lane] == values[me] ? 1u : 0u) << lane;
-        return result;
-    };
-    return gather<unsigned>(mask, value, equal_lanes, operation, at);
+    return gather<EQUAL, unsigned>(mask, value, operation, at);
 }
 
 }  // namespace simulator::whole_warp
@@ -136,25 +144,17 @@ inline int __any_sync(unsigned mask, int predicate, simulator::Position at = sim
 inline int __all_sync(unsigned mask, int predicate, simulator::Position at = simulator::here()) {
     return simulator::whole_warp::ballot(mask, predicate == 0, "__all_sync", at) == 0;
 }
-#define SIMULATOR_REDUCE(T, name, expression)                                    \
-    inline T name(unsigned mask, T value, simulator::Position at = simulator::here()) { \
-        auto reduce = [](const T* values, unsigned mask, unsigned me) SIMULATOR_UNCHECKED { \
-            T a = values[me];                                                    \
-            for (unsigned lane = 0; lane < 32; ++lane) {                         \
-                const T b = values[lane];                                        \
-                if (lane != me && mask >> lane & 1) a = expression;              \
-            }                                                                    \
-            return a;                                                            \
-        };                                                                       \
-        return simulator::whole_warp::gather<T>(mask, value, reduce, #name, at); \
+#define SIMULATOR_REDUCE(T, name, WHAT)                                                                        \
+    inline T name(unsigned mask, T value, simulator::Position at = simulator::here()) {                        \
+        return simulator::whole_warp::gather<simulator::whole_warp::WHAT, T>(mask, value, #name, at); \
     }
-SIMULATOR_REDUCE(int, __reduce_add_sync, a + b)
-SIMULATOR_REDUCE(int, __reduce_min_sync, b < a ? b : a)
-SIMULATOR_REDUCE(int, __reduce_max_sync, a < b ? b : a)
-SIMULATOR_REDUCE(unsigned, __reduce_add_sync, a + b)
-SIMULATOR_REDUCE(unsigned, __reduce_min_sync, b < a ? b : a)
-SIMULATOR_REDUCE(unsigned, __reduce_max_sync, a < b ? b : a)
-SIMULATOR_REDUCE(unsigned, __reduce_and_sync, a& b)
-SIMULATOR_REDUCE(unsigned, __reduce_or_sync, a | b)
-SIMULATOR_REDUCE(unsigned, __reduce_xor_sync, a ^ b)
+SIMULATOR_REDUCE(int, __reduce_add_sync, ADD)
+SIMULATOR_REDUCE(int, __reduce_min_sync, MIN)
+SIMULATOR_REDUCE(int, __reduce_max_sync, MAX)
+SIMULATOR_REDUCE(unsigned, __reduce_add_sync, ADD)
+SIMULATOR_REDUCE(unsigned, __reduce_min_sync, MIN)
+SIMULATOR_REDUCE(unsigned, __reduce_max_sync, MAX)
+SIMULATOR_REDUCE(unsigned, __reduce_and_sync, AND)
+SIMULATOR_REDUCE(unsigned, __reduce_or_sync, OR)
+SIMULATOR_REDUCE(unsigned, __reduce_xor_sync, XOR)
 #undef SIMULATOR_REDUCE

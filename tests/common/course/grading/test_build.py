@@ -1,5 +1,6 @@
 """What the build rejects without a compiler; the rest is in tests/cheats."""
 
+import importlib
 import struct
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from common.compiling import toolchain
 from common.compiling.result import BuildError
 from common.course.grading import at_work, build
 from common.course.grading.elf import Elf
+from common.course.grading.hidden import hidden_cases
 
 HEADER = "int one;  // a comment\n  #define TWO(a, b) a + \\\n    b /* and\nmore */\n\nint three;\n"
 
@@ -129,10 +131,40 @@ def test_a_compiler_that_works_too_long_is_ended_and_its_caller_is_not(tmp_path)
 def test_decoding_is_no_product_of_matrices():
     cache = torch.empty(3, 2, 100, 64)
     rest = 2 * cache.numel() + torch.empty(3, 4, 1, 64).numel() * 2
-    one = at_work.allowed([torch.empty(3, 4, 1, 64), cache, cache], torch.empty(3, 4, 1, 64))
-    many = at_work.allowed([torch.empty(3, 4, 20, 64), cache, cache], torch.empty(3, 4, 20, 64))
+    query, queries = torch.empty(3, 4, 1, 64), torch.empty(3, 4, 20, 64)
+    one = at_work.allowed({"query": query, "k_cache": cache, "v_cache": cache}, query)
+    many = at_work.allowed({"query": queries, "key": cache, "value": cache}, queries)
     assert one == at_work.MOST_FOR_A_NUMBER * rest
     assert many == at_work.MOST_FOR_PRODUCTS * (2 * cache.numel() + 2 * 3 * 4 * 20 * 64)
+
+
+# Multiply-adds, copies or visits of one element by a program without threads, given the inputs
+STEPS = {
+    "softmax": lambda x: 3 * x.numel(),
+    "merge": lambda outs, lse: outs.numel(),
+    "scores": lambda query, key: query.numel() * key.size(-2),
+    "output": lambda weights, value: weights.numel() * value.size(-1),
+    "gemm": lambda a, b: a.numel() * (b.numel() // b.size(0) // a.size(-1)),
+    "attention": lambda query, key, value: 2 * query.numel() * key.size(-2),
+    "full": lambda query, key, value: 2 * query.numel() * key.size(-2),
+    "causal": lambda query, key, value: query.numel() * key.size(-2),
+    "window": lambda query, key, value: 2 * query.numel() * 37,
+    "blocks": lambda query, key, value, block_mask: 2 * query.numel() * key.size(-2) * block_mask.float().mean().item(),
+    "update": lambda k_cache, v_cache, key, value, positions: key.numel() + value.numel(),
+    "decode": lambda query, k_cache, v_cache, lengths: 2 * query[0].numel() * lengths.sum().item(),
+}
+
+
+@pytest.mark.parametrize("task", [f"task{i}" for i in range(1, 7)])
+def test_no_thread_may_do_all_the_work(task):
+    public = importlib.import_module(f"{task}.cases").cases()
+    for seed in range(20):
+        for case in (one.case for one in hidden_cases(task, public, seed) if one.closed and one.case.part in STEPS):
+            inputs = case.inputs(torch.Generator().manual_seed(seed))
+            out = None if case.in_place else case.reference(**inputs)
+            # a load, an operation and a store or another operation take at least 14 bytes, without any loop
+            least = 14 * STEPS[case.part](**inputs)
+            assert least > at_work.allowed(inputs, out, case.in_place), (case.part, case.name)
 
 
 def test_blocks_are_those_of_calls_of_the_counter_and_known_by_their_kernels(tmp_path):

@@ -31,8 +31,12 @@ static void by_address() {
     void* others[] = {&device, &factor};
     EXPECT(cudaLaunchKernel((const void*)add<float>, 1, 32, others, 0, 0) == cudaSuccess);
     EXPECT(cudaLaunchCooperativeKernel(reinterpret_cast<void*>(&add<float>), 1, 32, others, 0, 0) == cudaSuccess);
+    auto chosen = add<float>;
+    EXPECT(cudaLaunchKernel((const void*)chosen, 1, 32, others, 300 << 10, 0) == cudaErrorInvalidValue);
+    EXPECT(cudaLaunchKernel((const void*)chosen, 1, 32, others, 0, 0) == cudaSuccess);
+    EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
     values.fetch();
-    EXPECT(values[0] == 24 && values[31] == 24 && values[32] == 18);
+    EXPECT(values[0] == 27 && values[31] == 27 && values[32] == 18);
 }
 
 static void graphs() {

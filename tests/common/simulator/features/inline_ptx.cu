@@ -78,7 +78,7 @@ __global__ void conversions(const float* in, unsigned* out) {
     out[7] = __float_as_uint(back);
 }
 
-__global__ void together(int* out, int* counter) {
+__global__ void together(int* out, int* counter, double* sums) {
     __shared__ int values[64];
     const unsigned lane = lane_id();
     int v = threadIdx.x, other;
@@ -95,6 +95,9 @@ __global__ void together(int* out, int* counter) {
     asm volatile("ld.shared.b32 %0, [%1+4];" : "=r"(other) : "r"(v == 63 ? place - 4 : place));
     out[4 * v + 3] = other;
     asm volatile("red.global.add.s32 [%0], %1;" ::"l"(counter), "r"(v));
+    double before;
+    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(sums), "f"(0.5f));
+    asm volatile("atom.global.add.f64 %0, [%1], %2;" : "=d"(before) : "l"(sums + 1), "d"(0.25));
     if (lane == 0) asm volatile("atom.global.add.u32 %0, [%1], %2;" : "=r"(other) : "l"(counter + 1), "r"(1));
 }
 
@@ -166,6 +169,7 @@ void check_matrices() {
 
 int main() {
     Buffer<int> in(32), out(256), counter(2);
+    Buffer<double> added(2);
     Buffer<float> results(32), some(2);
     Buffer<long long> wide(32);
     Buffer<unsigned> words(11), converted(8);
@@ -190,8 +194,8 @@ int main() {
     converted.fetch();
     const unsigned bits_of[8] = {0x3e00c000u, 0x3fc0c000u, 0x3e00, 0x3fc00000u, static_cast<unsigned>(-2), 2, 0x3f802000u, 0x4f32d05eu};
     for (int i = 0; i < 8; ++i) EXPECT(converted[i] == bits_of[i]);
-    together<<<1, 64>>>(out.device(), counter.device());
-    out.fetch(), counter.fetch();
+    together<<<1, 64>>>(out.device(), counter.device(), added.device());
+    out.fetch(), counter.fetch(), added.fetch();
     for (int t = 0; t < 64; ++t) {
         int votes = 0;
         for (int lane = 0; lane < 32; ++lane) votes += (t / 32 * 32 + lane) % 3 != 0;
@@ -199,6 +203,9 @@ int main() {
         EXPECT(out[4 * t + 3] == 10 * (t == 63 ? 63 : t + 1));
     }
     EXPECT(counter[0] == 2016 && counter[1] == 2);
+    float first;
+    memcpy(&first, &added[0], sizeof first);
+    EXPECT(first == 32 && added[1] == 16);
     for (int i = 0; i < 4; ++i) quads[i] = make_float4(i, 10 + i, 20 + i, 30 + i);
     vectors<<<1, 4>>>(quads.device(), turned.device());
     turned.fetch();
