@@ -6,13 +6,14 @@ import os
 from concurrent.futures import Future
 from pathlib import Path
 
+import pytest
 from filelock import FileLock
 
 from common.course.grading.outcome import Outcome
 from common.course.grading.results import read_outcome, write_outcome
 from common.course.grading.running import MARK, PREFIX, TAKEN, _clean, _told, _written, names_of
 from common.course.grading.submissions import Submission
-from common.course.grading.workshop import Workshop
+from common.course.grading.workshop import Workshop, course_hash
 
 
 def test_no_submission_gets_the_place_of_another_or_of_the_class() -> None:
@@ -45,6 +46,17 @@ def test_a_resumed_class_keeps_no_stale_remarks() -> None:
     shop = Workshop(*[Path()] * 4, "", bytes(32), "", ())
     made = [Submission("a", {}), Submission("a", {}, {"x": "why"}), Submission("a", {}, notes=["y"])]
     assert len({shop.key(one) for one in made}) == 3
+
+
+def test_a_changed_rule_regrades_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.course.grading.workshop.ROOT", tmp_path)
+    rules = ["common/course/grading/one.py", "task3/solution/attention.py", "task3/cases/hidden.py"]
+    found = [course_hash(tmp_path / "base")]
+    for name in (*rules, "common/course/README.md", "common/__pycache__/one.pyc", "task3/build/one.o"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+        found.append(course_hash(tmp_path / "base"))
+    assert len(set(found)) == 1 + len(rules)
 
 
 def test_what_a_killed_grader_left_is_taken_away_and_nothing_else(tmp_path: Path) -> None:
