@@ -43,7 +43,7 @@ from common.course.grading.one import grade
 from common.course.grading.outcome import Outcome
 from common.course.grading.results import FAILED, read_outcome, write_outcome
 from common.course.grading.sandbox import Limits
-from common.course.grading.submissions import NoSubmission, Submission, name_of, printable, read_submission
+from common.course.grading.submissions import NoSubmission, Submission, name_of, printable, read_submission, safe
 from common.course.grading.workshop import Workshop, course_hash
 
 PR_SET_PDEATHSIG = 1
@@ -151,11 +151,6 @@ def names_of(sources: Sequence[str], out: Path | None = None) -> dict[str, str]:
 def shown(source: str) -> str:
     """The source as shown in results."""
     return printable(os.fsencode(source).decode(errors="replace"))
-
-
-def safe(words: str) -> str:
-    """Words of several lines, as any terminal and file can show them."""
-    return "\n".join(map(printable, words.splitlines()))
 
 
 def end_with_parent() -> None:

@@ -70,6 +70,11 @@ def printable(words: str) -> str:
     return words if words.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in words)
 
 
+def safe(words: str) -> str:
+    """Words of several lines, as any terminal and file can show them."""
+    return "\n".join(map(printable, words.expandtabs().splitlines()))
+
+
 @functools.cache
 def wanted() -> list[str]:
     """Every file that students write: "task1/attention.py", ..."""
