@@ -356,10 +356,9 @@ def _cloned(address: str) -> Iterator[_Entry]:
     with tempfile.TemporaryDirectory() as folder:
         branches = ["--no-single-branch"] if address.endswith(".bundle") else []
         _git(["clone", "--quiet", "--bare", "--depth=1", "--no-local", *branches, "--", address, f"{folder}/clone"])
-        listed = _git(["--git-dir", f"{folder}/clone", "ls-tree", "-r", "-z", "--long", _head(f"{folder}/clone")])
-        for line in listed.decode(errors="replace").split("\0"):
-            if not line:
-                continue
+        git = ["--git-dir", f"{folder}/clone"]
+        blob = functools.cache(lambda key: _git([*git, "cat-file", "blob", key]))
+        for line in _listed([*git, "ls-tree", "-r", "-z", "--long", _head(f"{folder}/clone")]):
             about, path = line.split("\t", 1)
             mode, _, key, size = about.split()
             if not mode.startswith("100"):
@@ -369,7 +368,7 @@ def _cloned(address: str) -> Iterator[_Entry]:
             elif int(size) > MOST_BYTES:
                 yield _Entry(path, f"The file has more than {MOST_BYTES:,} bytes.")
             else:
-                yield _Entry(path, _git(["--git-dir", f"{folder}/clone", "cat-file", "blob", key]))
+                yield _Entry(path, blob(key))
 
 
 def _head(clone: str) -> str:
@@ -389,16 +388,34 @@ def is_address(source: str) -> bool:
     return "://" in source or source.startswith("git@")
 
 
+def _listed(arguments: list[str]) -> Iterator[str]:
+    """What git lists with -z, as it comes: the same tree in every folder of another makes a list without end."""
+    rest = b""
+    with _started(arguments) as process:
+        try:
+            while data := process.stdout.read1(1 << 16):
+                *lines, rest = (rest + data).split(b"\0")
+                yield from (line.decode(errors="replace") for line in lines)
+            if process.wait(GIT_SECONDS):
+                raise NoSubmission(f"git: {process.stderr.read().decode(errors='replace').strip()[-300:]}")
+        finally:
+            process.kill()
+
+
 def _git(arguments: list[str]) -> bytes:
+    with _started(arguments) as process:
+        try:
+            said, errors = process.communicate(timeout=GIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise NoSubmission(f"git {arguments[0]} took more than {GIT_SECONDS} seconds") from None
+    if process.returncode:
+        raise NoSubmission(f"git: {errors.decode(errors='replace').strip()[-300:]}")
+    return said
+
+
+def _started(arguments: list[str]) -> subprocess.Popen:
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
-    quiet["GIT_NO_LAZY_FETCH"] = "1"
+    quiet |= {"GIT_NO_LAZY_FETCH": "1", "PATH": os.environ["PATH"]}
     command = ["git", "-c", "safe.directory=*", "-c", "protocol.ext.allow=never", *arguments]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, env={"PATH": os.environ["PATH"], **quiet}, timeout=GIT_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        raise NoSubmission(f"git {arguments[0]} took more than {GIT_SECONDS} seconds") from None
-    if done.returncode:
-        raise NoSubmission(f"git: {done.stderr.decode(errors='replace').strip()[-300:]}")
-    return done.stdout
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=quiet)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from common.course.grading import submissions
+from common.course.grading.attacking import attacks_in
 from common.course.grading.submissions import NoSubmission, Submission, name_of, parsed, read_submission
 
 TEXT = "// kernels\n"
@@ -148,6 +149,13 @@ def test_what_is_too_large_or_no_archive_is_refused(tmp_path: Path, monkeypatch:
         parsed(str(tmp_path / "nothing"))
     (tmp_path / "broken.zip").write_bytes(b"PK\x05\x06" + bytes(18))
     assert not parsed(str(tmp_path / "broken.zip")).files
+
+
+def test_a_tree_without_end_is_not_listed_to_its_end(tmp_path: Path) -> None:
+    (bomb,) = [one for _, one in attacks_in("hostile") if one.name == "a git tree of 10,000,000,000 files"]
+    with pytest.raises(NoSubmission, match="more than 50,000 files of the names"):
+        read_submission(str(bomb.write(tmp_path / "in")), folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
 def test_it_is_read_in_a_process_that_has_limits(tmp_path: Path) -> None:
