@@ -119,6 +119,9 @@ def parsed(source: str, graded: Sequence[str] | None = None) -> Submission:
         return _read(source, graded or tasks())
     except BROKEN as error:
         raise NoSubmission(f"the archive is damaged, pack it again: {error}") from None
+    except UnicodeDecodeError as error:  # from a zip whose flags promise UTF-8
+        name = error.object.decode(errors="replace")
+        raise NoSubmission(f"the name {name} in the archive is not UTF-8: rename it and pack it again") from None
 
 
 def _read(source: str, graded: Sequence[str]) -> Submission:
@@ -316,8 +319,14 @@ def _in_zip(path: Path) -> Iterator[_Entry]:
             elif info.flag_bits & 1:
                 raise NoSubmission("the zip is encrypted; make one without a password")
             else:
-                with archive.open(info) as opened:
-                    yield _Entry(name, opened.read(MOST_BYTES + 1))
+                try:
+                    with archive.open(info) as opened:
+                        data = opened.read(MOST_BYTES + 1)
+                except NotImplementedError:  # Deflate64, which Windows chooses for large files
+                    raise NoSubmission(
+                        f"{name} is compressed in an unusual way: zip it with the method Deflate"
+                    ) from None
+                yield _Entry(name, data)
 
 
 def _in_tar(path: Path) -> Iterator[_Entry]:
