@@ -46,8 +46,8 @@ class _Told:
     says: tuple[str, ...]
 
 
-def explain_failure(log: str, own_files: Iterable[Path], log_file: Path, most: int = 5) -> str:
-    """Explains a failed build: the errors in `own_files`, then the others, then the path of the full log."""
+def explain_failure(log: str, own_files: Iterable[Path], log_file: Path | None, most: int = 5) -> str:
+    """Explains a failed build: the errors in `own_files`, then the others, then the path of the full log, if any."""
     own = {file.resolve() for file in own_files}
     errors = [_told(message, own) for message in diagnostics(log) if message.is_error]
     errors = [error for number, error in enumerate(errors) if not _is_told(error, errors[:number])]
@@ -63,7 +63,7 @@ def explain_failure(log: str, own_files: Iterable[Path], log_file: Path, most: i
         text = log.strip().splitlines()[-12:]
     if len(shown) > most:
         text.append(f"... and {counted(len(shown) - most, 'more error')}")
-    return "\n".join([*text, f"(the compiler's whole output: {shown_path(log_file)})"])
+    return "\n".join([*text, *([f"(the compiler's whole output: {shown_path(log_file)})"] if log_file else [])])
 
 
 def _is_told(error: _Told, before: Sequence[_Told]) -> bool:

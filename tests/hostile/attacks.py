@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import socket
+import subprocess
 import tarfile
 import zipfile
 from pathlib import Path
@@ -99,6 +100,23 @@ def tar_bomb(folder: Path) -> Path:
         for _ in range(64):
             out.write(bytes(1 << 24))
     return folder / "bomb.tar.gz"
+
+
+def tree_bomb(folder: Path) -> Path:
+    """A git bundle in which each of ten folders holds the same ten folders, ten levels deep."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def git(*command: str, said: str = "") -> str:
+        git = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.org", *command]
+        return subprocess.run(git, input=said, text=True, check=True, capture_output=True).stdout.strip()
+
+    git("init", "-q")
+    tree = git("mktree", said=f"100644 blob {git('hash-object', '-w', '--stdin')}\tattention.py\n")
+    for _ in range(10):
+        tree = git("mktree", said="".join(f"040000 tree {tree}\ttask{i}\n" for i in range(10)))
+    git("update-ref", "HEAD", git("commit-tree", "-m", "x", tree))
+    git("bundle", "create", "bomb.bundle", "HEAD")
+    return folder / "bomb.bundle"
 
 
 def climbing_tar(folder: Path) -> Path:
@@ -316,6 +334,7 @@ ATTACKS = [
     Attack("a pipe in place of a file", fifo, ALL),
     Attack("a zip that unpacks to 200 MB", zip_bomb, ALL),
     Attack("a tar that unpacks to 1 GB", tar_bomb, ALL),
+    Attack("a git tree of 10,000,000,000 files", tree_bomb, ALL),
     Attack("names that no file can hold", strange_names, (), ("algorithm", "softmax")),
     Attack("a tar that climbs out of its folder", climbing_tar, ("algorithm",), ("softmax",)),
 ]

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from common.cou
 
 
 class Refused(ValueError):
-    """The function raised a ValueError or exceeded a limit; the message says which."""
+    """The function raised an error or exceeded a limit; the message says which, and of a ValueError, what it says."""
 
 
 def call_apart(function: str, arguments: Sequence[object], folder: Path | None = None, seconds: int = 300) -> object:
@@ -34,22 +35,23 @@ def call_apart(function: str, arguments: Sequence[object], folder: Path | None =
         Refused: see its docstring. ImportError: a module is missing.
     """
     command = [sys.executable, "-I", "-c", CODE, json.dumps([os.path.abspath(one) for one in sys.path])]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", **({"TMPDIR": str(folder)} if folder else {})},
-        start_new_session=True,
-    )
-    try:
-        said, errors = process.communicate(json.dumps([function, arguments, seconds]).encode(), timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise Refused(f"it took more than {seconds} seconds") from None
-    finally:
-        with suppress(ProcessLookupError):  # and its descendants
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:  # removed whatever ends the process
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "TMPDIR": temporary},
+            start_new_session=True,
+        )
+        try:
+            said, errors = process.communicate(json.dumps([function, arguments, seconds]).encode(), timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise Refused(f"it took more than {seconds} seconds") from None
+        finally:
+            with suppress(ProcessLookupError):  # and its descendants
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     try:
         answer = json.loads(said)
     except ValueError:
@@ -79,6 +81,6 @@ def main() -> None:
     except MemoryError:
         answer = {"refused": f"it takes more than {MEMORY >> 20:,} MiB of memory to read"}
     except Exception as error:
-        answer = {"refused": str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"}
+        answer = {"refused": str(error) if isinstance(error, ValueError) else f"an unexpected {type(error).__name__}"}
     with os.fdopen(answers, "w") as opened:
         json.dump(answer, opened)

@@ -218,7 +218,7 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
             seconds = resource.getrlimit(resource.RLIMIT_CPU)[0]
             raise BuildError(f"Compiling takes longer than allowed: {seconds} seconds of CPU for a step.") from None
         missing = NOT_THERE in str(error)
-        raise BuildError(explain_failure(str(error), own, plan.log_file) + MAY_INCLUDE * missing) from None
+        raise BuildError(explain_failure(str(error), own, None) + MAY_INCLUDE * missing) from None
     whole = Elf(library.read_bytes())
     symbols = [one for one in whole.symbols if one.section]
     marked = _marked(whole)

@@ -186,22 +186,28 @@ def write_gradebook(
     for student in roster:
         if student.get("Student") == "Points Possible":
             continue
-        names = [name for name in sorted(totals) if _is_of(name, student)]
-        left -= set(names)
+        fits = {name: fit for name in sorted(totals) if (fit := _fit(name, student))}
+        names = [name for name, fit in fits.items() if fit == max(fits.values())]
+        left -= set(fits)
         who = student.get("Student") or student.get("submission") or student.get("ID", "")
-        if len(names) != 1:
-            said.append(f"roster.csv: {who} has " + (f"several submissions: {', '.join(names)}" if names else "none"))
+        if len(fits) != 1:
+            counts = f"; {names[0]} counts" if len(names) == 1 else ""
+            several = f"several submissions: {', '.join(fits)}{counts}"
+            said.append(f"roster.csv: {who} has " + (several if fits else "none"))
         total = totals[names[0]] if len(names) == 1 else ""
         rows.append([who, *(student.get(column, "") for column in CANVAS[1:]), total])
     write_csv(file, rows)
     return said + [f"roster.csv: no student there belongs to the submission {name}" for name in sorted(left)]
 
 
-def _is_of(name: str, student: Mapping[str, str]) -> bool:
+def _fit(name: str, student: Mapping[str, str]) -> int:
+    """3 if the submission is named like the student, 2 if only in other case, 1 if its name contains the ID, or 0."""
     name = unicodedata.normalize("NFC", name)
-    ids = {unicodedata.normalize("NFC", student.get(one, "")).lower() for one in ("submission", *CANVAS[1:4])} - {""}
+    ids = {unicodedata.normalize("NFC", student.get(one, "")) for one in ("submission", *CANVAS[1:4])} - {""}
+    if name.lower() in map(str.lower, ids):
+        return 2 + (name in ids)
     from_canvas = FILE_OF_CANVAS.match(name)
-    return name.lower() in ids or bool(from_canvas and from_canvas[2] == student.get("ID"))
+    return int(bool(from_canvas and from_canvas[2] == student.get("ID")))
 
 
 def write_csv(file: Path, rows: Iterable[Sequence[object]]) -> None:

@@ -40,7 +40,7 @@ VIEWS = """
     expand_as broadcast_to flatten unflatten chunk split tensor_split narrow select unbind detach contiguous clone
     stack cat concat hstack vstack repeat repeat_interleave tile flip roll diagonal index_select gather
     take_along_dim copy_ stride is_contiguous nelement element_size is_floating_point to cpu type type_as float
-    double half bfloat16 int long bool numel ravel meshgrid diag
+    double half bfloat16 int long bool numel ravel meshgrid diag broadcast_tensors split_with_sizes
 """
 MADE = """
     tensor as_tensor arange zeros ones full empty eye linspace zeros_like ones_like full_like empty_like new_zeros
@@ -48,7 +48,7 @@ MADE = """
 """
 SIMPLE = """
     add sub subtract mul multiply div divide true_divide neg negative eq ne lt le gt ge masked_fill where linear
-    isfinite isnan any all isclose allclose bitwise_and bitwise_or bitwise_xor bitwise_not
+    isfinite isnan any all isclose allclose bitwise_and bitwise_or bitwise_xor bitwise_not floor_divide remainder
 """
 NUMBERS = """
     abs exp exp2 expm1 log log2 log1p sqrt rsqrt square pow reciprocal sign floor ceil round maximum minimum max min

@@ -26,7 +26,7 @@ from common.course.grading.outcome import CaseOutcome, Outcome, PartOutcome, Tas
 from common.course.grading.salt import seed_of
 from common.course.grading.sandbox import FairClock
 from common.course.grading.speed import NotTimed, has_speed, implausible, part_of, time_all
-from common.course.grading.submissions import MISSING, Submission, given
+from common.course.grading.submissions import MISSING, Submission, given, safe
 from common.course.grading.worker import SandboxedKernels, SandboxedWorker
 from common.course.grading.workshop import Workshop
 from common.testing.calling import Caller
@@ -161,7 +161,7 @@ def _task(
             return
         try:
             if part not in python:
-                outcome.log = outcome.log or boxes.kernels(task)
+                outcome.log = outcome.log or safe(boxes.kernels(task))
             rests_on = getattr(secrets, "RESTS_ON", {}).get(part, ())
             kind = "python" if part in python else "model" if rests_on else "kernels"
             with contextlib.closing(_Callers(boxes, task, kind)) as callers:
@@ -170,7 +170,7 @@ def _task(
             words = _cut([str(error)])
             if error.kind == "BuildError":
                 outcome.problem = words[0]
-                outcome.log = outcome.log or str(error)[:60_000]
+                outcome.log = outcome.log or safe(str(error)[:60_000])
             yield _nothing(part, cases, words[0])
 
     runs = [tried(part) for part in parts]

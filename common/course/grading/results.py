@@ -11,7 +11,6 @@ files/         the graded files
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -37,7 +36,6 @@ RACES = (
 )
 MOST_OUTPUT = 20_000  # characters in one test's output
 FAILED = "The grader failed"
-WHOLE_LOG = re.compile(r"\n\(the compiler's whole output: .*\)$")  # names a file inside the sandbox
 
 
 def write_outcome(folder: Path, outcome: Outcome, submission: Submission | None) -> None:
@@ -107,7 +105,7 @@ def _whys(task: TaskOutcome) -> list[tuple[PartOutcome, str]]:
     for part in task.parts:
         first = at.setdefault((part.why, part.why_is_hidden), part.part)
         same = part.why and first != part.part
-        found.append((part, f"The same as for {first}." if same else WHOLE_LOG.sub("", part.why)))
+        found.append((part, f"The same as for {first}." if same else part.why))
     return found
 
 

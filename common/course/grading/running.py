@@ -43,11 +43,12 @@ from common.course.grading.one import grade
 from common.course.grading.outcome import Outcome
 from common.course.grading.results import FAILED, read_outcome, write_outcome
 from common.course.grading.sandbox import Limits
-from common.course.grading.submissions import NoSubmission, Submission, name_of, printable, read_submission
+from common.course.grading.submissions import NoSubmission, Submission, name_of, printable, read_submission, safe
 from common.course.grading.workshop import Workshop, course_hash
 
 PR_SET_PDEATHSIG = 1
-PREFIX, JUST_MADE = "grading-", 60  # prefix of workshop folders; seconds for which a new one counts as in use
+# Of workshop folders: the prefix, a file in each, and for how many seconds a new one counts as in use.
+PREFIX, MARK, JUST_MADE = "grading-", ".workshop", 60
 # Names under --out that do not belong to a submission.
 TAKEN = ("salt", "grades.csv", "adjustments.csv", "gradebook.csv", "likeness.csv", "roster.csv", "class.json", "slurm")
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -69,6 +70,7 @@ def workshop(
     terminated = signal.signal(signal.SIGTERM, _end_tidily) if in_main else None
     _clean(Path(parent or tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    (folder / MARK).touch()
     held = FileLock(folder / ".lock")
     held.acquire()
     runtime = folder / "runtime"
@@ -114,12 +116,12 @@ def why_no_kernels() -> str:
 
 
 def _clean(parent: Path) -> None:
-    """Removes workshops left by killed graders: those of this user whose lock is free."""
+    """Removes workshops left by killed graders: those of this user with the mark, whose lock is free."""
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError, Timeout):
             about = folder.lstat()
             old = time.time() - about.st_mtime > JUST_MADE
-            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and old:
+            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and old and (folder / MARK).is_file():
                 with FileLock(folder / ".lock", timeout=0):
                     shutil.rmtree(folder, ignore_errors=True)
 
@@ -137,7 +139,7 @@ def names_of(sources: Sequence[str], out: Path | None = None) -> dict[str, str]:
     found: dict[str, str] = {}
     for source, name in zip(sources, names, strict=True):
         digits = hashlib.sha256(os.fsencode(source)).hexdigest()
-        free = number[name] == 1 and name.lower() not in TAKEN and not name.lower().startswith(PREFIX)
+        free = number[name] == 1 and name.lower() not in TAKEN
         graded = read_outcome(out / name) if out and name.lower() not in TAKEN else None
         free = free or bool(graded and graded.source == shown(source))
         found[source] = name if free else f"{name}-{digits[:6]}"
@@ -149,11 +151,6 @@ def names_of(sources: Sequence[str], out: Path | None = None) -> dict[str, str]:
 def shown(source: str) -> str:
     """The source as shown in results."""
     return printable(os.fsencode(source).decode(errors="replace"))
-
-
-def safe(words: str) -> str:
-    """Words of several lines, as any terminal and file can show them."""
-    return "\n".join(map(printable, words.splitlines()))
 
 
 def end_with_parent() -> None:

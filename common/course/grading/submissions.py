@@ -70,6 +70,11 @@ def printable(words: str) -> str:
     return words if words.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in words)
 
 
+def safe(words: str) -> str:
+    """Words of several lines, as any terminal and file can show them."""
+    return "\n".join(map(printable, words.expandtabs().splitlines()))
+
+
 @functools.cache
 def wanted() -> list[str]:
     """Every file that students write: "task1/attention.py", ..."""
@@ -114,6 +119,9 @@ def parsed(source: str, graded: Sequence[str] | None = None) -> Submission:
         return _read(source, graded or tasks())
     except BROKEN as error:
         raise NoSubmission(f"the archive is damaged, pack it again: {error}") from None
+    except UnicodeDecodeError as error:  # from a zip whose flags promise UTF-8
+        name = error.object.decode(errors="replace")
+        raise NoSubmission(f"the name {name} in the archive is not UTF-8: rename it and pack it again") from None
 
 
 def _read(source: str, graded: Sequence[str]) -> Submission:
@@ -311,8 +319,14 @@ def _in_zip(path: Path) -> Iterator[_Entry]:
             elif info.flag_bits & 1:
                 raise NoSubmission("the zip is encrypted; make one without a password")
             else:
-                with archive.open(info) as opened:
-                    yield _Entry(name, opened.read(MOST_BYTES + 1))
+                try:
+                    with archive.open(info) as opened:
+                        data = opened.read(MOST_BYTES + 1)
+                except NotImplementedError:  # Deflate64, which Windows chooses for large files
+                    raise NoSubmission(
+                        f"{name} is compressed in an unusual way: zip it with the method Deflate"
+                    ) from None
+                yield _Entry(name, data)
 
 
 def _in_tar(path: Path) -> Iterator[_Entry]:
@@ -351,10 +365,9 @@ def _cloned(address: str) -> Iterator[_Entry]:
     with tempfile.TemporaryDirectory() as folder:
         branches = ["--no-single-branch"] if address.endswith(".bundle") else []
         _git(["clone", "--quiet", "--bare", "--depth=1", "--no-local", *branches, "--", address, f"{folder}/clone"])
-        listed = _git(["--git-dir", f"{folder}/clone", "ls-tree", "-r", "-z", "--long", _head(f"{folder}/clone")])
-        for line in listed.decode(errors="replace").split("\0"):
-            if not line:
-                continue
+        git = ["--git-dir", f"{folder}/clone"]
+        blob = functools.cache(lambda key: _git([*git, "cat-file", "blob", key]))
+        for line in _listed([*git, "ls-tree", "-r", "-z", "--long", _head(f"{folder}/clone")]):
             about, path = line.split("\t", 1)
             mode, _, key, size = about.split()
             if not mode.startswith("100"):
@@ -364,7 +377,7 @@ def _cloned(address: str) -> Iterator[_Entry]:
             elif int(size) > MOST_BYTES:
                 yield _Entry(path, f"The file has more than {MOST_BYTES:,} bytes.")
             else:
-                yield _Entry(path, _git(["--git-dir", f"{folder}/clone", "cat-file", "blob", key]))
+                yield _Entry(path, blob(key))
 
 
 def _head(clone: str) -> str:
@@ -384,16 +397,34 @@ def is_address(source: str) -> bool:
     return "://" in source or source.startswith("git@")
 
 
+def _listed(arguments: list[str]) -> Iterator[str]:
+    """What git lists with -z, as it comes: the same tree in every folder of another makes a list without end."""
+    rest = b""
+    with _started(arguments) as process:
+        try:
+            while data := process.stdout.read1(1 << 16):
+                *lines, rest = (rest + data).split(b"\0")
+                yield from (line.decode(errors="replace") for line in lines)
+            if process.wait(GIT_SECONDS):
+                raise NoSubmission(f"git: {process.stderr.read().decode(errors='replace').strip()[-300:]}")
+        finally:
+            process.kill()
+
+
 def _git(arguments: list[str]) -> bytes:
+    with _started(arguments) as process:
+        try:
+            said, errors = process.communicate(timeout=GIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise NoSubmission(f"git {arguments[0]} took more than {GIT_SECONDS} seconds") from None
+    if process.returncode:
+        raise NoSubmission(f"git: {errors.decode(errors='replace').strip()[-300:]}")
+    return said
+
+
+def _started(arguments: list[str]) -> subprocess.Popen:
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
-    quiet["GIT_NO_LAZY_FETCH"] = "1"
+    quiet |= {"GIT_NO_LAZY_FETCH": "1", "PATH": os.environ["PATH"]}
     command = ["git", "-c", "safe.directory=*", "-c", "protocol.ext.allow=never", *arguments]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, env={"PATH": os.environ["PATH"], **quiet}, timeout=GIT_SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        raise NoSubmission(f"git {arguments[0]} took more than {GIT_SECONDS} seconds") from None
-    if done.returncode:
-        raise NoSubmission(f"git: {done.stderr.decode(errors='replace').strip()[-300:]}")
-    return done.stdout
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=quiet)

@@ -14,11 +14,12 @@ import importlib
 import json
 import math
 import numbers
+import re
 import signal
 import sys
 import traceback
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from multiprocessing.connection import Connection
 from types import ModuleType, SimpleNamespace
@@ -43,10 +44,12 @@ OTHERS = (
     "index",
 )
 DUNDERS = [f"__{how}{name}__" for name in BINARY for how in ("", "r", "i")] + [f"__{name}__" for name in OTHERS]
+VIEWS_IN_PLACE = ("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_", "detach_")
 PROPERTIES = ("T", "mT", "H", "mH", "nbytes", "itemsize")
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 OF_PYTHON = {bool: "bool", int: "int64", float: "float64"}  # types that torch takes as dtypes
 ALSO = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
+TYPED = {f"{name.capitalize()}Tensor": kind for name, kind in {**ALSO, "bool": "bool"}.items()}
 
 connection: Connection
 released: list[int] = []  # handles that are no longer referenced
@@ -59,6 +62,7 @@ class dtype:
 
     def __init__(self, name: str) -> None:
         self.name, self.is_floating_point = name, "float" in name
+        self.itemsize = int(re.sub(r"\D", "", name) or 8) // 8
 
     def __repr__(self) -> str:
         return f"torch.{self.name}"
@@ -96,7 +100,10 @@ class Size(tuple):
 
 
 class Methods(type):
-    """Finds torch.Tensor.exp and the like."""
+    """Makes a tensor of torch.Tensor(...), and finds torch.Tensor.exp and the like."""
+
+    def __call__(cls, *given: object, **_: object) -> Tensor:
+        return made_of("float32", *given)
 
     def __getattr__(cls, name: str) -> object:
         if name.startswith("_"):
@@ -136,6 +143,13 @@ class Tensor(metaclass=Methods):
 
     ndim, data = property(dim), property(lambda self: self)
 
+    def equal(self, other: Tensor) -> bool:
+        return self.shape == other.shape and bool((self == other).all())
+
+    def aminmax(self, *, dim: int | None = None, keepdim: bool = False) -> tuple:
+        dim = () if dim is None else dim
+        return namedtuple("aminmax", "min max")(self.amin(dim, keepdim), self.amax(dim, keepdim))
+
     def __len__(self) -> int:
         return self.shape[0]
 
@@ -160,6 +174,24 @@ class Tensor(metaclass=Methods):
 for _name in DUNDERS:
     setattr(Tensor, _name, lambda *given, _name=_name: ask("Tensor", _name, *given))
 dtypes = {name: dtype(name) for name in DTYPES}
+
+
+def made_of(kind: str, *given: object, **_: object) -> Tensor:
+    """What torch.FloatTensor(...) and the like make of numbers or of sizes."""
+    if given and not isinstance(given[0], numbers.Integral | Size):
+        return torch.as_tensor(given[0], dtype=dtypes[kind])
+    return torch.empty(*(given or [0]), dtype=dtypes[kind])
+
+
+def view_in_place(name: str, x: Tensor, *given: object, **named: object) -> Tensor:
+    """x.squeeze_() and the like: the handle becomes that of another view. The worker changes no tensor's shape."""
+    new = ask("Tensor", name, x, *given, **named)
+    x._number, new._number, x.shape = new._number, x._number, new.shape
+    return x
+
+
+for _name in VIEWS_IN_PLACE:
+    setattr(Tensor, _name, lambda *given, _name=_name[:-1], **named: view_in_place(_name, *given, **named))
 
 
 def encoded(value: object) -> object:
@@ -200,7 +232,7 @@ def decoded(value: object) -> object:
         return value
     ((kind, one),) = value.items()
     if kind == "tensor":
-        return Tensor(*one)
+        return type.__call__(Tensor, *one)
     if kind == "named":  # a named tuple, such as max's values and indices
         return namedtuple("Result", one)(*map(decoded, one.values()))
     if kind == "module":
@@ -236,7 +268,9 @@ def ask(space: str, name: str, *given: object, **named: object) -> object:
     if "raised" in answer:
         kind = getattr(builtins, answer["raised"], None)
         raise (kind if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError)(answer["words"])
-    return decoded(answer["value"])
+    value = decoded(answer["value"])
+    in_place = name[-1] == "_" != name[0] and given and isinstance(given[0], Tensor)
+    return given[0] if in_place else value  # x.add_(y) is x
 
 
 # ---- modules
@@ -276,7 +310,8 @@ class Inert(ModuleType):
 SETTINGS = "manual_seed set_printoptions set_num_threads set_float32_matmul_precision use_deterministic_algorithms"
 
 
-INERT = "backends backends.cuda backends.cudnn backends.mkldnn backends.mps profiler utils utils.benchmark"
+INERT = "amp autocast compile jit backends backends.cuda backends.cudnn backends.mkldnn backends.mps"
+INERT += " profiler utils utils.benchmark"
 
 
 class Module:
@@ -294,6 +329,9 @@ class Module:
         return self
 
     train = to = lambda self, *_, **__: self
+
+    def parameters(self, recurse: bool = True):
+        return iter(weights_of(self))
 
 
 class Linear(Module):
@@ -314,6 +352,38 @@ def weights_of(value: object) -> list[Tensor]:
         return [one for one in (value.weight, value.bias) if one is not None]
     inner = vars(value).values() if isinstance(value, Module) else ()
     return [weight for one in inner if isinstance(one, Module) for weight in weights_of(one)]
+
+
+class Sequential(Module):
+    """nn.Sequential."""
+
+    def __init__(self, *layers: Module) -> None:
+        vars(self).update((str(number), one) for number, one in enumerate(layers))
+
+    def __iter__(self):
+        return iter(vars(self).values())
+
+    def __len__(self) -> int:
+        return len(vars(self))
+
+    def __getitem__(self, at: int) -> Module:
+        return [*self][at]
+
+    def forward(self, x: object) -> object:
+        for layer in self:
+            x = layer(x)
+        return x
+
+
+class ModuleList(Sequential):
+    """nn.ModuleList."""
+
+    def __init__(self, layers: Iterable[Module] = ()) -> None:
+        super().__init__(*layers)
+
+    def append(self, layer: Module) -> ModuleList:
+        vars(self)[str(len(self))] = layer
+        return self
 
 
 class Softmax(Module):
@@ -352,10 +422,15 @@ class Functions(ModuleType):
 
 def modules(plain: dict[str, object]) -> dict[str, ModuleType]:
     """The modules that `import torch` and the like find; plain: torch's numbers and the like by name."""
-    made = {name: Functions(name) for name in ("torch", "torch.nn.functional")} | {"torch.nn": ModuleType("torch.nn")}
-    functional, nn, whole = made["torch.nn.functional"], made["torch.nn"], made["torch"]
-    functional.space, whole.space, whole.__path__, nn.__path__ = "functional", "torch", [], []
+    made = {name: Functions(name) for name in ("torch", "torch.special", "torch.nn.functional")}
+    made["torch.nn"] = ModuleType("torch.nn")
+    functional, nn, whole, special = (
+        made[name] for name in ("torch.nn.functional", "torch.nn", "torch", "torch.special")
+    )
+    functional.space, whole.space, special.space = "functional", "torch", "torch"
+    whole.__path__, nn.__path__, whole.special = [], [], special
     vars(nn).update(functional=functional, Module=Module, Linear=Linear, Softmax=Softmax)
+    vars(nn).update(Sequential=Sequential, ModuleList=ModuleList)
     vars(nn).update(Identity=Identity, Dropout=Identity, Parameter=lambda x, *_, **__: x)
     functional.dropout = dropout
     also = {name: dtypes[kind] for name, kind in ALSO.items()}
@@ -363,6 +438,9 @@ def modules(plain: dict[str, object]) -> dict[str, ModuleType]:
     vars(whole).update(plain, is_tensor=lambda x: isinstance(x, Tensor), from_numpy=partial(ask, "torch", "as_tensor"))
     vars(whole).update(dict.fromkeys(("no_grad", "inference_mode", "enable_grad", "set_grad_enabled"), Modes))
     vars(whole).update(dict.fromkeys(SETTINGS.split(), lambda *_, **__: None))
+    vars(whole).update({name: partial(made_of, kind) for name, kind in TYPED.items()})
+    vars(whole).update(equal=Tensor.equal, aminmax=Tensor.aminmax, is_grad_enabled=lambda: False)
+    whole.get_default_dtype = lambda: dtypes["float32"]
     whole.cuda = SimpleNamespace(is_available=lambda: False)
     for name in INERT.split():
         made[f"torch.{name}"] = inert = Inert(name)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from common.compiling.manifest import read_manifest, tasks
+from common.compiling.manifest import tasks
+from common.console.paths import ROOT
 from common.course.grading.salt import mark_of
 from common.course.grading.sandbox import Limits
 from common.course.grading.submissions import Submission
+
+_NO_RULE = re.compile(r"(^|/)(__pycache__|build|tests)/|\.bak|\.(md|png|svg)$")
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,12 @@ class Workshop:
 
 
 def course_hash(base: Path) -> str:
-    """Hash of the clean tree and the hidden cases: everything that affects grades apart from submission and salt."""
+    """Hash of the clean tree, and of all other files of the course except tests, caches, builds, and handouts: what
+    affects grades apart from submission and salt."""
     digest = hashlib.sha256()
-    for file in sorted(path for path in base.rglob("*") if path.is_file()):
-        digest.update(str(file.relative_to(base)).encode() + file.read_bytes())
-    for task in tasks():
-        with contextlib.suppress(OSError):
-            digest.update((read_manifest(task).folder / "cases" / "hidden.py").read_bytes())
+    for root, folders in ((base, [""]), (ROOT, ["common", *tasks()])):
+        for file in sorted(path for one in folders for path in (root / one).rglob("*") if path.is_file()):
+            name = file.relative_to(root).as_posix()
+            if root == base or not _NO_RULE.search(name):
+                digest.update(name.encode() + file.read_bytes())
     return digest.hexdigest()

@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from common.course import gradebook as command
-from common.course.grading.gradebook import Settings, read_adjustments, read_settings, write_class
+from common.course.grading.gradebook import Settings, read_adjustments, read_settings, write_class, write_gradebook
 from common.course.grading.outcome import Outcome, PartOutcome, TaskOutcome
 from common.course.grading.results import write_outcome
 
@@ -70,7 +70,17 @@ def test_canvas_gets_its_own_columns(tmp_path: Path) -> None:
     assert len(said) == 3 and "Canvas calls it late" in said[0] and "Cid, C. has none" in said[1]
     assert "no student there belongs to the submission dan" in said[2]
     graded(tmp_path, bob=1.0)
-    assert any("has several submissions: bob, bobb_LATE_12_900_hw" in one for one in write_class(tmp_path))
+    told = "has several submissions: bob, bobb_LATE_12_900_hw; bob counts"
+    assert any(told in one for one in write_class(tmp_path))
+
+
+def test_no_other_submission_takes_a_students_cell(tmp_path: Path) -> None:
+    student, cells = {"Student": "Smith, Ann", "ID": "4711", "SIS Login ID": "smith"}, []
+    for names in (["smith", "hw_4711_1_", "SMITH"], ["Smith", "hw_4711_1_"], ["Smith", "SMITH"], ["hw_4711_1_"]):
+        told = write_gradebook(tmp_path / "g.csv", [student], {name: i + 1 for i, name in enumerate(names)}, 9, "hw")
+        assert ("several" in "".join(told)) is (len(names) > 1)
+        cells.append(rows(tmp_path / "g.csv")[1]["hw"])
+    assert cells == ["1", "1", "", "1"]
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,22 @@ def test_beside_kernels_python_may_not_compute(tmp_path: Path) -> None:
             made.f(name, torch.ones(2, 2))
 
 
+def test_beside_kernels_no_other_name_computes(tmp_path: Path) -> None:
+    made = module(tmp_path, HEAD + "return eval(x, {'torch': torch, 'y': y})", "task6", True)
+    for words, name in (("torch.special.softmax(y, -1)", "softmax"), ("y.aminmax()", "amin"), ("y.exp_()", "exp_")):
+        with pytest.raises(CallFailed, match=rf"\.{name} can't be used"):
+            made.f(words, torch.ones(2, 2))
+
+
+def test_a_view_in_place_leaves_the_callers_tensor_as_it_is(tmp_path: Path) -> None:
+    x = torch.ones(2, 3)
+    assert module(tmp_path, HEAD + "return x.t_().unsqueeze_(0)").f(x, x).shape == (1, 3, 2) and x.shape == (2, 3)
+    body = "from common.course.grading.torch_handles import ask\n    return ask('Tensor', 'unsqueeze_', x, 0)"
+    (tmp_path / "raw").mkdir()
+    with pytest.raises(CallFailed, match="unsqueeze_ can't be used"):
+        module(tmp_path / "raw", HEAD + body, "task1").f(x, x)
+
+
 def test_of_operators_only_operators_can_be_called(tmp_path: Path) -> None:
     class Kernels(Operators):
         def __init__(self) -> None:
@@ -220,6 +236,44 @@ def f(x):
     return f"{x.mean():.3f} {x[0, 0]}"
 """
     assert module(tmp_path, text).f(torch.ones(4, 4)) == "1.000 1.0"
+
+
+def test_tensors_layers_and_in_place_forms_as_torchs(tmp_path: Path) -> None:
+    text = """import torch
+from torch import nn
+class Layer(nn.Module):
+    def __init__(self):
+        self.all = nn.ModuleList([nn.Linear(4, 4), nn.Identity()])
+        self.all.append(nn.Sequential(nn.Linear(4, 2), nn.Softmax(-1)))
+@torch.compile(dynamic=True)
+@torch.jit.script
+@torch.autocast("cpu", dtype=torch.bfloat16)
+def f(x):
+    assert torch.sqrt(torch.Tensor([4])).item() == torch.FloatTensor([x[0, 0], 3]).sum().sqrt_()
+    made = [torch.Tensor(2, 3), torch.HalfTensor(x.shape), torch.LongTensor(), torch.BoolTensor([[True]])]
+    assert [one.shape for one in made] == [(2, 3), (4, 4), (0,), (1, 1)] and made[2].dtype.itemsize == 8
+    assert [one.dtype.itemsize for one in made] == [4, 2, 8, 1] and torch.bfloat16.itemsize == 2
+    y = z = x[:2].clone()
+    assert y.add_(1).unsqueeze_(0).transpose_(-1, -2) is y and z.shape == (1, 4, 2) and x[:2].shape == (2, 4)
+    z[0, 3] = 7
+    assert y.squeeze_(0).t_()[1, 3].item() == 7 and torch.Tensor.swapaxes_(y, 0, 1).shape == (4, 2)
+    with torch.autocast("cpu", enabled=False), torch.amp.autocast("cpu"):
+        a, b = torch.broadcast_tensors(x, torch.ones(1, 4))
+    assert torch.equal(a, b) and not torch.equal(a, b[0]) and not a.equal(b + 1)
+    assert torch.special.softmax(x, -1).equal(x.softmax(-1)) and torch.special.logsumexp(x, -1).shape == (4,)
+    assert [one.shape[0] for one in torch.split_with_sizes(x, [1, 3])] == [1, 3]
+    assert torch.floor_divide(7 * x, 2).equal(3 * x) and (7 * x).remainder_(4).equal(3 * x)
+    low, high = torch.aminmax(torch.arange(6).view(2, 3), dim=1)
+    assert low.tolist() == (0, 3) and high.tolist() == (2, 5) and x.aminmax().max.item() == 1
+    assert torch.get_default_dtype() is torch.float32 and not torch.is_grad_enabled()
+    layer = Layer()
+    assert [tuple(one.shape) for one in layer.parameters()] == [(4, 4), (4,), (2, 4), (2,)]
+    for part in layer.all:
+        x = part(x)
+    return x, next(layer.parameters()).device.type, len(layer.all)
+"""
+    out, device, count = module(tmp_path, text).f(torch.ones(4, 4))
+    assert out.tolist() == [[0.5, 0.5]] * 4 and (device, count) == ("cpu", 3)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,19 @@ import pytest
 from common.course.grading import one
 from common.testing.case import Verdict
 from common.testing.runner.apart import COUNTS
+from common.testing.worker.worker import NotLoaded
+
+RED = "\x1b[31m\n\x9b2J"  # what a terminal obeys
+
+
+def test_what_compilers_quote_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernels(_: str) -> str:
+        raise NotLoaded(RED, "BuildError")
+
+    monkeypatch.setattr(one, "_not_begun", lambda *_: "")
+    shop = SimpleNamespace(tasks=("task2",), salt=bytes(32), parts=None)
+    *_, outcome = one._task("task2", SimpleNamespace(problems={}), shop, SimpleNamespace(kernels=kernels), {})
+    assert outcome.log == "\ufffd[31m\n\ufffd2J" and outcome.problem.replace("\n", "").isprintable()
 
 
 def test_public_cases_run_before_all_hidden_ones_and_share_no_process_with_them(
@@ -29,7 +42,7 @@ def test_public_cases_run_before_all_hidden_ones_and_share_no_process_with_them(
         ran.append((case.draws == 1 and case.points == 0 and case.required, len(alive)))
         return Verdict(case, "pass")
 
-    boxes = SimpleNamespace(in_python=Caller, in_runner=Caller, kernels=lambda task: "", marks=(), peak_bytes=0)
+    boxes = SimpleNamespace(in_python=Caller, in_runner=Caller, kernels=lambda _: RED, marks=(), peak_bytes=0)
     boxes.leave, boxes.close, boxes.cpu_seconds = lambda: ran.append(len(alive)), lambda: None, 0
     for name, made in {"_judged": judged, "_no_kernel": lambda *_: "", "share": lambda _: 0}.items():
         monkeypatch.setattr(one, name, made)
@@ -45,4 +58,5 @@ def test_public_cases_run_before_all_hidden_ones_and_share_no_process_with_them(
     assert ran.count(0) == 1 and len(ran) - at - 1 == number and all(hidden for hidden, _ in ran[at + 1 :])
     assert {most for _, most in ran[:at] + ran[at + 1 :]} == {1} and alive == []
     # task 7's parts depend on hidden cases of tasks 4 and 6, and have none of their own
+    assert {task.log for task in outcome.tasks} == {"\ufffd[31m\n\ufffd2J"}
     assert outcome.earned == outcome.possible and outcome.tasks[0].parts[0].part == "algorithm"

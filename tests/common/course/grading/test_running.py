@@ -6,21 +6,21 @@ import os
 from concurrent.futures import Future
 from pathlib import Path
 
+import pytest
 from filelock import FileLock
 
 from common.course.grading.outcome import Outcome
 from common.course.grading.results import read_outcome, write_outcome
-from common.course.grading.running import PREFIX, TAKEN, _clean, _told, _written, names_of
+from common.course.grading.running import MARK, PREFIX, TAKEN, _clean, _told, _written, names_of
 from common.course.grading.submissions import Submission
-from common.course.grading.workshop import Workshop
+from common.course.grading.workshop import Workshop, course_hash
 
 
 def test_no_submission_gets_the_place_of_another_or_of_the_class() -> None:
-    sources = ["a/ann.zip", "b/ann.zip", "salt.zip", "GRADES.csv.zip", "grading-x.zip", "bob.zip"]
+    sources = ["a/ann.zip", "b/ann.zip", "salt.zip", "GRADES.csv.zip", "bob.zip"]
     names = names_of(sources)
     assert names["bob.zip"] == "bob" and len({name.lower() for name in names.values()}) == len(sources)
     assert not {name.lower() for name in names.values()} & set(TAKEN)
-    assert not [name for name in names.values() if name.startswith(PREFIX) and "-" not in name.removeprefix(PREFIX)]
     squatter = f"{names['a/ann.zip']}.zip"  # has the name of the first one's folder
     again = names_of([*sources, squatter])
     assert len(set(again.values())) == len(sources) + 1 and again[squatter] == names["a/ann.zip"]
@@ -48,13 +48,29 @@ def test_a_resumed_class_keeps_no_stale_remarks() -> None:
     assert len({shop.key(one) for one in made}) == 3
 
 
+def test_a_changed_rule_regrades_a_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.course.grading.workshop.ROOT", tmp_path)
+    rules = ["common/course/grading/one.py", "task3/solution/attention.py", "task3/cases/hidden.py"]
+    found = [course_hash(tmp_path / "base")]
+    for name in (*rules, "common/course/README.md", "common/__pycache__/one.pyc", "task3/build/one.o"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+        found.append(course_hash(tmp_path / "base"))
+    assert len(set(found)) == 1 + len(rules)
+
+
 def test_what_a_killed_grader_left_is_taken_away_and_nothing_else(tmp_path: Path) -> None:
     for name in ("left", "used", "new"):
         (tmp_path / f"{PREFIX}{name}" / "base").mkdir(parents=True)
+        (tmp_path / f"{PREFIX}{name}" / MARK).touch()
+    for name in ("2026", "ann"):  # a class, and a submission's results in one
+        write_outcome(tmp_path / f"{PREFIX}{name}", Outcome(name, ""), None)
+        (tmp_path / f"{PREFIX}{name}" / ".lock").touch()
     (tmp_path / "other").mkdir()
     (tmp_path / f"{PREFIX}link").symlink_to(tmp_path / "other")
     with FileLock(tmp_path / f"{PREFIX}used" / ".lock"):
-        for name in ("left", "used"):
+        for name in ("left", "used", "2026", "ann"):
             os.utime(tmp_path / f"{PREFIX}{name}", (0, 0))
         _clean(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {f"{PREFIX}used", f"{PREFIX}new", f"{PREFIX}link", "other"}
+    kept = {f"{PREFIX}{name}" for name in ("used", "new", "link", "2026", "ann")}
+    assert {path.name for path in tmp_path.iterdir()} == kept | {"other"}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from common.course.grading import submissions
+from common.course.grading.attacking import attacks_in
 from common.course.grading.submissions import NoSubmission, Submission, name_of, parsed, read_submission
 
 TEXT = "// kernels\n"
@@ -150,6 +151,13 @@ def test_what_is_too_large_or_no_archive_is_refused(tmp_path: Path, monkeypatch:
     assert not parsed(str(tmp_path / "broken.zip")).files
 
 
+def test_a_tree_without_end_is_not_listed_to_its_end(tmp_path: Path) -> None:
+    (bomb,) = [one for _, one in attacks_in("hostile") if one.name == "a git tree of 10,000,000,000 files"]
+    with pytest.raises(NoSubmission, match="more than 50,000 files of the names"):
+        read_submission(str(bomb.write(tmp_path / "in")), folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
 def test_it_is_read_in_a_process_that_has_limits(tmp_path: Path) -> None:
     assert read_submission(str(in_folder(tmp_path / "one", {NAME: b"dlopen(0);\n"}))) == Submission(
         "one",
@@ -234,13 +242,18 @@ def test_what_is_no_file_is_called_so(tmp_path: Path) -> None:
         assert "no regular file" in parsed(str(tmp_path / source)).problems[NAME]
 
 
-def test_an_encrypted_zip_is_called_so(tmp_path: Path) -> None:
-    data = bytearray(zipped(tmp_path, {NAME: TEXT.encode()}).read_bytes())
-    data[6] |= 1
-    data[data.index(b"PK\1\2") + 8] |= 1
-    (tmp_path / "one.zip").write_bytes(data)
-    with pytest.raises(NoSubmission, match="the zip is encrypted"):
-        parsed(str(tmp_path / "one.zip"))
+def test_a_zip_that_cannot_be_read_is_told_why(tmp_path: Path) -> None:
+    whole = zipped(tmp_path, {f"\xff/{NAME}": TEXT.encode()}).read_bytes()
+    for at, value, words in (
+        (6, 8 | 1, "the zip is encrypted"),
+        (8, 9, f"{NAME} is compressed in an unusual way: zip it with the method Deflate"),
+        (30, 0xFF, f"the name .*/{NAME} in the archive is not UTF-8: rename it"),
+    ):
+        data = bytearray(whole)
+        data[at] = data[data.index(b"PK\1\2") + at + (16 if at == 30 else 2)] = value
+        (tmp_path / "one.zip").write_bytes(data)
+        with pytest.raises(NoSubmission, match=words):
+            parsed(str(tmp_path / "one.zip"))
 
 
 @pytest.mark.parametrize("packed", [in_folder, tarred, committed])
