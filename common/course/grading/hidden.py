@@ -100,7 +100,7 @@ def with_ladder(query: Tensor, key: Tensor, generator: torch.Generator) -> None:
     """
     *batch, seq_k, head_dim = key.shape
     of_level, of_offset = torch.randperm(head_dim, generator=generator)[:2]
-    level = (64 * _uniform(generator, -0.5, 0.5, *batch, seq_k)).floor().sort().values / 64
+    level = (16 * _uniform(generator, -0.5, 0.5, *batch, seq_k)).floor().sort().values / 16
     top = torch.tensor([0.85, -0.85] + [511 / 512, -511 / 512, 1.0, -1.0] * max(1, seq_k // 32))
     at = _uniform(generator, 0, 1, *batch, seq_k).argsort()[..., : len(top)].sort().values
     key[..., of_level], key[..., of_offset] = level.scatter(-1, at, top.expand(at.shape)), 1.0
@@ -135,13 +135,13 @@ def attention_floor(seq_k: int) -> float:
 
 def with_peaks(x: Tensor, generator: torch.Generator) -> Tensor:
     """In three of four rows of x, two random columns are equal and the largest, most others 1500 lower. Before them (in
-    every fourth row, after them) is a column 8 lower, and one lower by up to 760, another distance in each row. The
+    every fourth row, after them) is a column 8 lower, and one 250 to 720 lower, another distance in each row. The
     largest are equal, so rounding of their exponents doesn't matter."""
     rows = torch.arange(len(x))
     columns = torch.rand(x.shape, generator=generator).argsort()[:, :4].sort().values
     columns = torch.where(rows[:, None] % 4 == 3, columns.flip(1), columns)
     height = _uniform(generator, 800, 4000, len(x), 1) * _sign(generator, len(x), 1)
-    below = torch.stack((torch.linspace(10, 760, len(x)), *torch.tensor([8.0, 0.0, 0.0]).expand(len(x), 3).T), 1)
+    below = torch.stack((torch.linspace(250, 720, len(x)), *torch.tensor([8.0, 0.0, 0.0]).expand(len(x), 3).T), 1)
     return torch.where(rows[:, None] % 4 == 1, x, (x + height - 1500).scatter(1, columns, height - below))
 
 
