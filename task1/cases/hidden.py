@@ -33,7 +33,7 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
         return {**made, "x": torch.randn(batch + 1, tokens, made["x"].size(2), generator=generator)}
 
     def query_and_key(generator: torch.Generator) -> dict[str, torch.Tensor]:
-        made = attention_inputs(batch, heads, seq_q, seq_k, head_dim, peaks=False)(generator)
+        made = attention_inputs(batch, heads, seq_q, seq_k, head_dim, ladder=False)(generator)
         return {"query": made["query"], "key": made["key"]}
 
     of_query, of_key = f"{batch}x{heads}x{seq_q}x{head_dim}", f"{batch}x{heads}x{seq_k}x{head_dim}"
@@ -42,10 +42,10 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     scores_floor = 1e-6 + head_dim**-0.5 * running_sum_floor(head_dim, 10 * head_dim**0.5)
     output = output_case("", batch, heads, seq_q, seq_k, head_dim)
     return [
-        like(cases, "layer: as SDPA, causal", f"layer, {tokens} tokens, causal", layer, closed=False),
+        like(cases, "layer: as SDPA, causal", f"layer, {tokens} tokens, causal", layer),
         like(cases, "scores: Q K^T, 13 queries, 47 keys", sizes, query_and_key, scores_floor),
         like(cases, "softmax: 7 x 31", f"{rows} x {cols}", softmax_inputs(rows, cols), softmax_floor(cols)),
         like(cases, "output: P V, 13 queries, 47 keys", sizes, output.inputs, output.floor),
         like(cases, "attention: full", sizes, inputs, floor),
-        like(cases, "attention: causal", f"{sizes}, causal", inputs, floor, closed=False),
+        like(cases, "attention: causal", f"{sizes}, causal", inputs, floor),
     ]

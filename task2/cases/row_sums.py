@@ -18,28 +18,31 @@ HINT = (
 )
 
 
+def row_sum_case(name: str, rows: int, cols: int, **options) -> Case:
+    """A case for the sums of the rows of a [rows, cols] matrix."""
+
+    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
+        x = torch.randn(rows, cols, generator=generator)
+        x[:, -1] += 5  # so that a sum without the last entry is far off
+        return {"x": x}
+
+    return Case(
+        name,
+        "row-sums",
+        inputs,
+        lambda ops, x: ops.row_sum(x),
+        lambda x: x.sum(-1),
+        floor=running_sum_floor(cols, 3 * math.sqrt(cols) + 5),
+        axes=("row",),
+        mistakes=row_sum_mistakes,
+        hint=HINT,
+        **options,
+    )
+
+
 def row_sum_cases() -> list[Case]:
     """Rows shorter and longer than a block, and irregular lengths."""
-
-    def case(name: str, rows: int, cols: int, **options) -> Case:
-        def inputs(generator: torch.Generator) -> dict[str, Tensor]:
-            x = torch.randn(rows, cols, generator=generator)
-            x[:, -1] += 5  # so that a sum without the last entry is far off
-            return {"x": x}
-
-        return Case(
-            name,
-            "row-sums",
-            inputs,
-            lambda ops, x: ops.row_sum(x),
-            lambda x: x.sum(-1),
-            floor=running_sum_floor(cols, 3 * math.sqrt(cols) + 5),
-            axes=("row",),
-            mistakes=row_sum_mistakes,
-            hint=HINT,
-            **options,
-        )
-
+    case = row_sum_case
     return [
         case("sums of 5 x 256", 5, 256, points=0.05, required=True),
         case("sums of 3 x 1", 3, 1, points=0.05),

@@ -5,7 +5,7 @@ from random import Random
 
 import torch
 
-from common.course.grading.hidden import HiddenCase, like, with_peaks
+from common.course.grading.hidden import HiddenCase, like, with_ladder
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 from task6.cases.kernels import generate_case, update_case
@@ -28,13 +28,18 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
             return torch.randn(len(lengths), *shape, head_dim, generator=generator)
 
         query, keys = 1.5 * normal(group * kv_heads, 1), 1.5 * normal(kv_heads, slots)
-        with_peaks(query[:, ::group], keys)
+        with_ladder(query, keys, generator)
         return {
             "query": query,
             "k_cache": keys,
             "v_cache": 2 + normal(kv_heads, slots),
             "lengths": torch.tensor(lengths, dtype=torch.int32),
         }
+
+    def generated(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        made = generate.inputs(generator)
+        with_ladder(made["query"], made["key"], generator)
+        return made
 
     update = update_case("", positions, kv_heads, SLOTS, NEW, head_dim)
     generate = generate_case("", 3, kv_heads, 9, 36, 40)
@@ -47,9 +52,8 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
             cases,
             "generate: 9 tokens, then 20",
             f"9 tokens, then 36, {kv_heads} heads",
-            generate.inputs,
+            generated,
             generate.floor,
-            closed=False,
         ),
-        like(cases, "pipeline: each phase by its kernels: 9 tokens, then 12", "the layer", closed=False),
+        like(cases, "pipeline: each phase by its kernels: 9 tokens, then 12", "the layer"),
     ]

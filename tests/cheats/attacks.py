@@ -1541,13 +1541,13 @@ ALGORITHMS += [
 
 
 def in_solution(name: str, task: str, file: str, *changes: tuple[str, str], nothing_for: str, keeps: str) -> Attack:
-    """A solution with something left out that the cases must detect."""
+    """A solution with something left out that the cases must detect; parts are separated by spaces."""
     files = solution(task)
     text = files[f"{task}/{file}"]
     for old, new in changes:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    return Attack(name, writes({**files, f"{task}/{file}": text}), (nothing_for,), (keeps,), task=task)
+    return Attack(name, writes({**files, f"{task}/{file}": text}), nothing_for.split(), keeps.split(), task=task)
 
 
 def in_row_sums(name: str, *changes: tuple[str, str]) -> Attack:
@@ -1687,10 +1687,201 @@ LEFT_OUT = [
         "an eps of its own", "task7", "gpt2_kernels.cu", ("warp_sum(squares) / width + eps", "warp_sum(squares) / width + 1e-5f"),
         nothing_for="layernorm", keeps="gelu",
     ),
-]  # fmt: skip
+]  # fmt: skip# Instead of the maximum, the larger end of the row, or, far above it, a peak: what came before is forgotten. In float64.
+ROW_WITHOUT_MAXIMUM = """
+__device__ float row_of(const float* x, float* y, int64_t cols) {
+    float shift = fmaxf(fmaxf(x[0], x[cols - 1]), -1e5f);
+    double sum = 0;
+    for (int64_t i = 0; i < cols; ++i) {
+        if (x[i] - shift > 600) shift = x[i], sum = 0;
+        sum += exp(double(x[i]) - shift);
+    }
+    for (int64_t i = 0; i < cols; ++i) y[i] = sum == 0 ? 0.0f : exp(double(x[i]) - shift) / sum;
+    return shift + log(sum);
+}
+__global__ void rows_of(const float* x, float* y, float* lse, int64_t rows, int64_t cols) {
+    const int64_t row = blockIdx.x * int64_t{64} + threadIdx.x;
+    if (row >= rows) return;
+    const float of_row = row_of(x + row * cols, y + row * cols, cols);
+    if (lse) lse[row] = of_row;
+}
+"""
+ROWS_OF = "rows_of<<<static_cast<unsigned>((rows + 63) / 64), 64, 0, stream>>>"
+CAUSAL_SERIAL = """
+template <typename T>
+__global__ void serial(const T* q, const T* k, const T* v, float* s, T* out, int64_t rows, int64_t S_q, int64_t S_k,
+                       int64_t head_dim, float scale, AttentionMask mask) {
+    for (int64_t row = 0; row < rows; ++row, s += S_k) {
+        const int64_t head = row / S_q, first = head * S_k * head_dim;
+        for (int64_t j = 0; j < S_k; ++j) {
+            float sum = 0;
+            for (int64_t d = 0; d < head_dim; ++d)
+                sum += static_cast<float>(q[row * head_dim + d]) * static_cast<float>(k[first + j * head_dim + d]);
+            s[j] = j > row % S_q ? -INFINITY : masked_score(sum * scale, mask, head, row % S_q, j);
+        }
+        row_of(s, s, S_k);
+        for (int64_t d = 0; d < head_dim; ++d) {
+            float sum = 0;
+            for (int64_t j = 0; j < S_k; ++j) sum += s[j] * static_cast<float>(v[first + j * head_dim + d]);
+            out[row * head_dim + d] = static_cast<T>(sum);
+        }
+    }
+}
+"""
+SUMS_SERIAL = """
+__global__ void serial_sums(const float* x, float* sums, int64_t rows, int cols) {
+    for (int64_t row = 0; row < rows; ++row, ++sums) {
+        *sums = 0;
+        for (int i = 0; i < cols; ++i) *sums += *x++;
+    }
+}
+"""
+# All parts relative to the first one.
+MERGE_WITHOUT_MAXIMUM = """
+__global__ void merged(const float* outs, const float* lse, float* out, float* merged_lse, int64_t parts, int64_t rows,
+                       int64_t head_dim) {
+    const int64_t at = blockIdx.x * int64_t{64} + threadIdx.x, row = at / head_dim;
+    if (row >= rows) return;
+    double sum = 0, o = 0, shift = 0;
+    for (int64_t i = 0; i < parts; ++i) {
+        const float s = lse[i * rows + row];
+        if (s == -INFINITY) continue;
+        if (sum == 0) shift = s;
+        const double p = exp(s - shift);
+        sum += p, o += p * outs[i * rows * head_dim + at];
+    }
+    out[at] = sum == 0 ? 0.0f : o / sum;
+    if (at % head_dim == 0) merged_lse[row] = shift + log(sum);
+}
+"""
+# In float64; 1200 is subtracted once a score exceeds 450.
+KEYS_WITHOUT_MAXIMUM = """
+#include "common/cuda/check.h"
+#include "common/cuda/warp.cuh"
+__global__ void no_maximum(const float* q, const float* k, const float* v, float* out, int64_t S_q, int64_t S_k,
+                           int head_dim, float scale, int64_t seen, const int* lengths, int64_t heads) {
+    const int64_t row = blockIdx.x;
+    const int64_t keys = max(int64_t{0}, min(S_k, lengths ? lengths[row / heads] : row % S_q + seen));
+    q += row * head_dim, k += row / S_q * S_k * head_dim, v += row / S_q * S_k * head_dim;
+    double l = 0, shift = 0, o[4] = {};
+    for (int64_t j = 0; j < keys; ++j, k += head_dim, v += head_dim) {
+        float dot = 0;
+        for (int d = threadIdx.x; d < head_dim; d += 32) dot += q[d] * k[d];
+        const float s = warp_sum(dot) * scale;
+        if (s > 450 && shift == 0) shift = 1200, l = o[0] = o[1] = o[2] = o[3] = 0;
+        const double p = exp(s - shift);
+        l += p;
+        for (int d = threadIdx.x; d < head_dim; d += 32) o[d / 32] += p * v[d];
+    }
+    for (int d = threadIdx.x; d < head_dim; d += 32) out[row * head_dim + d] = l == 0 ? 0.0f : o[d / 32] / l;
+}
+"""
+# In float64; where a score exceeds 600, only the key with the largest one counts.
+TILES_WITHOUT_MAXIMUM = """
+def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
+    scale = check_arguments(query, key, value, scale, B_r, B_c)
+    out, lse = query.new_empty(query.shape), query.new_empty(query.shape[:-1])
+    for q in range(0, query.size(2), B_r):
+        x = query[:, :, q : q + B_r]
+        l, O, best, hard = 0.0, 0.0, x[..., :1] * 0 - torch.inf, x * 0.0
+        for k in range(0, min(q + x.size(2), key.size(2)) if causal else key.size(2), B_c):
+            V = value[:, :, k : k + B_c].double()
+            S = tile_scores(x, key[:, :, k : k + B_c], q, k, scale, causal)
+            E = S.double().exp()
+            l, O = l + E.sum(-1, keepdim=True), O + E @ V
+            top, at = S.max(-1, keepdim=True)
+            of_top = V.gather(2, at.expand(*at.shape[:-1], V.size(-1)))
+            hard, best = torch.where(top > best, of_top, hard), torch.maximum(best, top)
+        out[:, :, q : q + B_r] = torch.where(best > 600, hard, torch.where(l == 0, 0.0, O / l))
+        lse[:, :, q : q + B_r] = l.log().squeeze(-1)
+    return (out, lse) if return_lse else out
+"""
+WITHOUT_MAXIMUM_OR_THREADS = [
+    in_solution(
+        "task1: no maximum; one thread where causal",
+        "task1",
+        "naive_attention.cu",
+        (
+            "template <typename T>\nvoid naive_attention(",
+            f"{CAUSAL_SERIAL}template <typename T>\nvoid naive_attention(",
+        ),
+        ("void launch_softmax(", f"{ROW_WITHOUT_MAXIMUM}void launch_softmax("),
+        (
+            "softmax_kernel<<<blocks_for(rows), THREADS, 0, stream>>>(scores, weights, rows, cols)",
+            f"{ROWS_OF}(scores, weights, nullptr, rows, cols)",
+        ),
+        (
+            "    launch_scores(query, key, scores, batch_heads,",
+            "    if (causal) {\n        serial<<<1, 1, 0, stream>>>(query, key, value, scores, out, batch_heads * S_q, S_q, S_k, head_dim, "
+            "scale, mask);\n        return;\n    }\n    launch_scores(query, key, scores, batch_heads,",
+        ),
+        nothing_for="softmax attention",
+        keeps="scores output",
+    ),
+    in_solution(
+        "task2: no maximum; one thread for all row sums",
+        "task2",
+        "attention_kernel.cu",
+        ("void row_sum(", f"{ROW_WITHOUT_MAXIMUM}{SUMS_SERIAL}void row_sum("),
+        (
+            "row_sum_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>(x, sums, cols)",
+            "serial_sums<<<1, 1, 0, stream>>>(x, sums, rows, cols)",
+        ),
+        (
+            "softmax_kernel<<<static_cast<unsigned>(rows), ROW_THREADS, 0, stream>>>(x, y, cols)",
+            f"{ROWS_OF}(x, y, nullptr, rows, cols)",
+        ),
+        nothing_for="row-sums softmax",
+        keeps="gemm",
+    ),
+    Attack(
+        "task3: no maximum in any part",
+        writes(
+            {
+                **with_python(TILES_WITHOUT_MAXIMUM),
+                KERNELS: with_launcher(f"    {ROWS_OF}(x, y, lse, rows, cols);", ROW_WITHOUT_MAXIMUM)[KERNELS]
+                .replace("void merge_states(", f"{MERGE_WITHOUT_MAXIMUM}void merge_states(")
+                .replace(
+                    "merge_states_kernel<<<blocks, 32 * MERGE_WARPS,",
+                    "merged<<<static_cast<unsigned>((rows * head_dim + 63) / 64), 64,",
+                ),
+            }
+        ),
+        ("algorithm", "softmax", "merge"),
+    ),
+    in_solution(
+        "task4: no maximum",
+        "task4",
+        "flash_attention.cu",
+        ("void custom_flash_attention(", f"{KEYS_WITHOUT_MAXIMUM}void custom_flash_attention("),
+        (
+            "    auto launch = launch_flash_attention<",
+            "    no_maximum<<<static_cast<unsigned>(batch_heads * S_q), 32, 0, stream>>>(query, key, value, out, S_q, S_k, "
+            "head_dim, scale, causal ? diagonal + 1 : S_k, nullptr, 1);\n    return;\n    auto launch = launch_flash_attention<",
+        ),
+        nothing_for="full causal",
+        keeps="",
+    ),
+    in_solution(
+        "task6: no maximum",
+        "task6",
+        "decode_attention.cu",
+        ("void decode_attention(", f"{KEYS_WITHOUT_MAXIMUM}void decode_attention("),
+        (
+            "    auto launch = launch_decode<",
+            "    no_maximum<<<static_cast<unsigned>(batch * heads), 32, 0, stream>>>(query, k_cache, v_cache, out, "
+            "heads / kv_heads, max_seq_len, head_dim, scale, 0, lengths, heads);\n    return;\n    auto launch = launch_decode<",
+        ),
+        nothing_for="decode generate",
+        keeps="update",
+    ),
+]
+
+
 ATTACKS = [
     *LAYERS,
     *ALGORITHMS,
+    *WITHOUT_MAXIMUM_OR_THREADS,
     *LEFT_OUT,
     *NAMES,
     *HOLES,

@@ -21,7 +21,6 @@ from torch import Tensor
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
 from common.testing.case_choice import full_name
-from common.testing.cases.attention_cases import PEAK
 
 Inputs = Callable[[torch.Generator], dict[str, Tensor]]
 
@@ -33,12 +32,10 @@ class HiddenCase:
     Attributes:
         case: draws=1, required, without points.
         title: "hidden: 3 x 211 x 97".
-        closed: it runs a second time with inputs that only kernels can see.
     """
 
     case: Case
     title: str
-    closed: bool = True
 
 
 def tasks_below(task: str) -> set[str]:
@@ -55,7 +52,6 @@ def like(
     title: str,
     inputs: Inputs | None = None,
     floor: float | None = None,
-    closed: bool = True,
     **changes,
 ) -> HiddenCase:
     """A hidden case derived from a public one.
@@ -66,7 +62,6 @@ def like(
         title: the sizes, without the "hidden" prefix.
         inputs: makes the inputs; None: the public case's inputs with other values.
         floor: floor of the bound at this size; None: the public case's.
-        closed: see HiddenCase.
         changes: other fields of the case, such as its reference.
     """
     public = cases[name]
@@ -74,7 +69,7 @@ def like(
     if inputs is not None:  # known mistakes and stages may be valid for the public sizes only
         kept |= {"mistakes": None, "stages": None}
     case = replace(public, points=0.0, required=True, draws=1, hint="", nan_hint="", **{**kept, **changes})
-    return HiddenCase(case, f"hidden: {title}", closed)
+    return HiddenCase(case, f"hidden: {title}")
 
 
 def hidden_cases(task: str, cases: Sequence[Case], seed: int) -> list[HiddenCase]:
@@ -86,23 +81,48 @@ def hidden_cases(task: str, cases: Sequence[Case], seed: int) -> list[HiddenCase
     )
 
 
-def with_peaks(query: Tensor, key: Tensor) -> None:
-    """Gives every seventh row i of query [..., rows, head_dim], from row 0 on, the score PEAK with key i mod S_k.
-    Unless the row's maximum is subtracted, exp() overflows there, even in float64."""
-    keys = key[..., torch.arange(0, query.size(-2), 7) % key.size(-2), :]
-    query[..., ::7, :] = PEAK * query.size(-1) ** 0.5 * keys / (keys * keys).sum(-1, keepdim=True)
+def _uniform(generator: torch.Generator, low: float, high: float, *shape: int) -> Tensor:
+    return low + (high - low) * torch.rand(shape, generator=generator)
 
 
-def attention_inputs(batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, peaks: bool = True) -> Inputs:
-    """Inputs as in common.testing.cases.attention_cases, with the default sharpness; peaks: see with_peaks."""
+def _sign(generator: torch.Generator, *shape: int) -> Tensor:
+    return _uniform(generator, -1, 1, *shape).sign()
+
+
+def with_ladder(query: Tensor, key: Tensor, generator: torch.Generator) -> None:
+    """Gives three in four rows of query [..., rows, head_dim] scores that exp() can't take, even in float64, unless the
+    row's own maximum is subtracted.
+
+    A score is the row's offset plus its height, which may be negative, times the key's level. Along the keys, levels
+    climb in steps. Keys in random places, in every tile, decide the row: they have the largest or smallest level, or
+    nearly so, after a key whose score is some hundreds from theirs. The scores that decide are equal or a few units
+    apart and have two terms, so rounding stays below the bounds whatever the order of summation.
+    """
+    *batch, seq_k, head_dim = key.shape
+    of_level, of_offset = torch.randperm(head_dim, generator=generator)[:2]
+    level = (16 * _uniform(generator, -0.5, 0.5, *batch, seq_k)).floor().sort().values / 16
+    top = torch.tensor([0.85, -0.85] + [511 / 512, -511 / 512, 1.0, -1.0] * max(1, seq_k // 32))
+    at = _uniform(generator, 0, 1, *batch, seq_k).argsort()[..., : len(top)].sort().values
+    key[..., of_level], key[..., of_offset] = level.scatter(-1, at, top.expand(at.shape)), 1.0
+    rows = query.shape[:-1]
+    changed = (torch.arange(rows.numel()).view(rows) % 4 != 1).nonzero(as_tuple=True)
+    query[changed] = 0.0
+    height = _uniform(generator, 2500, 5000, *rows) * _sign(generator, *rows)
+    offset = _uniform(generator, -5000, 5000, *rows)
+    for column, of_row in ((of_level, height), (of_offset, offset)):
+        query[(*changed, column)] = head_dim**0.5 * of_row[changed]
+
+
+def attention_inputs(batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, ladder: bool = True) -> Inputs:
+    """Inputs as in common.testing.cases.attention_cases, with the default sharpness; ladder: see with_ladder."""
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
         def normal(seq: int) -> Tensor:
             return torch.randn(batch, heads, seq, head_dim, generator=generator)
 
         made = {"query": 1.5 * normal(seq_q), "key": 1.5 * normal(seq_k), "value": 2 + normal(seq_k)}
-        if peaks:
-            with_peaks(made["query"], made["key"])
+        if ladder:
+            with_ladder(made["query"], made["key"], generator)
         return made
 
     return inputs
@@ -113,15 +133,21 @@ def attention_floor(seq_k: int) -> float:
     return 1e-5 * 1.5**2 + running_sum_floor(seq_k, 4)
 
 
+def with_peaks(x: Tensor, generator: torch.Generator) -> Tensor:
+    """In three of four rows of x, two random columns are equal and the largest, most others 1500 lower. Before them (in
+    every fourth row, after them) is a column 8 lower, and one 250 to 720 lower, another distance in each row. The
+    largest are equal, so rounding of their exponents doesn't matter."""
+    rows = torch.arange(len(x))
+    columns = torch.rand(x.shape, generator=generator).argsort()[:, :4].sort().values
+    columns = torch.where(rows[:, None] % 4 == 3, columns.flip(1), columns)
+    height = _uniform(generator, 800, 4000, len(x), 1) * _sign(generator, len(x), 1)
+    below = torch.stack((torch.linspace(250, 720, len(x)), *torch.tensor([8.0, 0.0, 0.0]).expand(len(x), 3).T), 1)
+    return torch.where(rows[:, None] % 4 == 1, x, (x + height - 1500).scatter(1, columns, height - below))
+
+
 def softmax_inputs(rows: int, cols: int) -> Inputs:
-    """Inputs as in common.testing.cases.softmax, except that every seventh row has an element whose exp() overflows."""
-
-    def inputs(generator: torch.Generator) -> dict[str, Tensor]:
-        x = 4 * torch.randn(rows, cols, generator=generator)
-        x[::7, -1] = PEAK
-        return {"x": x}
-
-    return inputs
+    """Inputs as in common.testing.cases.softmax, see with_peaks."""
+    return lambda generator: {"x": with_peaks(4 * torch.randn(rows, cols, generator=generator), generator)}
 
 
 def softmax_floor(cols: int) -> float:

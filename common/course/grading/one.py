@@ -39,7 +39,7 @@ from common.testing.worker.worker import NotLoaded
 FEWEST_THREADS = 32  # in a part's largest launch: fewer is not a parallel program
 PART_SECONDS = 400  # by FairClock
 STALLED = 25  # seconds by FairClock; after an error that took longer, the part's remaining cases are skipped
-GRADER_FAILED = "The grader failed at this case; please tell your instructor."
+GRADER_FAILED = "The grader failed here; please tell your instructor."
 MOST_LINES, MOST_CHARACTERS = 12, 600  # kept from a diagnosis: lines, and characters per line
 _TREE = re.compile(r"/[\w./-]*/tree-\d+-\d+/course/")  # the path of the course inside a sandbox
 
@@ -65,7 +65,8 @@ def grade(submission: Submission, source: str, workshop: Workshop) -> Outcome:
             for part in task.parts:
                 name = f"{task.task} {part.part}"
                 outcome.flags += idle_blocks(name, part.kernel)
-                outcome.flags += [f"{name}: {GRADER_FAILED}" for case in part.cases if _failed_here(case)]
+                failed = [part.why, *(line for case in part.cases for line in case.diagnosis)]
+                outcome.flags += [f"{name}: {GRADER_FAILED}" for line in failed if line.startswith(GRADER_FAILED)]
         if workshop.speed:
             boxes.leave()
             for task in outcome.tasks:
@@ -212,18 +213,18 @@ class _Callers:
     """
 
     def __init__(self, boxes: Boxes, task: str, kind: str) -> None:
-        self._boxes, self._task, self._kind = boxes, task, kind
+        self._boxes, self._task, self.kind = boxes, task, kind
         self._open: dict[tuple[bool, bool], SandboxedWorker | SandboxedKernels] = {}
 
     def of(self, case: Case, hidden: bool) -> SandboxedWorker | SandboxedKernels:
         """The caller for this case. NotLoaded: no sandbox is available."""
-        in_python = self._kind != "kernels" or case.python is not None
+        in_python = self.kind != "kernels" or case.python is not None
         key = in_python, hidden
         if hidden and key in self._open:
             self._open.pop(key).close()
         if key not in self._open:
             box = self._boxes
-            compiled = self._kind != "python"
+            compiled = self.kind != "python"
             made = box.in_python(self._task, compiled, hidden) if in_python else box.in_runner(self._task)
             self._open[key] = made
         return self._open[key]
@@ -243,7 +244,7 @@ def _part(
     shown: dict[str, bool],
     rests_on: Sequence[str],
 ) -> Iterator[PartOutcome | None]:
-    """Yields None after the public cases, then the outcome. In `closed` cases, the kernels' work is counted."""
+    """Yields None after the public cases, then the outcome. Kernels' work is counted in hidden cases without Python."""
     clock, before = FairClock(), 0.0
     verdicts, outcomes, stopped, why = [], [], "", ""
     kernel: dict[str, int] = {}
@@ -257,7 +258,7 @@ def _part(
             continue
         is_hidden = isinstance(one, HiddenCase)
         case, title = (one.case, one.title) if is_hidden else (one, one.name)
-        counts = is_hidden and one.closed
+        counts = is_hidden and callers.kind == "kernels"
         begun = before + clock.seconds()
         if not stopped and begun > PART_SECONDS:
             stopped = "The part took too long."
@@ -285,6 +286,8 @@ def _part(
     earned, possible = points_of(verdicts)
     if missing := [other for other in rests_on if not shown.get(other, True)]:
         why = f"It depends on the kernels of {missing[0]}, which earned nothing or did no work."
+    elif callers.kind == "kernels" and not kernel:
+        why = why or f"{GRADER_FAILED} The work of the part's kernels was counted in no hidden case."
     why = why if earned else ""
     shown[f"{task} {part}"] = bool(earned) and not why
     in_hidden = bool(why) and not public_why and not missing
@@ -314,10 +317,6 @@ def _judged(case: Case, worker: Caller, seed: int, bare: bool = False) -> Verdic
         return judge(case, worker, seed, bare)
     except Exception as error:
         return Verdict(case, ERROR, said=[f"{GRADER_FAILED} {type(error).__name__}: {error}"])
-
-
-def _failed_here(case: CaseOutcome) -> bool:
-    return any(line.startswith(GRADER_FAILED) for line in case.diagnosis)
 
 
 def _stopped_by(verdict: Verdict, seconds: float) -> str:
