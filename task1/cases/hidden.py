@@ -33,7 +33,7 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
         return {**made, "x": torch.randn(batch + 1, tokens, made["x"].size(2), generator=generator)}
 
     def query_and_key(generator: torch.Generator) -> dict[str, torch.Tensor]:
-        made = attention_inputs(batch, heads, seq_q, seq_k, head_dim, ladder=False)(generator)
+        made = attention_inputs(batch, heads, seq_q, seq_k, head_dim, offsets=0)(generator)
         return {"query": made["query"], "key": made["key"]}
 
     of_query, of_key = f"{batch}x{heads}x{seq_q}x{head_dim}", f"{batch}x{heads}x{seq_k}x{head_dim}"

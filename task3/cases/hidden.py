@@ -37,7 +37,7 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     sizes = f"1x3x{seq_q}x{head_dim}, 1x3x{seq_k}x{head_dim}"
     inputs, floor = attention_inputs(1, 3, seq_q, seq_k, head_dim), attention_floor(seq_k)
     same, same_floor = attention_inputs(2, 2, seq_q, seq_q, head_dim), attention_floor(seq_q)
-    long, merge = attention_inputs(1, 1, 4, many, columns), out_case("", parts, merged, wide)
+    long, merge = attention_inputs(1, 1, 4, many, columns, 1e5), out_case("", parts, merged, wide)
     x, x_floor = softmax_inputs(rows, cols), softmax_floor(cols)
     return [
         like(cases, "algorithm: 113 queries, 203 keys", sizes, inputs, floor),

@@ -13,8 +13,8 @@ from torch import Tensor
 
 # Bytes of machine code that the busiest thread may execute per element of the inputs and output: in general, and where
 # matrices are multiplied. In the 61 submissions of `python -m common.course attack --kind honest`, which prints each
-# one's share, the busiest thread executes at most 1.6 (task 6, one block per head of the cache) and 22 (task 5, one
-# thread per query). The bounds leave slower kernels 6 and 5 times as much; a serial softmax takes 120, a decoder 77.
+# one's share, the busiest thread executes at most 1.8 (task 6, one block per head of the cache) and 32 (task 5, one
+# thread per query). The bounds leave slower kernels 5 and 3 times as much; a serial softmax takes 120, a decoder 77.
 MOST_FOR_A_NUMBER, MOST_FOR_PRODUCTS = 10, 110
 FEWEST = 4  # with fewer threads at work in a launch, a part earns nothing
 FEW_IN_BLOCK = 8  # with fewer in a block, the part is flagged for a human

@@ -89,14 +89,15 @@ def _sign(generator: torch.Generator, *shape: int) -> Tensor:
     return _uniform(generator, -1, 1, *shape).sign()
 
 
-def with_ladder(query: Tensor, key: Tensor, generator: torch.Generator) -> None:
+def with_ladder(query: Tensor, key: Tensor, generator: torch.Generator, offsets: float = 5000.0) -> None:
     """Gives three in four rows of query [..., rows, head_dim] scores that exp() can't take, even in float64, unless the
     row's own maximum is subtracted.
 
-    A score is the row's offset plus its height, which may be negative, times the key's level. Along the keys, levels
-    climb in steps. Keys in random places, in every tile, decide the row: they have the largest or smallest level, or
-    nearly so, after a key whose score is some hundreds from theirs. The scores that decide are equal or a few units
-    apart and have two terms, so rounding stays below the bounds whatever the order of summation.
+    A score is the row's offset, between -offsets and offsets, plus the row's height, which may be negative, times the
+    key's level. Along the keys, levels climb in steps. Keys in random places, in every tile, decide the row: they have
+    the largest or smallest level, or nearly so, after a key whose score is some hundreds from theirs. The scores that
+    decide are equal or a few units apart and have two terms, so rounding stays below the bounds whatever the order of
+    summation.
     """
     *batch, seq_k, head_dim = key.shape
     of_level, of_offset = torch.randperm(head_dim, generator=generator)[:2]
@@ -108,21 +109,21 @@ def with_ladder(query: Tensor, key: Tensor, generator: torch.Generator) -> None:
     changed = (torch.arange(rows.numel()).view(rows) % 4 != 1).nonzero(as_tuple=True)
     query[changed] = 0.0
     height = _uniform(generator, 2500, 5000, *rows) * _sign(generator, *rows)
-    offset = _uniform(generator, -5000, 5000, *rows)
+    offset = _uniform(generator, -offsets, offsets, *rows)
     for column, of_row in ((of_level, height), (of_offset, offset)):
         query[(*changed, column)] = head_dim**0.5 * of_row[changed]
 
 
-def attention_inputs(batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, ladder: bool = True) -> Inputs:
-    """Inputs as in common.testing.cases.attention_cases, with the default sharpness; ladder: see with_ladder."""
+def attention_inputs(batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, offsets: float = 5000.0) -> Inputs:
+    """Inputs as in common.testing.cases.attention_cases, default sharpness, and with_ladder unless offsets is 0."""
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
         def normal(seq: int) -> Tensor:
             return torch.randn(batch, heads, seq, head_dim, generator=generator)
 
         made = {"query": 1.5 * normal(seq_q), "key": 1.5 * normal(seq_k), "value": 2 + normal(seq_k)}
-        if ladder:
-            with_ladder(made["query"], made["key"], generator)
+        if offsets:
+            with_ladder(made["query"], made["key"], generator, offsets)
         return made
 
     return inputs
