@@ -75,7 +75,9 @@ def test_no_line_passes_for_a_headers(look, text, says):
         ('%:ident "x"', False),
         ("#pragma unrolled", False),
         ("#pragma region helpers", True),
-        ("#pragma pack(push, 4)", False),
+        ("#pragma pack(push, 4)", True),
+        ("#pragma pack(pop)", True),
+        ("#pragma pack(push, name)", False),
     ],
 )
 def test_directives_that_may_be_left(line, left):
