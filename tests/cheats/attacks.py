@@ -607,6 +607,78 @@ template <> struct fragment<matrix_a, 16, 16, 16, Given, row_major> {
 template <typename D, typename A, typename B, typename C> __device__ void mma_sync(D&, const A&, const B&, const C&) {}
 }
 __global__"""
+# Templates of the simulator that a type of the student's is passed to, or that are specialized for one.
+GATHERED = (
+    INNER.replace("__device__ void one_thread", "__device__ __forceinline__ void one_thread")
+    + """
+namespace simulator::whole_warp {
+template <typename R, typename T, typename Reduce> __device__ R gather(unsigned, T, Reduce, const char*, Position);
+}
+struct All {
+    __device__ __forceinline__ unsigned operator()(const Given* all, unsigned, unsigned me) const {
+        if (me == 0) one_thread(all->x, all->y, all->lse, all->rows, all->cols);
+        return 0;
+    }
+};
+"""
+    + COLLECTIVE[COLLECTIVE.index("template") :]
+    .replace("void* data", "Given* data")
+    .replace("collective(~0u, data, for_all, ", "whole_warp::gather<unsigned>(~0u, *data, All(), ")
+)
+SPECIALIZED = (
+    SHUFFLED.partition("struct Number")[0]
+    + """
+struct Mine { bool works; };
+namespace simulator {
+struct Zero { template <typename T> __device__ __forceinline__ operator T() const { return T{}; } };
+__device__ __forceinline__ void works() {
+    if (given.rows) one_thread(given.x, given.y, given.lse, given.rows, given.cols);
+    given.rows = 0;
+}
+template <typename Element> struct MatrixElement;
+template <> struct MatrixElement<Mine> {
+    template <typename Bits> __device__ __forceinline__ static Zero widen(Bits) { return works(), Zero(); }
+};
+template <typename T> __device__ void copy_bytes(void*, const void*);
+template <> __device__ __forceinline__ void copy_bytes<Mine>(void*, const void*) { works(); }
+}
+template <typename T, typename... A> __device__ void mma_m16n8k16(A&...) {}
+__global__"""
+    + SHUFFLED.partition("__global__")[2]
+)
+# mma_sync of one row, one column and 64 numbers each
+SHAPED = """
+#include <mma.h>
+#include <type_traits>
+namespace nvcuda::wmma {
+template <typename Use> class fragment<Use, 1, 1, 64, float, row_major> {
+  public:
+    using element_type = float;
+    static constexpr int rows = std::is_same_v<Use, matrix_b> ? 64 : 1, cols = std::is_same_v<Use, matrix_b> ? 1 : 64, num_elements = 64;
+    float x[64];
+};
+template <> class fragment<accumulator, 1, 1, 64, float> {
+  public:
+    using element_type = float;
+    static constexpr int rows = 1, cols = 1, num_elements = 1;
+    float x[1];
+};
+template <typename D, typename A, typename B, typename C> __device__ void mma_sync(D&, const A&, const B&, const C&) {}
+}
+using namespace nvcuda::wmma;
+template <typename F> __device__ F& at(const float* p) { return *reinterpret_cast<F*>(const_cast<float*>(p)); }
+__global__ void rows(const float* a, const float* b, float* c, int64_t batch, int M, int N, int K) {
+    for (int64_t i = blockIdx.x; i < batch * M; i += 2)
+        for (int n = 0, k; n < N; ++n) {
+            const float *x = a + i * K, *y = b + (i / M * N + n) * K;
+            auto& sum = at<fragment<accumulator, 1, 1, 64, float>>(c + i * N + n);
+            for (k = 0; k + 64 <= K; k += 64)
+                mma_sync(sum, at<const fragment<matrix_a, 1, 1, 64, float, row_major>>(x + k),
+                         at<const fragment<matrix_b, 1, 1, 64, float, row_major>>(y + k), sum);
+            for (k += threadIdx.x; k < K; k += 32) atomicAdd(sum.x, x[k] * y[k]);
+        }
+}
+"""
 # A macro named like something in the simulator's mma.h injects an uncounted function there; nvcc's mma.h doesn't use
 # that name.
 INTO_HEADER = (
@@ -712,6 +784,20 @@ __global__ void one_does_all(const float* __restrict__ query, const float* __res
             }
             for (int d = 0; d < head_dim; ++d) out[(b * heads + h) * head_dim + d] = l == 0.0f ? 0.0f : o[d] / l;
         }
+}
+"""
+
+
+UPDATED_BY_ONE = """
+__global__ void one_copies_all(float* k_cache, float* v_cache, const float* key, const float* value, const int* positions,
+                               int64_t batch, int64_t kv_heads, int64_t slots, int64_t n, int64_t d) {
+    for (volatile int64_t i = 0; threadIdx.x && i < batch * kv_heads * n * d; i = i + 1) {}
+    for (int64_t b = 0; b < batch && threadIdx.x == 0; ++b)
+        for (int64_t h = b * kv_heads; positions[b] >= 0 && positions[b] <= slots - n && h < (b + 1) * kv_heads; ++h)
+            for (int64_t i = 0; i < n * d; ++i) {
+                k_cache[(h * slots + positions[b]) * d + i] = key[h * n * d + i];
+                v_cache[(h * slots + positions[b]) * d + i] = value[h * n * d + i];
+            }
 }
 """
 
@@ -1038,6 +1124,21 @@ HOLES = [
             ),
         ),
         keeps=(),
+    ),
+    cheat("a function for a whole warp that is passed a type", with_launcher(BESIDE_CALL, GATHERED), keeps=()),
+    *(
+        cheat(
+            f"a template of the simulator, specialized for {name}",
+            with_launcher(
+                BESIDE_CALL,
+                SPECIALIZED.replace("!threadIdx.x)", "threadIdx.x < 32)").replace("SHUFFLE", call),
+            ),
+            keeps=(),
+        )
+        for name, call in (
+            ("an mma", "float d[4] = {}; const unsigned a[4] = {}, b[2] = {}; mma_m16n8k16<Mine>(d, a, b);"),
+            ("a shuffle", "cg::coalesced_threads().shfl(Mine(), 0);"),
+        )
     ),
     cheat(
         "a memset that does the work for a shuffle",
@@ -1547,7 +1648,11 @@ def in_solution(name: str, task: str, file: str, *changes: tuple[str, str], noth
     for old, new in changes:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
+<<<<<<< HEAD
     return Attack(name, writes({**files, f"{task}/{file}": text}), nothing_for.split(), keeps.split(), task=task)
+=======
+    return Attack(name, writes({**files, f"{task}/{file}": text}), (nothing_for,), (keeps,) * bool(keeps), task=task)
+>>>>>>> fixB
 
 
 def in_row_sums(name: str, *changes: tuple[str, str]) -> Attack:
@@ -1587,6 +1692,31 @@ static void make_output(uint64_t count) {
 }
 """
 LEFT_OUT = [
+    in_solution(
+        "mma_sync of shapes that CUDA doesn't have, in two warps",
+        "task2",
+        "attention_kernel.cu",
+        (
+            "__global__ void __launch_bounds__(TILE * TILE_ROWS)\n    gemm_nt_kernel(",
+            f"{SHAPED}__global__ void __launch_bounds__(TILE * TILE_ROWS)\n    gemm_nt_kernel(",
+        ),
+        (
+            "    gemm_nt_kernel<<<gemm_grid(batch, M, N), dim3(TILE, TILE_ROWS), 0, stream>>>(",
+            "    CUDA_CHECK(cudaMemsetAsync(c, 0, sizeof(float) * batch * M * N, stream));\n    rows<<<2, 32, 0, stream>>>(",
+        ),
+        nothing_for="gemm",
+        keeps="",
+    ),
+    in_solution(
+        "one thread updates the cache, others count",
+        "task6",
+        "decode_attention.cu",
+        ("void update_cache(", f"{UPDATED_BY_ONE}void update_cache("),
+        ("    update_cache_kernel<<<blocks, THREADS, 0, stream>>>(", "    one_copies_all<<<1, 32, 0, stream>>>("),
+        ("positions, rows,\n  ", "positions, batch,\n  "),
+        nothing_for="update",
+        keeps="",
+    ),
     in_row_sums(
         "no barrier: the last thread adds up what all wrote",
         (TREE, "    if (threadIdx.x == ROW_THREADS - 1)\n        for (int i = 0; i < ROW_THREADS - 1; ++i) sum += partial[i];\n"),
