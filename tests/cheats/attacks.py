@@ -1648,11 +1648,7 @@ def in_solution(name: str, task: str, file: str, *changes: tuple[str, str], noth
     for old, new in changes:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-<<<<<<< HEAD
     return Attack(name, writes({**files, f"{task}/{file}": text}), nothing_for.split(), keeps.split(), task=task)
-=======
-    return Attack(name, writes({**files, f"{task}/{file}": text}), (nothing_for,), (keeps,) * bool(keeps), task=task)
->>>>>>> fixB
 
 
 def in_row_sums(name: str, *changes: tuple[str, str]) -> Attack:
