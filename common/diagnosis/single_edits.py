@@ -352,6 +352,7 @@ def _of_operator(node: Node, scope: _Scope) -> Iterator[tuple[str, str]]:
         if (other != "%" or scope.is_whole(node)) and not is_rounded:
             first = _bracketed(one) if other in "*/%" else one
             kind = "negation" if operator in ("==", "!=") else "comparison" if operator[0] in "<>" else "operator"
+            kind = "unit" if other == "/" and scope.is_whole(node) else kind  # it often makes an index 0
             yield kind, f"{first} {other} {_bracketed(two)}"
     divided = _QUOTIENT.fullmatch(one)
     if divided and not scope.is_whole(node):
