@@ -83,7 +83,16 @@ def add_edits(
     with working(console, f"{part}: trying single edits of {source.name} ..."), _quick(caller):
         try:
             helped = _tried(source, mine, failing, verdicts, caller, seed)
-        except (ArithmeticError, GapError, LookupError, OSError, RuntimeError, ValueError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            GapError,
+            LookupError,
+            OSError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
             # a failure here must not lose the rest of the report
             say(console, f"{part}: edits could not be tried: {type(error).__name__}: {error}", "dim")
             return
@@ -98,7 +107,9 @@ def add_edits(
     for one in (one for name in helped.parts for one in failing[name]):
         one.said = one.said[:1]
         if not known[one.case.part]:
-            one.change_found(lambda found: Diagnosis(possible={EDIT: detail}, tried=lines, where=found.where))
+            one.change_found(
+                lambda found: Diagnosis(exact=[detail], possible={EDIT: detail}, tried=lines, where=found.where)
+            )
 
 
 @contextmanager
