@@ -51,7 +51,7 @@ def show_stages(
         known = bool(told.any())
         rows = told if known else rows
     row = tuple(rows.nonzero()[0].tolist())
-    key = int((weights[row] - p[row]).abs().argmax()) if known else 0
+    key = int(differ[row].nonzero()[0]) if known else 0
     col = int(wrong[row].nonzero()[0])
     lines: list[str] = []
     for name, stage in stages.items():
@@ -62,12 +62,13 @@ def show_stages(
     lines = [head, *lines, *_beside("O", "column", col, ref[row], out[row])]
     says = []
     if known:
-        got, right = float(weights[row][key]), float(p[row][key])
+        most = int((weights[row] - p[row]).abs().argmax())
+        got, right = float(weights[row][most]), float(p[row][most])
         sums, right_sums = float(weights[row].sum()), float(p[row].sum())
         added = f" The row's weights sum to {sums:.4g}, not {right_sums:.4g}." if abs(sums - right_sums) > 2e-3 else ""
         says.append(
             "P was read off the output, with a V of ones and zeros: it is what each key's row of V is multiplied by. "
-            f"Key {key} differs most: {got:.4g}, not {right:.4g}.{added}"
+            f"Key {most} differs most: {got:.4g}, not {right:.4g}.{added}"
         )
     return Table(lines, says)
 
