@@ -144,6 +144,7 @@ def torchrun(*arguments: str, ranks: int = 2, width: int = 80) -> str:
     return " ".join(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_two_processes_show_who_does_what_and_are_right():
     said = torchrun("--solution", "--tokens", "32")
     assert "2 processes (gloo, kernels in the simulator); order and merge: reference solution" in said

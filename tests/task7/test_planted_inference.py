@@ -98,6 +98,15 @@ TEXT = {
 }
 
 
+def first_of_each(mistakes: dict) -> list:
+    """The mistakes as parameters: the first one that shows in each place runs by default, all others are slow."""
+    places = list(mistakes.values())
+    return [
+        pytest.param(mistake, marks=[pytest.mark.slow] if place in places[:i] else [])
+        for i, (mistake, place) in enumerate(mistakes.items())
+    ]
+
+
 def texts():
     bench = task7_model.Bench(torch_kernels())
     return [bench.text(number, NEW_TOKENS) for number in range(len(task7_model.PROMPTS))]
@@ -107,7 +116,7 @@ def said(verdicts) -> str:
     return "; ".join(verdict.ours for verdict in verdicts if not verdict.passed)
 
 
-@pytest.mark.parametrize("mistake", TEXT, ids=lambda mistake: mistake.__name__)
+@pytest.mark.parametrize("mistake", first_of_each(TEXT), ids=lambda mistake: mistake.__name__)
 def test_the_text_catches_it(monkeypatch, mistake):
     mistake(monkeypatch)
     words = said(texts())
@@ -232,7 +241,7 @@ def test_the_right_engine_passes():
     assert all(verdict.passed for verdict in engine_verdicts())
 
 
-@pytest.mark.parametrize("mistake", ENGINE, ids=lambda mistake: mistake.__name__)
+@pytest.mark.parametrize("mistake", first_of_each(ENGINE), ids=lambda mistake: mistake.__name__)
 def test_the_engines_part_catches_it(monkeypatch, mistake):
     """By a text or by the perplexity; sampling mistakes show only in the sampled text."""
     mistake(monkeypatch)

@@ -23,6 +23,7 @@ def test_an_unfilled_task_reports_its_gaps_and_fails(root, backend):
     assert "Points: 0 of " in done.stdout
 
 
+@pytest.mark.slow
 def test_a_part_of_the_solution_passes(root, backend):
     done = run(root, "task6.test", "--update", "--solution", "--backend", backend, "--seed", "3")
     assert done.returncode == 0, done.stdout

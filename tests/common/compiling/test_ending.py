@@ -65,6 +65,7 @@ def test_a_killed_compile_leaves_no_compiler_behind(root: Path, tmp_path: Path) 
     wait_until(lambda: not of_build(tmp_path), f"left behind: {of_build(tmp_path)}")
 
 
+@pytest.mark.slow
 def test_a_killed_build_leaves_no_ninja_behind(root: Path, tmp_path: Path) -> None:
     """With torch's load() and a source that takes the compiler forever."""
     (tmp_path / "slow.cpp").write_text(

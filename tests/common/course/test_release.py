@@ -114,6 +114,7 @@ def test_sentences_rows_and_lines_are_left_out(said: str, left: str) -> None:
     assert for_students(said) == left
 
 
+@pytest.mark.slow
 def test_its_commands_run_and_its_gaps_are_gaps(release: Path, tmp_path: Path) -> None:
     shown = run(release, "-m", "common.course")
     assert shown.returncode == 0 and "watch" in shown.stdout and "grade" not in shown.stdout

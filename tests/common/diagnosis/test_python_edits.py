@@ -129,10 +129,16 @@ class Mistaken(InProcess):
         ("task1", "layer", "query @ key.transpose", "key @ query.transpose",
          r"With `query @ key\.transpose\(-2, -1\)` in place of `.*`, all \d+ failing cases of layer pass\.\n"
          r"  -> task1/\S*attention\.py:\d+\n +.*\n  \d+ of \d+ elements are wrong .*\n[^`]*$"),
-        ("task3", "algorithm", "P.sum(-1, keepdim=True)", "P.sum(-1)",
-         r"With `P\.sum\(-1, keepdim=True\)` in place of `P\.sum\(-1\)`, all \d+ failing cases of algorithm pass\."),
-        ("task3", "algorithm", "slice(k_start, k_start + B_c)", "slice(k_start, B_c)",
-         r"With `B_c \+ k_start` in place of `B_c`, all \d+ failing cases of algorithm pass\."),
+        pytest.param(
+            "task3", "algorithm", "P.sum(-1, keepdim=True)", "P.sum(-1)",
+            r"With `P\.sum\(-1, keepdim=True\)` in place of `P\.sum\(-1\)`, all \d+ failing cases of algorithm pass",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "task3", "algorithm", "slice(k_start, k_start + B_c)", "slice(k_start, B_c)",
+            r"With `B_c \+ k_start` in place of `B_c`, all \d+ failing cases of algorithm pass\.",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "task3", "algorithm", "torch.exp(state.m - shift)", "torch.exp(m - shift)",  # a known mistake comes first
             r"multiply O and l by .*\n  -> task3/\S*:\d+\n.*\n  With `state\.m` in place of `m`, all \d+ failing cases",
@@ -154,6 +160,7 @@ def test_the_edit_that_makes_failing_cases_pass_is_told(task, part, right, wrong
     assert re.search(says, printed) if says else "in place of" not in printed, printed
 
 
+@pytest.mark.slow
 def test_cases_that_were_not_run_after_an_endless_one_are_run_with_the_edit(monkeypatch) -> None:
     text = (ROOT / "task3" / "solution" / "attention.py").read_text()
     wrong = text.replace("range(0, query.size(-2), B_r)", "range(0, key.size(-2), B_r)")

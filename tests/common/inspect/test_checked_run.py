@@ -228,6 +228,7 @@ def test_the_report_of_a_profile(planted, tmp_path):
     assert any("conflicts: 32" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_the_command(root, tmp_path):
     """As students type it, with their unfilled files and with the solution."""
 

@@ -35,6 +35,7 @@ def test_each_kernel_has_a_case_and_the_runs_are_few(task):
         assert sum(len(names) for _, names in group) == len(set().union(*(names for _, names in group)))
 
 
+@pytest.mark.slow
 def test_the_chosen_cases_launch_every_kernel_of_task_2():
     """The sources' launches compared with the actual ones, which the simulator's checked build counts."""
     cases, places = cases_of("task2"), places_of("task2", Variant.SOLUTION)

@@ -137,7 +137,8 @@ def test_unaligned_matrices(tuned, operator, which):
     assert_passes(gemm_case(operator, 70, 68, 20, batch=3, call=call), tuned)
 
 
-@pytest.mark.parametrize("operator", [pytest.param("gemm_nn", marks=pytest.mark.slow), "gemm_nt"])
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", ["gemm_nn", "gemm_nt"])
 def test_more_matrices_than_a_grid_holds(tuned, operator):
     assert_passes(gemm_case(operator, 2, 1, 3, batch=65_537), tuned)
 

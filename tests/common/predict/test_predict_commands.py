@@ -71,6 +71,7 @@ def test_the_command_predicts_a_program_and_refuses_an_unknown_gpu(root, tmp_pat
     assert wrong.returncode == 2 and "did you mean H100" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_a_benchmark_predicts_and_reports(tmp_path, monkeypatch, capsys):
     """Task 2's taught softmax: its table, and the block of Results.md, where every time is marked as predicted."""
     file = tmp_path / "Results.md"
@@ -115,6 +116,7 @@ def test_what_prepares_a_call_computes_nothing():
     assert not (prepared == 1 / 1024).any() and (called == 1 / 1024).all()
 
 
+@pytest.mark.slow
 def test_bad_options_of_a_benchmark(root):
     for options, words in (
         (["--gpu", "H100"], "--gpu is for --predict"),

@@ -22,6 +22,7 @@ def test_the_list_is_that_of_a_toolkit():
     assert {"__fadd_rd", "erfcinvf", "__vabsdiffu4", "__hgtu2_mask", "__shfl_sync", "cudaMemcpy3DPeerAsync"} <= names
 
 
+@pytest.mark.slow
 def test_every_name_has_its_row(found):
     assert TABLE.read_text() == table(found), "run python -m common.simulator.api_names"
     assert MARK.search(README.read_text())[0] == summary(found), "run python -m common.simulator.api_names"
@@ -30,6 +31,7 @@ def test_every_name_has_its_row(found):
     assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(one.name for one in FUNCTIONS)
 
 
+@pytest.mark.slow
 def test_nothing_lacks_and_most_is_there(found):
     assert [one.name for one, state in found.items() if state == "lacks"] == []
     math = [state for one, state in found.items() if one.section.startswith("math")]
@@ -46,6 +48,7 @@ def test_what_is_not_there_lacks():
     assert list(states(made_up).values()) == ["lacks", "lacks", "has", "refused"]
 
 
+@pytest.mark.slow
 def test_what_is_refused_says_why(found):
     for one, state in found.items():
         if state == "refused":

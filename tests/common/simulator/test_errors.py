@@ -159,6 +159,7 @@ def test_launches_after_a_fork(simulator):
     simulator.launch_many(out, 1)
 
 
+@pytest.mark.slow
 def test_two_libraries_in_one_process(simulator, tmp_path):
     other = Library(compile_library([HERE / "kernels" / "errors.cu"], tmp_path))
     for each in (simulator, other, simulator):

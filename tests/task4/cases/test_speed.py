@@ -173,6 +173,7 @@ def task4_test(root, *arguments: str) -> subprocess.CompletedProcess:
     return run_python(["-m", "task4.test", "--solution", "--backend", "simulator", *arguments], root, os.environ, 600)
 
 
+@pytest.mark.slow
 def test_the_command_has_the_part(root):
     before = speed.results.RESULTS.read_text()
     done = task4_test(root, "--speed", "--report")

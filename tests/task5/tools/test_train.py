@@ -100,6 +100,7 @@ def test_bad_sizes_are_named(sizes, words):
 # ---- training
 
 
+@pytest.mark.slow
 def test_a_few_steps_reduce_the_loss(solution):
     run = training.train((1, 4), TINY, solution("task5"), seed=1)
     assert len(run.losses) == 30 and all(math.isfinite(loss) for loss in run.losses)

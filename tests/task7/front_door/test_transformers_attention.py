@@ -481,7 +481,8 @@ def t5_pair(model: T5ForConditionalGeneration) -> tuple:
     return model, theirs
 
 
-@pytest.mark.parametrize("kind", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("left", "right")), "with holes"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["left", "right", "with holes"])
 def test_t5(tuned, kind):
     """Its position bias is an added mask for the kernels: encoder, decoder and cross attention, and generate()
     with a cache."""
@@ -724,13 +725,13 @@ def test_options_do_not_follow_a_prompt_whose_padding_was_dropped(tuned, asked, 
         tuned.forward(torch.nn.Module(), query, keys, values, None, **asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "masked"),
     [
-        ("gpt2", "left"),
-        *(pytest.param("gpt2", masked, marks=pytest.mark.slow) for masked in ("", "no padding", "right")),
-        pytest.param("llama", "left", marks=pytest.mark.slow),
-        *(pytest.param("mistral", masked, marks=pytest.mark.slow) for masked in ("", "left", "right")),  # windows
+        *(("gpt2", masked) for masked in ("left", "", "no padding", "right")),
+        ("llama", "left"),
+        *(("mistral", masked) for masked in ("", "left", "right")),  # windows
     ],
 )
 def test_a_whole_model_compiled_without_graph_breaks(tuned, model_type, masked):

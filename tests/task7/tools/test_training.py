@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import torch
 
 from task7.tools import training
 
 
+@pytest.mark.slow
 def test_a_few_steps(tmp_path, capsys):
     """Both runs have the same decreasing losses in the table; the picture is a PNG."""
     picture = tmp_path / "new" / "losses.png"

@@ -112,6 +112,7 @@ def test_pieces_are_joined_within_statements():
     )
 
 
+@pytest.mark.slow
 def test_a_compiler_that_works_too_long_is_ended_and_its_caller_is_not(tmp_path):
     own = tmp_path / "own.cpp"
     own.write_text(

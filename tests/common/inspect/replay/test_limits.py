@@ -43,6 +43,7 @@ def test_what_is_refused_is_said(root, arguments, words):
     assert words in done.stdout + done.stderr and "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_page_and_refuses_a_large_launch(root, tmp_path):
     page = tmp_path / "page.html"
     command = ["-m", "task2.test", "--solution", "--backend", "simulator"]

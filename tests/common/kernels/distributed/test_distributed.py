@@ -214,6 +214,7 @@ def stays_away(rank: int, ranks: int):
     return sequence_parallel_attention(*inputs(2, 2, 4, torch.float32)[:3])
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_comes_is_an_error_within_the_timeout():
     first, _ = in_ranks(2, stays_away, timeout=2)
     assert isinstance(first, RankLost) and "every rank's call did not come" in str(first)

@@ -335,7 +335,7 @@ def test_the_same_bits_every_time(ops, kind):
     mask = make_mask("float", (70, 133), ops.device)
     call = partial(tuned.flash_attention, ops, query, key, value, True, mask=mask, tensor_cores=KINDS[kind][1])
     first = assert_right(ops, kind, query, key, value, causal=True, mask=mask)
-    for _ in range(50):
+    for _ in range(50 if ops.backend == "cuda" else 10):
         assert torch.equal(call().view(torch.int16), first.view(torch.int16))
 
 

@@ -144,7 +144,7 @@ def test_some_of_the_keys(ops, dtype):
         assert_close(torch.cat([part[i] for part in parts], 2), whole[i], rtol=rounding, atol=rounding)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=str)
 def test_a_fixed_order_in_the_simulator(dtype):
     """Blocks on several threads add in any order unless deterministic; the usual bound holds either way."""
     ops = tuned.load("simulator")

@@ -16,6 +16,8 @@ from hopper_sources import flash_build
 from common.compiling.load import load
 from common.reference.bounds import max_error_of
 
+pytestmark = pytest.mark.slow  # the kernels take ten seconds to compile
+
 
 @pytest.fixture(scope="module")
 def ops():

@@ -676,8 +676,8 @@ def test_the_mean_over_many_seeds_is_attention_without_dropout(ops):
     ("names", "dynamic"),
     [
         pytest.param("causal", False, marks=pytest.mark.slow),
-        ("causal", True),
-        ("softcap sinks causal", True),
+        pytest.param("causal", True, marks=pytest.mark.slow),
+        pytest.param("softcap sinks causal", True, marks=pytest.mark.slow),
         ("dropout", None),
         ("window", None),
     ],

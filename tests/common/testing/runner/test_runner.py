@@ -346,7 +346,7 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("by", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_it_ends_with_its_test(root, by) -> None:
     assert_ends_with(SCRIPT, by, root, runner_program())
 

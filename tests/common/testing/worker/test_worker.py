@@ -250,7 +250,7 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("by", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_it_ends_with_its_test(root, by):
     assert_ends_with(SCRIPT, by, root)
 
@@ -274,6 +274,7 @@ subprocess.run(["sleep", "1000"])
 """
 
 
+@pytest.mark.slow
 def test_the_compilers_that_it_started_end_with_a_test_that_is_killed(root):
     assert_ends_with(COMPILING, signal.SIGKILL, root)
 
