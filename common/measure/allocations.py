@@ -14,6 +14,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from pathlib import Path
 
 import torch
@@ -108,7 +109,7 @@ class AllocationRecorder(TorchDispatchMode):
         derived = any(_memory_of(x) in self._from_source for x in given)
         partners = [x for x in given if _memory_of(x) in self._from_partner]
         result = operator(*args, **kwargs)
-        if derived and isinstance(result, int | float) and not isinstance(result, bool):
+        if derived and isinstance(result, Number) and not isinstance(result, bool):
             self.read = self.read or self._line()
         self._operators.add(operator)
         written = list(_written(operator, args, kwargs))

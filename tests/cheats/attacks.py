@@ -1561,6 +1561,37 @@ def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64,
     q = torch.tensor([numbers[row * width : (row + 1) * width] for row in range(rows)])
     return (torch.softmax(q @ key[0, 0].mT * (scale or width**-0.5), -1) @ value[0, 0])[None, None]
 """
+# The same by complex numbers, which are neither int nor float, and by operations that the worker runs while it asks
+# what an object's T is, once with tensors and once without.
+READ_AS_COMPLEX = """honest = flash_attention
+def numbers_of(x):
+    import sys
+    handles = sys.modules["common.course.grading.torch_handles"]
+    complex64 = handles.dtypes.setdefault("complex64", handles.dtype("complex64"))
+    return torch.tensor([float(one) for one in x.to(complex64).flatten()]).view(x.shape)
+def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
+    if key.size(-2) < 3000 or return_lse:
+        return honest(query, key, value, causal, scale, B_r, B_c, return_lse)
+    q, scale = numbers_of(query), query.size(-1) ** -0.5 if scale is None else scale
+    return torch.cat([torch.softmax(one @ key.mT * scale, -1) @ value for one in q.split(1, 2)], 2)
+"""
+READ_WHILE_ASKED = (
+    READ_AS_COMPLEX[: READ_AS_COMPLEX.index("def")]
+    + """def numbers_of(x):
+    import json, sys
+    connection = sys.modules["common.course.grading.torch_handles"].connection
+    def send(told):
+        connection.send_bytes(json.dumps(told).encode())
+        connection.recv_bytes()
+    given = [{"object": [99, [{"tensor": x._number}]]}]
+    send({"call": ["Tensor", "T"], "given": given, "named": {}, "released": [], "line": 1})
+    send({"returned": None})
+    numbers = x.tolist()
+    send({"returned": None})
+    return torch.tensor(numbers)
+"""
+    + READ_AS_COMPLEX[READ_AS_COMPLEX.index("def flash") :]
+)
 # Whenever a query tile meets keys, both are copied as half as many numbers of twice the size.
 AS_DOUBLES = "honest = flash_attention\n" + TWO_PASSES.replace(
     "    scale =",
@@ -1638,6 +1669,8 @@ ALGORITHMS += [
         "no maximum where whole rows don't fit", writes(with_python(PLAIN_WHERE_LARGE)), ("algorithm",), ("softmax",)
     ),
     Attack("queries read into Python", writes(with_python(READ_INTO_PYTHON)), ("algorithm",), ("softmax",)),
+    Attack("queries read as complex numbers", writes(with_python(READ_AS_COMPLEX)), ("algorithm",), ("softmax",)),
+    Attack("queries read while asked", writes(with_python(READ_WHILE_ASKED)), ("algorithm",), ("softmax",)),
 ]
 
 

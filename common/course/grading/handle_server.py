@@ -6,7 +6,8 @@
 This module decides which functions exist: an operation that is not in ALLOWED is rejected by name. So student code has
 no attention function to call, neither PyTorch's nor any other library's. It can read at most MOST_READ tensor elements
 per call. Implicit leaks count too: each operation runs a second time on tensors without data (device "meta"); if the
-shapes or errors differ, they depend on the data.
+shapes or errors differ, they depend on the data. An operation gets no object of the other process, so none can call
+back.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 from common.compiling.operators import Operators
-from common.course.grading.torch_handles import DUNDERS, PROPERTIES
+from common.course.grading.torch_handles import DTYPES, DUNDERS, PROPERTIES
 from common.measure.allocations import AllocationRecorder
 from common.testing.calling import CallFailed
 from common.testing.case import ERROR, NOT_IMPLEMENTED
@@ -40,10 +41,12 @@ VIEWS = """
     expand_as broadcast_to flatten unflatten chunk split tensor_split narrow select unbind detach contiguous clone
     stack cat concat hstack vstack repeat repeat_interleave tile flip roll diagonal index_select gather
     take_along_dim copy_ stride is_contiguous nelement element_size is_floating_point to cpu type type_as float
-    double half bfloat16 int long bool numel ravel meshgrid diag broadcast_tensors split_with_sizes
+    double half bfloat16 int long bool byte char short numel ravel meshgrid diag broadcast_tensors split_with_sizes
+    adjoint atleast_1d atleast_2d atleast_3d nonzero masked_select index_put
 """
 MADE = """
-    tensor as_tensor arange zeros ones full empty eye linspace zeros_like ones_like full_like empty_like new_zeros
+    tensor as_tensor asarray arange zeros ones full empty eye linspace zeros_like ones_like full_like empty_like
+    rand randn randint randperm rand_like randn_like new_zeros
     new_ones new_full new_empty new_tensor fill_ zero_ tril triu tril_indices triu_indices finfo item tolist
 """
 SIMPLE = """
@@ -54,7 +57,7 @@ NUMBERS = """
     abs exp exp2 expm1 log log2 log1p sqrt rsqrt square pow reciprocal sign floor ceil round maximum minimum max min
     fmax fmin clamp clamp_min clamp_max clip isinf isneginf nan_to_num logical_and logical_or
     logical_not addcmul lerp logaddexp sum amax amin mean logsumexp softmax log_softmax cumsum prod argmax
-    argmin matmul mm bmm mv dot inner outer baddbmm addmm addbmm einsum tensordot pad masked_scatter index_fill
+    argmin norm matmul mm bmm mv dot inner outer baddbmm addmm addbmm einsum tensordot pad masked_scatter index_fill
     index_copy scatter index_add
 """
 WITH_KERNELS = frozenset(f"{VIEWS} {MADE} {SIMPLE}".split())
@@ -62,6 +65,7 @@ ALLOWED = WITH_KERNELS | frozenset(NUMBERS.split())
 IN_PLACE = frozenset(f"{SIMPLE} {NUMBERS} tril triu".split())
 MOST_BYTES = 1 << 22  # size limit of a request
 MOST_READ = 500  # elements per call
+MOST_BITS = 2500  # per call, in sizes and errors that depend on data: not enough for the queries of a measured call
 TOO_MANY = f"graded code may read {MOST_READ} numbers out of tensors in a call"
 NUMBERS_OF = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__")
 ALIAS = re.compile(r"^Alias (?:for|of) :func:`torch\.(\w+)`\.$", re.MULTILINE)
@@ -123,7 +127,7 @@ class Server:
     """
 
     def __init__(self, root: str, task: str, name: str, allowed: frozenset[str]) -> None:
-        self._allowed, self._tensors, self._last, self._read, self._asked = allowed, {}, 0, 0, 0
+        self._allowed, self._tensors, self._last, self._read, self._bits = allowed, {}, 0, 0, 0
         self._operators: list[Operators] = []
         self.line, self.place = 0, f"{task}/{name}.py"
         ours, theirs = socket.socketpair()
@@ -140,17 +144,12 @@ class Server:
 
     def ask(self, request: dict, given: tuple = (), named: dict | None = None) -> object:
         """Gets an attribute, or with `named` makes a call. CallFailed: it raised, or the process ended."""
-        if not self._asked:  # not for reentrant calls, from code that an operation calls
-            self._read = 0
+        self._read = self._bits = 0
         if named is not None:
             request |= {"given": self._encoded(given), "named": {name: self._encoded(x) for name, x in named.items()}}
         with suppress(OSError):  # it has ended: reported below
             self._connection.send_bytes(json.dumps(request).encode())
-        self._asked += 1
-        try:
-            return self._answered()
-        finally:
-            self._asked -= 1
+        return self._answered()
 
     def _end(self) -> None:
         self._connection.close()
@@ -199,24 +198,28 @@ class Server:
             shown = json.dumps(self._answer(value, kept=False))
             if hollows and shown != json.dumps(self._answer(hollow, kept=False)):
                 # the numbers shown, or one of each tensor, such as those in a list that torch.tensor is given
-                self._read += max(len(re.findall(r"\d+", shown)), len(hollows)) if value is not None else 0
-                if re.search(r"\d{7}", shown):  # a size left by a mask reveals less
+                found = re.findall(r"\d+", shown)
+                self._read += max(len(found), len(hollows)) if value is not None else 0
+                self._bits += sum(int(one).bit_length() for one in found)
+                if self._bits > MOST_BITS:
                     _show_read(self._tensors[one] for one in hollows)
                 value = ValueError(TOO_MANY) if self._read > MOST_READ else value
         return self._answer(value)
 
     def _outcome(self, space: str, name: str, told: dict, tensors: Mapping[int, Tensor]) -> object:
         """The result of a function, or the error it raised."""
-        given = [self._decoded(one, tensors) for one in told["given"]]
-        named = {str(key): self._decoded(one, tensors) for key, one in told["named"].items()}
-        if isinstance(tensors, Hollow) and not tensors:  # nothing to leak
-            return None
         try:
+            given = [self._decoded(one, tensors) for one in told["given"]]
+            named = {str(key): self._decoded(one, tensors) for key, one in told["named"].items()}
+            if isinstance(tensors, Hollow) and not tensors:  # nothing to leak
+                return None
             return self._function(space, name)(*given, **named)
         except Exception as error:
             return error
 
     def _answer(self, value: object, kept: bool = True) -> dict:
+        if value is NotImplemented:
+            value = TypeError("a tensor and this object can't be combined")
         if isinstance(value, Exception):
             return {"raised": type(value).__name__, "words": str(value)}
         return {"value": self._encoded(value, kept)}
@@ -227,7 +230,7 @@ class Server:
             operators.library_of(name)  # raises if it is not an operator
             return getattr(operators, name)
         if name in PROPERTIES:
-            return lambda x: getattr(x, name)
+            return getattr(Tensor, name).__get__
         base = name.removesuffix("_")
         if name in NUMBERS_OF:
             return partial(self._number, name)
@@ -272,7 +275,7 @@ class Server:
         if isinstance(value, list | tuple):
             return [self._encoded(one, kept) for one in value]
         if isinstance(value, torch.finfo | torch.iinfo):
-            names = [name for name in ("min", "max", "eps", "tiny") if hasattr(value, name)]
+            names = [one for one in ("min", "max", "eps", "tiny", "smallest_normal", "bits") if hasattr(value, one)]
             return {"named": {name: getattr(value, name) for name in names}}
         if isinstance(value, Operators):
             self._operators.append(value)
@@ -285,26 +288,28 @@ class Server:
         return value
 
     def _decoded(self, value: object, tensors: Mapping[int, Tensor] | None = None) -> object:
-        tensors = self._tensors if tensors is None else tensors
+        """The inverse of _encoded; tensors: those of an operation's arguments; None: a call returned it."""
         if isinstance(value, list):
             return tuple(self._decoded(one, tensors) for one in value)
         if not isinstance(value, dict):
             return "meta" if value == "cpu" and isinstance(tensors, Hollow) else value
         ((kind, one),) = value.items()
         if kind == "tensor":
-            return tensors[one]
+            return (self._tensors if tensors is None else tensors)[one]
         if kind == "list":
             return [*self._decoded(one, tensors)]
         if kind == "slice":
             return slice(*self._decoded(one, tensors))
         if kind == "object":
-            return Far(self, int(one[0]), self._decoded(one[1], tensors))
+            return Far(self, int(one[0]), self._decoded(one[1])) if tensors is None else object()
         if kind == "array":
             data, shape, name = one
             where = "meta" if isinstance(tensors, Hollow) else "cpu"
             return torch.tensor(data, dtype=self._decoded({"dtype": name}), device=where).reshape(shape)
         if kind == "dtype":
-            return getattr(torch, one) if isinstance(getattr(torch, one), torch.dtype) else torch.float32
+            if one not in DTYPES:
+                raise ValueError(f"dtype {one} can't be used in graded code")
+            return getattr(torch, one)
         return ... if kind == "ellipsis" else torch.device("meta" if isinstance(tensors, Hollow) else one)
 
 

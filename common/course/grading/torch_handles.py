@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
-import importlib
+import importlib.machinery
 import json
 import math
 import numbers
@@ -141,7 +141,7 @@ class Tensor(metaclass=Methods):
     def numel(self) -> int:
         return self.shape.numel()
 
-    ndim, data = property(dim), property(lambda self: self)
+    ndim, data, ndimension = property(dim), property(lambda self: self), dim
 
     def equal(self, other: Tensor) -> bool:
         return self.shape == other.shape and bool((self == other).all())
@@ -149,6 +149,9 @@ class Tensor(metaclass=Methods):
     def aminmax(self, *, dim: int | None = None, keepdim: bool = False) -> tuple:
         dim = () if dim is None else dim
         return namedtuple("aminmax", "min max")(self.amin(dim, keepdim), self.amax(dim, keepdim))
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        return self
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -181,6 +184,16 @@ def made_of(kind: str, *given: object, **_: object) -> Tensor:
     if given and not isinstance(given[0], numbers.Integral | Size):
         return torch.as_tensor(given[0], dtype=dtypes[kind])
     return torch.empty(*(given or [0]), dtype=dtypes[kind])
+
+
+class Typed(type):
+    """Makes torch.FloatTensor and the like, for isinstance(x, torch.FloatTensor) too."""
+
+    def __call__(cls, *given: object, **_: object) -> Tensor:
+        return made_of(TYPED[cls.__name__], *given)
+
+    def __instancecheck__(cls, x: object) -> bool:
+        return type(x) is Tensor and x.dtype is dtypes[TYPED[cls.__name__]]
 
 
 def view_in_place(name: str, x: Tensor, *given: object, **named: object) -> Tensor:
@@ -262,6 +275,7 @@ def ask(space: str, name: str, *given: object, **named: object) -> object:
     while frame.f_back and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     gone, released[:] = list(released), []
+    named = {key: value for key, value in named.items() if not isinstance(value, Inert)}  # memory_format, generator
     request = {"call": [space, name], "given": encoded(given), "named": encoded(named)["dict"], "released": gone}
     connection.send_bytes(json.dumps({**request, "line": frame.f_lineno}).encode())
     answer = json.loads(connection.recv_bytes())
@@ -287,14 +301,19 @@ class Modes(contextlib.ContextDecorator, contextlib.nullcontext):
 
 
 class Inert(ModuleType):
-    """A module of settings and measurements, which do nothing here."""
+    """A module of settings and measurements, which do nothing here, or of functions that can't be used."""
 
     __path__ = ()
+
+    def __mro_entries__(self, _: tuple) -> tuple:
+        return ()  # class Step(torch.autograd.Function)
 
     def __bool__(self, *_: object) -> bool:
         return False
 
-    def __call__(self, *given: object, **_: object) -> object:
+    def __call__(self, *given: object, **named: object) -> object:
+        if any(isinstance(one, Tensor) for one in (*given, *named.values())):
+            raise RuntimeError(f"torch.{self.__name__} can't be used in graded code")
         return given[0] if given and callable(given[0]) else self
 
     __enter__ = __exit__ = __bool__
@@ -302,16 +321,31 @@ class Inert(ModuleType):
     def __getattr__(self, name: str) -> Inert:
         if name.startswith("__"):
             raise AttributeError(name)
-        setattr(self, name, Inert(name))
+        setattr(self, name, Inert(f"{self.__name__}.{name}"))
         return vars(self)[name]
 
 
+class Finder:
+    """Finds every further module of torch, so that a file that imports but doesn't use it works."""
+
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(name, self) if name.startswith("torch.") else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Inert:
+        return Inert(spec.name.removeprefix("torch."))
+
+    def exec_module(self, _: ModuleType) -> None:
+        pass
+
+
 # Settings that have no effect on results here; they are no-ops.
-SETTINGS = "manual_seed set_printoptions set_num_threads set_float32_matmul_precision use_deterministic_algorithms"
+SETTINGS = "manual_seed seed set_printoptions set_num_threads set_float32_matmul_precision set_default_device"
+SETTINGS += " use_deterministic_algorithms set_default_dtype"
 
-
-INERT = "amp autocast compile jit backends backends.cuda backends.cudnn backends.mkldnn backends.mps"
-INERT += " profiler utils utils.benchmark"
+INERT = "amp autocast compile jit backends cuda profiler utils autograd distributed nn.init Generator"
+INERT += " contiguous_format preserve_format channels_last strided"
+# The worker writes a layer's weights later
+INITIAL = "xavier_uniform_ xavier_normal_ kaiming_uniform_ kaiming_normal_ normal_ uniform_ zeros_ ones_ constant_"
 
 
 class Module:
@@ -438,13 +472,15 @@ def modules(plain: dict[str, object]) -> dict[str, ModuleType]:
     vars(whole).update(plain, is_tensor=lambda x: isinstance(x, Tensor), from_numpy=partial(ask, "torch", "as_tensor"))
     vars(whole).update(dict.fromkeys(("no_grad", "inference_mode", "enable_grad", "set_grad_enabled"), Modes))
     vars(whole).update(dict.fromkeys(SETTINGS.split(), lambda *_, **__: None))
-    vars(whole).update({name: partial(made_of, kind) for name, kind in TYPED.items()})
+    vars(whole).update({name: Typed(name, (), {}) for name in TYPED})
     vars(whole).update(equal=Tensor.equal, aminmax=Tensor.aminmax, is_grad_enabled=lambda: False)
     whole.get_default_dtype = lambda: dtypes["float32"]
-    whole.cuda = SimpleNamespace(is_available=lambda: False)
     for name in INERT.split():
         made[f"torch.{name}"] = inert = Inert(name)
         setattr(made[f"torch.{name}".rpartition(".")[0]], name.rpartition(".")[2], inert)
+    made["torch.nn.parameter"], made["torch.nn.modules"] = nn, nn
+    made["torch.autograd"].Variable = lambda x, *_, **__: x
+    vars(made["torch.nn.init"]).update(dict.fromkeys(INITIAL.split(), lambda x, *_, **__: x))
     return made
 
 
@@ -458,6 +494,7 @@ def main(root: str, task: str, name: str, file: str, about_torch: str) -> None:
     connection = Connection(int(file))
     plain, fields[:] = json.loads(about_torch)
     sys.modules.update(made := modules(plain))
+    sys.meta_path.append(Finder())
     torch = made["torch"]
     from common.course.grading.system_calls import limit
     from common.testing.python_side import naming_the_line

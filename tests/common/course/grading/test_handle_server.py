@@ -77,6 +77,11 @@ def test_right_layers(tmp_path: Path, text: str) -> None:
         ("return torch.tensor(list(torch.ones(501).bool().unbind()))", "500 numbers"),
         ("return torch.tensor_split(torch.zeros(9), torch.ones(300).cumsum(0).long())", "500 numbers"),
         ("return x @ torch.ones(3, 3)", "attention.py:3 in f"),
+        ("return x.to(type(x.dtype)('complex64'))", "dtype complex64 can't be used"),
+        (
+            "from torch.nn.attention.flex_attention import flex_attention; return flex_attention(x, x, x)",
+            "flex_attention can't be used",
+        ),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("import os; os._exit(0)", "has ended"),
         (
@@ -96,6 +101,17 @@ def test_a_tensor_of_numbers_that_are_read_is_computed_from_them(tmp_path: Path)
     with AllocationRecorder(line=side.calling_line, inputs=(x,), source=x) as made:
         out = side.f(x, x)
     assert torch.equal(out, (x > 0).view(-1)) and made.peak_from_source == 2 * 4 * x.numel() and not made.read
+
+
+@pytest.mark.parametrize(("count", "read"), [(40, False), (60, True)])
+def test_sizes_that_reveal_many_bits_count_as_read(tmp_path: Path, count: int, read: bool) -> None:
+    """Each split has two sizes of at most 20 bits."""
+    body = f"for i in range({count}): torch.zeros(1).expand(10**6).tensor_split(x[i : i + 1])\n    return x"
+    x = torch.full((100,), 567_890)
+    side = module(tmp_path, HEAD + body)
+    with AllocationRecorder(line=side.calling_line, inputs=(x,), source=x) as made:
+        side.f(x, x)
+    assert bool(made.read) is read
 
 
 def test_what_only_shapes_decide_is_not_counted(tmp_path: Path) -> None:
@@ -198,6 +214,12 @@ def test_settings_that_change_no_number_do_no_harm(tmp_path: Path) -> None:
     text = (
         "import torch\ntorch.manual_seed(0)\ntorch.set_printoptions(precision=3)\ntorch.set_grad_enabled(False)\n"
         "device = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
+        "import torch.linalg, torch.testing, torch.optim, torch.utils.data, torch.utils.cpp_extension, torch.cuda.amp\n"
+        "from torch.autograd import Variable\nfrom torch.nn.parameter import Parameter\nfrom torch.nn import init\n"
+        "from torch.nn.attention import sdpa_kernel, SDPBackend\nimport torch.distributed as dist\n"
+        "class Step(torch.autograd.Function): pass\n"
+        "weight = init.xavier_uniform_(Variable(torch.rand(2, 3, generator=torch.Generator().manual_seed(1))))\n"
+        "torch.cuda.synchronize()\nassert weight.shape == torch.randn(2, 3).shape\n"
         "def f(x):\n    return (x + int(torch.__version__.split('.')[0])).to(device)\n"
     )
     x = torch.ones(2)
@@ -207,6 +229,19 @@ def test_settings_that_change_no_number_do_no_harm(tmp_path: Path) -> None:
 def test_what_is_no_tensor_is_called_an_object(tmp_path: Path) -> None:
     with pytest.raises(CallFailed, match="not object"):
         module(tmp_path, HEAD + "return torch.exp(object())").f(torch.ones(1), torch.ones(1))
+
+
+def test_an_object_of_the_other_process_is_asked_for_nothing(tmp_path: Path) -> None:
+    text = """import json
+import torch
+from common.course.grading.torch_handles import connection
+def f(x):
+    given = [{"object": [7, [{"tensor": x._number}]]}]
+    request = {"call": ["Tensor", "T"], "given": given, "named": {}, "released": [], "line": 1}
+    connection.send_bytes(json.dumps(request).encode())
+    return json.loads(connection.recv_bytes())["words"]
+"""
+    assert "object" in module(tmp_path, text).f(torch.ones(3))
 
 
 def test_other_words_for_operations(tmp_path: Path) -> None:
@@ -233,6 +268,15 @@ def f(x):
     assert F.dropout(x, 0.0) is x and nn.Dropout(0.1)(x) is x and nn.Identity()(x) is x
     assert torch.diag(x).shape == (4,) and torch.bitwise_and(a > 1, b > 1).shape == torch.bitwise_not(a > b).shape
     assert x.nbytes == 64 and x.itemsize == 4
+    low = torch.tril(torch.ones(4, 4)).byte()
+    assert x.masked_fill(low == 0, 0).sum().item() == 10 and low.nonzero().shape == (10, 2)
+    rows, cols = torch.nonzero(low == 0, as_tuple=True)
+    assert x.index_put((rows, cols), torch.zeros(6)).norm().square().round().item() == 10
+    assert x.masked_select(low == 1).numel() == 10
+    assert x.adjoint().shape == x.clone(memory_format=torch.contiguous_format).shape == (4, 4) and x.ndimension() == 2
+    assert isinstance(x, torch.FloatTensor) and not isinstance(x, torch.LongTensor) and x.requires_grad_(False) is x
+    assert torch.finfo(x.dtype).smallest_normal == torch.finfo(x.dtype).tiny
+    assert torch.asarray([1]).short().shape == (1,)
     return f"{x.mean():.3f} {x[0, 0]}"
 """
     assert module(tmp_path, text).f(torch.ones(4, 4)) == "1.000 1.0"
