@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from filled_checkout import copy_of_the_checkout
+from forked_python import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +28,8 @@ def said(filled):
         restored.append((path, text))
         assert text.count(old) == 1
         path.write_text(text.replace(old, new))
-        command = [sys.executable, "-m", f"{task}.test", "--backend", "simulator", *flags]
-        environment = os.environ | {"PYTHONPATH": str(filled), "COLUMNS": "110"}
-        done = subprocess.run(command, cwd=filled, capture_output=True, text=True, env=environment, timeout=900)
+        command = ["-m", f"{task}.test", "--backend", "simulator", *flags]
+        done = run_python(command, filled, os.environ | {"PYTHONPATH": str(filled), "COLUMNS": "110"}, 900)
         assert done.returncode == 1, done.stdout + done.stderr
         assert "Traceback" not in done.stdout + done.stderr
         assert len(done.stdout.splitlines()) <= 40, done.stdout

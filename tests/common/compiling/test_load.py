@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from forked_python import run_python
 
 from common.compiling import toolchain
 from common.compiling.load import build, load
@@ -44,7 +45,10 @@ void custom_attention(const float*, const float*, const float*, float*, float*, 
 
 
 class Course:
-    """A scratch build folder and a tiny kernel with a header, standing in for task 2's."""
+    """A scratch build folder and a tiny kernel with a header, standing in for task 2's.
+
+    Its cache of objects is $ATTENTION_CACHE_DIR, or without one its own.
+    """
 
     def __init__(self, folder: Path, backend: str) -> None:
         self.source = folder / "kernel.cu"
@@ -64,9 +68,7 @@ class Course:
         return textwrap.dedent(preamble) + textwrap.dedent(code)
 
     def run(self, code: str, **environment: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-c", self.script(code)]
-        environment = {**self.environment, **environment}
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+        return run_python(["-c", self.script(code)], ROOT, {**self.environment, **environment}, 300)
 
     def build(self, **environment: str) -> tuple[bool, float]:
         """Builds and calls softmax on a zero: (whether anything was compiled, the offset that the kernel adds)."""
@@ -83,8 +85,25 @@ class Course:
         return bool(int(rebuilt)), float(value)
 
 
+@pytest.fixture(scope="module")
+def kept_objects(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture
-def course(tmp_path, backend):
+def warm(monkeypatch, kept_objects):
+    """One cache for these tests: only the first compiles the simulator's runtime and precompiled headers."""
+    monkeypatch.setenv("ATTENTION_CACHE_DIR", kept_objects)
+
+
+@pytest.fixture
+def course(tmp_path, backend, warm):
+    return Course(tmp_path, backend)
+
+
+@pytest.fixture
+def cold_course(tmp_path, backend, monkeypatch):
+    monkeypatch.delenv("ATTENTION_CACHE_DIR", raising=False)
     return Course(tmp_path, backend)
 
 
@@ -104,13 +123,13 @@ def test_ninja_is_found_when_it_is_not_on_path(monkeypatch):
     assert ninja.exists() and str(ninja.parent) in os.environ["PATH"].split(os.pathsep)
 
 
-def test_a_killed_build_does_not_hang_the_next_one(course):
+def test_a_killed_build_does_not_hang_the_next_one(cold_course):
     """Killed while the compiler runs, together with its children; a lock's file is left behind."""
-    left = "lock" if course.backend == "cuda" else "cache/??/*.lock"
-    course.source.write_text(KERNEL + "\n".join(f"template <int N> struct F{i} {{}};" for i in range(20000)))
-    command = [sys.executable, "-c", course.script('load(BuildRequest("task2", **where))')]
-    victim = subprocess.Popen(command, cwd=ROOT, env=course.environment, start_new_session=True)
-    folder = course.source.parent / "build"
+    left = "lock" if cold_course.backend == "cuda" else "cache/??/*.lock"
+    cold_course.source.write_text(KERNEL + "\n".join(f"template <int N> struct F{i} {{}};" for i in range(20000)))
+    command = [sys.executable, "-c", cold_course.script('load(BuildRequest("task2", **where))')]
+    victim = subprocess.Popen(command, cwd=ROOT, env=cold_course.environment, start_new_session=True)
+    folder = cold_course.source.parent / "build"
     deadline = time.monotonic() + 120
     while not list(folder.rglob(left)):
         assert time.monotonic() < deadline and victim.poll() is None
@@ -118,14 +137,16 @@ def test_a_killed_build_does_not_hang_the_next_one(course):
     os.killpg(victim.pid, signal.SIGKILL)
     victim.wait()
     assert list(folder.rglob(left)), "the killed build was expected to leave a lock behind"
-    course.source.write_text(KERNEL)
-    assert course.build() == (True, 1.0)
+    cold_course.source.write_text(KERNEL)
+    assert cold_course.build() == (True, 1.0)
 
 
-def test_two_builds_at_once(course):
-    command = [sys.executable, "-c", course.script('print(load(BuildRequest("task2", **where)).softmax)')]
+def test_two_builds_at_once(cold_course):
+    command = [sys.executable, "-c", cold_course.script('print(load(BuildRequest("task2", **where)).softmax)')]
     both = [
-        subprocess.Popen(command, cwd=ROOT, env=course.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        subprocess.Popen(
+            command, cwd=ROOT, env=cold_course.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         for _ in range(2)
     ]
     for one in both:
@@ -154,7 +175,7 @@ def test_a_missing_launcher_is_named(course):
     assert "BuildError: " in done.stderr and "gemm_nt" in done.stderr.split("BuildError: ")[1]
 
 
-def test_two_variants_live_in_one_process(backend, tmp_path):
+def test_two_variants_live_in_one_process(backend, tmp_path, warm):
     first, second = Course(tmp_path, backend), tmp_path / "second"
     second.mkdir()
     (second / "offset.cuh").write_text("#pragma once\n#define OFFSET 5.0f\n")
@@ -170,7 +191,7 @@ def test_two_variants_live_in_one_process(backend, tmp_path):
     assert done.stdout.split() == ["1.0", "5.0", "1.0"], done.stderr
 
 
-def test_one_name_for_two_sources_is_refused(backend, tmp_path):
+def test_one_name_for_two_sources_is_refused(backend, tmp_path, warm):
     course = Course(tmp_path, backend)
     other = tmp_path / "other.cu"
     other.write_text(KERNEL)
@@ -183,7 +204,7 @@ def test_one_name_for_two_sources_is_refused(backend, tmp_path):
     assert "ValueError: task2_scratch_" in done.stderr and "give the other sources a label" in done.stderr
 
 
-def test_a_checkout_with_a_space_in_its_path(backend, tmp_path):
+def test_a_checkout_with_a_space_in_its_path(backend, tmp_path, warm):
     folder = tmp_path / "my course"
     folder.mkdir()
     assert Course(folder, backend).build() == (True, 1.0)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from filled_checkout import copy_of_the_checkout
+from forked_python import run_python
 from rich.console import Console
 
 from common.course import progress, watch
@@ -37,8 +36,7 @@ def call(checkout):
     def call(*arguments: str, module: str = "common.course", status: int = 0) -> str:
         environment = os.environ | {"PYTHONPATH": str(checkout), "COLUMNS": "120"}
         environment.pop("ATTENTION_BUILD_DIR", None)
-        command = [sys.executable, "-m", module, *arguments]
-        done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, env=environment, timeout=600)
+        done = run_python(["-m", module, *arguments], checkout, environment, 600)
         assert done.returncode == status, done.stdout + done.stderr
         assert "Traceback" not in done.stdout + done.stderr
         return " ".join(done.stdout.split())
