@@ -56,7 +56,7 @@ def of_build(folder: Path) -> list[str]:
 
 def test_a_killed_compile_leaves_no_compiler_behind(root: Path, tmp_path: Path) -> None:
     """`taskN.compile` in a fresh folder: the compiler builds the simulator's runtime first, which takes seconds."""
-    environment = {**os.environ, "ATTENTION_BUILD_DIR": str(tmp_path)}
+    environment = {**os.environ, "ATTENTION_BUILD_DIR": str(tmp_path), "ATTENTION_CACHE_DIR": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "task3.compile", "--backend", "simulator", "--solution"]
     ours = subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.DEVNULL)
     wait_until(lambda: "cc1plus" in of_build(tmp_path), "no compiler was started")
@@ -83,7 +83,7 @@ def test_a_killed_build_leaves_no_ninja_behind(root: Path, tmp_path: Path) -> No
             load("slow", [{str(tmp_path / "slow.cpp")!r}], build_directory={str(tmp_path)!r}, is_python_module=False,
                  extra_cflags=["-ftemplate-depth=2000"])
     """
-    environment = {**os.environ, "ATTENTION_BUILD_DIR": str(tmp_path)}
+    environment = {**os.environ, "ATTENTION_BUILD_DIR": str(tmp_path), "ATTENTION_CACHE_DIR": str(tmp_path / "cache")}
     ours = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], cwd=root, env=environment)
     wait_until(lambda: {"ninja", "cc1plus"} <= set(of_build(tmp_path)), "no compiler was started")
     ours.kill()

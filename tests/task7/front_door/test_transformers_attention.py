@@ -419,7 +419,7 @@ def chosen(monkeypatch) -> list[str]:
     return rooms
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16], ids=str)
 def test_sliding_windows(tuned, chosen, dtype):
     """Mistral with a window of 5: prompts with and without padding, its own and a static cache, also decoding."""
     model = tiny_model("mistral", sliding_window=5).to(tuned.device, dtype)

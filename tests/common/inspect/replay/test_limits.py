@@ -29,12 +29,22 @@ def test_a_smaller_case_of_the_same_operator_is_named():
     ("arguments", "words"),
     [
         (("--html", "x.html"), "--html is for --check, --profile and --replay: add one of them"),
-        (("--check", "--html", "tests"), "--html is 'tests', a folder; name a file in it"),
-        (("--replay", "softmax: 7 x 31", "--list"), "--replay names its case itself: leave --case, --show and --list"),
-        (("--replay", "softmax: 7 x 31", "--check"), "not allowed with argument"),
-        (("--replay", "A B^T"), "--replay plays one case, and 'A B^T' names"),
+        pytest.param(
+            ("--check", "--html", "tests"), "--html is 'tests', a folder; name a file in it", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            ("--replay", "softmax: 7 x 31", "--list"),
+            "--replay names its case itself: leave --case, --show and --list",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(("--replay", "softmax: 7 x 31", "--check"), "not allowed with argument", marks=pytest.mark.slow),
+        pytest.param(("--replay", "A B^T"), "--replay plays one case, and 'A B^T' names", marks=pytest.mark.slow),
         (("--replay", "7 by 31"), "no case is called '7 by 31'"),
-        (("--replay", "softmax: 100,000 rows"), "it runs only on a GPU. A smaller case: --replay 'softmax: "),
+        pytest.param(
+            ("--replay", "softmax: 100,000 rows"),
+            "it runs only on a GPU. A smaller case: --replay 'softmax: ",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_is_refused_is_said(root, arguments, words):
