@@ -3,7 +3,7 @@
 #pragma once
 #include <assert.h>
 #include <stdio.h>
-#include <time.h>
+#include <time.h>  // clock()
 
 #include <functional>
 
@@ -76,12 +76,7 @@ constexpr bool runs_on_device() { return __builtin_is_constant_evaluated() || on
 }  // namespace simulator
 
 // Nanoseconds instead of cycles: enough to see that time passes, not to measure kernels.
-inline long long clock64() {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000ll + now.tv_nsec;
-}
-// clock() is the C library's.
+long long clock64();
 
 struct CUstream_st;
 
