@@ -135,7 +135,8 @@ _KEPT = [*_KEYWORDS, *_INDICES.values()]  # the rewriter reads them
 _INDEX_TOKENS = len(next(iter(_INDICES)))
 # The simulator's own attributes: of a registered kernel (launch_api.h), and __global__ (language.h)
 _OURS = re.compile(
-    r'\[\[gnu::section\("simulator_kernels"\), gnu::used\]\]|__attribute__\(\(patchable_function_entry\(1, 0\)\)\)'
+    r'\[\[gnu::section\("simulator_kernels"\), gnu::used\]\]'
+    r"|__attribute__\(\(patchable_function_entry\(5, 0\), noipa\)\)"
 )
 _ASSEMBLY = ("asm", "__asm", "__asm__")
 # Attributes that neither exempt code from checks and counting nor reach the assembler; gnu and using may precede them
