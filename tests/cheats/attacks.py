@@ -2168,6 +2168,15 @@ ATTACKS = [
         ),
     ),
     cheat(
+        "a parameter's conversion does the work",
+        with_launcher(
+            "    converts<<<8, 256, 0, stream>>>(Call{x, y, lse, rows, cols});",
+            ON_HOST + "struct Call { const float* x; float *y, *lse; int64_t rows, cols; };\n"
+            "struct Done { int n; Done(const Call& a) : n(0) { on_host(a.x, a.y, a.lse, a.rows, a.cols); } };\n"
+            "__global__ void converts(Done) { for (volatile int i = 0; i < 100; i = i + 1) {} }\n",
+        ),
+    ),
+    cheat(
         "host code handed to a kernel",
         with_launcher("    calls<<<8, 256, 0, stream>>>(on_host, x, y, lse, rows, cols);", HANDED),
         "softmax",

@@ -29,6 +29,7 @@ IN_CUDA = """#include <device_launch_parameters.h>
 #include <math_constants.h>
 #include <mma.h>
 #include <utility>
+#include <cuda/std/complex>
 #if 0
 This didn't work, though it's 1'000 times as "fast
 #endif
@@ -39,7 +40,12 @@ template <float (*Op)(float, float)> __device__ float folded(float v) { return O
 __device__ float largest(float a, float b) { return fmaxf(a, b); }
 __global__ void others(float* x, int n) {
     __builtin_assume(n > 0);
-    x[threadIdx.x] = folded<largest>(float(n)) + norm3df(x[0], x[1], x[2]);
+    const long long begun = clock64() + clock();
+    unsigned long long time;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+    cuda::std::complex<float> z(x[0], x[1]);
+    z = z * z / exp(z);
+    x[threadIdx.x] = folded<largest>(float(n)) + norm3df(x[0], x[1], x[2]) + __fadd_rz(abs(z), clock64() - begun + time);
 }
 void launched(float* x, cudaStream_t stream) {
     cudaLaunchConfig_t config{};

@@ -102,7 +102,8 @@ _PACKED = re.compile(
 # The address that an instruction refers to: the target of a jump or call, the operand of lea
 _TARGET = re.compile(r"^\s*(?:\w+ )?([0-9a-f]+) <|# ([0-9a-f]+)")
 _ELSEWHERE = re.compile(r"<([^>]+)@plt")  # a call's target in another library
-_ARITHMETIC = re.compile(r"__[a-z]+[hsdt][if]\d?")  # libgcc's arithmetic functions
+_ARITHMETIC = re.compile(r"__[a-z]+[hsdt][cif]\d?")  # libgcc's arithmetic functions, some for complex numbers
+_COMPLEX = re.compile(r"c(?:abs|arg|exp|log|log10|pow|proj|sqrt|a?(?:sin|cos|tan)h?)f?")  # of libm
 _INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
 _TOO_LONG = re.compile("cpu time limit exceeded", re.IGNORECASE)
 _MARK = re.compile(r'(\d+) "((?:[^"\\\n]|\\.)*)"[^\n]*')  # after "# "
@@ -134,7 +135,8 @@ _KEPT = [*_KEYWORDS, *_INDICES.values()]  # the rewriter reads them
 _INDEX_TOKENS = len(next(iter(_INDICES)))
 # The simulator's own attributes: of a registered kernel (launch_api.h), and __global__ (language.h)
 _OURS = re.compile(
-    r'\[\[gnu::section\("simulator_kernels"\), gnu::used\]\]|__attribute__\(\(patchable_function_entry\(1, 0\)\)\)'
+    r'\[\[gnu::section\("simulator_kernels"\), gnu::used\]\]'
+    r"|__attribute__\(\(patchable_function_entry\(5, 0\), noipa\)\)"
 )
 _ASSEMBLY = ("asm", "__asm", "__asm__")
 # Attributes that neither exempt code from checks and counting nor reach the assembler; gnu and using may precede them
@@ -271,12 +273,14 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
             found_kernels += named.get(own, ())
     counted = {begins[bisect_right(begins, at - 1) - 1] for at in places}  # excludes a few functions of the simulator
     for start, (*_, operands) in zip(starts, listed, strict=True):
-        own, far = begins[bisect_right(begins, start) - 1], _ELSEWHERE.search(operands)
+        own, far, what = begins[bisect_right(begins, start) - 1], _ELSEWHERE.search(operands), ""
         if own in known and (far and far[1] not in _functions_of_gpus()):
-            raise BuildError(f"A kernel calls {_readable([far[1]])[0]}, which is no function of a GPU.")
-        if own in known & counted and "*" in operands:
+            what = f" kernel calls {_readable([far[1]])[0]}, which is no function of a GPU."
+        elif own in known & counted and "*" in operands:
+            what = CALLS_BY_ADDRESS
+        if what:
             places = [one for one in _lines(path, [hex(text.address + start)]) if ":" in one]
-            raise BuildError(f"{places[0] + ': a' if places else 'A'}{CALLS_BY_ADDRESS}")
+            raise BuildError(f"{places[0] + ': a' if places else 'A'}{what}")
     for at, following in pairwise([*places, last]):
         end = min(following, ends[min(bisect_right(ends, at), len(ends) - 1)])
         size = max(1, sums[bisect_left(starts, end)] - sums[bisect_left(starts, at)])
@@ -287,15 +291,16 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
 
 @functools.cache
 def _functions_of_gpus() -> set[str]:
-    """Library functions that kernels may call: math functions that CUDA has, too, and the compiler's helper functions
-    (arithmetic, unwinding)."""
+    """Library functions that kernels may call: clock() and math functions, which CUDA has, too, complex ones, and the
+    compiler's helper functions (arithmetic, unwinding)."""
     mathematics, compilers = (
         Elf(Path(_run([toolchain.host_compiler(), f"-print-file-name={name}"]).strip()).read_bytes()).defined()
         for name in ("libm.so.6", "libgcc_s.so.1")
     )
     headers = [one / "crt" / "math_functions.h" for one in toolchain.nvcc_for_build().include_dirs()]
     words = {word for one in headers if one.is_file() for word in re.findall(r"\w+", one.read_text(errors="replace"))}
-    return {"_Unwind_Resume", *(words & mathematics), *filter(_ARITHMETIC.fullmatch, compilers)}
+    named = {*filter(_COMPLEX.fullmatch, mathematics), *filter(_ARITHMETIC.fullmatch, compilers)}
+    return {"_Unwind_Resume", "clock", *(words & mathematics), *named}
 
 
 def _numbers_of(name: str, operands: str) -> int:

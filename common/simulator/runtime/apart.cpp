@@ -12,10 +12,11 @@
 // kernels from nvcc's table (see common/course/grading/build.py), copies only device memory, and does its own counting.
 // A malicious kernel may take over the device process, but the relay counts and bounds what it sends to the host.
 //
-// A launch carries the kernel's address and its arguments in ABI form: instead of the kernel, host code calls
-// simulator_capture, which saves the argument registers and stack; every CUDA thread enters the kernel with these.
-// C++ passes the address of an object with a copy constructor of its own. The object's bytes are saved behind the
-// arguments, and its address is that of these bytes; every thread gets a copy, and addresses within the copy.
+// A launch carries the kernel's address and its arguments in ABI form. Host code calls the kernel, so C++ chooses it and
+// converts its arguments; but in the host process every kernel begins with a call of simulator_capture, which saves the
+// argument registers and the stack up to the launch's frame. Every CUDA thread enters the kernel with these. C++ passes
+// the address of an object with a copy constructor of its own, which is on that stack: every thread gets a copy of the
+// stack, and addresses within the copy.
 #include "apart.h"
 
 #include <poll.h>
@@ -37,17 +38,15 @@ namespace simulator {
 
 namespace {
 
-constexpr size_t MOST_WORDS = 1024;  // of arguments on the stack; CUDA allows 4 KB
+constexpr size_t MOST_WORDS = 1024;  // on the stack; CUDA allows 4 KB of arguments
 constexpr size_t MOST_TEXT = 4096, PIECE = 1 << 16;
 
 struct Captured {
-    uint64_t integers[6];
     double floats[8];
-    uint64_t words;
-    uint64_t stack[MOST_WORDS];
     const void* kernel;
+    uint64_t start, words;  // of the stack
+    uint64_t integers[6], stack[MOST_WORDS];
 };
-constexpr size_t MOST_ALIGNMENT = 128;  // of parameters
 
 struct Message {
     enum What : uint64_t { ALLOCATE, RELEASE, IN, OUT, COPY, FILL, OUTPUT, LIMIT, ABOUT, LAUNCH } what;
@@ -56,7 +55,7 @@ struct Message {
 struct LaunchOrder {
     dim3 grid, block, cluster;
     uint64_t dynamic_bytes;
-    int32_t line, cooperative, has_objects;
+    int32_t line, cooperative;
     char name[96], file[160];
     Captured arguments;
 };
@@ -164,49 +163,61 @@ cudaError_t send_copy(void* to, const void* from, size_t bytes) {
     return error_of(answer);
 }
 
+static const char* capture_end;
+
 extern "C" {
 __attribute__((visibility("hidden"), used)) Captured simulator_captured;
 __attribute__((visibility("hidden"))) void simulator_capture();
 __attribute__((visibility("hidden"))) void simulator_enter(void* captured);
+__attribute__((visibility("hidden"), used)) void simulator_capture_stack(const char* stack) {
+    const size_t bytes = capture_end > stack ? static_cast<size_t>(capture_end - stack) : 0;
+    if (bytes > sizeof simulator_captured.stack) throw std::runtime_error("a kernel's parameters take more than 4 KB");
+    simulator_captured.start = number(stack), simulator_captured.words = bytes / 8;
+    memcpy(simulator_captured.stack, stack, bytes);
 }
+}
+void begin_capture(const void* end) {
+    simulator_captured.kernel = nullptr;
+    capture_end = static_cast<const char*>(end);
+}
+constexpr size_t PATCH = 5;  // bytes of a call instruction, and of the space for it in __global__
 asm(".text\n.hidden simulator_capture\n.globl simulator_capture\nsimulator_capture:\n"
-    "leaq simulator_captured(%rip), %rax\n"
-    "movq %rdi, 0(%rax)\n movq %rsi, 8(%rax)\n movq %rdx, 16(%rax)\n"
-    "movq %rcx, 24(%rax)\n movq %r8, 32(%rax)\n movq %r9, 40(%rax)\n"
-    "movsd %xmm0, 48(%rax)\n movsd %xmm1, 56(%rax)\n movsd %xmm2, 64(%rax)\n movsd %xmm3, 72(%rax)\n"
-    "movsd %xmm4, 80(%rax)\n movsd %xmm5, 88(%rax)\n movsd %xmm6, 96(%rax)\n movsd %xmm7, 104(%rax)\n"
-    "movq 112(%rax), %rcx\n leaq 8(%rsp), %rsi\n leaq 120(%rax), %rdi\n cld\n rep movsq\n ret\n"
+    "popq %rax\n subq $5, %rax\n leaq simulator_captured(%rip), %r11\n movq %rax, 64(%r11)\n"
+    "movsd %xmm0, 0(%r11)\n movsd %xmm1, 8(%r11)\n movsd %xmm2, 16(%r11)\n movsd %xmm3, 24(%r11)\n"
+    "movsd %xmm4, 32(%r11)\n movsd %xmm5, 40(%r11)\n movsd %xmm6, 48(%r11)\n movsd %xmm7, 56(%r11)\n"
+    "movq %rdi, 88(%r11)\n movq %rsi, 96(%r11)\n movq %rdx, 104(%r11)\n"
+    "movq %rcx, 112(%r11)\n movq %r8, 120(%r11)\n movq %r9, 128(%r11)\n"
+    "leaq 8(%rsp), %rdi\n jmp simulator_capture_stack\n"
+    // the copy's alignment is the original's; rax: the distance between them
     ".hidden simulator_enter\n.globl simulator_enter\nsimulator_enter:\n"
     "pushq %rbp\n movq %rsp, %rbp\n pushq %rbx\n movq %rdi, %rbx\n"
-    "movq 112(%rbx), %rcx\n leaq 1(%rcx), %rax\n andq $-2, %rax\n shlq $3, %rax\n addq $8, %rax\n subq %rax, %rsp\n"
-    "leaq 120(%rbx), %rsi\n movq %rsp, %rdi\n cld\n rep movsq\n"
-    "movsd 48(%rbx), %xmm0\n movsd 56(%rbx), %xmm1\n movsd 64(%rbx), %xmm2\n movsd 72(%rbx), %xmm3\n"
-    "movsd 80(%rbx), %xmm4\n movsd 88(%rbx), %xmm5\n movsd 96(%rbx), %xmm6\n movsd 104(%rbx), %xmm7\n"
-    "movq 0(%rbx), %rdi\n movq 8(%rbx), %rsi\n movq 16(%rbx), %rdx\n"
-    "movq 24(%rbx), %rcx\n movq 32(%rbx), %r8\n movq 40(%rbx), %r9\n"
-    "callq *8312(%rbx)\n leaq -8(%rbp), %rsp\n popq %rbx\n popq %rbp\n ret\n");
-static_assert(offsetof(Captured, words) == 112 && offsetof(Captured, stack) == 120 && offsetof(Captured, kernel) == 8312);
+    "movq 72(%rbx), %rsi\n movq 80(%rbx), %rcx\n leaq (,%rcx,8), %rdx\n"
+    "subq %rdx, %rsp\n movq %rsp, %rax\n subq %rsi, %rax\n andl $127, %eax\n subq %rax, %rsp\n"
+    "movq %rsp, %rax\n subq %rsi, %rax\n subq $48, %rsp\n addq $6, %rcx\n"
+    "1: movq 80(%rbx,%rcx,8), %r8\n movq %r8, %r9\n subq %rsi, %r9\n cmpq %rdx, %r9\n jae 2f\n addq %rax, %r8\n"
+    "2: movq %r8, -8(%rsp,%rcx,8)\n decq %rcx\n jnz 1b\n"
+    "movsd 0(%rbx), %xmm0\n movsd 8(%rbx), %xmm1\n movsd 16(%rbx), %xmm2\n movsd 24(%rbx), %xmm3\n"
+    "movsd 32(%rbx), %xmm4\n movsd 40(%rbx), %xmm5\n movsd 48(%rbx), %xmm6\n movsd 56(%rbx), %xmm7\n"
+    "popq %rdi\n popq %rsi\n popq %rdx\n popq %rcx\n popq %r8\n popq %r9\n"
+    "callq *64(%rbx)\n leaq -8(%rbp), %rsp\n popq %rbx\n popq %rbp\n ret\n");
+static_assert(offsetof(Captured, kernel) == 64 && offsetof(Captured, integers) == 88 && offsetof(Captured, stack) == 136);
 
-static size_t objects_start, objects_end;  // offsets in simulator_captured
-
-const void* begin_capture(const void* kernel, size_t words) {
-    simulator_captured.kernel = kernel;
-    simulator_captured.words = std::min(words, MOST_WORDS);
-    objects_start = objects_end = offsetof(Captured, stack) + 8 * simulator_captured.words;
-    return reinterpret_cast<const void*>(&simulator_capture);
+// Makes a call of simulator_capture the first instruction of every kernel.
+static void capture_kernels() {
+    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    for (const void* kernel : shared().kernels) {
+        const uint64_t at = number(kernel), first = at / page * page, bytes = at + PATCH - first;
+        const auto distance = static_cast<int32_t>(number(reinterpret_cast<const void*>(&simulator_capture)) - at - PATCH);
+        auto* code = reinterpret_cast<unsigned char*>(at);
+        if (mprotect(reinterpret_cast<void*>(first), bytes, PROT_READ | PROT_WRITE | PROT_EXEC)) _exit(70);
+        code[0] = 0xe8;
+        memcpy(code + 1, &distance, sizeof distance);
+        if (mprotect(reinterpret_cast<void*>(first), bytes, PROT_READ | PROT_EXEC)) _exit(70);
+    }
 }
 
-const void* capture_object(const void* object, size_t bytes, size_t alignment) {
-    const size_t start = (objects_end + alignment - 1) / alignment * alignment;
-    if (start + bytes > offsetof(Captured, kernel)) throw std::runtime_error("a kernel's parameters take more than 4 KB");
-    objects_end = start + bytes;
-    return memcpy(reinterpret_cast<char*>(&simulator_captured) + start, object, bytes);
-}
-
-void launch_captured(const char* name, Position at, dim3 grid, dim3 block, size_t dynamic_bytes, bool cooperative,
-                     dim3 cluster) {
-    LaunchOrder order = {grid, block, cluster, dynamic_bytes, at.line, cooperative, objects_end > objects_start,
-                         {}, {}, simulator_captured};
+void launch_captured(const char* name, Position at, dim3 grid, dim3 block, size_t dynamic_bytes, bool cooperative, dim3 cluster) {
+    LaunchOrder order = {grid, block, cluster, dynamic_bytes, at.line, cooperative, {}, {}, simulator_captured};
     strncpy(order.name, name, sizeof order.name - 1);
     strncpy(order.file, at.file, sizeof order.file - 1);
     error_of(ask({Message::LAUNCH, 0, 0, sizeof order}, &order, sizeof order));
@@ -258,23 +269,13 @@ bool new_output(const Message& order) {
     return true;
 }
 
-void enter_with_objects(void* captured) {
-    alignas(MOST_ALIGNMENT) Captured mine = *static_cast<const Captured*>(captured);
-    const uint64_t start = number(&simulator_captured);
-    const auto move = [&](uint64_t& value) { value += value - start < sizeof mine ? number(&mine) - start : 0; };
-    std::for_each(mine.integers, std::end(mine.integers), move);
-    std::for_each(mine.stack, mine.stack + mine.words, move);
-    simulator_enter(&mine);
-}
-
 cudaError_t run_launch() {
     static LaunchOrder order;
     if (!receive(peer, &order, sizeof order)) _exit(0);
     order.name[sizeof order.name - 1] = order.file[sizeof order.file - 1] = 0;
     if (!is_kernel(order.arguments.kernel) || order.arguments.words > MOST_WORDS) return cudaErrorInvalidDeviceFunction;
     cudaGetLastError();
-    launch({order.name, {order.file, order.line}, order.arguments.kernel,
-            order.has_objects ? enter_with_objects : simulator_enter, &order.arguments,
+    launch({order.name, {order.file, order.line}, order.arguments.kernel, simulator_enter, &order.arguments,
             order.cooperative != 0, order.cluster},
            order.grid, order.block, order.dynamic_bytes);
     return cudaGetLastError();
@@ -452,6 +453,7 @@ __attribute__((used)) void simulator_prepare_apart(char* tensors, size_t bytes, 
 // Called in the host process: unmaps device memory, permanently.
 __attribute__((used)) void simulator_become_host(int to_device) {
     side = Side::host, peer = to_device;
+    capture_kernels();
     close_for_host(shared().tensors, shared().tensor_bytes);
     prepare_reports();
     install_handlers();
@@ -504,8 +506,7 @@ cudaError_t send_copy(void*, const void*, size_t) { return cudaErrorNotSupported
 cudaError_t send_fill(void*, int, size_t) { return cudaErrorNotSupported; }
 cudaError_t send_limit(const void*, size_t) { return cudaErrorNotSupported; }
 size_t ask_static_bytes(const void*) { return 0; }
-const void* begin_capture(const void*, size_t) { return nullptr; }
-const void* capture_object(const void*, size_t, size_t) { return nullptr; }
+void begin_capture(const void*) {}
 void launch_captured(const char*, Position, dim3, dim3, size_t, bool, dim3) {}
 }  // namespace simulator
 

@@ -5,6 +5,7 @@
 #include "async_copy.cpp"
 #include "cluster.cpp"
 #include "copy_engine.cpp"
+#include "cpu.cpp"
 #include "fiber.cpp"
 #include "streams.cpp"
 #include "graphs.cpp"  // needs streams.cpp's types

@@ -44,6 +44,9 @@ def test_arguments(library):
     assert list(ints) == [1] * 5
     library.launch_by_function(ints, 12)
     assert list(ints) == [12] * 4 + [1]
+    out = zeros(15)
+    library.launch_all_forms(out)
+    assert list(out) == [1] * 14 + [0]
 
 
 @pytest.mark.parametrize(

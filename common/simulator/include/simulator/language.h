@@ -3,14 +3,15 @@
 #pragma once
 #include <assert.h>
 #include <stdio.h>
-#include <time.h>
+#include <time.h>  // clock()
 
 #include <functional>
 
 #include "thread.h"
 
 #ifdef SIMULATOR_GRADED
-#define __global__ __attribute__((patchable_function_entry(1, 0)))  // the object lists it: see common/course/grading/build.py
+// The object lists it (common/course/grading/build.py), and calls of it stay calls (runtime/apart.cpp).
+#define __global__ __attribute__((patchable_function_entry(5, 0), noipa))
 #else
 #define __global__
 #endif
@@ -76,12 +77,7 @@ constexpr bool runs_on_device() { return __builtin_is_constant_evaluated() || on
 }  // namespace simulator
 
 // Nanoseconds instead of cycles: enough to see that time passes, not to measure kernels.
-inline long long clock64() {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000ll + now.tv_nsec;
-}
-// clock() is the C library's.
+long long clock64();
 
 struct CUstream_st;
 
@@ -132,44 +128,17 @@ auto first_that_compiles(Late late, const F& f, const Others&... others) {
         return simulator::first_that_compiles(late, others...);
 }
 
-// In a graded build host code has no device: a launch records the kernel's arguments and sends them to the device
-// process (runtime/apart.cpp). `words`: upper bound on the arguments' size, in units of 8 bytes.
-const void* begin_capture(const void* kernel, size_t words);  // the function to call in place of the kernel
-const void* capture_object(const void* object, size_t bytes, size_t alignment);  // what to pass for an object
-void launch_captured(const char* name, Position at, dim3 grid, dim3 block, size_t dynamic_bytes, bool cooperative = false,
-                     dim3 cluster = {0, 0, 0});
-template <typename... Parameters>
-constexpr size_t words_of = (size_t{0} + ... + ((sizeof(Parameters) + 15) / 8));
-// Of such a parameter C++ passes the address, since copying, moving or destroying it calls a function.
-template <typename T>
-constexpr bool is_captured_object =
-#ifdef SIMULATOR_GRADED
-    !std::is_reference_v<T> &&
-    (!std::is_trivially_destructible_v<T> || std::is_copy_constructible_v<T> != std::is_trivially_copy_constructible_v<T> ||
-     std::is_move_constructible_v<T> != std::is_trivially_move_constructible_v<T>);
-#else
-    false;
-#endif
-template <typename T>
-using Passed = std::conditional_t<is_captured_object<T>, const void*, T>;
-template <typename T>
-SIMULATOR_INLINE decltype(auto) passed(T& argument) {
-    if constexpr (is_captured_object<T>)
-        return capture_object(&reinterpret_cast<const char&>(argument), sizeof argument, alignof(T));
-    else
-        return (argument);
-}
-template <typename... Parameters>
-struct Capture {
-    const void* kernel;
-    void operator()(Parameters... arguments) const {
-        const void* function = begin_capture(kernel, words_of<Parameters...>);
-        reinterpret_cast<void (*)(Passed<Parameters>...)>(const_cast<void*>(function))(passed<Parameters>(arguments)...);
-    }
-};
-template <typename Late, typename... Parameters>
-Capture<Parameters...> capture_of(void (*kernel)(Parameters...)) {
-    return {reinterpret_cast<const void*>(kernel)};
+// In a graded build host code has no device: there a call of a kernel records its arguments (runtime/apart.cpp), and the
+// launch is sent to the device process. What the call puts on the stack is below `end`.
+void begin_capture(const void* end);
+void launch_captured(const char* name, Position at, dim3 grid, dim3 block, size_t dynamic_bytes, bool cooperative, dim3 cluster);
+template <typename Call>
+SIMULATOR_UNWATCHED __attribute__((noinline)) void launch_apart(const Call& call, const char* name, Position at, dim3 grid,
+                                                                dim3 block, size_t dynamic_bytes, bool cooperative = false,
+                                                                dim3 cluster = {0, 0, 0}) {
+    begin_capture(__builtin_frame_address(0));
+    call();
+    launch_captured(name, at, grid, block, dynamic_bytes, cooperative, cluster);
 }
 
 // kernel<<<grid, block, bytes, stream>>>(arguments) is rewritten as
@@ -216,11 +185,10 @@ struct Launcher {
             capture(stream, [=, me = *this] { Launcher(me).on_stream(nullptr)(arguments...); });
             return;
         }
-#ifdef SIMULATOR_GRADED
-        call(arguments...);
-        launch_captured(name, position, grid, block, dynamic_bytes);
-#else
         auto one_thread = [&] { call(arguments...); };
+#ifdef SIMULATOR_GRADED
+        launch_apart(one_thread, name, position, grid, block, dynamic_bytes);
+#else
         launch({name, position, address(Arguments<Types...>{}),
                 [](void* data) { (*static_cast<decltype(one_thread)*>(data))(); }, &one_thread},
                grid, block, dynamic_bytes);
@@ -232,26 +200,10 @@ struct Launcher {
 
 // SIMULATOR_KERNEL expands to a Launcher's first arguments. SIMULATOR_CALL is for kernel arguments that cannot be
 // forwarded (braces, NULL, 0): they stay in the text of the call, and `given` names the others.
-#ifdef SIMULATOR_GRADED
-#define SIMULATOR_KERNEL(...)                                                                        \
-    SIMULATOR_NAME(__VA_ARGS__), [&](auto... arguments_) {                                           \
-        ::simulator::first_that_compiles(                                                            \
-            ::simulator::Arguments<decltype(arguments_)...>(),                                       \
-            [&](auto late_) -> decltype(::simulator::capture_of<decltype(late_)>(__VA_ARGS__)) {     \
-                return ::simulator::capture_of<decltype(late_)>(__VA_ARGS__);                        \
-            },                                                                                       \
-            [&]<typename... Types_>(::simulator::Arguments<Types_...>) {                             \
-                return ::simulator::capture_of<void>(static_cast<void (*)(Types_...)>(__VA_ARGS__)); \
-            })(arguments_...);                                                                       \
-    }
-#define SIMULATOR_CALL(given, arguments, ...) \
-    SIMULATOR_NAME(__VA_ARGS__), [&] given { ::simulator::capture_of<void>(__VA_ARGS__) arguments; }
-#else
 #define SIMULATOR_KERNEL(...) \
-    SIMULATOR_NAME(__VA_ARGS__), [&](auto... arguments_) { __VA_ARGS__(arguments_...); }
+    SIMULATOR_NAME(__VA_ARGS__), [&](auto&... arguments_) { __VA_ARGS__(arguments_...); }
 #define SIMULATOR_CALL(given, arguments, ...) \
     SIMULATOR_NAME(__VA_ARGS__), [&] given { __VA_ARGS__ arguments; }
-#endif
 #define SIMULATOR_NAME(...)                                                                                 \
 #__VA_ARGS__, ::simulator::here(), [&](auto types_) {                                                       \
         return ::simulator::first_that_compiles(                                                            \

@@ -21,10 +21,12 @@ struct BoundKernel {
     void (*run)(const void* kernel, void* const* arguments);
     const void* kernel;
     void* const* arguments;
-    size_t words;
     std::vector<void*> pointers;
     std::vector<bool> are_pointers;
-    std::vector<std::unique_ptr<std::max_align_t[]>> storage;
+    struct alignas(128) Unit {
+        char bytes[128];
+    };
+    std::vector<std::unique_ptr<Unit[]>> storage;
 };
 using Bound = std::shared_ptr<const BoundKernel>;
 
@@ -39,8 +41,7 @@ template <typename... Parameters>
 struct Binding {
     template <size_t... I>
     SIMULATOR_UNWATCHED static void call(const void* kernel, void* const* arguments, std::index_sequence<I...>) {
-        reinterpret_cast<void (*)(Passed<Parameters>...)>(const_cast<void*>(kernel))(
-            passed<Parameters>(*static_cast<Parameters*>(arguments[I]))...);
+        reinterpret_cast<void (*)(Parameters...)>(const_cast<void*>(kernel))(*static_cast<Parameters*>(arguments[I])...);
     }
     SIMULATOR_UNWATCHED static void run(const void* kernel, void* const* arguments) {
         call(kernel, arguments, std::index_sequence_for<Parameters...>());
@@ -49,13 +50,12 @@ struct Binding {
         auto bound = std::make_shared<BoundKernel>();
         size_t i = 0;
         const auto keep = [&](size_t bytes) {
-            bound->storage.push_back(std::make_unique<std::max_align_t[]>(bytes / sizeof(std::max_align_t) + 1));
+            bound->storage.push_back(std::make_unique<BoundKernel::Unit[]>(bytes / sizeof(BoundKernel::Unit) + 1));
             bound->pointers.push_back(memcpy(bound->storage.back().get(), arguments[i++], bytes));
         };
         (keep(sizeof(Parameters)), ...);
         bound->are_pointers = {std::is_pointer_v<Parameters>...};
         bound->run = run;
-        bound->words = words_of<Parameters...>;
         bound->kernel = kernel;
         bound->arguments = bound->pointers.data();
         return bound;
@@ -91,8 +91,7 @@ inline cudaError_t launch_bound(const char* name, const Bound& bound, dim3 grid,
         for (size_t i = 0; i < bound->are_pointers.size(); ++i)
             if (bound->are_pointers[i])
                 check_kernel_argument(*static_cast<void**>(bound->arguments[i]), static_cast<int>(i) + 1, name, at);
-        bound->run(begin_capture(bound->kernel, bound->words), bound->arguments);
-        launch_captured(name, at, grid, block, dynamic_bytes, cooperative, cluster);
+        launch_apart([&] { bound->run(bound->kernel, bound->arguments); }, name, at, grid, block, dynamic_bytes, cooperative, cluster);
 #else
         launch({name, at, bound->kernel, run_bound, const_cast<BoundKernel*>(bound.get()), cooperative, cluster}, grid, block,
                dynamic_bytes);

@@ -8,13 +8,13 @@
 #include <math.h>
 
 namespace simulator {
+int set_rounding(int mode);  // returns the previous mode
 template <typename T, int MODE, typename Op, typename... Values>
 T rounded(Op op, Values... values) {
     if constexpr (MODE == FE_TONEAREST) return op(values...);
-    const int before = fegetround();
-    fesetround(MODE);
+    const int before = set_rounding(MODE);
     volatile T result = op(static_cast<volatile Values&>(values)...);
-    fesetround(before);
+    set_rounding(before);
     return result;
 }
 }  // namespace simulator

@@ -9,10 +9,13 @@ import pytest
 import torch
 
 from common.compiling import toolchain
+from common.compiling.objects import compile_objects
 from common.compiling.result import BuildError
 from common.course.grading import at_work, build
 from common.course.grading.elf import Elf
 from common.course.grading.hidden import hidden_cases
+from common.simulator import rewriter
+from common.simulator.api_names import read_names, refusal
 
 HEADER = "int one;  // a comment\n  #define TWO(a, b) a + \\\n    b /* and\nmore */\n\nint three;\n"
 
@@ -200,3 +203,29 @@ def test_blocks_are_those_of_calls_of_the_counter_and_known_by_their_kernels(tmp
     (end,) = {one.value for one in elf.symbols if one.name == "g"}
     assert build.ASTRAY not in known.values() and end in range(min(known), max(known))
     assert of_f == {at: size if at < end else build.ASTRAY for at, size in known.items()}  # no kernel calls g
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not toolchain.find_nvcc(), reason="the names of CUDA's functions are in its headers")
+def test_kernels_may_call_every_function_that_the_simulator_has(tmp_path):
+    calls = ["keep(clock()), keep(clock64());"]
+    functions = ("norm", "abs", "arg", "exp", "log", "log10", "sqrt", "sin", "cosh", "atan", "acosh", "proj")
+    for kind in ("float", "double"):
+        each = "".join(f", keep({one}(z))" for one in functions)
+        calls.append(f"auto& z = any<cuda::std::complex<{kind}>>(); keep(z * z), keep(z / z), keep(pow(z, z)){each};")
+    for one in read_names():
+        if one.section.startswith(("math", "device")) and not refusal(one.name):
+            call = f"{one.name}({', '.join(f'any<{kind}>()' for kind in one.parameters.split(', ') if kind)})"
+            calls.append(f"{call};" if one.result == "void" else f"keep<{one.result}>({call});")
+    assert len(calls) > 1000
+    headers = "cuda_runtime.h cuComplex.h cuda_bf16.h cuda_fp8.h cuda_pipeline.h cuda/std/complex"
+    lines = [f"#include <{one}>" for one in headers.split()]
+    lines += ["template <typename T> T& any();", "template <typename T> void keep(const T&);"]
+    lines += [f"__global__ void kernel_{i}() {{ {call} }}" for i, call in enumerate(calls)]
+    own = tmp_path / "own.cpp"
+    own.write_text("\n".join(lines))
+    flags = [*rewriter.CXX_FLAGS, *rewriter.COUNTED_FLAGS, "-fPIC", "-w", f"-I{rewriter.INCLUDE_DIR}"]
+    objects = compile_objects([(own, flags), *rewriter.runtime_jobs(checked=False)])
+    made, *runtime = (Elf(one.path.read_bytes()) for one in objects)
+    left = made.undefined().difference(build.REPLACED, build._functions_of_gpus(), *(one.defined() for one in runtime))
+    assert [one for one in left if not one.startswith(("_Z3any", "_Z4keep"))] == []

@@ -1,4 +1,5 @@
 // Launches in every style: "a<<<1, 1>>>(b)" in comments and strings is none.   /* k<<<1, 1>>>(); */
+#include "helper/launch_forms.cuh"
 #include "test.h"
 
 #define CEIL_DIV(a, b) (((a) + (b)-1) / (b))
@@ -96,6 +97,7 @@ EXPORT(launch_by_function, (int* out, int value), {
     void* arguments[] = {&out, &value};
     require(cudaLaunchKernel(outer::inner::plain, dim3(1), dim3(4), arguments, 0, nullptr));
 })
+EXPORT(launch_all_forms, (float* out), { launch_forms(out, nullptr); })
 EXPORT(launch_many, (int* out, int count), {
     for (int i = 0; i < count; ++i) geometry<<<4, 32>>>(out);
 })

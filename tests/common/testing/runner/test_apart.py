@@ -13,6 +13,7 @@ from common.compiling.plan import plans_of
 from common.compiling.request import BuildRequest
 from common.compiling.result import BuildError
 from common.compiling.runner import runner_program
+from common.console.paths import ROOT
 from common.course.grading.build import _lines_at, build
 from common.testing.calling import CallFailed
 from common.testing.runner.apart import ApartProcess, Built
@@ -23,6 +24,7 @@ pytestmark = [
     pytest.mark.skipif(not toolchain.find_nvcc(), reason="grading needs nvcc"),
 ]
 
+FORMS = (ROOT / "tests/common/simulator/kernels/helper/launch_forms.cuh").read_text(encoding="utf-8")
 SOURCE = """
 #include <cstdio>
 #include <cstring>
@@ -91,6 +93,7 @@ __global__ void sum_of_blocks(const float* x, float* y, int64_t size) {
     if constexpr (HOW == 2) atomicExch(&one_at_a_time, 0);
 }
 static void on_host(const float* x, float* y, int64_t size) { for (int64_t i = 0; i < size; ++i) y[i] = 2 * x[i]; }
+LAUNCH_FORMS
 
 // The number of columns selects what is tried.
 void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t cols, cudaStream_t stream) {
@@ -134,9 +137,11 @@ void online_softmax(const float* x, float* y, float* lse, int64_t rows, int64_t 
     if (cols == 40) sum_of_blocks<0><<<blocks, 64>>>(x, y, rows * cols);
     if (cols == 41) sum_of_blocks<1><<<blocks, 64>>>(x, y, rows * cols);
     if (cols == 42) sum_of_blocks<2><<<blocks, 64>>>(x, y, rows * cols);
+    if (cols == 43) launch_forms(y, stream);
+    if (cols == 44) f<<<1, 64>>>(x, y, 0), CUDA_CHECK_LAUNCH();
 }
 void merge_states(const float*, const float*, float*, float*, int64_t, int64_t, int64_t, cudaStream_t) {}
-"""
+""".replace("LAUNCH_FORMS", FORMS.replace("#pragma once", ""))
 
 
 def request(folder: Path, text: str) -> BuildRequest:
@@ -177,6 +182,11 @@ def test_kernels_get_their_arguments_and_are_counted(process: ApartProcess, cols
     assert variables <= counts["allocated"] < variables + 128  # the outputs' alignment
 
 
+def test_every_form_of_launch_is_graded(process: ApartProcess) -> None:
+    _, y = run(process, 43)
+    assert y.flatten().tolist() == [1] * 14 + [0] * (3 * 43 - 14)
+
+
 def test_what_comes_back_to_the_host_is_counted(process: ApartProcess) -> None:
     _, y = run(process, 5)
     assert torch.equal(y, torch.full((3, 5), 2.0)) and process.counts["read_back"] == 4
@@ -198,7 +208,8 @@ def test_a_block_that_is_held_up_before_a_store_shows_a_race(process: ApartProce
     ("cols", "words"),
     [
         (3, "Segmentation fault"),  # host code reads device memory
-        (4, "invalid device function"),  # launches a host function
+        (4, "host code uses device memory"),  # launches a host function
+        (44, "invalid device function"),
         (7, "Bad system call"),
         (8, "Bad system call"),
         (9, r"illegal memory access[^\n]*\n[^\n]*in kernel constant[^\n]*\n  at \S*source.cu:27.* in constant"),
