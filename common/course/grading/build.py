@@ -90,8 +90,9 @@ _BOUNDS = re.compile(r"\.entry\s+([\w$]+)\s*\([^)]*\)[^{;]*?\.(?:maxntid|reqntid
 _VARIABLE = re.compile(
     r"^\s*(?:\.visible\s+|\.weak\s+|\.common\s+)*\.(?:global|const)\s[^;={]*?([\w$]+)(?:\[\d*\])*\s*[;=]", re.M
 )
-# Line markers, by which a file could attribute its lines to another file. Matched after splicing, and in comments, too
-_LINE_NUMBERS = re.compile(
+# Line markers, by which a file could attribute its lines to another file. Matched after splicing, and in comments, too,
+# where clean_tree.py has changed all but those after a splice
+LINE_NUMBERS = re.compile(
     r"""(?:^|\*/)[^\S\n]*(?:\#|%:)[ \t\f\v]*(?:/\*|line\b|\d[\w']*[ \t\f\v]*(?:/\*|["\\$A-Z_a-z\x80-\U0010ffff]))""",
     re.M | re.X,
 )
@@ -146,7 +147,7 @@ _HARMLESS = re.compile(
 # Allowed among the directives that preprocessing leaves: they pass no text to the assembler and rename no function
 _PRAGMA = re.compile(
     r"[ \t]*#[ \t]*pragma[ \t]+(?:(?:GCC )?(?:unroll|ivdep|diagnostic)|nounroll|nv_\w+|diag_\w+|once"
-    r"|(?:end)?region|mark|STDC|omp|clang)\b.*"
+    r"|(?:end)?region|mark|message|STDC|omp|clang)\b.*"
     r"|[ \t]*#[ \t]*pragma[ \t]+pack[ \t]*\([ \t]*(?:(?:push|pop)[ \t]*(?:,[ \t]*\d+[ \t]*)?|\d+[ \t]*)?\)[ \t]*"
 )
 # Names that differ between the simulator's headers and nvcc's, and the prefix nvcc gives to a file's internal names
@@ -196,7 +197,7 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     own = with_own_headers(plan.place.kernels)
     for file in filter(Path.is_file, {one for source in plan.place.kernels for one in _files(source)}):
         text = "" if file.suffix == ".py" else file.read_text(errors="replace")  # raw strings keep their splices
-        if _LINE_NUMBERS.search(_SPLICE.sub("", text)) or _LINE_NUMBERS.search(text):
+        if LINE_NUMBERS.search(_SPLICE.sub("", text)) or LINE_NUMBERS.search(text):
             raise BuildError(f"{file.name}: #line, or a # before a number and a word or comment, can't be graded.")
         for one in Conditionals(blanked(text)).all if file in own else ():
             if one.side == "host":
