@@ -163,7 +163,8 @@ STEPS = {
 def test_no_thread_may_do_all_the_work(task):
     public = importlib.import_module(f"{task}.cases").cases()
     for seed in range(20):
-        for case in (one.case for one in hidden_cases(task, public, seed) if one.case.part in STEPS):
+        bounded = (one.case for one in hidden_cases(task, public, seed) if one.bounded)
+        for case in (one for one in bounded if one.part in STEPS):
             inputs = case.inputs(torch.Generator().manual_seed(seed))
             out = None if case.in_place else case.reference(**inputs)
             # a load, an operation and a store or another operation take at least 14 bytes, without any loop
