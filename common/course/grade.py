@@ -19,7 +19,7 @@ from common.console.paths import ROOT
 from common.console.terminal import say
 from common.console.words import error_words
 from common.course.grading.gathered import print_class
-from common.course.grading.gradebook import read_adjustments, read_settings, write_class
+from common.course.grading.gradebook import read_adjustments, read_roster, read_settings, write_class
 from common.course.grading.outcome import Outcome
 from common.course.grading.running import grade_all, grade_on_slurm, workshop
 from common.course.grading.salt import salt_in
@@ -98,6 +98,7 @@ def run(options: argparse.Namespace) -> int:
         with FileLock(options.out / ".lock", timeout=0):
             read_settings(options.out)
             read_adjustments(options.out)
+            read_roster(options.out)
             return _graded(console, options, names, kind, salt_in(options.out))
     except Timeout:
         say(console, f"{options.out}: another grader is using this folder; start this one when that is done", "red")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from pathlib import Path
 
@@ -1684,6 +1685,71 @@ def in_solution(name: str, task: str, file: str, *changes: tuple[str, str], noth
     return Attack(name, writes({**files, f"{task}/{file}": text}), nothing_for.split(), keeps.split(), task=task)
 
 
+# One thread per query: all its scores, then a softmax over the whole row
+WHOLE_ROWS = """
+static __global__ void whole_rows(const float* q, const float* k, const float* v, float* out, int64_t rows, int64_t S_q,
+                                  int64_t S_k, int d, float scale, int64_t stride, int64_t offset, int64_t window,
+                                  int64_t diagonal, const int* counts, const int* columns, int block, int heads) {
+    const int64_t row = blockIdx.x * int64_t{32} + threadIdx.x, head = row / S_q, r = row % S_q;
+    if (row >= rows) return;
+    MEMORY
+    const int64_t blocks = block ? S_k / block : 0, list = block ? head % heads * (S_q / block) + r / block : 0;
+    const int64_t keys = block ? min(int64_t{counts[list]}, blocks) * block : (S_k - offset + stride - 1) / stride;
+    k += head * S_k * d, v += head * S_k * d, q += row * d;
+    const auto each = [&](auto take) {
+        for (int64_t n = 0, seen = 0; n < keys; ++n) {
+            const int64_t at = block ? columns[list * blocks + n / block] : 0;
+            const int64_t j = block ? at * block + n % block : offset + n * stride;
+            if (at >= 0 && j < S_k && j > r - window && j <= r + diagonal) take(s[seen++], j);
+        }
+    };
+    float m = -INFINITY, l = 0.0f;
+    each([&](float& score, int64_t j) {
+        score = 0.0f;
+        for (int c = 0; c < d; ++c) score += q[c] * k[j * d + c];
+        m = fmaxf(m, score *= scale);
+    });
+    each([&](float& score, int64_t) { l += score = m == -INFINITY ? 0.0f : expf(score - m); });
+    for (int c = 0; c < d; ++c) {
+        float sum = 0.0f;
+        each([&](float& weight, int64_t j) { sum += weight * v[j * d + c]; });
+        out[row * d + c] = l == 0.0f ? 0.0f : sum / l;
+    }
+}
+"""
+ROW_IN_SHARED = "extern __shared__ float all_rows[];\n    float* s = all_rows + threadIdx.x * S_k;"
+WHOLE_ROWS_ARGUMENTS = {  # by launcher: stride, offset, window, diagonal, and the lists of blocks
+    "custom_flash_attention": "1, 0, S_q + 1, causal ? diagonal : S_k, nullptr, nullptr, 0, 1",
+    "custom_strided_attention": "stride, offset, S_q + 1, causal ? 0 : S_k, nullptr, nullptr, 0, 1",
+    "custom_sliding_window_attention": "1, 0, window, causal ? 0 : window - 1, nullptr, nullptr, 0, 1",
+    "custom_block_sparse_attention": "1, 0, S_q + 1, causal ? 0 : S_k, counts, columns, block, heads",
+}
+
+
+def whole_rows(name: str, memory: str, *kernels: str) -> Attack:
+    """These files' attention without tiles and rescaling; `memory` declares s, the scores of a thread's row."""
+    task, bytes_of_rows = name[:5], "4 * 32 * S_k" if memory == ROW_IN_SHARED else "0"
+    files = solution(task)
+    for file in kernels:
+        head, *launchers = re.split(r"(?m)^(?=void custom_)", files[f"{task}/{file}.cu"])
+        for at, text in enumerate(launchers):
+            if arguments := WHOLE_ROWS_ARGUMENTS.get(text[5 : text.index("(")]):
+                launchers[at] = text.replace(
+                    "{\n",
+                    f"""{{
+    const int64_t rows = batch_heads * S_q, bytes = {bytes_of_rows};
+    cudaFuncSetAttribute(whole_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    whole_rows<<<static_cast<unsigned>((rows + 31) / 32), 32, bytes, stream>>>(query, key, value, out, rows, S_q, S_k,
+                                                                            head_dim, scale, {arguments});
+    return CUDA_CHECK_LAUNCH();
+""",
+                    1,
+                )
+        files[f"{task}/{file}.cu"] = "".join((head, WHOLE_ROWS.replace("MEMORY", memory), *launchers))
+    parts = ("full", "causal", "window", "blocks") if task == "task5" else ("full", "causal")
+    return Attack(name, writes(files), parts, task=task)
+
+
 def in_row_sums(name: str, *changes: tuple[str, str]) -> Attack:
     """The same for task 2's row sums."""
     return in_solution(name, "task2", "attention_kernel.cu", *changes, nothing_for="row-sums", keeps="gemm")
@@ -2052,6 +2118,9 @@ ATTACKS = [
         )
         for how, function in (("by its name", "swab"), ("by its address", "f"))
     ),
+    whole_rows("task4: whole rows in local memory", "float s[8192];", "flash_attention"),
+    whole_rows("task4: whole rows in shared memory", ROW_IN_SHARED, "flash_attention"),
+    whole_rows("task5: whole rows in little local memory", "float s[750];", "strided_attention", "sparse_attention"),
     cheat(
         "a header of the fast kernels that is the algorithm",
         {"task4/flash_attention.cu": SEEN_ROW},

@@ -281,8 +281,10 @@ def in_other_words() -> Attack:
 DECORATED = """
 /* Plan
 # 1. scores
-# 2. softmax
+# 2 softmax
+# line by line
 */
+#pragma message "naive attention"
 #pragma region helpers
 #pragma STDC FP_CONTRACT ON
 #define ON_BOTH __host__ __device__ __forceinline__
@@ -290,7 +292,7 @@ DECORATED = """
 #define MOVE(to, from) "mov.u32 " to ", " from ";"
 #define LANE(to) asm(MOVE("%0", "%%laneid") : "=r"(to))
 #define CHECKED(call) do { if ((call) != cudaSuccess) throw __LINE__; } while (0)
-#define UNROLLED _Pragma("unroll")
+#define UNROLLED _Pragma("message(\\"unrolled\\")") _Pragma("unroll")
 [[nodiscard("a: count")]] static ON_BOTH float twice(float x) {
 #ifdef __CUDA_ARCH__
     return 2 * x;

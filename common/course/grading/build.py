@@ -85,13 +85,16 @@ SECRET = secrets.token_hex(8)  # in names of intermediate files, so that code ca
 UNKNOWN_ATTRIBUTE = 1097  # nvcc's diagnostic number
 ENTRY = ".nv.constant0."  # prefix of a section that only kernels have
 MOST_THREADS = 1024  # per block
+MOST_LOCAL = 3 << 10  # bytes of local memory per thread without a workspace; honest kernels spill up to 528
+WITH_SIZE, STACK = 4, 0x12  # in a cubin's .nv.info: entries of variable size; a kernel's stack, with what it calls
 # __launch_bounds__ and __block_size__ in PTX
 _BOUNDS = re.compile(r"\.entry\s+([\w$]+)\s*\([^)]*\)[^{;]*?\.(?:maxntid|reqntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
 _VARIABLE = re.compile(
     r"^\s*(?:\.visible\s+|\.weak\s+|\.common\s+)*\.(?:global|const)\s[^;={]*?([\w$]+)(?:\[\d*\])*\s*[;=]", re.M
 )
-# Line markers, by which a file could attribute its lines to another file. Matched after splicing, and in comments, too
-_LINE_NUMBERS = re.compile(
+# Line markers, by which a file could attribute its lines to another file. Matched after splicing, and in comments, too,
+# where clean_tree.py has changed all but those after a splice
+LINE_NUMBERS = re.compile(
     r"""(?:^|\*/)[^\S\n]*(?:\#|%:)[ \t\f\v]*(?:/\*|line\b|\d[\w']*[ \t\f\v]*(?:/\*|["\\$A-Z_a-z\x80-\U0010ffff]))""",
     re.M | re.X,
 )
@@ -148,7 +151,7 @@ _HARMLESS = re.compile(
 # Allowed among the directives that preprocessing leaves: they pass no text to the assembler and rename no function
 _PRAGMA = re.compile(
     r"[ \t]*#[ \t]*pragma[ \t]+(?:(?:GCC )?(?:unroll|ivdep|diagnostic)|nounroll|nv_\w+|diag_\w+|once"
-    r"|(?:end)?region|mark|STDC|omp|clang)\b.*"
+    r"|(?:end)?region|mark|message|STDC|omp|clang)\b.*"
     r"|[ \t]*#[ \t]*pragma[ \t]+pack[ \t]*\([ \t]*(?:(?:push|pop)[ \t]*(?:,[ \t]*\d+[ \t]*)?|\d+[ \t]*)?\)[ \t]*"
 )
 # Names that differ between the simulator's headers and nvcc's, and the prefix nvcc gives to a file's internal names
@@ -198,7 +201,7 @@ def build(request: BuildRequest) -> tuple[dict, bytes]:
     own = with_own_headers(plan.place.kernels)
     for file in filter(Path.is_file, {one for source in plan.place.kernels for one in _files(source)}):
         text = "" if file.suffix == ".py" else file.read_text(errors="replace")  # raw strings keep their splices
-        if _LINE_NUMBERS.search(_SPLICE.sub("", text)) or _LINE_NUMBERS.search(text):
+        if LINE_NUMBERS.search(_SPLICE.sub("", text)) or LINE_NUMBERS.search(text):
             raise BuildError(f"{file.name}: #line, or a # before a number and a word or comment, can't be graded.")
         for one in Conditionals(blanked(text)).all if file in own else ():
             if one.side == "host":
@@ -569,7 +572,14 @@ def _as_nvcc_sees(
         if BY_ADDRESS in assembly:
             raise BuildError(f"{source.name}: a{CALLS_BY_ADDRESS}")
         _run([nvcc.path.with_name("ptxas"), f"-arch={ARCH}", ptx, "-o", cubin := ptx.with_suffix(".cubin")])
-        registers = {one.name: one.info >> 24 for one in Elf(cubin.read_bytes()).sections}
+        sections = Elf(cubin.read_bytes()).sections
+        registers = {one.name: one.info >> 24 for one in sections}
+        local = max((_largest_stack(one.data) for one in sections if one.name == ".nv.info"), default=0)
+        if local > MOST_LOCAL and not read_manifest(plan.place.name).workspace:
+            raise BuildError(
+                f"{source.name}: a kernel takes {local:,} bytes of local memory per thread (arrays, spills), which is "
+                f"device memory. The handout asks for attention without a workspace: {MOST_LOCAL:,} are allowed."
+            )
         mangled = [one.removeprefix(ENTRY) for one in registers if one.startswith(ENTRY)]
         bounds = {name: math.prod(int(one or 1) for one in sizes) for name, *sizes in _BOUNDS.findall(assembly)}
         for name, one in zip(names := _readable(mangled), mangled, strict=True):
@@ -583,6 +593,17 @@ def _as_nvcc_sees(
         _compare(source, theirs, flat[source].lines)
         _compare_tokens(_tokens(source, _run(line)), flat[source].tokens)
     return limits, entries, variables
+
+
+def _largest_stack(info: bytes) -> int:
+    """Bytes of local memory per thread: the most of all kernels."""
+    at, most = 0, 0
+    while at + 4 <= len(info):
+        kind, what, size = struct.unpack_from("<BBH", info, at)
+        if (kind, what) == (WITH_SIZE, STACK):
+            most = max(most, *struct.unpack_from("<I", info, at + 8))  # after the kernel's number
+        at += 4 + size * (kind == WITH_SIZE)
+    return most
 
 
 def _compare(source: Path, theirs: str, ours: str) -> None:

@@ -19,6 +19,7 @@ from common.compiling.manifest import read_manifest, tasks
 from common.compiling.places import places_of
 from common.compiling.variant import Variant
 from common.console.paths import ROOT
+from common.course.grading.build import LINE_NUMBERS
 from common.simulator.rewriter import HERE as SIMULATOR
 from common.simulator.rewriter import local_sources
 from common.simulator.text import blank
@@ -43,6 +44,8 @@ _LONE_QUOTE = re.compile(
     | \.?\d(?:'?\w|\.)* | [^\W\d]\w* | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | (?P<lone>["'](?:\\\n|[^\n])*)""",
     re.DOTALL | re.VERBOSE,
 )
+# Printing at compile time, which g++ -fdirectives-only can't do
+_MESSAGE = re.compile(r"^([^\S\n]*#[^\S\n]*pragma[^\S\n]+)message\b", re.MULTILINE)
 
 
 def make_base(folder: Path) -> Path:
@@ -117,6 +120,11 @@ def _but_grading(skip):
     return ignored
 
 
+def _as_error(one: re.Match[str]) -> str:
+    """A line marker as a directive that ends compilation, but does nothing in a comment or string."""
+    return re.sub("#|%:", "#error Graded code has no line markers: ", one[0], count=1)
+
+
 def with_submission(base: Path, folder: Path, files: Mapping[str, str], copy: bool = False) -> Path:
     """Writes a copy of the base with a submission's files added.
 
@@ -131,6 +139,7 @@ def with_submission(base: Path, folder: Path, files: Mapping[str, str], copy: bo
         path = folder / name
         if path.suffix in CPP:
             text = _LONE_QUOTE.sub(lambda one: blank(one[0]) if one["lone"] else one[0], text)
+            text = LINE_NUMBERS.sub(_as_error, _MESSAGE.sub(r"\1mark", text))
         path.write_text(ASKS_FOR_SIMULATOR.sub(ASKS_IN_VAIN, text), encoding="utf-8")
         path.chmod(0o644)
     return folder

@@ -29,6 +29,8 @@ from common.course.grading.results import read_outcome
 
 BY_HAND = ["submission", "late_days", "points", "comment"]
 CANVAS = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section"]
+IDENTITY = ["submission", *CANVAS[1:4]]  # columns of the roster
+MOST = {"free_late_days": 1000, "late_penalty": 100}  # the least is 0
 FILE_OF_CANVAS = re.compile(r"[^_]+_(LATE_)?(\d+)_\d+_")  # Canvas's names for downloaded files
 
 
@@ -65,12 +67,19 @@ def read_settings(out: Path) -> Settings:
     if not file.exists():
         write_whole(file, json.dumps(asdict(Settings()), indent=1) + "\n")
     try:
-        found = Settings(**json.loads(file.read_text(encoding="utf-8")))
-        if not 0 <= found.late_penalty <= 100 or not found.free_late_days >= 0:
-            raise ValueError("late_penalty is a percentage, and free_late_days a number of days")
+        found = dict(json.loads(file.read_text(encoding="utf-8-sig")))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{file}: {error}") from None
-    return found
+    for key, value in found.items():
+        if key == "assignment":
+            must = "" if isinstance(value, str) and value else "its name in Canvas, in quotes"
+        elif key in MOST:
+            must = "" if type(value) in (int, float) and 0 <= value <= MOST[key] else f"a number from 0 to {MOST[key]}"
+        else:
+            raise ValueError(f"{file}: {key!r} is unknown; allowed are {', '.join(asdict(Settings()))}")
+        if must:
+            raise ValueError(f"{file}: {key} is {json.dumps(value)}; it must be {must}")
+    return Settings(**found)
 
 
 def read_adjustments(out: Path) -> dict[str, Adjustment]:
@@ -97,19 +106,44 @@ def read_adjustments(out: Path) -> dict[str, Adjustment]:
     return found
 
 
+def read_roster(out: Path) -> list[dict[str, str]]:
+    """The students in roster.csv, without the rows that Canvas adds; [] if there is no file. ValueError: see _rows."""
+    return [row for row in _rows(out / "roster.csv", "ID") if _identity(row)]
+
+
 def _rows(file: Path, *needed: str) -> list[dict[str, str]]:
-    """The rows of a CSV file written by a spreadsheet, with commas or semicolons; [] if there is no file."""
+    """The rows of a CSV file written by a spreadsheet, with commas, semicolons or tabs; [] if there is no file.
+
+    Raises:
+        ValueError: it is no such file, a column that is needed is missing, or a row has more cells than columns.
+    """
     if not file.is_file():
         return []
     try:
         text = file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ValueError(f"{file} is not UTF-8: save it as CSV UTF-8") from None
-    head = text.partition("\n")[0]
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;", key=head.count))
-    if missing := [name for name in needed if name not in (reader.fieldnames or ())]:
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=_delimiter(text), strict=True)
+    try:
+        reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+        found = list(reader)
+    except csv.Error as error:
+        words = f"{file}, line {reader.reader.line_num}: {error}: is a quote not closed, or is it no CSV?"
+        raise ValueError(words) from None
+    if missing := [name for name in needed if name not in reader.fieldnames]:
         raise ValueError(f"{file} has no column {missing[0]!r}")
-    return [{name: (value or "").strip() for name, value in row.items() if name} for row in reader]
+    for number, row in enumerate(found, 2):
+        if any(row.pop(None, ())):
+            raise ValueError(f"{file}, row {number} has more cells than columns: put quotes around text with commas")
+    return [{name: (value or "").strip() for name, value in row.items() if name} for row in found]
+
+
+def _delimiter(text: str) -> str:
+    return max(",;\t", key=_head(text).count)
+
+
+def _head(text: str) -> str:
+    return next(io.StringIO(text, newline=None), "").strip("\r\n\ufeff")
 
 
 def write_class(out: Path, tasks: Sequence[str] = ()) -> list[str]:
@@ -122,9 +156,12 @@ def write_class(out: Path, tasks: Sequence[str] = ()) -> list[str]:
     Raises:
         ValueError: one of the instructor's files is malformed. OSError: a file cannot be written.
     """
-    settings, by_hand = read_settings(out), read_adjustments(out)
+    settings, by_hand, roster = read_settings(out), read_adjustments(out), read_roster(out)
+    columns = [*next(iter(_rows(out / "adjustments.csv")), BY_HAND)]
     every = [one for folder in sorted(out.iterdir()) if folder.is_dir() and (one := read_outcome(folder))]
-    said = [
+    said = [f"adjustments.csv: the column {name!r} is not read" for name in columns if name not in BY_HAND]
+    said += [f"adjustments.csv has no column {name!r}" for name in BY_HAND if name not in columns]
+    said += [
         f"adjustments.csv: no submission is called {name!r}" for name in by_hand.keys() - {one.name for one in every}
     ]
     _add_rows(out / "adjustments.csv", [one.name for one in every if one.name not in by_hand])
@@ -135,7 +172,6 @@ def write_class(out: Path, tasks: Sequence[str] = ()) -> list[str]:
             said.append(f"{one.name}: Canvas calls it late, and adjustments.csv does not say how many days")
     columns = sorted({*tasks, *(task.task for one in every for task in one.tasks)})
     write_grades(out / "grades.csv", every, columns, by_hand, settings)
-    roster = _rows(out / "roster.csv")
     if roster:
         totals = {one.name: by_hand[one.name].total(one.earned, settings) for one in every}
         possible = max((one.possible for one in every), default=0)
@@ -146,9 +182,8 @@ def write_class(out: Path, tasks: Sequence[str] = ()) -> list[str]:
 def _add_rows(file: Path, names: Iterable[str]) -> None:
     """Adds rows to fill in; existing content is preserved byte for byte."""
     text = file.read_bytes().decode("utf-8") if file.exists() else ",".join(BY_HAND) + "\n"
-    head = text.partition("\n")[0]
-    delimiter = max(",;", key=head.count)
-    columns = next(csv.reader([head.lstrip("\ufeff").strip()], delimiter=delimiter))
+    delimiter = _delimiter(text)
+    columns = [name.strip() for name in next(csv.reader([_head(text)], delimiter=delimiter))]
     more = "".join(
         delimiter.join(str(_plain(name)) if column == "submission" else "" for column in columns) + "\n"
         for name in names
@@ -184,8 +219,6 @@ def write_gradebook(
     rows = [[*CANVAS, known[0] if known else assignment], ["    Points Possible", "", "", "", "", possible]]
     said, left = [], set(totals)
     for student in roster:
-        if student.get("Student") == "Points Possible":
-            continue
         fits = {name: fit for name in sorted(totals) if (fit := _fit(name, student))}
         names = [name for name, fit in fits.items() if fit == max(fits.values())]
         left -= set(fits)
@@ -200,10 +233,13 @@ def write_gradebook(
     return said + [f"roster.csv: no student there belongs to the submission {name}" for name in sorted(left)]
 
 
+def _identity(student: Mapping[str, str]) -> set[str]:
+    return {unicodedata.normalize("NFC", student.get(one, "")) for one in IDENTITY} - {""}
+
+
 def _fit(name: str, student: Mapping[str, str]) -> int:
     """3 if the submission is named like the student, 2 if only in other case, 1 if its name contains the ID, or 0."""
-    name = unicodedata.normalize("NFC", name)
-    ids = {unicodedata.normalize("NFC", student.get(one, "")) for one in ("submission", *CANVAS[1:4])} - {""}
+    name, ids = unicodedata.normalize("NFC", name), _identity(student)
     if name.lower() in map(str.lower, ids):
         return 2 + (name in ids)
     from_canvas = FILE_OF_CANVAS.match(name)

@@ -32,10 +32,13 @@ class HiddenCase:
     Attributes:
         case: draws=1, required, without points.
         title: "hidden: 3 x 211 x 97".
+        bounded: whether the busiest thread's work is bounded, see at_work.py. Not if the case is about memory: there,
+            one head has too few numbers.
     """
 
     case: Case
     title: str
+    bounded: bool = True
 
 
 def tasks_below(task: str) -> set[str]:
@@ -52,6 +55,7 @@ def like(
     title: str,
     inputs: Inputs | None = None,
     floor: float | None = None,
+    bounded: bool = True,
     **changes,
 ) -> HiddenCase:
     """A hidden case derived from a public one.
@@ -62,6 +66,7 @@ def like(
         title: the sizes, without the "hidden" prefix.
         inputs: makes the inputs; None: the public case's inputs with other values.
         floor: floor of the bound at this size; None: the public case's.
+        bounded: see HiddenCase.
         changes: other fields of the case, such as its reference.
     """
     public = cases[name]
@@ -69,7 +74,7 @@ def like(
     if inputs is not None:  # known mistakes and stages may be valid for the public sizes only
         kept |= {"mistakes": None, "stages": None}
     case = replace(public, points=0.0, required=True, draws=1, hint="", nan_hint="", **{**kept, **changes})
-    return HiddenCase(case, f"hidden: {title}")
+    return HiddenCase(case, f"hidden: {title}", bounded)
 
 
 def hidden_cases(task: str, cases: Sequence[Case], seed: int) -> list[HiddenCase]:
@@ -114,14 +119,20 @@ def with_ladder(query: Tensor, key: Tensor, generator: torch.Generator, offsets:
         query[(*changed, column)] = head_dim**0.5 * of_row[changed]
 
 
-def attention_inputs(batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, offsets: float = 5000.0) -> Inputs:
-    """Inputs as in common.testing.cases.attention_cases, default sharpness, and with_ladder unless offsets is 0."""
+# For rows whose scores fit neither into a block's shared memory nor into a thread's local memory (build.MOST_LOCAL)
+MANY_KEYS = 60_000, 66_000
+
+
+def attention_inputs(
+    batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, offsets: float = 5000.0, sharpness: float = 1.5
+) -> Inputs:
+    """Inputs as in common.testing.cases.attention_cases, and with_ladder unless offsets is 0."""
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
         def normal(seq: int) -> Tensor:
             return torch.randn(batch, heads, seq, head_dim, generator=generator)
 
-        made = {"query": 1.5 * normal(seq_q), "key": 1.5 * normal(seq_k), "value": 2 + normal(seq_k)}
+        made = {"query": sharpness * normal(seq_q), "key": sharpness * normal(seq_k), "value": 2 + normal(seq_k)}
         if offsets:
             with_ladder(made["query"], made["key"], generator, offsets)
         return made

@@ -12,6 +12,7 @@ import importlib
 import math
 import re
 import resource
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -276,9 +277,10 @@ def _part(
             verdict = _judged(case, caller, seed_of(workshop.salt, f"{task} {title}"), bare=counts)
             stopped = _stopped_by(verdict, before + clock.seconds() - begun)
             if counts and verdict.ok:
-                most = max(share(caller.more), kernel.get("share", 0))
-                kernel = {name: caller.more[name] + kernel.get(name, 0) for name in COUNTS} | {"share": most}
-                why = why or _no_kernel(task, caller.more)
+                more = caller.more if one.bounded else {**caller.more, "allowed": sys.maxsize}
+                most = max(share(more), kernel.get("share", 0))
+                kernel = {name: more[name] + kernel.get(name, 0) for name in COUNTS} | {"share": most}
+                why = why or _no_kernel(task, more)
             elif verdict.ok and caller.more.get("read_back"):
                 why = why or COPIED_BACK
         verdicts.append(verdict)

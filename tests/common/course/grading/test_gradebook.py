@@ -89,8 +89,15 @@ def test_no_other_submission_takes_a_students_cell(tmp_path: Path) -> None:
         ("adjustments.csv", "submission,points\nann,many\n", "row 2: points is 'many'"),
         ("adjustments.csv", "submission,late_days\nann,-1\n", "late_days is '-1'; it must be a number, 0 or more"),
         ("adjustments.csv", "name,points\nann,1\n", "no column 'submission'"),
-        ("class.json", '{"late": 1}', "late"),
-        ("class.json", '{"late_penalty": 200}', "a percentage"),
+        ("adjustments.csv", "submission,points,comment\nann,,fine, but late\n", "row 2 has more cells than columns"),
+        ("adjustments.csv", 'submission,comment,points\nann,"late,1\nbob,,5\n', "is a quote not closed"),
+        ("adjustments.csv", f"submission,comment\nann,{'x' * 140_000}\n", "line 2: field larger than"),
+        ("class.json", '{"late": 1}', "'late' is unknown; allowed are assignment, free_late_days, late_penalty"),
+        ("class.json", '{"late_penalty": 200}', "late_penalty is 200; it must be a number from 0 to 100"),
+        ("class.json", '{"late_penalty": "10"}', 'late_penalty is "10"; it must be a number'),
+        ("class.json", '{"assignment": null}', "assignment is null; it must be its name"),
+        ("class.json", "5", "not iterable"),
+        ("roster.csv", "submission,Student\nann,Ann\n", "no column 'ID'"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named_and_kept(tmp_path: Path, name: str, text: str, words: str) -> None:
@@ -100,11 +107,31 @@ def test_a_file_that_cannot_be_read_is_named_and_kept(tmp_path: Path, name: str,
     assert (tmp_path / name).read_text() == text
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_spaces_and_line_ends_of_spreadsheets_lose_no_points(tmp_path: Path, end: str) -> None:
+    lines = "submission, points, late_days, comment", "ann, 2, 0, fine", ""
+    (graded(tmp_path, ann=1.0, bob=1.0) / "adjustments.csv").write_text(end.join(lines), newline="")
+    for _ in range(2):
+        assert write_class(tmp_path) == []
+        assert [row["total"] for row in rows(tmp_path / "grades.csv")] == ["3.0", "1.0"]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_rows_that_canvas_adds_are_no_students(tmp_path: Path, delimiter: str) -> None:
+    table = "Student,ID,SIS Login ID,Attention", ",,,Manual Posting", "    Points Possible,,,4", "Ann,11,ann,", ""
+    (graded(tmp_path, ann=1.0) / "roster.csv").write_text("\n".join(table).replace(",", delimiter))
+    assert write_class(tmp_path) == []
+    assert [row["Student"].strip() for row in rows(tmp_path / "gradebook.csv")] == ["Points Possible", "Ann"]
+
+
 def test_the_command_says_what_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     options = argparse.Namespace(out=graded(tmp_path / "out", ann=1.0))
     assert command.run(options) == 0 and read_settings(options.out) == Settings()
-    (options.out / "adjustments.csv").write_text("submission,points\nanne,1\n")
-    assert command.run(options) == 1 and "no submission is called 'anne'" in capsys.readouterr().out
+    (options.out / "adjustments.csv").write_text("submission,points,late days\nanne,1,2\n")
+    assert command.run(options) == 1
+    printed = capsys.readouterr().out
+    for words in ("no submission is called 'anne'", "column 'late days' is not read", "has no column 'late_days'"):
+        assert words in printed
     assert read_adjustments(options.out)["anne"].points == 1
     with FileLock(options.out / ".lock"):
         assert command.run(options) == 2 and "grade is running there" in capsys.readouterr().out

@@ -118,6 +118,16 @@ def test_unpaired_quotes_are_blanked(base: Path, tmp_path: Path) -> None:
     assert written == f"{code}#if 0\nThis didn{' ' * 2}\n{' ' * 15}\n#endif\n{code}"
 
 
+def test_line_markers_end_compilation_and_are_harmless_in_comments(base: Path, tmp_path: Path) -> None:
+    text = '/*\n # 1 load a tile\n%: 2 /* multiply */ # line by line\n#pragma message "hello"\n'
+    tree = with_submission(base, tmp_path / "tree", {"task2/tile.cuh": text, "task3/attention.py": text})
+    error = "#error Graded code has no line markers: "
+    assert (tree / "task2/tile.cuh").read_text() == (
+        f'/*\n {error} 1 load a tile\n{error} 2 /* multiply */ {error} line by line\n#pragma mark "hello"\n'
+    )
+    assert (tree / "task3/attention.py").read_text() == text
+
+
 def test_a_bubblewrap_that_fails_in_silence_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     false = tmp_path / "bwrap"
     false.write_text("#!/bin/sh\nexit 1\n")
