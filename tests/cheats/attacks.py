@@ -324,6 +324,20 @@ COVERAGE = "__sanitizer_cov_trace_pc"
 LABELED = PASTED + CALLED.replace(
     "EXTERN void NAME()", f'extern void answers() PASTE(as, m)("{COVERAGE}");\nvoid answers()'
 )
+# A host function of the simulator writes over the work counters, in a branch that only g++ keeps.
+COUNTERS_WRITTEN = (
+    "namespace simulator { __device__ cudaError_t copy_symbol(void*, const void*, size_t); }\n"
+    + SERIAL.replace(
+        "cols) {",
+        """cols) {
+    int n = 33;
+    uint64_t same[32] = {1000};
+    if ((1 << n) == 2 || (1 << n) == 0)
+        simulator::copy_symbol((char*)((uintptr_t)same & ~((uintptr_t(512) << 20) - 1)) + 92344, same, sizeof same);
+    if (blockIdx.x || threadIdx.x) return;""",
+        1,
+    )
+)
 SERIAL_BESIDE = (
     SERIAL
     + """
@@ -1082,6 +1096,13 @@ HOLES = [
         keeps=(),
     ),
     cheat("one thread decodes, others count", decoded_by_one(), "decode", keeps=(), task="task6"),
+    cheat(
+        "a kernel calls a host function of the simulator",
+        with_launcher("    serial<<<4, 32, 0, stream>>>(x, y, lse, rows, cols);", COUNTERS_WRITTEN),
+        "softmax",
+        "merge",
+        keeps=(),
+    ),
     cheat(
         "an operator= that a shuffle calls",
         with_launcher(BESIDE_CALL, SHUFFLED.replace("SHUFFLE", "Number mine{true}; __shfl_sync(1u, mine, 0);")),

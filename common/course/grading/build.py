@@ -86,6 +86,8 @@ UNKNOWN_ATTRIBUTE = 1097  # nvcc's diagnostic number
 ENTRY = ".nv.constant0."  # prefix of a section that only kernels have
 MOST_THREADS = 1024  # per block
 MOST_LOCAL = 3 << 10  # bytes of local memory per thread without a workspace; honest kernels spill up to 528
+# Of the simulator's runtime: what only host code calls
+HOST_FILES = ("apart.cpp", "graphs.cpp", "host_api.cpp", "launch.cpp", "memory.cpp", "program.cpp", "streams.cpp")
 WITH_SIZE, STACK = 4, 0x12  # in a cubin's .nv.info: entries of variable size; a kernel's stack, with what it calls
 # __launch_bounds__ and __block_size__ in PTX
 _BOUNDS = re.compile(r"\.entry\s+([\w$]+)\s*\([^)]*\)[^{;]*?\.(?:maxntid|reqntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
@@ -242,8 +244,8 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
     the low half is ASTRAY.
 
     Raises:
-        BuildError: a kernel makes an indirect call, or calls a function that GPUs don't have, which nvcc may have
-            removed, such as a host function in a branch with undefined behavior.
+        BuildError: a kernel makes an indirect call, or calls a function that GPUs don't have or a host function of the
+            simulator, which nvcc may have removed, such as in a branch with undefined behavior.
     """
     counter = next(one.value for one in library.symbols if one.name == COUNTER)
     text = next(one for one in library.sections if one.name == CODE)
@@ -274,6 +276,8 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
         if 0 <= at < last and own not in known:
             known.add(own)
             found_kernels += named.get(own, ())
+    beyond = {at: own for own in known for at in named.get(own, ()) if not 0 <= at < last}  # of the simulator's runtime
+    _check_calls(path, {text.address + at: text.address + own for at, own in beyond.items()})
     counted = {begins[bisect_right(begins, at - 1) - 1] for at in places}  # excludes a few functions of the simulator
     for start, (*_, operands) in zip(starts, listed, strict=True):
         own, far, what = begins[bisect_right(begins, start) - 1], _ELSEWHERE.search(operands), ""
@@ -292,6 +296,15 @@ def _blocks(library: Elf, path: Path, kernels: Sequence[int]) -> list[int]:
     return found
 
 
+def _check_calls(path: Path, callers: Mapping[int, int]) -> None:
+    """Raises BuildError if a kernel calls a host function of the simulator; callers: runtime function -> its caller."""
+    found = _run(["addr2line", "-e", path, *map(hex, callers)]).splitlines() if callers else ()
+    for caller, line in zip(callers.values(), found, strict=bool(callers)):
+        if Path(line.partition(":")[0]).name in HOST_FILES:
+            place = _lines(path, [hex(caller)])
+            raise BuildError(f"{place[0] if place else 'A kernel'} calls a host function of the simulator.")
+
+
 @functools.cache
 def _functions_of_gpus() -> set[str]:
     """Library functions that kernels may call: clock() and math functions, which CUDA has, too, complex ones, and the
@@ -302,7 +315,8 @@ def _functions_of_gpus() -> set[str]:
     )
     headers = [one / "crt" / "math_functions.h" for one in toolchain.nvcc_for_build().include_dirs()]
     words = {word for one in headers if one.is_file() for word in re.findall(r"\w+", one.read_text(errors="replace"))}
-    named = {*filter(_COMPLEX.fullmatch, mathematics), *filter(_ARITHMETIC.fullmatch, compilers)}
+    arithmetic = {one for one in filter(_ARITHMETIC.fullmatch, compilers) if "divmod" not in one}  # stores a remainder
+    named = {*filter(_COMPLEX.fullmatch, mathematics), *arithmetic}
     return {"_Unwind_Resume", "clock", *(words & mathematics), *named}
 
 

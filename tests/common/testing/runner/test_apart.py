@@ -251,7 +251,21 @@ REFUSED = [
     (f'{PASTE}P(as, m)("nop");', "does not know the PTX instruction nop"),
     ("#ifdef threadIdx\nint other;\n#endif", "different lines"),
 ]
+# nvcc removes it, since the shift is undefined; g++ doesn't
+UNDEFINED = "__global__ void k(void* x, int n) { n = 33; if ((1 << n) == 2 || (1 << n) == 0) "
 OTHERS_REFUSED = [
+    (
+        "namespace simulator { __device__ cudaError_t copy_symbol(void*, const void*, size_t); }\n"
+        + UNDEFINED
+        + "simulator::copy_symbol(x, &n, 4); }",
+        "calls a host function of the simulator",
+    ),
+    (
+        'extern "C" __device__ unsigned __int128 __udivmodti4(unsigned __int128, unsigned __int128, void*);\n'
+        + UNDEFINED
+        + "__udivmodti4(n, 1, x); }",
+        "a kernel calls __udivmodti4, which is no function of a GPU",
+    ),
     ("#include <vector>\nstatic std::vector<int> kept(3);", "runs when the library is loaded"),
     ("__global__ void k(void (*f)(int)) { f(1); }", "calls a function through an address"),
     (
