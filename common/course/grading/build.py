@@ -87,7 +87,8 @@ ENTRY = ".nv.constant0."  # prefix of a section that only kernels have
 MOST_THREADS = 1024  # per block
 MOST_LOCAL = 3 << 10  # bytes of local memory per thread without a workspace; honest kernels spill up to 528
 # Of the simulator's runtime: what only host code calls
-HOST_FILES = ("apart.cpp", "graphs.cpp", "host_api.cpp", "launch.cpp", "memory.cpp", "program.cpp", "streams.cpp")
+HOST_FILES = ["apart.cpp", "graphs.cpp", "host_api.cpp", "launch.cpp", "memory.cpp", "program.cpp", "streams.cpp"]
+HOST_FILES += ["tensor_map.cpp"]
 WITH_SIZE, STACK = 4, 0x12  # in a cubin's .nv.info: entries of variable size; a kernel's stack, with what it calls
 # __launch_bounds__ and __block_size__ in PTX
 _BOUNDS = re.compile(r"\.entry\s+([\w$]+)\s*\([^)]*\)[^{;]*?\.(?:maxntid|reqntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
@@ -107,7 +108,8 @@ _PACKED = re.compile(
 # The address that an instruction refers to: the target of a jump or call, the operand of lea
 _TARGET = re.compile(r"^\s*(?:\w+ )?([0-9a-f]+) <|# ([0-9a-f]+)")
 _ELSEWHERE = re.compile(r"<([^>]+)@plt")  # a call's target in another library
-_ARITHMETIC = re.compile(r"__[a-z]+[hsdt][cif]\d?")  # libgcc's arithmetic functions, some for complex numbers
+# libgcc's arithmetic functions, some for complex numbers, except those that store a remainder
+_ARITHMETIC = re.compile(r"__(?!\w*divmod)[a-z]+[hsdt][cif]\d?")
 _COMPLEX = re.compile(r"c(?:abs|arg|exp|log|log10|pow|proj|sqrt|a?(?:sin|cos|tan)h?)f?")  # of libm
 _INSTRUCTION = re.compile(r"^ *([0-9a-f]+):\t(\S+)(.*)", re.MULTILINE)
 _TOO_LONG = re.compile("cpu time limit exceeded", re.IGNORECASE)
@@ -315,8 +317,7 @@ def _functions_of_gpus() -> set[str]:
     )
     headers = [one / "crt" / "math_functions.h" for one in toolchain.nvcc_for_build().include_dirs()]
     words = {word for one in headers if one.is_file() for word in re.findall(r"\w+", one.read_text(errors="replace"))}
-    arithmetic = {one for one in filter(_ARITHMETIC.fullmatch, compilers) if "divmod" not in one}  # stores a remainder
-    named = {*filter(_COMPLEX.fullmatch, mathematics), *arithmetic}
+    named = {*filter(_COMPLEX.fullmatch, mathematics), *filter(_ARITHMETIC.fullmatch, compilers)}
     return {"_Unwind_Resume", "clock", *(words & mathematics), *named}
 
 
