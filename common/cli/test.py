@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -34,7 +33,7 @@ from common.compiling.variant import Variant
 from common.console.terminal import say, working
 from common.testing import report
 from common.testing.calling import CallFailed
-from common.testing.case import ERROR, FAIL, PASS, SKIPPED, Case, Verdict
+from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, PASS, SKIPPED, Case, Verdict
 from common.testing.case_choice import choose, for_operators, full_name, print_list
 from common.testing.failures import built_on, failed, failed_stages, print_failures
 from common.testing.judging import judge
@@ -165,8 +164,6 @@ def _main(
                 if workers.compiles and not options.first and not options.in_process and is_edited(test.task, options):
                     workers.load_checked()  # it will be needed, and a core is idle
             workers.plain.load()
-        if workers.plain.about["rebuilt"] and workers.plain.backend == "simulator" and not options.in_process:
-            workers.load_checked()  # new kernels: the checked build will run in any case
     except (NotLoaded, *EXPECTED_ERRORS) as error:
         say(console, error)
         say(console, f"{test.task}: nothing was run", "red")
@@ -181,7 +178,14 @@ def _main(
 def _run(console: Console, test: TaskTest, cases: Sequence[Case], workers: Workers, options: argparse.Namespace) -> int:
     """Runs the cases, then the measurements, and prints the points of both."""
     plain = workers.plain
-    judged = partial(judge, ops=plain, seed=options.seed, explain_later=True)
+    is_new = plain.about["rebuilt"] and plain.backend == "simulator" and not options.in_process
+
+    def judged(case: Case) -> Verdict:
+        verdict = judge(case, plain, options.seed, explain_later=True)
+        if is_new and case.part not in test.in_python and verdict.status != NOT_IMPLEMENTED:
+            workers.load_checked()  # new kernels, not only gaps: the checked build will run in any case
+        return verdict
+
     verdicts = run_cases(cases, plain, console, judged, options.first, test.built_of)
     found_inside, sound = False, []
     if not options.first:

@@ -116,12 +116,14 @@ def workers_of(test: TaskTest, options: argparse.Namespace, arguments: Sequence[
 
 
 def is_edited(task: str, options: argparse.Namespace) -> bool:
-    """Whether a .cu file was saved after the simulator's library was built from it, so that both builds will be new."""
+    """Whether a .cu file was saved after the simulator's library was built from it, so that both builds will be new.
+    False if none was built yet and there are gaps: perhaps nothing has been written, and one build is enough."""
     if toolchain.choose_backend(options.backend).name != "simulator":
         return False
     return any(
-        not plan.library.exists()
-        or plan.library.stat().st_mtime < max(kernel.stat().st_mtime for kernel in plan.place.kernels)
+        plan.library.stat().st_mtime < max(kernel.stat().st_mtime for kernel in plan.place.kernels)
+        if plan.library.exists()
+        else not plan.gaps
         for plan in plans_of(request_of(task, options))
     )
 
