@@ -70,6 +70,7 @@ CALLS_BY_ADDRESS = (
     "argument (template <typename F> and an F, for a functor or a lambda)."
 )
 BY_ADDRESS = ".callprototype"  # in PTX: an indirect call
+NO_ALLOCA = ", because of alloca or recursion. It is device memory: the handout asks for attention without a workspace."
 # C library functions that store: student code gets those of common/simulator/runtime/stores.cpp instead
 STORING = ("memcpy", "memmove", "memset", "modf", "modff", "frexp", "frexpf", "remquo", "remquof", "sincos", "sincosf")
 REPLACED = (*STORING, "printf", "vprintf")
@@ -92,6 +93,9 @@ HOST_FILES += ["tensor_map.cpp"]
 WITH_SIZE, STACK = 4, 0x12  # in a cubin's .nv.info: entries of variable size; a kernel's stack, with what it calls
 # __launch_bounds__ and __block_size__ in PTX
 _BOUNDS = re.compile(r"\.entry\s+([\w$]+)\s*\([^)]*\)[^{;]*?\.(?:maxntid|reqntid)\s+(\d+)(?:,\s*(\d+))?(?:,\s*(\d+))?")
+_ALLOCA = re.compile(r"^\s*alloca\.", re.MULTILINE)
+_FUNC = re.compile(r"^[ \t.\w]*\.(?:func|entry)\b(?:\s*\([^)]*\))?\s*([\w$]+)", re.MULTILINE)
+_CALL = re.compile(r"\bcall(?:\.uni)?\s+(?:\([^)]*\)\s*,\s*)?([\w$]+)")
 _VARIABLE = re.compile(
     r"^\s*(?:\.visible\s+|\.weak\s+|\.common\s+)*\.(?:global|const)\s[^;={]*?([\w$]+)(?:\[\d*\])*\s*[;=]", re.M
 )
@@ -379,8 +383,8 @@ def _flat(plan: Plan, source: Path, flags: Sequence[str]) -> _Flat:
     tokens = _tokens(source, expanded)
     _check_attributes(tokens)
     for place, token in tokens:
-        if token.startswith("SIMULATOR_"):
-            raise BuildError(f"{place}: names that begin with SIMULATOR_ are the simulator's own: {token[:80]}")
+        if "simulator" in token.lower() and not token.endswith(('"', "'")):
+            raise BuildError(f"{place}: names that contain `simulator` are the simulator's own: {token[:80]}")
     pieces = [one for one in _pieces(expanded) if one[1] == HEADERS or _resolved(one[1]) in files]
     code, macros = _joined(pieces, headers), set(re.findall(r"^#define (\w+)", lines, re.MULTILINE))
     words = {match[0] for match in _TOKEN.finditer(code)}.difference(_KEPT)
@@ -586,6 +590,8 @@ def _as_nvcc_sees(
         assembly = ptx.read_text(errors="replace")
         if BY_ADDRESS in assembly:
             raise BuildError(f"{source.name}: a{CALLS_BY_ADDRESS}")
+        if not read_manifest(plan.place.name).workspace and (_ALLOCA.search(assembly) or _is_recursive(assembly)):
+            raise BuildError(f"{source.name}: the size of a kernel's local memory isn't known to nvcc{NO_ALLOCA}")
         _run([nvcc.path.with_name("ptxas"), f"-arch={ARCH}", ptx, "-o", cubin := ptx.with_suffix(".cubin")])
         sections = Elf(cubin.read_bytes()).sections
         registers = {one.name: one.info >> 24 for one in sections}
@@ -608,6 +614,18 @@ def _as_nvcc_sees(
         _compare(source, theirs, flat[source].lines)
         _compare_tokens(_tokens(source, _run(line)), flat[source].tokens)
     return limits, entries, variables
+
+
+def _is_recursive(ptx: str) -> bool:
+    """Whether a function calls itself, perhaps through others."""
+    _, *pieces = _FUNC.split(ptx)
+    waiting: dict[str, set[str]] = {}
+    for name, body in zip(pieces[::2], pieces[1::2], strict=True):
+        waiting.setdefault(name, set()).update(_CALL.findall(body))
+    while done := [name for name, called in waiting.items() if not called & waiting.keys()]:
+        for name in done:
+            del waiting[name]
+    return bool(waiting)
 
 
 def _largest_stack(info: bytes) -> int:

@@ -59,14 +59,10 @@ static const size_t PAGE_BYTES = static_cast<size_t>(sysconf(_SC_PAGESIZE));
 static char* stack_bottom(Worker& worker, unsigned thread) {
     return reinterpret_cast<char*>(&worker) + (thread + 1) * STACK_BYTES;
 }
-// Stacks start at different offsets; otherwise all would compete for a few cache sets and page table entries.
-static char* stack_top(Worker& worker, unsigned thread) {
-    return stack_bottom(worker, thread) + STACK_BYTES - 64 * (thread * 37 % 1024);
-}
 
 #ifndef SIMULATOR_UCONTEXT
 static void prepare_stack(Worker& worker, unsigned i) {
-    void** frame = reinterpret_cast<void**>(stack_top(worker, i)) - FRAME_WORDS;
+    void** frame = reinterpret_cast<void**>(stack_top(reinterpret_cast<uintptr_t>(stack_bottom(worker, i)))) - FRAME_WORDS;
     for (int k = 0; k < FRAME_WORDS; ++k) frame[k] = nullptr;
     frame[ENTRY_WORD] = reinterpret_cast<void*>(&thread_main);
     worker.threads[i].stack_pointer = frame;
@@ -78,7 +74,7 @@ static void prepare_stack(Worker& worker, unsigned i) {
     ucontext_t* context = static_cast<ucontext_t*>(thread.stack_pointer);
     getcontext(context);
     context->uc_stack.ss_sp = stack_bottom(worker, i) + PAGE_BYTES;
-    context->uc_stack.ss_size = stack_top(worker, i) - stack_bottom(worker, i) - PAGE_BYTES;
+    context->uc_stack.ss_size = stack_top(reinterpret_cast<uintptr_t>(stack_bottom(worker, i))) - reinterpret_cast<uintptr_t>(stack_bottom(worker, i)) - PAGE_BYTES;
     context->uc_link = nullptr;
     makecontext(context, thread_main, 0);
 }

@@ -78,6 +78,7 @@ void* heap_new(size_t bytes, Position at) {
     heap.next = start + taken;
     heap.used += needed + HEAP_HEADER;
     heap.most_used = std::max(heap.most_used, heap.used);
+    mark_allocated(start, bytes, true);
     heap.blocks[start] = {bytes, taken, needed + HEAP_HEADER, at, {}, false};
     memset(reinterpret_cast<void*>(start), 0xff, bytes);  // NaN, so that reading fresh memory shows
     if constexpr (CHECKED) check_heap_given(start, taken);

@@ -129,7 +129,7 @@ cudaError_t allocate(void** address, size_t bytes, MemoryKind kind, Position at)
     else if (posix_memalign(address, ALIGNMENT, bytes) != 0)
         *address = nullptr;
     if (!*address) return finished(cudaErrorMemoryAllocation);
-    if (on_device) m.device_bytes += bytes;
+    if (on_device) m.device_bytes += bytes, mark_allocated(reinterpret_cast<uintptr_t>(*address), bytes, true);
     if (on_device && m.closes) protect(m, PROT_READ | PROT_WRITE);  // the region may have grown
     m.allocations[reinterpret_cast<uintptr_t>(*address)] = {bytes, kind, at};
     memset(*address, 0xff, bytes);  // NaN, so that reading fresh memory shows
@@ -145,6 +145,7 @@ void give_back(void* address) {
     if (one == m.allocations.end() || one->second.registered) return;
     if (one->second.kind == MemoryKind::device) {
         m.device_bytes -= one->second.bytes;
+        mark_allocated(one->first, one->second.bytes, false);
         give_back_piece(m, one->first, rounded(one->second.bytes));
     } else {
         free(address);

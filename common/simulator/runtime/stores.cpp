@@ -24,6 +24,22 @@ void watch_stores(const void* start, size_t bytes) {
     stores_are_watched = true;
 }
 
+// A bit for each granule of the region that is allocated, or was by a kernel's malloc()
+constexpr size_t GRANULE = 256;
+static uint8_t granules[REGION_OF_DEVICE / GRANULE / 8];
+void mark_allocated(uintptr_t start, size_t bytes, bool is_allocated) {
+    const size_t offset = start - region_start();
+    for (size_t i = offset / GRANULE; i * GRANULE < offset + bytes; ++i)
+        granules[i / 8] = is_allocated ? granules[i / 8] | 1 << i % 8 : granules[i / 8] & ~(1 << i % 8);
+}
+SIMULATOR_INLINE static bool are_allocated(uintptr_t at, size_t bytes) {
+    if (!allocations.holds(at, bytes)) return false;
+    const size_t offset = at - allocations.start;
+    for (size_t i = offset / GRANULE; i * GRANULE < offset + bytes; ++i)
+        if (!(granules[i / 8] >> i % 8 & 1)) return false;
+    return true;
+}
+
 // Static variables, of which a block of a cluster may have placed more than the block it writes to; dynamic memory,
 // which may begin earlier for alignment; and the guard after it, which traps.
 SIMULATOR_INLINE static bool is_own_shared(const Worker& worker, const Worker& owner, uintptr_t at, size_t bytes) {
@@ -42,30 +58,42 @@ __attribute__((noinline)) static void look_again(const Worker& worker, uintptr_t
     if (owner)
         fail("a kernel writes to shared memory outside of its __shared__ variables: an index is out of bounds. The static "
              "variables take %zu bytes, dynamic shared memory %zu", owner->static_top, owner->dynamic_bytes);
-    const bool is_ours = at - reinterpret_cast<uintptr_t>(&worker) < STACK_BYTES;
+    const uintptr_t offset = at - reinterpret_cast<uintptr_t>(&worker);
+    const char* where = "memory that the device does not have";
+    if (is_in_region(address)) where = "device memory that is not allocated: an index is out of bounds";
+    if (offset < REGION_BYTES) where = offset < STACK_BYTES ? "the simulator's memory" : "another thread's local memory";
     fail("a kernel writes to %p, which is in %s: neither global memory, nor the block's shared memory, nor a thread's own "
          "variables",
-         static_cast<const void*>(address), is_ours ? "the simulator's memory" : "memory that the device does not have");
+         static_cast<const void*>(address), where);
 }
 
-SIMULATOR_INLINE static bool is_own(const Worker& worker, uintptr_t at, size_t bytes) {
-    return Open{reinterpret_cast<uintptr_t>(&worker) + STACK_BYTES, REGION_BYTES - STACK_BYTES}.holds(at, bytes);
+// In the running thread's frames: beyond them its stack would be memory that nobody counts
+SIMULATOR_INLINE static bool is_own(uintptr_t at, size_t bytes) {
+    const uintptr_t here = stack_address();
+    return Open{here, stack_top(here) - here}.holds(at, bytes);
 }
-SIMULATOR_INLINE static bool is_global(uintptr_t at, size_t bytes) { return tensors.holds(at, bytes) || allocations.holds(at, bytes); }
+// In the frames of a waiting thread, for which the last thread of its warp to arrive does a warp-wide operation
+SIMULATOR_INLINE static bool is_of_warp(const Worker& worker, uintptr_t at, size_t bytes) {
+    const uintptr_t stack = (at - reinterpret_cast<uintptr_t>(&worker)) / STACK_BYTES - 1;
+    if (!worker.uninterrupted || stack >= worker.thread_count) return false;
+    const uintptr_t first = reinterpret_cast<uintptr_t>(worker.threads[stack].stack_pointer);
+    return Open{first, stack_top(first) - first}.holds(at, bytes);
+}
+SIMULATOR_INLINE static bool is_global(uintptr_t at, size_t bytes) { return tensors.holds(at, bytes) || are_allocated(at, bytes); }
 SIMULATOR_INLINE static void check_others(const Worker& worker, uintptr_t at, size_t bytes) {
-    if (!is_own_shared(worker, worker, at, bytes) && !is_global(at, bytes)) look_again(worker, at, bytes);
+    if (!is_own_shared(worker, worker, at, bytes) && !is_global(at, bytes) && !is_of_warp(worker, at, bytes)) look_again(worker, at, bytes);
 }
 void check_store(const void* address, size_t bytes) {
     if (!stores_are_watched) return;
     const auto at = reinterpret_cast<uintptr_t>(address);
     const Worker& worker = current_worker();
-    if (!is_own(worker, at, bytes)) check_others(worker, at, bytes);
+    if (!is_own(at, bytes)) check_others(worker, at, bytes);
 }
 SIMULATOR_INLINE static void look(const void* address, size_t bytes) {
     if (!stores_are_watched) return;
     const auto at = reinterpret_cast<uintptr_t>(address);
     Worker& worker = current_worker();
-    if (is_own(worker, at, bytes)) return;
+    if (is_own(at, bytes)) return;
     check_others(worker, at, bytes);
     if (!worker.running || worker.uninterrupted) return;
     if (worker.global_stores_left && is_global(at, bytes) && --worker.global_stores_left == 0) await_blocks(worker);

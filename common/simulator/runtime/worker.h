@@ -116,6 +116,13 @@ struct Worker : Block {
 };
 static_assert(sizeof(Worker) < STACK_BYTES);
 
+// Where the stack that contains this address begins. Stacks begin at different offsets; otherwise all would compete for
+// a few cache sets and page table entries.
+SIMULATOR_INLINE uintptr_t stack_top(uintptr_t address) {
+    const uintptr_t thread = address / STACK_BYTES % (REGION_BYTES / STACK_BYTES) - 1;
+    return (address & ~(STACK_BYTES - 1)) + STACK_BYTES - 64 * (thread * 37 % 1024);
+}
+
 // The library's T, made at its first use and never destroyed: code that runs before main() or at exit may use it.
 template <typename T>
 T& lasting() {
@@ -182,6 +189,7 @@ void weigh_blocks(uint64_t start, const uint64_t* blocks, size_t count);
 // stores.cpp
 void watch_stores(const void* tensors, size_t bytes);  // from now on, device code may write to device memory only
 void check_store(const void* address, size_t bytes);
+void mark_allocated(uintptr_t start, size_t bytes, bool is_allocated);  // device memory, for check_store()
 Worker* owner_of_shared(const void* address);
 constexpr size_t AROUND_TENSORS = size_t{1} << 32;  // nothing is mapped there, see testing/runner/runner.cpp
 
