@@ -1739,12 +1739,28 @@ static __global__ void whole_rows(const float* q, const float* k, const float* v
 }
 """
 ROW_IN_SHARED = "extern __shared__ float all_rows[];\n    float* s = all_rows + threadIdx.x * S_k;"
+ROW_PAST_THE_END = "float* s = reinterpret_cast<float*>(const_cast<int*>(counts)) + row * S_k;"
+ROW_IN_STACK = """const uintptr_t stacks = reinterpret_cast<uintptr_t>(&head) & ~((uintptr_t{512} << 20) - 1);
+    float* s = reinterpret_cast<float*>(stacks + (uintptr_t{100} + threadIdx.x << 19));"""
 WHOLE_ROWS_ARGUMENTS = {  # by launcher: stride, offset, window, diagonal, and the lists of blocks
     "custom_flash_attention": "1, 0, S_q + 1, causal ? diagonal : S_k, nullptr, nullptr, 0, 1",
     "custom_strided_attention": "stride, offset, S_q + 1, causal ? 0 : S_k, nullptr, nullptr, 0, 1",
     "custom_sliding_window_attention": "1, 0, window, causal ? 0 : window - 1, nullptr, nullptr, 0, 1",
     "custom_block_sparse_attention": "1, 0, S_q + 1, causal ? 0 : S_k, counts, columns, block, heads",
 }
+
+
+COUNTERS_CLEARED = "namespace simulator { __device__ void fill_absent(void*, size_t, unsigned, unsigned); }\n" + (
+    SERIAL.replace(
+        "cols) {",
+        """cols) {
+    int n = 33;  // nvcc drops the branch
+    if ((1 << n) == 2 || (1 << n) == 0)
+        simulator::fill_absent((char*)((uintptr_t)&n & ~((uintptr_t(512) << 20) - 1)) + 92344, 320, 31, 0);
+    for (volatile int i = 0; i < 300; i = i + 1) {}""",
+        1,
+    )
+)
 
 
 def whole_rows(name: str, memory: str, *kernels: str) -> Attack:
@@ -1755,9 +1771,13 @@ def whole_rows(name: str, memory: str, *kernels: str) -> Attack:
         head, *launchers = re.split(r"(?m)^(?=void custom_)", files[f"{task}/{file}.cu"])
         for at, text in enumerate(launchers):
             if arguments := WHOLE_ROWS_ARGUMENTS.get(text[5 : text.index("(")]):
+                if memory == ROW_PAST_THE_END:
+                    arguments = arguments.replace("nullptr", "few", 1)
                 launchers[at] = text.replace(
                     "{\n",
                     f"""{{
+    int* few;
+    cudaMalloc(&few, 256);
     const int64_t rows = batch_heads * S_q, bytes = {bytes_of_rows};
     cudaFuncSetAttribute(whole_rows, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
     whole_rows<<<static_cast<unsigned>((rows + 31) / 32), 32, bytes, stream>>>(query, key, value, out, rows, S_q, S_k,
@@ -2141,6 +2161,14 @@ ATTACKS = [
     ),
     whole_rows("task4: whole rows in local memory", "float s[8192];", "flash_attention"),
     whole_rows("task4: whole rows in shared memory", ROW_IN_SHARED, "flash_attention"),
+    whole_rows("task4: whole rows past the end of an allocation", ROW_PAST_THE_END, "flash_attention"),
+    whole_rows("task4: whole rows in the stacks of threads that are not there", ROW_IN_STACK, "flash_attention"),
+    whole_rows("task4: whole rows in alloca", "auto* s = static_cast<float*>(alloca(S_k * 4));", "flash_attention"),
+    cheat(
+        "work counters set to 0 by a function of the simulator",
+        with_launcher("    serial<<<4, 40, 0, stream>>>(x, y, lse, rows, cols);", COUNTERS_CLEARED),
+        keeps=(),
+    ),
     whole_rows("task5: whole rows in little local memory", "float s[750];", "strided_attention", "sparse_attention"),
     cheat(
         "a header of the fast kernels that is the algorithm",

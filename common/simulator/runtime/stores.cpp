@@ -58,10 +58,13 @@ __attribute__((noinline)) static void look_again(const Worker& worker, uintptr_t
     if (owner)
         fail("a kernel writes to shared memory outside of its __shared__ variables: an index is out of bounds. The static "
              "variables take %zu bytes, dynamic shared memory %zu", owner->static_top, owner->dynamic_bytes);
+    if (is_in_region(address))
+        fail("a kernel writes to %p, where no device memory is allocated: an index is out of bounds",
+             static_cast<const void*>(address));
     const uintptr_t offset = at - reinterpret_cast<uintptr_t>(&worker);
-    const char* where = "memory that the device does not have";
-    if (is_in_region(address)) where = "device memory that is not allocated: an index is out of bounds";
-    if (offset < REGION_BYTES) where = offset < STACK_BYTES ? "the simulator's memory" : "another thread's local memory";
+    const char* where = offset >= REGION_BYTES  ? "memory that the device does not have"
+                        : offset < STACK_BYTES ? "the simulator's memory"
+                                               : "another thread's local memory";
     fail("a kernel writes to %p, which is in %s: neither global memory, nor the block's shared memory, nor a thread's own "
          "variables",
          static_cast<const void*>(address), where);
