@@ -383,8 +383,9 @@ def _flat(plan: Plan, source: Path, flags: Sequence[str]) -> _Flat:
     tokens = _tokens(source, expanded)
     _check_attributes(tokens)
     for place, token in tokens:
-        if "simulator" in token.lower() and not token.endswith(('"', "'")):
-            raise BuildError(f"{place}: names that contain `simulator` are the simulator's own: {token[:80]}")
+        is_ours = "simulator" in token.lower() or token.startswith("_Unwind_")
+        if is_ours and not token.endswith(('"', "'")):
+            raise BuildError(f"{place}: this name is the simulator's or the compiler's own: {token[:80]}")
     pieces = [one for one in _pieces(expanded) if one[1] == HEADERS or _resolved(one[1]) in files]
     code, macros = _joined(pieces, headers), set(re.findall(r"^#define (\w+)", lines, re.MULTILINE))
     words = {match[0] for match in _TOKEN.finditer(code)}.difference(_KEPT)

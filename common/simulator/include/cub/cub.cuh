@@ -142,7 +142,13 @@ class BlockReduce {
     template <typename Operation>
     T Reduce(T value, Operation operation, int valid = THREADS, Position at = simulator::here()) {
         storage_.share(value, "BlockReduce", at);
-        return details::thread_rank() == 0 ? storage_.folded(value, 1, valid, operation) : value;
+        const int rank = details::thread_rank();
+        if (rank % 32 == 0 && rank < valid)  // a warp's values, then those of all warps
+            storage_.values[rank] = storage_.folded(value, rank + 1, rank + 32 < valid ? rank + 32 : valid, operation);
+        if (THREADS > 32) simulator::barrier(false, "BlockReduce", at);
+        if (rank == 0) value = storage_.values[0];
+        for (int i = 32; rank == 0 && i < valid; i += 32) value = operation(value, storage_.values[i]);
+        return value;
     }
     template <int N, typename Operation>
     T Reduce(T (&values)[N], Operation operation, Position at = simulator::here()) {

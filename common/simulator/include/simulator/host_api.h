@@ -39,6 +39,9 @@ enum cudaFuncAttribute {
     cudaFuncAttributeRequiredClusterHeight, cudaFuncAttributeRequiredClusterDepth,
     cudaFuncAttributeNonPortableClusterSizeAllowed
 };
+enum cudaSharedCarveout {
+    cudaSharedmemCarveoutDefault = -1, cudaSharedmemCarveoutMaxL1 = 0, cudaSharedmemCarveoutMaxShared = 100
+};
 enum cudaFuncCache {
     cudaFuncCachePreferNone, cudaFuncCachePreferShared, cudaFuncCachePreferL1, cudaFuncCachePreferEqual
 };

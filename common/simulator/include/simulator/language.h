@@ -26,6 +26,7 @@
 #define __block_size__(...)
 #define __forceinline__ __inline__ __attribute__((always_inline))
 #define __align__(n) __attribute__((aligned(n)))
+#define __builtin_align__(n) __align__(n)
 // __shared__ and __noinline__ are no macros; the rewriter handles them (the standard library uses
 // __attribute__((__noinline__))).
 

@@ -1,5 +1,6 @@
 // cub: reductions and scans of warps and blocks, tiles, and sums over the device.
 #include <cub/cub.cuh>
+#include <cuda/functional>
 
 #include "feature.h"
 
@@ -26,7 +27,7 @@ __global__ void block_parts(const int* in, int* sums, int* before, int* most, in
     int one;
     Scan(temp.scan).InclusiveSum(items[0], one, total);
     __syncthreads();
-    const int largest = Reduce(temp.reduce).Reduce(items[0], [](int a, int b) { return a < b ? b : a; });
+    const int largest = Reduce(temp.reduce).Reduce(items[0], cuda::maximum<>());
     __syncthreads();
     if (threadIdx.x == 0) sums[0] = sum, sums[1] = total, most[0] = largest;
     for (int i = 0; i < ITEMS; ++i) before[threadIdx.x * ITEMS + i] = scanned[i];
