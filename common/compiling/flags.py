@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from common.console.paths import ROOT
+
 LANGUAGE = "-std=c++20"
 # For kernels in the simulator's plain build: large ones compile in a third of the time and run at half the speed; tests
 # take longer to compile than to run. The other builds count instructions, which -Og makes too many.
 QUICK = "-Og"
+FAST_KERNELS = ROOT / "common" / "kernels"  # not watched (rewriter.py) in that build, which saves a third of its time
 NVCC_FLAGS = [
     LANGUAGE,
     "-O3",

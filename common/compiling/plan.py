@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from common.compiling import toolchain
 from common.compiling.flags import (
+    FAST_KERNELS,
     LANGUAGE,
     LINKER_FLAGS,
     NVCC_FLAGS,
@@ -128,7 +129,9 @@ class Plan:
         include_dirs = [ROOT, *{kernel.parent for kernel in self.place.kernels}]
         translated = [self._translated(one, mirror, include_dirs, text=texts.get(one)) for one in self.place.kernels]
         further = rewriter.CHECKED_FLAGS if self.checked else rewriter.COUNTED_FLAGS if self.counted else [QUICK]
-        flags = [*rewriter.CXX_FLAGS, *further, *(["-Wno-unused"] if self.gaps else []), *self._defines]
+        is_watched = further != [QUICK] or not self.place.binding.is_relative_to(FAST_KERNELS)
+        basis = rewriter.CXX_FLAGS if is_watched else rewriter.RUNTIME_FLAGS
+        flags = [*basis, *further, *(["-Wno-unused"] if self.gaps else []), *self._defines]
         flags += [f"-I{folder}" for folder in (mirror, ROOT, rewriter.INCLUDE_DIR)]
         namespace = self.folder / "namespace.cpp"
         write_whole(namespace, NAMESPACE.format(name=self.name))

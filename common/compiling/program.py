@@ -19,7 +19,7 @@ from rich.console import Console
 
 from common.compiling import report, toolchain
 from common.compiling.errors import explain_failure
-from common.compiling.flags import LANGUAGE, QUICK, check_arch, gencode
+from common.compiling.flags import FAST_KERNELS, LANGUAGE, QUICK, check_arch, gencode
 from common.compiling.freshness import mark_of
 from common.compiling.full_disk import no_space
 from common.compiling.locking import locked
@@ -94,7 +94,8 @@ def _by_simulator(source: Path, folder: Path, checked: bool, include: list[Path]
         except rewriter.RewriteError as error:
             raise BuildError(str(error)) from None
         flags = [*rewriter.CXX_FLAGS, *(rewriter.CHECKED_FLAGS if checked else [])]
-        flags += [QUICK] if source.is_relative_to(ROOT / "common" / "kernels") and not checked else []
+        if source.is_relative_to(FAST_KERNELS) and not checked:
+            flags = [*rewriter.RUNTIME_FLAGS, QUICK]
         flags += ["-DCUDA_SIMULATOR", "-DSIMULATOR_PROGRAM", *target.flags, "-fPIE"]
         flags += [f"-I{place}" for place in (mirror, *include, rewriter.INCLUDE_DIR)]
         log = ""
