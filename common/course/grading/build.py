@@ -523,23 +523,12 @@ def _linked(plan: Plan, objects: Sequence[Path], flags: Sequence[str]) -> Path:
     kept -= set().union(*(one.undefined() for one in ours))
     if COUNTER in {one.name for one in all_theirs.symbols if one.section}:
         raise BuildError(f"The function {COUNTER} is the simulator's and can't be defined again.")
-    inner = all_theirs.undefined().intersection(set().union(*(one.defined() for one in ours)))
-    for name in _run(["c++filt", "-p"], "\n".join(sorted(inner))).splitlines():
-        if "simulator" in name and name.rpartition("::")[2] not in _words_of_headers():  # others: compiler-generated
-            raise BuildError(f"The function or variable {name} belongs to the simulator alone.")
     names.write_text("".join(f"{name}\n" for name in sorted(kept)))
     others = [f"--redefine-sym={one}=simulator_stores_{one}" for one in REPLACED]
     others += [f"--rename-section={one.name}={CODE}" for one in all_theirs.sections if one.name.startswith(".text")]
     _run(["objcopy", f"--keep-global-symbols={names}", *others, whole])
     _run([toolchain.host_compiler(), whole, *objects[count:], *flags, "-Wl,-z,now", "-o", library])
     return library
-
-
-@functools.cache
-def _words_of_headers() -> set[str]:
-    """All words in the headers that a .cu file can include, among them everything of the simulator that it may use."""
-    headers = [one for one in rewriter.INCLUDE_DIR.rglob("*") if one.is_file()]
-    return {word for one in headers for word in re.findall(r"\w+", one.read_text(encoding="utf-8"))}
 
 
 def _look_at(elf: Elf, name: str) -> None:
