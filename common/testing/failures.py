@@ -59,13 +59,12 @@ class Cause:
         unsure = found.concluded or not {*OF_ZEROS, UNSTEADY}.isdisjoint(found.names)
         return self.is_telling and not unsure
 
-    def sentences(self, is_clean: bool = False, with_table: bool = True, with_hints: bool = True) -> list[str]:
+    def sentences(self, is_clean: bool = False, with_table: bool = True) -> list[str]:
         """The report on the first verdict.
 
         Args:
             is_clean: the checked build ran it and found nothing.
             with_table: include the stages' numbers.
-            with_hints: include what to look at.
         """
         first = self.verdicts[0]
         found = first.found
@@ -75,7 +74,7 @@ class Cause:
         told = [self.says] * bool(self.says) + [*found.tried, *found.python, *found.signs, *found.where]
         told += [] if is_clean or first.case.python else found.unless_clean
         told += [*(found.table.lines if with_table else ()), *found.table.says]
-        return [*first.said, *told, *(found.hints if with_hints else ())]
+        return [*first.said, *told, *found.hints]
 
 
 def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
@@ -163,7 +162,6 @@ def print_failures(
     inside: Mapping[str, Collection] | None = None,
     everything: bool = False,
     built_of: Mapping[str, Sequence[str]] | None = None,
-    with_table: bool = True,
 ) -> None:
     """Prints, for each part, the most common cause in full and one line for each other; if --check found something, one
     line each.
@@ -176,8 +174,6 @@ def print_failures(
         everything: report every failure in full.
         built_of: part -> the parts that test its stages separately; if one of these fails, the part's failure follows
             from it.
-        with_table: show the numbers of each stage for the first part, and hints; not needed if the report already
-            shows where a number goes wrong.
     """
     console = wide(console)
     inside = inside or {}
@@ -190,7 +186,7 @@ def print_failures(
             _print_whole(console, Cause([one]), one.diagnosis)
         return
     follow: dict[tuple[str, ...], list[str]] = {}
-    whole, with_hints = MOST_WHOLE, with_table
+    whole, with_table = MOST_WHOLE, True
     named: set[str] = set()  # recognized mistakes are reported first and once; after that no other known mistake is
     built = {part for part in parts if failed_stages(part, parts, built_of or {})}
     certain = [one for one in parts if one not in built and causes_of(of_first_step(parts[one]))[0].is_recognized]
@@ -208,7 +204,7 @@ def print_failures(
             say(console, f"\n{part}: the same mistake shows in: {names}")
         elif is_recognized or (whole and not named and not any(inside.values())):
             cause = causes.pop(0)
-            sentences = cause.sentences(part in inside, with_table, with_hints)
+            sentences = cause.sentences(part in inside, with_table)
             _print_whole(console, cause, sentences)
             named |= {*cause.verdicts[0].found.possible} if is_recognized else set()
             if cause.verdicts[0].found.table.lines and not with_table and not cause.is_recognized:

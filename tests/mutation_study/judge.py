@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from mutants import PLANTED, Mutant
 from observing import Claim, Observation
 
-from common.inspect.findings.model import OF_FLOW
 from common.inspect.findings.words import OR_THE_ORDER
 from common.testing.probing import OF_ANY_SCORES
 
@@ -140,12 +139,6 @@ OF_FINDING = {
     "uninitialized": {"store", "bound", "loop", "barrier", "grid", "index"},
     "barrier": {"barrier", "guard"},
     "out_of_bounds": {"index", "bound", "offset", "loop", "grid", "head"},
-    "not_stored": {"store", "index", "bound", "offset", "loop", "grid"},
-    "needlessly_stored": {"index", "offset", "bound", "store"},
-    "not_needed": {"index", "bound", "offset", "loop", "mask", "length"},
-    "not_read": {"index", "bound", "offset", "loop", "head", "store"},
-    "other_element": {"index", "offset", "head"},
-    "stored_elsewhere": {"index", "offset", "head", "store"},
 }
 # Parts that test a single stage: if one of them fails, the mistake is in that stage.
 STAGES = {
@@ -313,9 +306,6 @@ def _mark_of_lines(mutant: Mutant, claim: Claim, right: set[int]) -> str:
     if claim.name == "race" and "__sync" in claim.says and not offers_an_index and "barrier" not in topics:
         offers_the_order = mutant.kind == "order" and OR_THE_ORDER in claim.says
         return NAMED if offers_the_order and own & right else MISLED  # regardless of its lines
-    called = re.match(r"\w+", mutant.old)
-    if mutant.kind == "call" and called and re.search(rf"\b{called[0]}\b[^.]* nowhere", claim.says):
-        return NAMED  # it says that the function whose call is missing is never called
     if own & right or (mutant.kind == "barrier" and claim.name in ("race", "uninitialized", "barrier")):
         return NAMED
     if in_gap:
@@ -326,4 +316,4 @@ def _mark_of_lines(mutant: Mutant, claim: Claim, right: set[int]) -> str:
         return NEAR
     if offers_an_index:
         return NEAR if {"index", "offset", "grid", "head"} & topics else ""
-    return MISLED if claim.name in ("race", "python_value", *OF_FLOW) else ""
+    return MISLED if claim.name in ("race", "python_value") else ""

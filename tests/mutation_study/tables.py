@@ -19,7 +19,6 @@ Hits = dict[str, Counter]  # rule -> column of a table -> reports
 COLUMNS = ("holds", "told", "leads", NAMED, NEAR, MISLED, "alone right")
 # prefix of a rule -> its family
 _FAMILIES = {
-    "common/inspect/flow": "wrong data flow (`common/inspect/flow`)",
     "the checked build": "the checked build",
     "a call that fails": "a call that fails or doesn't return",
     "common/diagnosis/locating": "only where it is wrong",
