@@ -19,12 +19,11 @@ from common.console.words import counted
 from common.diagnosis.diagnose import UNSTEADY
 from common.testing.case import ERROR, FAIL, NOT_RUN, PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
-from common.testing.only_these import only_these
 
 MOST_WHOLE = 2  # parts whose first cause is reported in full
 MOST_BRIEF = 3  # causes within a part that get one line each, after the one that is reported in full
 MOST_NAMES = 6  # listed cases per cause
-OF_ZEROS = ("all zeros", "no key counts")  # symptoms in small outputs; larger outputs of the same mistake tell more
+ZEROS = "all zeros"  # a symptom in small outputs; larger outputs of the same mistake tell more
 LARGER = 2  # larger outputs that refute a match of a single smaller one
 UNEXPLAINED = 3  # unexplained outputs that make a conclusion from a single output count as chance
 TELLING = 100  # input elements in a case; in smaller cases, different mistakes easily give the same answer
@@ -56,7 +55,7 @@ class Cause:
     def is_recognized(self) -> bool:
         """Whether it is certain: it is then reported first, and no search hints are needed."""
         found = self.verdicts[0].found
-        unsure = found.concluded or not {*OF_ZEROS, UNSTEADY}.isdisjoint(found.names)
+        unsure = found.concluded or not {ZEROS, UNSTEADY}.isdisjoint(found.names)
         return self.is_telling and not unsure
 
     def sentences(self, is_clean: bool = False, with_table: bool = True) -> list[str]:
@@ -102,7 +101,7 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
         key=lambda one: (
             one.verdicts[0].status == NOT_RUN,
             not one.is_telling,
-            one.verdicts[0].mistakes[:1] in ([of_zeros] for of_zeros in OF_ZEROS),
+            one.verdicts[0].mistakes[:1] == [ZEROS],
             -len(one.verdicts),
         ),
     )
@@ -197,8 +196,6 @@ def print_failures(
             continue
         causes = causes_of(failures)
         is_recognized = causes[0].is_recognized
-        if told := only_these(failures, verdicts):
-            say(console, f"\n{part}: {told[1]}")
         if is_recognized and named & {*causes[0].verdicts[0].found.possible}:
             names = "; ".join(one.case.name for one in causes.pop(0).verdicts[:MOST_NAMES])
             say(console, f"\n{part}: the same mistake shows in: {names}")

@@ -28,7 +28,6 @@ from common.inspect.source_lines import Place
 from common.testing.case import ERROR, FAIL, Verdict
 from common.testing.failures import Cause, causes_of, failed, failed_stages, of_first_step
 from common.testing.judging import judge
-from common.testing.only_these import only_these
 from common.testing.probing import OF_ANY_SCORES
 from common.testing.run import run_cases
 
@@ -127,8 +126,6 @@ def _claims(verdicts: Sequence[Verdict], inside: Mapping[str, Sequence[Group]], 
             continue
         failures = of_first_step(every)
         causes = causes_of(failures)
-        if only := only_these(failures, verdicts):
-            yield Claim("cause", *only, rule=f"common/testing/only_these.py  {only[0]}")
         for cause in causes[:4]:
             yield from _of_cause(cause, test.task, of_finding=bool(told.get(part)))
         first = causes[0].verdicts[0]

@@ -59,7 +59,6 @@ def _pattern(text: str) -> str:
 def rule_of(name: str, says: str = "", task: str = "") -> Rule:
     """The rule of this name behind this sentence in a task's report, the task's own rules before shared ones; if none
     matches, the first of that name."""
-    says = re.sub(r"^In [^:]*: ", "", says)
     named = [one for one in rules() if re.fullmatch(one.names, name)]
     named = [one for one in named if not task or one.place[:4] != "task" or one.place.startswith(task)]
     named.sort(key=lambda one: not task or not one.place.startswith(task))

@@ -23,8 +23,6 @@ _FAMILIES = {
     "a call that fails": "a call that fails or doesn't return",
     "common/diagnosis/locating": "only where it is wrong",
     "common/diagnosis/mistakes/formulas": "formulas with one thing wrong",
-    "common/diagnosis/mistakes/inferring": "conclusions from the numbers",
-    "common/diagnosis/mistakes/weights": "conclusions from the numbers",
     "common/diagnosis/mistakes": "known mistakes in `mistakes/`",
     "task7/cases/mistakes.py  wrong ": "conclusions from the numbers",
     "task": "known mistakes in `taskN/cases/`",

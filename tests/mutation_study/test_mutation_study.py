@@ -213,7 +213,7 @@ def claim(kind: str, name: str, says: str = "", line: int = 0) -> Claim:
 BARRIER = "Put a __syncthreads() between line 2 and line 3."
 RIGHT = claim("cause", "last tile dropped", "The loop ends before the last tile.")
 FALSE = claim("cause", "K and V swapped", "K and V are swapped.")
-MASK = claim("cause", "hidden keys count", "Look at the comparison that hides keys.")
+MASK = claim("cause", "mask off by one", "Look at the comparison that hides keys.")
 LOOP = mutant(new="k < K - 1")
 MOVED = mutant("barrier", "sum += a[k] * b[k]; __syncthreads();", "__syncthreads(); sum += a[k] * b[k];", 3)
 ORDER = mutant("order", "use(x); make(x);", "make(x); use(x);", 3)
@@ -281,9 +281,7 @@ def test_every_known_mistake_is_a_rule_and_is_found_again_where_it_was_made() ->
     assert rule_of("causal mask missing", missing, "task5").place == "task5/cases/block_mistakes.py"
     assert rule_of("causal mask missing", missing, "task2").place.startswith("common/diagnosis/mistakes/")
     assert rule_of("slices never computed").place == "common/diagnosis/slices.py"
-    assert (
-        rule_of("y = x", "In row 3 only: The output matches `y = x`; it should be `y = 2 * x`.").name == "a wrong line"
-    )
+    assert rule_of("y = x", "The output matches `y = x`; it should be `y = 2 * x`.").name == "a wrong line"
 
 
 def test_hits_are_counted_by_what_leads() -> None:
