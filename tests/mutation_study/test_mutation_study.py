@@ -213,7 +213,7 @@ def claim(kind: str, name: str, says: str = "", line: int = 0) -> Claim:
 BARRIER = "Put a __syncthreads() between line 2 and line 3."
 RIGHT = claim("cause", "last tile dropped", "The loop ends before the last tile.")
 FALSE = claim("cause", "K and V swapped", "K and V are swapped.")
-MASK = claim("cause", "mask off by one", "Look at the comparison that hides keys.")
+MASK = claim("cause", "causal mask missing", "Look at the comparison that hides keys.")
 LOOP = mutant(new="k < K - 1")
 MOVED = mutant("barrier", "sum += a[k] * b[k]; __syncthreads();", "__syncthreads(); sum += a[k] * b[k];", 3)
 ORDER = mutant("order", "use(x); make(x);", "make(x); use(x);", 3)
