@@ -47,7 +47,6 @@ _FINDINGS = re.compile(r"\d+ findings? in|\w+  grid \(")
 _PROGRESS = (
     "compiling ",
     "looking inside",
-    "following every access",
     "recording ",
     "writing the page",
 )  # status lines that a terminal shows temporarily

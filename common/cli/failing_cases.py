@@ -4,8 +4,7 @@
     print_diagnosis(console, verdicts, inside)
 
 The report leads with the most certain diagnosis alone: a known wrong answer that the outputs match, with the line of an
-edit that fixes them; otherwise the checked build's findings; otherwise the data flow that went wrong
-(common/inspect/flow); otherwise where the errors are.
+edit that fixes them; otherwise the checked build's findings; otherwise where the errors are.
 """
 
 from __future__ import annotations
@@ -23,28 +22,24 @@ from common.inspect.checked_library import Collected
 from common.inspect.findings.model import EDIT, VOTE, Group, grouped, without_strays
 from common.inspect.findings.report import brief, may_be_the_index, print_findings
 from common.inspect.findings.words import happened
-from common.inspect.flow.concluded import followed
 from common.inspect.origins import deciding, loops_with_barrier, origins
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 from common.testing.case import ERROR, FAIL, Case, Verdict
 from common.testing.case_choice import full_name
-from common.testing.failures import OF_ZEROS, causes_of, failed, failed_stages, of_first_step, print_failures
+from common.testing.failures import causes_of, failed, failed_stages, of_first_step, print_failures
 from common.testing.worker.here import Here
 from common.testing.worker.worker import NotLoaded, Worker
 
 MOST_LOOKED_AT = 3  # failing cases
 MOST_FINDINGS = 2  # reported in them
 USUAL, LARGE = 2_000, 50_000  # input elements of a passing case: enough for several tiles; larger cases take too long
-OF_NUMBERS = "wrong_value"  # a kind of finding that explains nothing and so contradicts nothing
 MOST_LOOPS = 8  # lines that may cause an endless loop
 MOST_LINES = 4  # of these that are printed
 DIVERGENCE = "barrier divergence"  # threads wait at two different barriers; their accesses are then not races
 OUTSIDE = "is outside its array"  # the simulator's message about an index into an array of known size
 _LAUNCH = re.compile(r"in kernel (?P<kernel>\w+).*\n(?:.*\n)*\s*launched at (?P<file>\S+\.cuh?):\d+")
 _AT = re.compile(r"^\s*at (\S+\.cuh?):(\d+)")
-MOST_FOLLOWED = 3  # failing cases per part in which every access is traced
-EXPLAINED_BY_FLOW = ("uninitialized",)  # kinds that say what was read but not which code should have written it
 LEADS = (
     EDIT,
     "out_of_bounds",
@@ -67,11 +62,11 @@ def at_failures(
     built_of: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[Group]]:
     """Runs failing cases in the checked build: part -> findings. It runs the smallest case of a part and, if that has
-    no findings, another one in which threads share work.
+    no findings, another one in which threads share work, unless a known mistake explains the output or the part is
+    `built_of` another failing one.
 
-    If neither the findings nor a known mistake explain a wrong output, the data flow into that output is examined
-    (common/inspect/flow), except for a part that is `built_of` another failing one. An empty list means that the part
-    was checked and nothing was found. If the build fails, the result is empty and the verdicts stand on their own.
+    An empty list means that the part was checked and nothing was found. If the build fails, the result is empty and the
+    verdicts stand on their own.
     """
     chosen, usual = _failing(verdicts)
     found = _inside(console, chosen, checked, seed, "  FAIL")
@@ -79,41 +74,7 @@ def at_failures(
     later = {part for part in found if failed_stages(part, wrong, built_of or {})}
     explained = known_parts(found, verdicts, built_of) | later
     more = [case for case in usual if case not in chosen and found.get(case.part) == [] and case.part not in explained]
-    found = without_strays(found | _inside(console, more, checked, seed, "  FAIL") if more else found)
-    for part in [part for part, groups in found.items() if all(one.kind in EXPLAINED_BY_FLOW for one in groups)]:
-        failures = [one for one in verdicts if one.case.part == part and failed(one)]
-        if part in explained:
-            continue
-        told = _followed(console, failures, checked, seed)
-        if told and not (found[part] and told[0].kind == OF_NUMBERS):  # unwritten memory already explains the value
-            found[part] = told + found[part]
-            break  # other parts build on this one or share its cause
-    return found
-
-
-def _followed(console: Console, failures: Sequence[Verdict], checked: Worker | Here, seed: int) -> list[Group]:
-    """The wrong data flow in the first of these cases where it can be determined, see common/inspect/flow. If no access
-    is wrong in any, the lines that compute a wrong value."""
-    sized = {
-        one.case: size
-        for one in failures
-        if one.status == FAIL and not one.is_endless and (size := checked_run.small_size_of(one) or LARGE) < LARGE
-    }
-    collected, of_value = Collected(checked), []
-    for case in sorted(sized, key=lambda case: abs(sized[case] - USUAL))[:MOST_FOLLOWED]:
-        with working(console, f"following every access of {full_name(case)} ..."):
-            try:
-                findings = followed(case, checked, collected, seed)
-            except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
-                # a failure here must not lose the rest of the report
-                say(console, f"{full_name(case)} could not be followed: {type(error).__name__}: {error}", "dim")
-                return []
-        if findings:
-            found = grouped([(full_name(case), findings)])
-            if findings[0].kind != OF_NUMBERS:
-                return found
-            of_value = of_value or found
-    return of_value
+    return without_strays(found | _inside(console, more, checked, seed, "  FAIL") if more else found)
 
 
 def at_passes(
@@ -316,17 +277,8 @@ def print_diagnosis(
     console = wide(console)
     told = told_of(verdicts, inside, built_of)
     every = [group for groups in told.values() for group in groups]
-    numbers = [group for group in every if group.kind == OF_NUMBERS][:1]
-    of_numbers = next((part for part, groups in told.items() if numbers and numbers[0] in groups), "")
-    cause = of_numbers and causes_of([one for one in verdicts if one.case.part == of_numbers and failed(one)])[0]
-    is_second = cause and cause.says and {*OF_ZEROS}.isdisjoint(cause.verdicts[0].found.names)
-    is_second = is_second or bool(known_parts(told, verdicts, built_of))
-    leading = {part: [one for one in groups if one.kind != OF_NUMBERS] for part, groups in told.items()}
-    if len(every) > len(numbers):
-        _print_most(console, [one for groups in leading.values() for one in groups])
-    print_findings(console, [] if is_second else numbers)
-    print_failures(console, verdicts, leading, everything, built_of, not numbers)
-    print_findings(console, numbers if is_second else [])  # known or inferred mistakes say more
+    _print_most(console, every)
+    print_failures(console, verdicts, told, everything, built_of)
     part_of = {id(one): part for part, groups in inside.items() for one in groups}
     hidden = [one for part, groups in inside.items() for one in groups if one not in told[part] and one.kind in LEADS]
     for one in _each_once(hidden)[:MOST_FINDINGS]:

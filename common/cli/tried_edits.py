@@ -54,10 +54,7 @@ from common.testing.judging import make_inputs, oracle
 from common.testing.runner.process import RunnerProcess, is_available
 from common.testing.worker.worker import NotLoaded
 
-OF_AN_INDEX_OR_NUMBER = (
-    "out_of_bounds", "misaligned", "uninitialized", "not_stored", "needlessly_stored", "not_read", "not_needed",
-    "other_element", "stored_elsewhere", "wrong_result", "wrong_value",
-)  # fmt: skip
+OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized")
 MOST_EDITS = 2400
 MOST_BUILDS = 6  # of the library: edits that do not compile are removed, and it is rebuilt
 MOST_SECONDS, MOST_IN_ALL = 10.0, 16.0  # CPU seconds: to try one part's edits; including further cases
@@ -142,7 +139,7 @@ def undecided(
     found = []
     for part, groups in inside.items():
         failures = [one for one in verdicts if one.case.part == part and failed(one) and not one.case.python]
-        of_index = all(one.kind in OF_AN_INDEX_OR_NUMBER or may_be_the_index(one.first) for one in groups)
+        of_index = all(one.kind in OF_AN_INDEX or may_be_the_index(one.first) for one in groups)
         if failures and of_index and not failed_stages(part, wrong, built_of):
             found.append((recognized(failures), part))
     return min(found, key=lambda one: one[0], default=(False, None))[1]
@@ -165,11 +162,6 @@ def _tried(
     operator = first_operator(mine[0].case, seed)
     suspects = {(one.file, one.line): number for number, one in enumerate(_suspects(groups))}
     library = next((one for one in ops.libraries if operator in one.operators), None)
-    # of a wrong result nothing is known but the kernel
-    kernels = {one.first.kernel.split("<")[0] for one in groups if one.kind == "wrong_result"}
-    for source in filter(None, map(read, library.sources if library else ())):
-        for line in (line for one in source.functions if one.name in kernels for line in range(one.line, one.last + 1)):
-            suspects.setdefault((source.file, line), len(suspects))
     cannot = contextlib.suppress(CompilerFailed, BuildError, ToolchainError, OSError, NotLoaded)
     with cannot, locked(build_root() / "edits" / ops.task):
         for build in _Build.of(ops, library, operator, suspects) if library else ():
@@ -463,5 +455,5 @@ def said(
     if first.undoes or first.kind in UNLIKELY or several or len(lines) > 1:
         text += " The repair may be another one, there or nearby."
     places = tuple(Place(one.file, one.line) for one in (first, *more))
-    finding = Finding(EDIT, detail=text[0].upper() + text[1:], lines=places, singled=True)
+    finding = Finding(EDIT, detail=text[0].upper() + text[1:], lines=places)
     return Helped(first, finding, [part, *edits[first]])

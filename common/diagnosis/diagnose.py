@@ -25,14 +25,13 @@ from common.diagnosis.locating import (
     unwritten_mask,
     wrong_mask,
 )
-from common.diagnosis.mistakes.inferring import MOST_ELEMENTS, inferred_from
-from common.diagnosis.mistakes.known import Mistake
-from common.diagnosis.mistakes.weights import explain_weights
+from common.diagnosis.mistakes.known import Inference, Mistake
 from common.diagnosis.slices import BARRIER, explain_slices, moved_slices, row_factors
 from common.diagnosis.stages import Table
 
 ALSO = "On these inputs it also equals: "
 UNSTEADY = "changes from run to run"
+MOST_ELEMENTS = 1 << 16  # in an output, to compare it with every known answer again
 MOST_BY_CHANCE = 16  # wrong numbers among NaN that may match an answer by chance
 MOST_TOLD = 3  # reported known mistakes per output
 MOST_SAMPLED = 64  # elements
@@ -82,12 +81,12 @@ class Diagnosis:
         told = [*told, *exact] if self.names[:1] == [UNSTEADY] else [*exact, *told]
         return [*told, *self.where, *self.unless_clean, *self.table.lines, *self.table.says, *self.hints]
 
-    def tell(self, name: str, sentence: str, is_sure: bool = False) -> None:
+    def tell(self, name: str, sentence: str) -> None:
         """Adds an inference from the output in front, when no known mistake explains it."""
         self.names.append(name)
         self.exact.insert(0, sentence)
         self.possible = {name: sentence}
-        self.concluded = not is_sure
+        self.concluded = True
 
 
 def diagnose(
@@ -146,8 +145,10 @@ def diagnose(
         of_numbers = int((wrong & ~out.isnan()).sum())
         is_read = bool(equal) and equal[0].reads_unused and bool(out[~wrong & ~out.isnan()].any())
         found.concluded = bool(equal) and has_nan and of_numbers < MOST_BY_CHANCE and not is_read
-        if not found.names and (inferred := inferred_from(out, ref, bound, axes, mistakes)):
-            found.tell(*inferred)
+        if not found.names and bool(torch.isfinite(out).all()):
+            inferences = (one.infer(out.to(ref.dtype), bound) for one in mistakes if isinstance(one, Inference))
+            if inferred := next(filter(None, inferences), None):
+                found.tell(*inferred)
     elif bool((unwritten_mask(out) & wrong).any()):
         found.names.append("unwritten outputs")
     named = bool(found.names)
@@ -160,8 +161,6 @@ def diagnose(
             found.names.append(factors[0])
             found.signs.append(factors[1])
             found.unless_clean.append(BARRIER)
-        elif bool(torch.isfinite(out).all()) and (told := explain_weights(out.to(ref.dtype), ref, "column")):
-            found.tell(*told)
         found.signs += _row_sums(out, ref)
     equals_known_mistake = named and found.names[-1] not in (UNSTEADY, "unwritten outputs")
     if not equals_known_mistake and (moved := moved_slices(out, ref, bound, axes)):

@@ -8,7 +8,6 @@ origins         the lines that compute an index or a pointer, and those that dec
 made_of         the lines that compute a value
 own_lines       which lines the student wrote
 findings/       findings of a checker
-flow/           the data flow into a wrong output, from a trace of a failing case
 profile/        counters of a kernel
 replay/         a small launch, access by access
 page/           all of it as HTML

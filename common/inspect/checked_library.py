@@ -70,9 +70,9 @@ class CheckedCaller(InProcess):
     def call(self, case: Case, inputs: dict[str, Tensor], around: Around = POISONED) -> Called:
         """See Caller.call. Collects data for this call only."""
         self.more = {}
-        mode, lives = REPLAY if around.recorded else self.mode, True
+        lives = True
         for library in self._collecting:
-            library.begin(mode)
+            library.begin(self.mode)
         try:
             return super().call(case, inputs, around)
         except CallFailed as failed:
@@ -81,7 +81,7 @@ class CheckedCaller(InProcess):
         finally:
             if lives:
                 self.more = {"reports": [library.report() for library in self._collecting]}
-                if mode == REPLAY:
+                if self.mode == REPLAY:
                     self.more["recordings"] = [_packed(library.recording()) for library in self._collecting]
                 for library in self._collecting:
                     library.begin(0)

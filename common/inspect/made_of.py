@@ -63,12 +63,6 @@ def made_of(place: Place, files: Iterable[str]) -> list[Place]:
     return [Place(file, line) for file, line in nearest]
 
 
-def function_begin(place: Place) -> int:
-    """The first line of the body of the function around a place; 0 if it cannot be read."""
-    around = read_at(place)[1]
-    return around.line if around else 0
-
-
 def is_head(place: Place) -> bool:
     """Whether a line starts a loop or condition that extends beyond it."""
     source = read(place.file)

@@ -32,7 +32,6 @@ from common.source.reader import (
 MOST = 4  # listed lines
 MOST_DECIDING = 6
 MOST_WRITERS = 2
-MOST_USES = 4
 MOST_TERNARY = 3
 MOST_CALLS = 2  # in addition to the launch
 MOST_LEAVING = 3
@@ -144,45 +143,6 @@ def _of_ternary(here: Node, around: Function) -> list[int]:
     return found
 
 
-def used_in(name: str, kernel: str, launch: Place) -> list[Place]:
-    """The last lines of a kernel that mention an argument of this name or a pointer derived from it, at most MOST_USES,
-    in source order; otherwise those of another function of its file."""
-    source = read(launch.file)
-    for function in sorted(source.functions, key=lambda one: one.name != kernel) if source else ():
-        names, found = {name}, []
-        pointers = {line_of(one.right): one.name for one in function.changes if one.right and not one.is_element}
-        for number, lines in _mentions(function):
-            if number == launch.line or not names & lines:
-                continue
-            found.append(Place(launch.file, number, function.name))
-            if number in pointers and "*" in source.lines[number - 1].split("=")[0]:
-                names.add(pointers[number])
-        if found:
-            found = found[-MOST_USES:]
-            return found + _read_for(found[-1], names, source)
-    return []
-
-
-def _mentions(function: Function) -> list[tuple[int, set[str]]]:
-    """The lines of a function with the names they mention."""
-    found: dict[int, set[str]] = {}
-    for one in walk(function.body):
-        if one.type == "identifier":
-            found.setdefault(line_of(one), set()).add(one.text.decode())
-    return sorted(found.items())
-
-
-def _read_for(call: Place, names: Iterable[str], source: Source) -> list[Place]:
-    """Where a function reads the parameters for which these names are passed in the line at `call`."""
-    for name in names:
-        for function, parameter, made in _receivers(name, source):
-            if made.line == call.line:
-                for one in walk(function.body):
-                    if one.type == "subscript_expression" and arrays_in(one)[:1] == [parameter]:
-                        return [Place(call.file, line_of(one), function.name, (call,))]
-    return []
-
-
 def writers(place: Place, variable: str = "") -> list[Place]:
     """The lines of the file that store to an array read by the line at `place`, by its name there or `variable`."""
     source, around, here = read_at(place)
@@ -227,21 +187,6 @@ def calls(place: Place, launch: Place | None) -> list[Place]:
             launches = (each for each in every if each.type == "expression_statement" and "<<<" in text_of(each))
             found.append(replace(one, statement=" ".join(text_of(next(launches, statement)).split())))
     return found
-
-
-def launches_of(kernel: str, file: str) -> tuple[list[Place], str] | None:
-    """The launch sites, in its file, of a kernel that did not run, with the calls of the enclosing function, and a
-    description of which of the two is missing; None if it is not a kernel."""
-    source = read(file)
-    if source is None or not any(one.name == kernel and one.is_kernel for one in source.functions):
-        return None
-    found = [(one, call) for one in source.functions for call in one.calls if call.is_launch and call.name == kernel]
-    if not found:
-        return [], f"{kernel} is launched nowhere."
-    around, first = found[0][0].name, Place(file, found[0][1].line)
-    called = _calls_of_launcher(first)
-    is_called = bool(called) or len(found) > 1
-    return [first, *called], "" if is_called else f"{around}, which launches it, is called nowhere in this file."
 
 
 def leaving(place: Place) -> list[Place]:

@@ -122,17 +122,6 @@ class SourceLines:
         self._tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
         self.problem = None if self._tool else f"no source lines: addr2line is missing ({INSTALL})"
 
-    @functools.cached_property
-    def kernels(self) -> tuple[str, ...]:
-        """The .cu files that the library was built from; none without readelf (binutils)."""
-        tool = shutil.which("readelf")
-        if not tool:
-            return ()
-        command = [tool, "--debug-dump=info", "--dwarf-depth=1", str(self.library)]
-        units = subprocess.run(command, capture_output=True, text=True, errors="replace").stdout
-        files = re.findall(r"DW_AT_name\s*: *(?:\([^)]*\): )?(.+\.cu\.cpp)\s*$", units, re.MULTILINE)
-        return tuple(_original(local_file(file)) for file in files)
-
     def places(self, return_addresses: Iterable[int]) -> dict[int, Place | None]:
         """The place of the call that returns to each address (offsets in the library file)."""
         wanted = set(return_addresses)

@@ -10,7 +10,6 @@ probing         diagnosis by additional calls: the weights of a fused kernel, th
 showing         --show: a case in numbers
 stack           makes the call stack in the simulator's messages readable
 failures        groups related failures and describes them
-only_these      what the failing cases have in common
 next_steps      which flags to try next
 points, report  the points of a run, and the printed report
 measurement     parts of a test that do not consist of cases: timings, generated text

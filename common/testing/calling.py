@@ -45,7 +45,7 @@ NAN_BYTE, LARGE_BYTE = 0xFF, 0x7F  # as floats, these bytes are NaN and 3.4e38
 
 @dataclass(frozen=True)
 class Around:
-    """The contents of unused memory around a call, and what is recorded.
+    """The contents of unused memory around a call, and what else is special about it.
 
     Attributes:
         bare: no guards around the inputs and no filling, for tools that check memory themselves.
@@ -54,7 +54,6 @@ class Around:
         unused: see finite.
         large: fresh shared memory contains large numbers instead of NaN, which fmaxf and fminf drop, and the threads of
             a block run from last to first (simulator).
-        recorded: a checked build records every access.
         watched: arguments and results of the case's Python functions are recorded, see watching.py.
         edited: another text of the case's Python file, which runs in its place; "": the file's own.
     """
@@ -63,7 +62,6 @@ class Around:
     finite: bool = False
     unused: bool = False
     large: bool = False
-    recorded: bool = False
     watched: bool = False
     edited: str = ""
 

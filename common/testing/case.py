@@ -18,20 +18,6 @@ ERROR, NOT_RUN, SKIPPED = "error", "not run", "skipped"
 
 
 @dataclass(frozen=True)
-class Scores:
-    """The attention inside a call that returns something else, such as the partial results of split decoding.
-
-    Attributes:
-        of: of(**inputs) -> its masked scores [batch, heads, S_q, S_k].
-        keys, values: names of the inputs with its keys and values.
-    """
-
-    of: Callable[..., Tensor]
-    keys: str
-    values: str
-
-
-@dataclass(frozen=True)
 class Call:
     """A call of a function of a student's Python file.
 
@@ -85,8 +71,6 @@ class Case:
         steps: steps(**inputs) -> what --show prints between inputs and output; None: the stages.
         values: name of the input [batch, heads, S_k, head_dim] of whose rows each output row is a weighted sum; "" if
             none. It lets probing.py read off the weights of a wrong output.
-        keys: name of the input with the matching keys, same shape except for head_dim; "" if none.
-        scores: for a call that computes an attention on its way to a different output.
         python: correct results of the student's Python functions that it runs; None: it runs only kernels.
         step: 1 if the output builds on what other cases of the part, of step 0, check.
         is_softmax: the output's rows are a softmax; wrong denominators are diagnosed.
@@ -110,8 +94,6 @@ class Case:
     stages: Callable[..., dict[str, Tensor]] | None = None
     steps: Callable[..., dict[str, Tensor]] | None = None
     values: str = ""
-    keys: str = ""
-    scores: Scores | None = None
     python: Python | None = None
     step: int = 0
     is_softmax: bool = False

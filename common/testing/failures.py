@@ -19,12 +19,11 @@ from common.console.words import counted
 from common.diagnosis.diagnose import UNSTEADY
 from common.testing.case import ERROR, FAIL, NOT_RUN, PASS, SKIPPED, Verdict
 from common.testing.case_choice import full_name
-from common.testing.only_these import only_these
 
 MOST_WHOLE = 2  # parts whose first cause is reported in full
 MOST_BRIEF = 3  # causes within a part that get one line each, after the one that is reported in full
 MOST_NAMES = 6  # listed cases per cause
-OF_ZEROS = ("all zeros", "no key counts")  # symptoms in small outputs; larger outputs of the same mistake tell more
+ZEROS = "all zeros"  # a symptom in small outputs; larger outputs of the same mistake tell more
 LARGER = 2  # larger outputs that refute a match of a single smaller one
 UNEXPLAINED = 3  # unexplained outputs that make a conclusion from a single output count as chance
 TELLING = 100  # input elements in a case; in smaller cases, different mistakes easily give the same answer
@@ -56,16 +55,15 @@ class Cause:
     def is_recognized(self) -> bool:
         """Whether it is certain: it is then reported first, and no search hints are needed."""
         found = self.verdicts[0].found
-        unsure = found.concluded or not {*OF_ZEROS, UNSTEADY}.isdisjoint(found.names)
+        unsure = found.concluded or not {ZEROS, UNSTEADY}.isdisjoint(found.names)
         return self.is_telling and not unsure
 
-    def sentences(self, is_clean: bool = False, with_table: bool = True, with_hints: bool = True) -> list[str]:
+    def sentences(self, is_clean: bool = False, with_table: bool = True) -> list[str]:
         """The report on the first verdict.
 
         Args:
             is_clean: the checked build ran it and found nothing.
             with_table: include the stages' numbers.
-            with_hints: include what to look at.
         """
         first = self.verdicts[0]
         found = first.found
@@ -75,7 +73,7 @@ class Cause:
         told = [self.says] * bool(self.says) + [*found.tried, *found.python, *found.signs, *found.where]
         told += [] if is_clean or first.case.python else found.unless_clean
         told += [*(found.table.lines if with_table else ()), *found.table.says]
-        return [*first.said, *told, *(found.hints if with_hints else ())]
+        return [*first.said, *told, *found.hints]
 
 
 def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
@@ -103,7 +101,7 @@ def causes_of(failures: Sequence[Verdict]) -> list[Cause]:
         key=lambda one: (
             one.verdicts[0].status == NOT_RUN,
             not one.is_telling,
-            one.verdicts[0].mistakes[:1] in ([of_zeros] for of_zeros in OF_ZEROS),
+            one.verdicts[0].mistakes[:1] == [ZEROS],
             -len(one.verdicts),
         ),
     )
@@ -163,7 +161,6 @@ def print_failures(
     inside: Mapping[str, Collection] | None = None,
     everything: bool = False,
     built_of: Mapping[str, Sequence[str]] | None = None,
-    with_table: bool = True,
 ) -> None:
     """Prints, for each part, the most common cause in full and one line for each other; if --check found something, one
     line each.
@@ -176,8 +173,6 @@ def print_failures(
         everything: report every failure in full.
         built_of: part -> the parts that test its stages separately; if one of these fails, the part's failure follows
             from it.
-        with_table: show the numbers of each stage for the first part, and hints; not needed if the report already
-            shows where a number goes wrong.
     """
     console = wide(console)
     inside = inside or {}
@@ -190,7 +185,7 @@ def print_failures(
             _print_whole(console, Cause([one]), one.diagnosis)
         return
     follow: dict[tuple[str, ...], list[str]] = {}
-    whole, with_hints = MOST_WHOLE, with_table
+    whole, with_table = MOST_WHOLE, True
     named: set[str] = set()  # recognized mistakes are reported first and once; after that no other known mistake is
     built = {part for part in parts if failed_stages(part, parts, built_of or {})}
     certain = [one for one in parts if one not in built and causes_of(of_first_step(parts[one]))[0].is_recognized]
@@ -201,14 +196,12 @@ def print_failures(
             continue
         causes = causes_of(failures)
         is_recognized = causes[0].is_recognized
-        if told := only_these(failures, verdicts):
-            say(console, f"\n{part}: {told[1]}")
         if is_recognized and named & {*causes[0].verdicts[0].found.possible}:
             names = "; ".join(one.case.name for one in causes.pop(0).verdicts[:MOST_NAMES])
             say(console, f"\n{part}: the same mistake shows in: {names}")
         elif is_recognized or (whole and not named and not any(inside.values())):
             cause = causes.pop(0)
-            sentences = cause.sentences(part in inside, with_table, with_hints)
+            sentences = cause.sentences(part in inside, with_table)
             _print_whole(console, cause, sentences)
             named |= {*cause.verdicts[0].found.possible} if is_recognized else set()
             if cause.verdicts[0].found.table.lines and not with_table and not cause.is_recognized:

@@ -26,7 +26,6 @@ from torch import Tensor
 from common.diagnosis.diagnose import UNSTEADY, Diagnosis, diagnose, matching
 from common.diagnosis.locating import GUARD_BITS, UNUSED_BITS, holds, nameless_nan, wrong_mask
 from common.diagnosis.mistakes.known import Words, any_mistakes, layout_mistakes
-from common.diagnosis.mistakes.weights import explain_scores, explain_sums, explain_weights
 from common.diagnosis.stages import show_stages
 from common.measure.limits import float32_precision
 from common.reference.bounds import max_error_of
@@ -214,20 +213,10 @@ def _explain(
     if case.stages:
         steady = UNSTEADY not in found.names
         weights = weights_of(caller, case, inputs, out, around) if steady else None
-        open_ = found.names in ([], ["all zeros"], ["slices moved"])
-        stages = case.stages(**doubles)
-        if open_ and weights is not None:
-            told = explain_weights(weights, stages.get("P"))
-            zeros = explain_sums(weights, stages["S"]) if "S" in stages else None
-            if not told and "S" in stages:
-                told = explain_scores(weights, stages["S"])
-            if told := zeros or told:
-                found.names = [name for name in found.names if name != "slices moved"]  # the weights say more
-                found.tell(*told, is_sure=bool(zeros))
         foreign = any(bool(one.any()) for one in (nan_from or {}).values())
         if not found.names and not foreign and (told := nan_told(caller, case, inputs, out, ref, around)):
             found.signs.append(told)
-        found.table = show_stages(stages, out, ref, verdict.bound, case.axes, weights)
+        found.table = show_stages(case.stages(**doubles), out, ref, verdict.bound, case.axes, weights)
     few = FEW_LINES if found.exact else MOST_LINES  # fewer lines next to a known mistake
     if case.python:
         found.python = _python_told(verdict, caller, inputs, around, few)

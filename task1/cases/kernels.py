@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.attention import output_indices, output_mistakes
-from common.diagnosis.mistakes.inferring import product_inferences
 from common.diagnosis.mistakes.known import Mistake
 from common.diagnosis.mistakes.scores import score_indices, score_mistakes
 from common.reference import oracle as reference
@@ -48,8 +47,7 @@ def scores_cases() -> list[Case]:
             found = with_mask(score_mistakes)(query, key, mask)
             if causal or mask is not None:
                 return found
-            indices = score_indices(query, key, with_mask(reference.scores))
-            return found + indices + product_inferences(query * size, key.mT, ("Q", "K"), transposed=True)
+            return found + score_indices(query, key, with_mask(reference.scores))
 
         return Case(
             name,

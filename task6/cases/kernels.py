@@ -9,7 +9,7 @@ from common.diagnosis.locating import UNUSED_BITS, nan_of
 from common.kernels.decode.cache import KVCache
 from common.reference import oracle as reference
 from common.reference.bounds import running_sum_floor
-from common.testing.case import Call, Case, Python, Scores
+from common.testing.case import Call, Case, Python
 from common.testing.cases.attention_cases import peaks
 from common.testing.python_side import naming_the_line, python_side
 from task6.cases import mistakes, split_mistakes
@@ -150,7 +150,6 @@ def decode_cases() -> list[Case]:
             mistakes=lambda **inputs: mistakes.decode_mistakes(**inputs, scale=scale),
             stages=lambda **inputs: mistakes.decode_stages(**inputs, scale=scale),
             values="v_cache",
-            keys="k_cache",
             hint=NAN_HINT,
             **options,
         )
@@ -288,9 +287,6 @@ def split_cases() -> list[Case]:
             floor=1e-5 * sharpness**2 + running_sum_floor(max_seq_len, 4),
             axes=axes[what],
             mistakes=known,
-            scores=Scores(
-                lambda **inputs: mistakes.decode_stages(**inputs, scale=scale)["S"], keys="k_cache", values="v_cache"
-            ),
             python=Python("attention", {"decode_attention_split": _split_values}) if what == "out" else None,
             step=int(what == "out"),
             hint=NAN_HINT,

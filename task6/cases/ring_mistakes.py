@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import shift_of, varied
-from common.diagnosis.mistakes.known import Inference, Mistake, Words
+from common.diagnosis.mistakes.known import Mistake, Words
 from common.diagnosis.mistakes.merge import merge_mistakes, merged_lse_mistakes, weighted
 from common.reference import oracle as right
 
@@ -55,7 +55,7 @@ def order_mistakes(ranks: int, device: torch.device) -> list[Mistake]:
 
 
 def _shaped(mistakes: Sequence[Mistake], shape: Sequence[int]) -> list[Mistake]:
-    chosen = [one for one in mistakes if not (isinstance(one, Inference) or one.vague or one.name in NONE_HERE)]
+    chosen = [one for one in mistakes if not one.vague and one.name not in NONE_HERE]
     chosen.sort(key=lambda one: one.name != "row without keys is NaN")  # first: others may be NaN there as well
     return [one.then(lambda answer: answer.view(shape)) for one in chosen]
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import computed, varied_by
-from common.diagnosis.mistakes.known import Inference, Mistake, Words
+from common.diagnosis.mistakes.known import Mistake, Words
 from common.diagnosis.mistakes.merge import merge_mistakes
 from common.reference import oracle as reference
 from task6.cases.mistakes import Attend, block_mistakes
@@ -119,7 +119,7 @@ def split_mistakes(s: Tensor, value: Tensor, lengths: Tensor, splits: int) -> li
 
     down = part_slices(lengths, s.size(-1), splits, ROUNDED_DOWN)
     return [
-        *(one.then(as_shape) for one in merge_mistakes(outs, lse) if not isinstance(one, Inference)),
+        *(one.then(as_shape) for one in merge_mistakes(outs, lse)),
         known("lse in base 2", lambda: merged(outs, lse / math.log(2))),
         known("keys per part rounded down", lambda: merged(outs_of(s, value, down), lse_of(s, down))),
         *(one.then(merged) for one in _block_mistakes_of_parts(s, value, lengths, splits)),

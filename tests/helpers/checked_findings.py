@@ -1,5 +1,5 @@
 """What the checked build finds and counts in a case: findings_of(ops, case), kernels_in_case(ops, case);
-which wrong data flow it sees: followed_in(ops, case); and its launches, access by access: recorded(ops, case).
+its launches, access by access: recorded(ops, case).
 
 with nothing_found(ops): ops.softmax(x)         # or any other calls
 """
@@ -13,7 +13,6 @@ from common.compiling.operators import Operators
 from common.inspect.checked_library import CHECK, PROFILE, REPLAY, CheckedCaller, CheckedLibrary, Collected
 from common.inspect.checked_run import checked
 from common.inspect.findings.model import Finding
-from common.inspect.flow.concluded import followed
 from common.inspect.profile.model import KernelProfile
 from common.inspect.replay.recording import Launch
 from common.testing.judging import make_inputs
@@ -23,12 +22,6 @@ def findings_of(ops: Operators, case) -> list[Finding]:
     """The checked build's findings for one random draw of the case."""
     caller = CheckedCaller(ops, CHECK)
     return checked(case, caller, Collected(caller), 0)[1]
-
-
-def followed_in(ops: Operators, case) -> list[Finding]:
-    """The wrong data flow found in the case; at most one."""
-    caller = CheckedCaller(ops, CHECK)
-    return followed(case, caller, Collected(caller), 0)
 
 
 def kernels_in_case(ops: Operators, case) -> list[KernelProfile]:

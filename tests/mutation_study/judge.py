@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from mutants import PLANTED, Mutant
 from observing import Claim, Observation
 
-from common.inspect.findings.model import OF_FLOW
 from common.inspect.findings.words import OR_THE_ORDER
 from common.testing.probing import OF_ANY_SCORES
 
@@ -69,18 +68,11 @@ OF_WORDS = (
 # a cause's name and sentence -> topics
 OF_CAUSE = (
     (r"scale|scaled|square root", "scale"),
-    (r"base of the exponential", "exponential"),
-    (r"mask|future|diagonal|causal|hidden|hides|aligned|-inf|must not see", "mask"),
+    (r"mask|future|diagonal|causal|hidden|hides|aligned|-inf", "mask"),
     (r"window|band", "window"),
     (r"weights?\b|shares", "rescale"),
     (r"\w in place of \w|swapped", "index", "operand"),
-    (r"equal weights|all weights are equal", "index", "scale", "adding"),
-    (r"times a factor|times one factor", "scale"),
-    (r"sign of the exponent", "scale", "exponential"),
     (r"smaller than the row's", "loop", "threads", "adding"),
-    (r"do not count once", "bound", "offset"),
-    (r"take no part", "bound"),
-    (r"other elements", "bound", "offset", "head"),
     (r"rescal|exp\(m_old|old terms|exp\(m_w|relative to|merged without", "rescale"),
     (r"maximum|max subtraction|no max|overflows", "maximum"),
     (r"sum\b|sums|normaliz|average|divided?\b|denominator|logarithm|lse", "sum"),
@@ -88,12 +80,11 @@ OF_CAUSE = (
     (r"-inf|empty|NaN|no key|sees no|nothing", "empty row"),
     (r"\bheads?\b|batch|first matrix|\bgroup|sequence|slices moved", "head"),
     (r"transposed|read as|row length|swapped|exchanged|wrong axis|stride|index|are exchanged", "index"),
-    (r"holds what belongs|offset|other elements|where row .* belongs", "index", "offset"),
+    (r"holds what belongs|offset|where row .* belongs", "index", "offset"),
     (r"first matrix|pointers|have a part in every index", "offset"),
     (r"slices never computed", "loop", "bound", "store"),
     (r"\branks?\b", "ranks"),
     (r"nothing (?:is )?added", "adding", "store"),
-    (r": In (?:\d+ of \d+ values|\w+ \d+ to \d+ \(of|\w+ \d+ only)", "loop"),  # a wrong answer only in these
     (r"is called with \w+ where", "index"),  # the argument itself
     (r"that of the first part", "offset"),  # every part is read at the first one's offset
     (r"mean|variance|residual|bias|weight", "moments"),
@@ -117,11 +108,7 @@ OF_CAUSE = (
 )  # fmt: skip
 # Names whose sentences report a measurement and point to no place: true whatever the mistake is, and right only if a
 # topic matches. Sentences that say where to look, such as "look at the rescaling", mislead if the mistake is elsewhere.
-MEASURED = (
-    "all zeros", "unwritten outputs", "changes from run to run", "equal weights", "no key counts",
-    "keys left out", "times one factor", "nothing written", "products counted wrongly",
-    "negative weights", "only the logsumexp",
-)  # fmt: skip
+MEASURED = ("all zeros", "unwritten outputs", "changes from run to run", "nothing written")
 # What a function is about, by its name: a claim with that topic leads to the function, so it counts as near.
 OF_FUNCTION = (
     (r"mask|hidden|pieces", "mask"),
@@ -140,12 +127,6 @@ OF_FINDING = {
     "uninitialized": {"store", "bound", "loop", "barrier", "grid", "index"},
     "barrier": {"barrier", "guard"},
     "out_of_bounds": {"index", "bound", "offset", "loop", "grid", "head"},
-    "not_stored": {"store", "index", "bound", "offset", "loop", "grid"},
-    "needlessly_stored": {"index", "offset", "bound", "store"},
-    "not_needed": {"index", "bound", "offset", "loop", "mask", "length"},
-    "not_read": {"index", "bound", "offset", "loop", "head", "store"},
-    "other_element": {"index", "offset", "head"},
-    "stored_elsewhere": {"index", "offset", "head", "store"},
 }
 # Parts that test a single stage: if one of them fails, the mistake is in that stage.
 STAGES = {
@@ -295,14 +276,12 @@ def mark(mutant: Mutant, claim: Claim, lines: list[str]) -> str:
     if claim.kind == "where":  # which rows or columns: those of one loop iteration or one tile
         pattern = re.search(r"Only \w+ (?:%|even|odd|>=|<) ?", claim.says)
         return NEAR if pattern and {"loop", "bound", "tile", "offset"} & topics else ""
-    if claim.name == "no key counts":
-        return NEAR if {"loop", "store", "adding", "mask", "sum"} & topics else ""
     about = topics_of_claim(claim)
     if claim.name != "all zeros" and about & topics:
         return NAMED
     if about & _topics(mutant.function, OF_FUNCTION):
         return NEAR
-    return "" if claim.name in MEASURED or claim.name.startswith(("other elements", "elements of")) else MISLED
+    return "" if claim.name in MEASURED else MISLED
 
 
 def _mark_of_lines(mutant: Mutant, claim: Claim, right: set[int]) -> str:
@@ -313,9 +292,6 @@ def _mark_of_lines(mutant: Mutant, claim: Claim, right: set[int]) -> str:
     if claim.name == "race" and "__sync" in claim.says and not offers_an_index and "barrier" not in topics:
         offers_the_order = mutant.kind == "order" and OR_THE_ORDER in claim.says
         return NAMED if offers_the_order and own & right else MISLED  # regardless of its lines
-    called = re.match(r"\w+", mutant.old)
-    if mutant.kind == "call" and called and re.search(rf"\b{called[0]}\b[^.]* nowhere", claim.says):
-        return NAMED  # it says that the function whose call is missing is never called
     if own & right or (mutant.kind == "barrier" and claim.name in ("race", "uninitialized", "barrier")):
         return NAMED
     if in_gap:
@@ -326,4 +302,4 @@ def _mark_of_lines(mutant: Mutant, claim: Claim, right: set[int]) -> str:
         return NEAR
     if offers_an_index:
         return NEAR if {"index", "offset", "grid", "head"} & topics else ""
-    return MISLED if claim.name in ("race", "python_value", *OF_FLOW) else ""
+    return MISLED if claim.name in ("race", "python_value") else ""

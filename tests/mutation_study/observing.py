@@ -19,7 +19,6 @@ from rich.console import Console
 from rules_told import rule_of
 
 from common.cli import failing_cases
-from common.cli.failing_cases import OF_NUMBERS
 from common.cli.test import TaskTest
 from common.cli.tried_edits import undecided, with_edits
 from common.inspect.findings.model import EDIT, Group
@@ -29,7 +28,6 @@ from common.inspect.source_lines import Place
 from common.testing.case import ERROR, FAIL, Verdict
 from common.testing.failures import Cause, causes_of, failed, failed_stages, of_first_step
 from common.testing.judging import judge
-from common.testing.only_these import only_these
 from common.testing.probing import OF_ANY_SCORES
 from common.testing.run import run_cases
 
@@ -117,30 +115,23 @@ def _verdicts(planted: TaskMutants, console: Console) -> list[Verdict]:
 
 
 def _claims(verdicts: Sequence[Verdict], inside: Mapping[str, Sequence[Group]], test: TaskTest) -> Iterator[Claim]:
-    """In the order of failing_cases.print_diagnosis: for a number, its lines follow the conclusions drawn from it."""
+    """In the order of failing_cases.print_diagnosis."""
     parts: dict[str, list[Verdict]] = {}
     for one in filter(failed, verdicts):
         parts.setdefault(one.case.part, []).append(one)
     told = failing_cases.told_of(verdicts, inside, test.built_of)
-    numbers = [(part, one) for part, every in told.items() for one in every if one.kind == OF_NUMBERS][:1]
-    after_causes = [one for part, one in numbers if part in parts and causes_of(parts[part])[0].says]
-    leading = {part: [one for one in every if one.kind != OF_NUMBERS] for part, every in told.items()}
-    yield from _findings(one for every in leading.values() for one in every)
-    yield from _findings(one for _, one in numbers if one not in after_causes)
+    yield from _findings(one for every in told.values() for one in every)
     for part, every in parts.items():
         if failed_stages(part, parts, test.built_of):
             continue
         failures = of_first_step(every)
         causes = causes_of(failures)
-        if only := only_these(failures, verdicts):
-            yield Claim("cause", *only, rule=f"common/testing/only_these.py  {only[0]}")
         for cause in causes[:4]:
-            yield from _of_cause(cause, test.task, of_finding=bool(leading.get(part)))
+            yield from _of_cause(cause, test.task, of_finding=bool(told.get(part)))
         first = causes[0].verdicts[0]
         if first.found.python and first.python_lines and not any(told.values()):
             rule = "common/testing/python_values.py  python_value"
             yield Claim("finding", "python_value", first.found.python[0], tuple(first.python_lines), rule)
-    yield from _findings(after_causes)
     hidden = (one for part, every in inside.items() for one in every if one not in told[part])
     yield from _findings(one for one in hidden if one.kind in failing_cases.LEADS)
     for name, says, places in (

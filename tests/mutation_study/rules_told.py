@@ -1,7 +1,7 @@
 """The rules behind a report, and where each is in the source: rules(), rule_of(name, sentence).
 
 A rule is a known mistake or a conclusion (an entry of a words.json), a wrong line or wrong index from some formulas, or
-a kind of finding from the checked build or common/inspect/flow.
+a kind of finding from the checked build.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from common.console.paths import ROOT
-from common.inspect.findings.model import EDIT, OF_FLOW
+from common.inspect.findings.model import EDIT
 from common.inspect.findings.words import TITLES
 
 _VALUE = re.compile(r"\\\{[^{}]*\\\}")  # in a pattern
@@ -39,8 +39,7 @@ class Rule:
 @functools.cache
 def rules() -> tuple[Rule, ...]:
     """All rules."""
-    found = [Rule("common/inspect/flow", kind, kind) for kind in OF_FLOW]
-    found += [Rule("the checked build", kind, kind) for kind in TITLES if kind not in (*OF_FLOW, EDIT)]
+    found = [Rule("the checked build", kind, kind) for kind in TITLES if kind != EDIT]
     for file in (*sorted(ROOT.glob("common/**/words.json")), *sorted(ROOT.glob("task?/cases/words.json"))):
         for module, says in json.loads(file.read_text()).items() if "inspect" not in file.parts else ():
             place = f"{file.parent.relative_to(ROOT)}/{module}.py"
@@ -60,7 +59,6 @@ def _pattern(text: str) -> str:
 def rule_of(name: str, says: str = "", task: str = "") -> Rule:
     """The rule of this name behind this sentence in a task's report, the task's own rules before shared ones; if none
     matches, the first of that name."""
-    says = re.sub(r"^In [^:]*: ", "", says)
     named = [one for one in rules() if re.fullmatch(one.names, name)]
     named = [one for one in named if not task or one.place[:4] != "task" or one.place.startswith(task)]
     named.sort(key=lambda one: not task or not one.place.startswith(task))

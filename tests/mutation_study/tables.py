@@ -19,13 +19,10 @@ Hits = dict[str, Counter]  # rule -> column of a table -> reports
 COLUMNS = ("holds", "told", "leads", NAMED, NEAR, MISLED, "alone right")
 # prefix of a rule -> its family
 _FAMILIES = {
-    "common/inspect/flow": "wrong data flow (`common/inspect/flow`)",
     "the checked build": "the checked build",
     "a call that fails": "a call that fails or doesn't return",
     "common/diagnosis/locating": "only where it is wrong",
     "common/diagnosis/mistakes/formulas": "formulas with one thing wrong",
-    "common/diagnosis/mistakes/inferring": "conclusions from the numbers",
-    "common/diagnosis/mistakes/weights": "conclusions from the numbers",
     "common/diagnosis/mistakes": "known mistakes in `mistakes/`",
     "task7/cases/mistakes.py  wrong ": "conclusions from the numbers",
     "task": "known mistakes in `taskN/cases/`",

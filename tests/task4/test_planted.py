@@ -13,12 +13,12 @@ RAGGED, FALLING, BLIND = "full: 113 queries, 203 keys", "full: scores that rise 
 FIRST_MASKED, SMALL = "full: the first 130 keys masked", "full: 7 queries, 31 keys, head_dim 5"
 CAUSAL, LONGER = "causal: 203 tokens", "causal: 113 queries, 203 keys"
 LOWER_RIGHT, SHORTER = "causal: 113 queries, 203 keys, lower right", "causal: 203 queries, 113 keys, lower right"
-OTHERS = "rows with the weights of others"
 NAN = "-inf was subtracted from -inf"  # among the suggestions of where to look
 
 # (mistake, case, the mistake's name or None, words of the diagnosis)
 PLANTED = [
-    ("Q_rows_of_the_first_warp", "full: 64 tokens", OTHERS, f"Row {T64.B_r // T64.warps} holds what belongs in row 0"),
+    ("Q_rows_of_the_first_warp", "full: 64 tokens", "slices moved",
+     f"Row {T64.B_r // T64.warps} holds what belongs in row 0"),
     ("end_of_keys_not_masked", "full: 1 query, 257 keys", "padding counts", r"only \d+ of \d+ keys"),
     ("end_of_keys_not_masked", "full: 257 queries, 1 key", "padding counts", r"exp\(0\) is not 0"),
     ("not_causal", CAUSAL, "causal mask missing", "the tiles that the diagonal crosses are not masked"),
@@ -45,7 +45,7 @@ PLANTED = [
     ("no_key_yet", SHORTER, "masked row is NaN", "Such a row must subtract 0"),
     ("expf_for_exp2f", RAGGED, "expf instead of exp2f", "too peaked"),
     ("log2_e_forgotten", CAUSAL, "log2(e) forgotten", "powers of 2"),
-    ("P_rows_of_the_first_warp", "full: 64 tokens", OTHERS, "elements are wrong"),
+    ("P_rows_of_the_first_warp", "full: 64 tokens", None, "something was read that no thread had written"),
     ("V_rows_mixed_up", FALLING, None, "elements are wrong"),
     ("lanes_not_summed", RAGGED, "l of one lane", r"must be added up \(warp_sum\)"),
     ("not_normalized", FALLING, "not normalized", "not divided by their sum"),

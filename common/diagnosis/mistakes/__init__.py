@@ -8,6 +8,4 @@ merge       merging partial results
 scores      attention scores
 attention   attention: wrong scores propagated to the output, and more
 tile_loop   attention with a loop over tiles
-inferring   infers which elements a matmul used
-weights     infers which weights an output was computed with, and from which scores
 """

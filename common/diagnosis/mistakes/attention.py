@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import misread, shift_of
-from common.diagnosis.mistakes.inferring import product_inferences
 from common.diagnosis.mistakes.known import TILES, Mistake, Words, last_tile_starts
 from common.diagnosis.mistakes.scores import MOST_ELEMENTS, all_heads, places_in, score_mistakes
 from common.diagnosis.mistakes.tile_loop import rescale_mistakes
@@ -82,7 +81,7 @@ def output_mistakes(weights: Tensor, value: Tensor) -> list[Mistake]:
     ]
     if value.dim() == 4 and value.size(0) * value.size(1) > 1:
         found.append(known("V of the first matrix", lambda: weights @ value[:1, :1]))
-    return found + product_inferences(weights, value, ("P", "V"))
+    return found
 
 
 def output_indices(weights: Tensor, value: Tensor) -> list[Mistake]:

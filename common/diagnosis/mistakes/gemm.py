@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import computed, or_nothing, variations
-from common.diagnosis.mistakes.inferring import product_inferences
 from common.diagnosis.mistakes.known import Mistake, Words, last_tile_starts
 
 MOST_PRODUCTS = 1 << 19  # M * N * K, for which operands are indexed individually
@@ -30,11 +29,9 @@ def gemm_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:
         found = [known("B transposed", lambda: a @ b.reshape(batch, cols, inner).transpose(1, 2))]
     for k in last_tile_starts(inner):
         found.append(known("last tile dropped", lambda k=k: a[..., :k] @ bt[:, :k], k=k, inner=inner))
-    inferences = product_inferences(a, bt, ("A", "B"), b_is_transposed)
     if inner > 1 and inner % TILE == 0:
         found.append(known("last product only", lambda: a[..., -1:] @ bt[:, -1:]))
-    found += row_length_mistakes(a, b, b_is_transposed) + tile_index_mistakes(a, b, b_is_transposed)
-    return found + inferences
+    return found + row_length_mistakes(a, b, b_is_transposed) + tile_index_mistakes(a, b, b_is_transposed)
 
 
 def row_length_mistakes(a: Tensor, b: Tensor, b_is_transposed: bool) -> list[Mistake]:

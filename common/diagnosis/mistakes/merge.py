@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from common.diagnosis.mistakes.formulas import divided, misread, shift_of, varied
-from common.diagnosis.mistakes.known import Inference, Mistake, Words
-from common.diagnosis.mistakes.weights import explain_weights
+from common.diagnosis.mistakes.known import Mistake, Words
 from common.reference import oracle as right
 
 MERGE = """\
@@ -90,8 +89,7 @@ def merge_mistakes(outs: Tensor, lse: Tensor) -> list[Mistake]:
         found.append(known("first part only", lambda: first(1)))
     if parts > 1 and rows > 1:
         found.append(known("lse read as [rows, parts]", lambda: by(right.softmax(lse.reshape(rows, parts)).T)))
-    found += _formulas(outs, lse) + _misread(outs, lse)
-    return [*found, Inference(lambda out, bound: _read_weights(out, outs, lse))]
+    return found + _formulas(outs, lse) + _misread(outs, lse)
 
 
 def _misread(outs: Tensor, lse: Tensor) -> list[Mistake]:
@@ -116,18 +114,6 @@ def _misread(outs: Tensor, lse: Tensor) -> list[Mistake]:
         lambda read: weighted(right.softmax(lse.T).T, read, lse),
     )
     return [one for several in [*found, of_read] for one in several]
-
-
-def _read_weights(out: Tensor, outs: Tensor, lse: Tensor) -> tuple[str, str] | None:
-    """Diagnosis from the parts' weights, which are recovered from each row, the sum of weight * part."""
-    parts, _, head_dim = outs.shape
-    if parts >= head_dim or not bool(torch.isfinite(outs).all()) or not bool(torch.isfinite(out).all()):
-        return None
-    rows = outs.permute(1, 2, 0)  # [rows, head_dim, parts]
-    read = torch.linalg.lstsq(rows, out[..., None]).solution
-    explained = (rows @ read - out[..., None]).abs().amax((1, 2)) <= 1e-4 * (1 + out.abs().amax(1))
-    weights = torch.where(explained[:, None], read[..., 0], torch.nan)
-    return explain_weights(weights, right.softmax(lse.T), "part") if bool(explained.any()) else None
 
 
 def merged_lse_mistakes(lse: Tensor) -> list[Mistake]:

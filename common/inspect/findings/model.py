@@ -19,19 +19,6 @@ from common.inspect.source_lines import Place, SourceLines, instance_of, place_o
 VOTE = "absent_vote"
 HARMLESS = ("same_value", "stale_read", "volatile_flag", VOTE)
 EDIT = "single_edit"  # an edit of the student's code with which failing cases pass
-# Kinds of wrong data flow into an output, see flow/
-OF_FLOW = (
-    "not_stored",
-    "needlessly_stored",
-    "not_read",
-    "not_needed",
-    "other_element",
-    "stored_elsewhere",
-    "wrong_result",
-    "wrong_value",
-)
-NOT_LAUNCHED = "was not launched"  # in the detail of a not_read: its lines are then the launch sites
-READS_OTHERS = "It reads "  # in the detail of a not_read: other elements are read instead
 ENDS_THE_KERNEL = ("out_of_bounds", "misaligned", "use_after_free")  # the case then also reports an error
 
 
@@ -66,8 +53,7 @@ class Finding:
         count: number of occurrences.
         accesses: the reported access, then the earlier one that it conflicts with.
         detail: additional text from the tool.
-        lines: additional lines that it refers to.
-        singled: whether the evidence points to the first of these lines alone.
+        lines: of an EDIT: its line, and those of other edits that help.
     """
 
     kind: str
@@ -82,7 +68,6 @@ class Finding:
     accesses: tuple[Access, ...] = ()
     detail: str = ""
     lines: tuple[Place, ...] = ()
-    singled: bool = False
 
     @property
     def kernel_name(self) -> str:

@@ -14,10 +14,10 @@ from rich.markup import escape
 
 from common.console.terminal import say
 from common.console.words import counted
-from common.inspect.findings.model import NOT_LAUNCHED, OF_FLOW, READS_OTHERS, VOTE, Access, Finding, Group
+from common.inspect.findings.model import EDIT, VOTE, Access, Finding, Group
 from common.inspect.findings.words import NO_GUARD, explained, happened, is_named, pieces_of, within_a_turn
 from common.inspect.made_of import is_head, made_of
-from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_before, leaving, origins, used_in, writers
+from common.inspect.origins import MOST_DECIDING, calls, deciding, handed_to_before, leaving, origins, writers
 from common.inspect.own_lines import owned
 from common.inspect.source_lines import Place
 from common.source.reader import read
@@ -28,17 +28,14 @@ MOST_LINES, MOST_SHOWN = 4, 8  # lines quoted below one sentence, and below all 
 MOST_GROUPS = 12  # printed in full
 MOST_OTHER_PAIRS = 2  # of source lines within a group
 MOST_CASES = 3  # named in addition to the first
-_OF_ANY_LINE = ("wrong_value", "stored_elsewhere")  # any line that computes the value may be wrong
 MOST_ORIGINS = 4  # lines that compute an index
 MOST_GUARDS = 3  # conditions that fail to exclude an out-of-bounds access
 MOST_OWN = 8  # student lines that determine an access in provided code
 OR_AN_INDEX = "If these threads should not share it, the index is wrong."
-_OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized", *OF_FLOW)
+_OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized")
 _DECIDES = "Whether that line runs, and how often, is decided in:"
 _COMES = "Which threads come to it, and how often, is decided in:"
 Told = list[tuple[str, Sequence[Place]]]  # a sentence and the lines it refers to
-# kinds where the mistake may be that a line ran, or did not run, for an element
-_DECIDED = ("not_stored", "needlessly_stored", "not_read", "not_needed", "out_of_bounds")
 _VERBS = {
     "read": "reads",
     "write": "writes",
@@ -71,12 +68,9 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
         say(console, f"-> {lead.shown}", indent=3)
         _quote(console, lead.text, 9, MOST_QUOTED)
         quoted.add(Place(lead.file, lead.line))
-    mine = [one for one in finding.in_order if one.place and owned([one.place])]
-    of_flow = finding.kind in OF_FLOW  # these lead to a student line
-    for access in sorted(finding.in_order, key=lambda one: of_flow and one not in mine):
-        is_marked = not lead and finding.kind not in _OF_ANY_LINE and (access in mine or not (of_flow and mine))
-        mark = "->" if is_marked else "  "
-        _print_access(console, access, f"{mark} ", who_did(finding, access), quoted)
+    mark = "   " if lead else "-> "
+    for access in finding.in_order:
+        _print_access(console, access, mark, who_did(finding, access), quoted)
     if finding.launch and not finding.accesses:
         tell(f"{finding.launch.shown}  {finding.launch.text}")
     tell(explained(finding, others))
@@ -116,16 +110,11 @@ def _print_group(console: Console, number: int, group: Group, quoted: set[Place]
 
 
 def leading_line(finding: Finding) -> Place | None:
-    """For wrong data flow, the student line singled out by the evidence or, if provided code makes all accesses, the
-    one that calls that code. None for a wrong value, since any of the lines that compute it may be at fault."""
+    """The line of an edit; of an access out of bounds, the call to blame."""
     places = [one.place for one in finding.accesses if one.place]
     if finding.kind == "out_of_bounds":
         return _only_call(places[0]) if places else None
-    if finding.singled:
-        return finding.lines[0]
-    if finding.kind not in OF_FLOW or finding.kind in _OF_ANY_LINE or owned(places):
-        return None
-    return next(iter(owned(frame for place in places for frame in (*place.callers, *place.outer))), None)
+    return finding.lines[0] if finding.kind == EDIT else None
 
 
 def _only_call(place: Place) -> Place | None:
@@ -159,15 +148,6 @@ def may_be_the_index(finding: Finding) -> bool:
 def made_in(finding: Finding) -> Told:
     """Source lines other than the accesses' that may contain the mistake: sentences with their lines."""
     places = [access.place for access in finding.accesses if access.place]
-    if finding.kind == "wrong_result" and finding.launch:
-        return [(PASSED, calls(finding.launch, finding.launch))]
-    if finding.kind == "wrong_value":
-        return _told("This number is computed in:", finding.lines)
-    if finding.kind == "not_read" and not places and finding.launch:
-        if not finding.lines or NOT_LAUNCHED not in finding.detail:
-            return _where_used(finding)
-        where = "It is launched in:" if len(finding.lines) == 1 else "It is launched, and called, in:"
-        return _told(where, finding.lines)
     if finding.kind in ("barrier", "absent_lane", VOTE) and places:
         return _who_comes(places[0])
     if not places or not (finding.kind in _OF_AN_INDEX or may_be_the_index(finding)):
@@ -178,15 +158,11 @@ def made_in(finding: Finding) -> Told:
         before = handed_to_before(finding.variable, finding.launch) if of_launch else []
         told += _told("Called with this array before, and should have written it:", before)
         told += _told("It is written in:", writers(places[0], finding.variable))
-    if finding.lines:
-        return _told("The stored number is computed in:", finding.lines) + _passed(finding, places)
     has_guard = NO_GUARD not in explained(finding)
     if finding.kind == "out_of_bounds" and leading_line(finding):
         return _passed(finding, places)
-    if finding.kind in OF_FLOW:
-        places = owned(places) or places
-    if finding.kind in _DECIDED and has_guard and READS_OTHERS not in finding.detail:
-        told += _told(_DECIDES, _deciding(places[-1])[: MOST_GUARDS if finding.kind == "out_of_bounds" else None])
+    if finding.kind == "out_of_bounds" and has_guard:
+        told += _told(_DECIDES, _deciding(places[-1])[:MOST_GUARDS])
     every = [one for place in dict.fromkeys(places) for one in origins(place, finding.variable)]
     told_before = {one.at for _, several in told for one in several}
     lines = [one for at, one in {one.at: one for one in every}.items() if at not in told_before][:MOST_ORIGINS]
@@ -225,19 +201,7 @@ def _who_comes(place: Place) -> Told:
 
 def _passed(finding: Finding, places: Sequence[Place]) -> Told:
     """The calls that passed the code its arguments."""
-    return _told(PASSED, calls(places[-1] if finding.kind in OF_FLOW else places[0], finding.launch))
-
-
-def _where_used(finding: Finding) -> Told:
-    """Where the source uses an argument that was never read, and what decides whether that code runs."""
-    uses = used_in(finding.variable, finding.kernel_name, finding.launch)
-    if not uses:
-        return [(PASSED, calls(finding.launch, finding.launch))]
-    told = _told(f"{finding.variable} is used in:", uses)
-    told += _told("Your lines that use an array, and never read or wrote one:", finding.lines)
-    frames = (*finding.lines[-1:], *uses, *uses[-1].callers)
-    lines = list(dict.fromkeys(one for frame in frames for one in deciding(frame)))
-    return told + _told(_DECIDES, lines[:MOST_DECIDING]) + _passed(finding, uses[-1:])
+    return _told(PASSED, calls(places[0], finding.launch))
 
 
 def _deciding(place: Place) -> list[Place]:

@@ -57,14 +57,6 @@ TITLES = {
     "transaction_count": "wrong transaction count",
     "absent_lane": "shuffle from a lane that takes no part",
     "absent_vote": "vote of a warp after lanes have returned",
-    "not_stored": "never stored",
-    "needlessly_stored": "overwritten",
-    "not_read": "input not used",
-    "not_needed": "NaN or infinity read",
-    "other_element": "wrong element",
-    "stored_elsewhere": "another element's value",
-    "wrong_result": "wrong intermediate result",
-    "wrong_value": "wrong number",
     "single_edit": "found by trial: one edit makes the failing cases pass",
 }
 

@@ -85,12 +85,10 @@ class Launch:
         kernel, launch: its name and launch site.
         grid, block: (x, y, z).
         accesses: total number; larger than the number of events if the recording was full.
-        unshown: accesses to __device__ and __constant__ variables, which are not recorded.
         arrays, entries, segments: see these classes.
         runs: [n, 2], (thread, number of consecutive events).
         entry_of, offset_of: each event's entry, and its byte offset in the array (for a warp operation: the lane mask).
         values: the bytes written by each write, concatenated.
-        files: the .cu files of its library.
     """
 
     kernel: str
@@ -98,7 +96,6 @@ class Launch:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     accesses: int
-    unshown: int
     arrays: tuple[Array, ...]
     entries: tuple[Entry, ...]
     segments: tuple[Segment, ...]
@@ -106,7 +103,6 @@ class Launch:
     entry_of: np.ndarray
     offset_of: np.ndarray
     values: bytes
-    files: tuple[str, ...] = ()
 
     @property
     def blocks(self) -> int:
@@ -162,7 +158,6 @@ def _launch(one: dict, data: bytes, lines: SourceLines) -> Launch:
         tuple(one["grid"]),
         tuple(one["block"]),
         one["accesses"],
-        one["unshown"],
         arrays,
         tuple(entries),
         tuple(segments),
@@ -170,5 +165,4 @@ def _launch(one: dict, data: bytes, lines: SourceLines) -> Launch:
         np.frombuffer(part(one["entry_of"]), dtype="<u2"),
         np.frombuffer(part(one["offset_of"]), dtype="<u4"),
         part(one["values"]),
-        lines.kernels,
     )

@@ -50,7 +50,7 @@ struct ReplayRun {
 struct Replay {
     std::string kernel, launch;
     dim3 grid, block;
-    uint64_t accesses = 0, unshown = 0;  // all accesses; those to __device__ and __constant__ variables
+    uint64_t accesses = 0;  // all of them, also those that are not recorded
     std::vector<ReplayArray> arrays;
     std::vector<ReplayEntry> entries;
     std::vector<ReplaySegment> segments;
@@ -156,10 +156,7 @@ static void record(Range& range, uintptr_t address, size_t bytes, EventKind kind
     if (!counts(now)) return;
     uintptr_t start = 0;
     const int array = array_at(range, address, start);
-    if (array < 0 || address - start + bytes > now.arrays[array].bytes) {
-        ++now.unshown;
-        return;
-    }
+    if (array < 0 || address - start + bytes > now.arrays[array].bytes) return;  // a __device__ or __constant__ variable
     const ReplayEntry entry = {site, array, kind, static_cast<uint32_t>(bytes), ""};
     const int number = number_of(now, replay.entries, {site, array, static_cast<int>(kind), entry.bytes}, entry);
     if (number < 0) return;
@@ -263,7 +260,7 @@ static std::string json_of(const Replay& one, std::string& data) {
         segments.push_back(list({std::to_string(s.block), std::to_string(s.first), quoted(s.end)}));
     return "{\"kernel\": " + quoted(one.kernel) + ", \"launch\": " + quoted(one.launch) +
            ", \"grid\": " + triple(one.grid) + ", \"block\": " + triple(one.block) +
-           ", \"accesses\": " + std::to_string(one.accesses) + ", \"unshown\": " + std::to_string(one.unshown) +
+           ", \"accesses\": " + std::to_string(one.accesses) +
            ", \"events\": " + std::to_string(one.entry_of.size()) + ", \"arrays\": " + list(arrays) +
            ", \"entries\": " + list(entries) + ", \"segments\": " + list(segments) +
            ", \"runs\": " + put(data, one.runs) + ", \"entry_of\": " + put(data, one.entry_of) +

@@ -224,7 +224,6 @@ def attention_case(
         stages=with_mask(reference.stages),
         steps=lambda **given: attention_steps(with_mask(reference.stages)(**given), tiles[1] if tiles else None),
         values="value",
-        keys="key",
         **options,
     )
 

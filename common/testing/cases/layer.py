@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common.diagnosis.mistakes.attention import attention_mistakes
-from common.diagnosis.mistakes.known import Inference, Mistake, Words
+from common.diagnosis.mistakes.known import Mistake, Words
 from common.reference import oracle as reference
 from common.testing.case import Case
 
@@ -120,7 +120,6 @@ def layer_mistakes(
         *(
             one.then(lambda out: project(merge(out)))
             for one in attention_mistakes(split(query), split(key), split(value), causal)
-            if not isinstance(one, Inference)  # inferences need attention's own output
         ),
         known("heads not transposed", lambda: layer(lambda x: x.reshape(batch, heads, seq_len, head_dim))),
         known(

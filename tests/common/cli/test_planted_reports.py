@@ -17,11 +17,11 @@ LEADING = [
     ("task2", "sum_of_row_0", "row-sums", r"row-sums: .*FAIL\n\s+Every row has the sum of row 0", "checked build"),
     ("task2", "softmax_of_columns", "softmax", r"softmax: .*FAIL\n\s+The softmax runs over the wrong axis", "race in"),
     ("task2", "no_barrier_in_the_tree", "softmax", r"1\. race in softmax_kernel: partial.*\n\s+-> .*:\d+:", "This"),
-    ("task2", "row_too_long", "softmax", r"1\. out of bounds in softmax_kernel: x\[.*\n\s+-> .*:\d+:", "This number"),
+    ("task2", "row_too_long", "softmax", r"1\. out of bounds in softmax_kernel: x\[.*\n\s+-> .*:\d+:", "What should"),
     ("task6", "o_not_rescaled", "decode", r"decode: .*FAIL\n\s+When the running maximum of a warp grows, o", "access"),
-    ("task6", "K_V_heads_interleaved", "decode", r"decode: .*FAIL\n\s+Query head h reads K/V head", "This number"),
-    ("task6", "maximum_from_warp_1", "decode", r"1\. wrong number in decode_kernel", "none of the known"),
-    ("task6", "no_barrier_before_merge", "decode", r"1\. race in decode_kernel", "This number"),
+    ("task6", "K_V_heads_interleaved", "decode", r"decode: .*FAIL\n\s+Query head h reads K/V head", "What should"),
+    ("task6", "maximum_from_warp_1", "decode", r"decode: .*FAIL\n\s+With Q = 0, .* large scores cause them", r"1\. "),
+    ("task6", "no_barrier_before_merge", "decode", r"1\. race in decode_kernel", "What should"),
 ]  # fmt: skip
 
 

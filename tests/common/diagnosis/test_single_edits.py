@@ -24,7 +24,7 @@ from common.compiling.variant import Variant
 from common.console.files import write_whole
 from common.console.paths import build_root
 from common.diagnosis.single_edits import Edit, edits_in, switched
-from common.inspect.findings.model import EDIT, Finding, grouped
+from common.inspect.findings.model import EDIT, Access, Finding, grouped
 from common.inspect.source_lines import Place
 from common.source.reader import Source
 from common.testing.case import FAIL
@@ -294,7 +294,7 @@ def test_of_a_known_mistake_the_line_comes_below_its_sentence() -> None:
 
 
 def _told(planted: Planted) -> tuple[int, Sequence, Mapping]:
-    """The line with the mistake, the verdicts, and the edits found; the finding names it and the two lines before."""
+    """The line with the mistake, the verdicts, and the edits found; a finding is at that line and the two before."""
     (source,) = places_of(planted.task, Variant.SOLUTION)[0].kernels
     text = source.read_text()
     line = text[: text.index(planted.right)].count("\n") + 1
@@ -306,6 +306,6 @@ def _told(planted: Planted) -> tuple[int, Sequence, Mapping]:
     cases = [one for one in test.cases(Variant.SOLUTION) if one.part == planted.part and not one.gpu_only]
     verdicts = [judge(one, ops) for one in cases]
     assert not all(one.ok for one in verdicts)
-    told = Finding("wrong_value", lines=tuple(Place(str(file), number) for number in range(line - 2, line + 1)))
-    inside = {planted.part: grouped([("", [told])])}
+    accesses = tuple(Access("read", 4, Place(str(file), number)) for number in range(line - 2, line + 1))
+    inside = {planted.part: grouped([("", [Finding("uninitialized", accesses=accesses)])])}
     return line, verdicts, with_edits(Console(file=io.StringIO()), verdicts, inside, ops, 0, test.built_of)

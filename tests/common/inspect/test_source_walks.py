@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.inspect.made_of import is_head, made_of
-from common.inspect.origins import calls, launches_of, leaving, loop_waits, origins, piece_of, used_in, writers
+from common.inspect.origins import calls, leaving, loop_waits, origins, piece_of, writers
 from common.inspect.own_lines import own_lines
 from common.inspect.source_lines import Place
 
@@ -132,22 +132,6 @@ __global__ void tree(const float* x, float* out, int n) {
         out[i] = x[i];
     }
 }
-
-__global__ void scale(const float* query, float* scores) {
-    scores[threadIdx.x] = query[threadIdx.x];
-}
-
-void launch_scale(const float* query, float* scores) {
-    scale<<<1, 32>>>(query, scores);
-}
-
-void launch_tree(const float* x, float* out, int n) {
-    tree<<<1, 32, 256>>>(x, out, n);
-}
-
-void attention(const float* x, float* out, int n) {
-    launch_tree(x, out, n);
-}
 """
 
 
@@ -169,24 +153,6 @@ def test_by_which_pointer_a_part_of_shared_memory_is_reached(written) -> None:
     called = Place(file, 11, "tree")
     assert piece_of(Place(file, 2, "use", (called,)), "shared") == "first"
     assert piece_of(Place(file, 16, "tree"), "shared") == ""
-
-
-def test_a_kernel_that_nobody_launches(written) -> None:
-    file = written(BARRIERS)
-    lines, says = launches_of("scale", file)
-    assert [one.line for one in lines] == [25]
-    assert says == "launch_scale, which launches it, is called nowhere in this file."
-    lines, says = launches_of("tree", file)
-    assert [one.line for one in lines] == [29, 33] and says == ""
-    assert launches_of("use", file) is None
-    written(BARRIERS.replace("scale<<<1, 32>>>(query, scores);", ""))
-    assert launches_of("scale", file) == ([], "scale is launched nowhere.")
-
-
-def test_the_use_of_an_argument_is_followed_into_the_function_that_reads_it(written) -> None:
-    file = written(CALLED)
-    *_, last = used_in("a", "product", Place(file, 12))
-    assert (last.line, last.function, [one.line for one in last.callers]) == (2, "load_tile", [7])
 
 
 # ---- numbers, and who wrote their lines

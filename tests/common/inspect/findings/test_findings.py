@@ -1,8 +1,6 @@
 """Findings of the checked build in words: every kind, from the JSON that the runtime writes."""
 
 import io
-import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -455,14 +453,6 @@ def test_what_is_printed_of_a_race(kernel, tmp_path, monkeypatch):
         "   happen in the other order, swap those lines.",
         "   block (0,0,0); launched at /course/kernel.cu:40; case softmax: 7 x 31",
     ]
-
-
-def test_of_the_lines_that_make_a_wrong_number_none_is_marked_unless_it_is_singled_out(kernel):
-    made = (Place("/course/kernel.cu", 5), Place("/course/kernel.cu", 9))
-    finding = read({1: kernel(18)}, ("write", 1, B0, T0), kind="wrong_value")
-    assert "->" not in printed(("a case", [replace(finding, lines=made)]))
-    text = printed(("a case", [replace(finding, lines=made, singled=True)]))
-    assert re.findall(r"-> .*?:(\d+)", text) == ["5"]
 
 
 def test_accesses_of_two_blocks_name_their_blocks(kernel):

@@ -132,7 +132,7 @@ def launch_of(values: np.ndarray, size: int) -> Launch:
     offsets = (np.arange(n) * size).astype("<u4")
     runs, entries = np.array([[0, n]], dtype="<u2"), np.zeros(n, "<u2")
     one = (1, 1, 1)
-    return Launch("k", None, one, one, n, 0, (array,), (entry,), (), runs, entries, offsets, values.tobytes())
+    return Launch("k", None, one, one, n, (array,), (entry,), (), runs, entries, offsets, values.tobytes())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from common.cli.runner import KINDS, KernelsApart, RunnerOperators, arguments_of
 from common.compiling.load import load
 from common.compiling.request import BuildRequest
 from common.compiling.runner import runner_program
-from common.inspect.checked_library import CHECK, CheckedCaller
+from common.inspect.checked_library import CHECK, REPLAY, CheckedCaller
 from common.inspect.checked_run import small_size
 from common.testing.calling import BARE, Around, CallFailed, InProcess
 from common.testing.case import ERROR, FAIL, NOT_IMPLEMENTED, PASS, Case
@@ -88,9 +88,9 @@ def test_a_checked_build_reports_the_same() -> None:
     case = next(one for one in importlib.import_module("task3.cases").cases("solution") if not one.python)
     reports = []
     with in_runner(request) as apart:
-        callers = [CheckedCaller(ops, CHECK) for ops in (apart, load(request))]
-        for caller, around in product(callers, (Around(), Around(recorded=True))):
-            assert called(caller, case, around)[1] == []
+        for ops, mode in product((apart, load(request)), (CHECK, REPLAY)):
+            caller = CheckedCaller(ops, mode)
+            assert called(caller, case, Around())[1] == []
             (report,) = caller.more["reports"]
             text = re.sub(r'"(base|address|at|pc)": ?"?[0-9a-fx]+"?', "", json.dumps(report))
             reports.append((text, len(caller.more.get("recordings", []))))
