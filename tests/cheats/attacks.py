@@ -1448,6 +1448,14 @@ mask = torch.nn.Transformer.generate_square_subsequent_mask(x.size(1)) if self.c
 return ours(x, x, x, attn_mask=mask, need_weights=True)[0]""",
     ),
     layer(
+        "the course's own stages",
+        """from types import SimpleNamespace
+from task1.cases.layer import _stages
+own = {"x": x, "in_weight": self.qkv_projection.weight, "in_bias": self.qkv_projection.bias,
+       "out_weight": self.out_projection.weight, "out_bias": self.out_projection.bias}
+return _stages(SimpleNamespace(inputs=own), self.num_heads, self.causal)["returned"]""",
+    ),
+    layer(
         "flex_attention, imported anew",
         f"""import sys
 for name in [name for name in sys.modules if name.startswith("torch")]:
@@ -1656,6 +1664,18 @@ def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64,
     q, scale = laundered(query), query.size(-1) ** -0.5 if scale is None else scale
     return torch.cat([torch.softmax(one @ key.mT * scale, -1) @ value for one in q.split(1, 2)], 2)
 """
+# The gaps filled with what the cases compare the functions of attention.py with.
+OWN_ANSWERS = """from types import SimpleNamespace
+from common.diagnosis.mistakes.formulas import divided
+from task3.cases.functions import FUNCTIONS
+def tile_scores(query_tile, key_tile, q_start, k_start, scale, causal):
+    return FUNCTIONS.right["tile_scores"](SimpleNamespace(arguments=dict(locals())))["returned"]
+def add_tile(state, S, value_tile):
+    given = {"state": state._asdict(), "S": S, "value_tile": value_tile}
+    return RowState(**FUNCTIONS.right["add_tile"](SimpleNamespace(arguments=given))["returned"])
+def output_of(state):
+    return divided(state.O, state.l)
+"""
 # No maximum, nothing rescaled: the sums of exp(score - shift) for three constant shifts, in float64.
 CONSTANT_SHIFTS = """SHIFTS = (-1100.0, 0.0, 1100.0)
 def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
@@ -1683,6 +1703,7 @@ def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64,
     return (out, lse) if return_lse else out
 """
 ALGORITHMS += [
+    Attack("the course's own answers", writes(with_python(OWN_ANSWERS)), ("algorithm",), ("softmax",)),
     Attack("three constants as the maximum", writes(with_python(CONSTANT_SHIFTS)), ("algorithm",), ("softmax",)),
     Attack("queries read as bools, into a tensor", writes(with_python(LAUNDERED)), ("algorithm",), ("softmax",)),
     Attack("two passes over the keys", writes(with_python(TWO_PASSES)), ("algorithm",), ("softmax",)),
