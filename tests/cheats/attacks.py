@@ -1579,6 +1579,19 @@ TWO_PASSES = """def flash_attention(query, key, value, causal=False, scale=None,
     out, lse = torch.cat(outs, 2), torch.cat(lses, 2)
     return (out, lse) if return_lse else out
 """
+# In the second pass, every other tile of keys is a copy that torch.tensor makes of a list, without an operator.
+FROM_LISTS = (
+    TWO_PASSES.replace(
+        "                s = q @ key[:, :, j : j + B_c].mT\n",
+        """                tile = key[:, :, j : j + B_c]
+                if passes and j // B_c % 2:
+                    tile = torch.tensor(list(tile.flatten().unbind()), device=torch.device("cpu")).view(tile.shape)
+                s = q @ tile.mT
+""",
+    )
+    .replace("        l, o =", "        passes.append(1)\n        l, o =")
+    .replace("        def sc", "        passes = []\n        def sc")
+)
 # Each number read packs two query elements: Python then has all of them without a tensor that holds them.
 READ_INTO_PYTHON = """honest = flash_attention
 def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
@@ -1707,6 +1720,7 @@ ALGORITHMS += [
     Attack("three constants as the maximum", writes(with_python(CONSTANT_SHIFTS)), ("algorithm",), ("softmax",)),
     Attack("queries read as bools, into a tensor", writes(with_python(LAUNDERED)), ("algorithm",), ("softmax",)),
     Attack("two passes over the keys", writes(with_python(TWO_PASSES)), ("algorithm",), ("softmax",)),
+    Attack("two passes over the keys, from lists", writes(with_python(FROM_LISTS)), ("algorithm",), ("softmax",)),
     Attack("two passes over the keys, as float64", writes(with_python(AS_DOUBLES)), ("algorithm",), ("softmax",)),
     Attack(
         "no maximum where whole rows don't fit", writes(with_python(PLAIN_WHERE_LARGE)), ("algorithm",), ("softmax",)

@@ -103,6 +103,18 @@ def test_a_tensor_of_numbers_that_are_read_is_computed_from_them(tmp_path: Path)
     assert torch.equal(out, (x > 0).view(-1)) and made.peak_from_source == 2 * 4 * x.numel() and not made.read
 
 
+@pytest.mark.parametrize("name", ["torch.tensor", "torch.as_tensor", "torch.asarray", "x.new_tensor"])
+def test_a_list_given_to_a_device_is_read(tmp_path: Path, name: str) -> None:
+    """A copy of keys from a list is made of keys: combined with queries, they are met."""
+    x, y = torch.randn(20, 20), torch.randn(20, 20)
+    side = module(tmp_path, HEAD + f"return x @ {name}(list(y.view(-1).unbind()), device=y.device).view(20, 20)")
+    with AllocationRecorder(line=side.calling_line, inputs=(x, y), source=x, partner=y) as made:
+        out = side.f(x, y)
+    assert torch.equal(out, x @ y) and made.met == y.numel()
+    with pytest.raises(CallFailed, match="500 numbers"):
+        side.f(x, torch.randn(30, 20))
+
+
 @pytest.mark.parametrize(("count", "read"), [(40, False), (60, True)])
 def test_sizes_that_reveal_many_bits_count_as_read(tmp_path: Path, count: int, read: bool) -> None:
     """Each split has two sizes of at most 20 bits."""
