@@ -122,8 +122,7 @@ class AllocationRecorder(TorchDispatchMode):
         return result
 
     def follow(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Counts `results` as computed from `given`, unless an operator has: PyTorch reads the tensors in a list without
-        one."""
+        """Counts `results` as computed from `given`, unless an operator has: PyTorch reads lists of tensors without."""
         seen = {*self._from_source, *self._from_partner}
         self._computed(given, [x for x in results if _memory_of(x) not in seen])
 

@@ -66,7 +66,7 @@ def test_right_layers(tmp_path: Path, text: str) -> None:
     ("body", "words"),
     [
         ("return torch.nn.functional.scaled_dot_product_attention(x, x, x)", "scaled_dot_product_attention can't be"),
-        ("return x.data_ptr()", "Tensor.data_ptr can't be used"),
+        ("for _ in range(300): torch.unique(x)", "500 numbers"),
         ("return x.untyped_storage()", "Tensor.untyped_storage can't be used"),
         ("return torch.ops.aten.mm(x, y)", "no attribute 'aten'"),
         ("return x.as_strided((9999,), (1,))", "Tensor.as_strided can't be used"),
@@ -330,6 +330,41 @@ def f(x):
 """
     out, device, count = module(tmp_path, text).f(torch.ones(4, 4))
     assert out.tolist() == [[0.5, 0.5]] * 4 and (device, count) == ("cpu", 3)
+
+
+def test_what_is_left_from_debugging(tmp_path: Path) -> None:
+    text = """import torch
+from torch import nn
+class Layer(nn.Module):
+    def __init__(self):
+        self.norm = nn.LayerNorm(4)
+        self.parts = nn.ModuleDict({"a": nn.Linear(4, 4)})
+        self.add_module("last", nn.Identity())
+def f(x):
+    y = x.double()
+    assert x.std().shape == () and torch.var(x, -1).shape == torch.std_mean(x, -1)[0].shape == (4,)
+    assert x.median() == 7 and torch.quantile(y, 0.4) == 6 and torch.nansum(x) == 120 and x.median(-1).indices[0] == 1
+    assert x.sort(descending=True).values[0].tolist() == (3, 2, 1, 0) and torch.argsort(x)[0, 1] == 1
+    assert x.topk(2).values[0].tolist() == (3, 2) and torch.unique(x).shape == (16,) and x.count_nonzero() == 15
+    assert torch.histc(x, 4).tolist() == (4, 4, 4, 4) and torch.isin(x, torch.tensor([1.0])).sum() == 1
+    assert not torch.isposinf(x).any() and not torch.isneginf(x).any() and torch.iinfo(torch.int32).max == 2**31 - 1
+    assert torch.finfo(torch.float32).resolution == 1e-6 and torch.finfo().max > 1e38
+    assert x.addcdiv(x, x + 1).shape == x.addcmul_(x, x).shape == (4, 4) and x.add_(1).addcdiv_(x, x).shape == (4, 4)
+    assert torch.linalg.norm(torch.tensor([3.0, 4.0])) == 5
+    assert x.data_ptr() == 0 and x.get_device() == torch.get_device(x) == -1
+    torch.testing.assert_close(x, x + 1e-7)
+    try:
+        torch.testing.assert_close(x, x + 1)
+    except AssertionError:
+        layer = Layer().float()
+    names = ["norm.weight", "norm.bias", "parts.a.weight", "parts.a.bias"]
+    assert [name for name, _ in layer.named_parameters()] == names
+    assert [*layer.parts] == ["a"] and "a" in layer.parts and layer.parts["a"] in layer.parts.values()
+    assert layer.last(layer.norm(x)).mean().abs() < 1e-6
+    return nn.Transformer.generate_square_subsequent_mask(3)
+"""
+    mask = module(tmp_path, text).f(torch.arange(16.0).view(4, 4))
+    assert torch.equal(mask, nn.Transformer.generate_square_subsequent_mask(3))
 
 
 @pytest.mark.parametrize(
