@@ -22,7 +22,8 @@ HEAD = "import torch\ndef f(x, y):\n    "
 
 def module(folder: Path, text: str, task: str = "task3", with_kernels: bool = False):
     (folder / task).mkdir()
-    (folder / "common").symlink_to(ROOT / "common")
+    if not (folder / "common").exists():
+        (folder / "common").symlink_to(ROOT / "common")
     for name in ("__init__.py", "given"):
         (folder / task / name).symlink_to(ROOT / task / name)
     (folder / task / "attention.py").write_text(text, encoding="utf-8")
@@ -241,6 +242,27 @@ def test_settings_that_change_no_number_do_no_harm(tmp_path: Path) -> None:
 def test_what_is_no_tensor_is_called_an_object(tmp_path: Path) -> None:
     with pytest.raises(CallFailed, match="not object"):
         module(tmp_path, HEAD + "return torch.exp(object())").f(torch.ones(1), torch.ones(1))
+
+
+def test_what_is_not_in_the_tree_is_imported_as_a_stub(tmp_path: Path) -> None:
+    text = """import torch
+import common.diagnosis.mistakes.formulas as formulas
+from common.reference.oracle import softmax
+from common.reference.scale import scale_or_default
+def f(x, name):
+    return scale_or_default(0.5, 1) if not name else softmax(x) if name == "softmax" else getattr(formulas, name)(x)
+"""
+    (tmp_path / "common").mkdir()
+    for name in ("console", "course", "testing", "__init__.py"):
+        (tmp_path / "common" / name).symlink_to(ROOT / "common" / name)
+    (tmp_path / "common" / "reference").mkdir()
+    for name in ("scale.py", "__init__.py"):
+        (tmp_path / "common" / "reference" / name).symlink_to(ROOT / "common" / "reference" / name)
+    made = module(tmp_path, text)
+    assert made.f(torch.ones(2), "") == 0.5
+    for name in ("softmax", "divided"):
+        with pytest.raises(CallFailed, match=f"common.*{name} can't be used in graded code"):
+            made.f(torch.ones(2), name)
 
 
 def test_an_object_of_the_other_process_is_asked_for_nothing(tmp_path: Path) -> None:
