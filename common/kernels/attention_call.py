@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.fx import Proxy
 
 from common.kernels.loaded import BACKENDS
-from common.reference.oracle import scale_or_default
+from common.reference.scale import scale_or_default
 
 if TYPE_CHECKING:
     from torch.nn.attention.bias import CausalBias

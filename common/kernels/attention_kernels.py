@@ -32,7 +32,7 @@ from common.kernels.attention_call import (
 )
 from common.kernels.attention_gradients import RULES, below_autograd, operators_of, run, transforming
 from common.kernels.loaded import BACKENDS
-from common.reference.oracle import scale_or_default
+from common.reference.scale import scale_or_default
 
 FLASH_HEAD_DIM, MAX_HEAD_DIM = 128, 256
 MOST_READY = 1024

@@ -106,10 +106,8 @@ class AllocationRecorder(TorchDispatchMode):
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         given = list(_tensors((*args, *kwargs.values())))
-        derived = any(_memory_of(x) in self._from_source for x in given)
-        partners = [x for x in given if _memory_of(x) in self._from_partner]
         result = operator(*args, **kwargs)
-        if derived and isinstance(result, Number) and not isinstance(result, bool):
+        if self._is_derived(given) and isinstance(result, Number) and not isinstance(result, bool):
             self.read = self.read or self._line()
         self._operators.add(operator)
         written = list(_written(operator, args, kwargs))
@@ -120,7 +118,20 @@ class AllocationRecorder(TorchDispatchMode):
         for x in (*given, *results):
             if _memory_of(x) not in self._known:
                 self._record(x, str(operator))
-        if derived:
+        self._computed(given, results, written)
+        return result
+
+    def follow(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """Counts `results` as computed from `given`, unless an operator has: PyTorch reads lists of tensors without."""
+        seen = {*self._from_source, *self._from_partner}
+        self._computed(given, [x for x in results if _memory_of(x) not in seen])
+
+    def _is_derived(self, given: Sequence[Tensor]) -> bool:
+        return any(_memory_of(x) in self._from_source for x in given)
+
+    def _computed(self, given: Sequence[Tensor], results: Sequence[Tensor], written: Sequence[Tensor] = ()) -> None:
+        partners = [x for x in given if _memory_of(x) in self._from_partner]
+        if results and self._is_derived(given):
             for x in partners:  # expanded elements count once
                 once = math.prod(size for size, step in zip(x.shape, x.stride(), strict=True) if step)
                 self.met += round(once * self._numbers(x))
@@ -133,12 +144,6 @@ class AllocationRecorder(TorchDispatchMode):
                     continue
                 memory, size = _memory_of(x), x.element_size() / numbers
                 self._from_partner[memory] = min(self._from_partner.get(memory, size), size)
-        return result
-
-    def follow(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-        """Counts `results` as computed from `given`: PyTorch reads the tensors in a list without an operator."""
-        if any(_memory_of(x) in self._from_source for x in given):
-            self._derived(results)
 
     def _derived(self, results: Sequence[Tensor]) -> None:
         for x in results:

@@ -18,6 +18,8 @@ import math
 import torch
 from torch import Tensor
 
+from common.reference.scale import scale_or_default
+
 
 def softmax(x: Tensor) -> Tensor:
     """exp(x - max) / sum over the last axis; a row of -inf gives zeros."""
@@ -54,11 +56,6 @@ def masked(s: Tensor, causal: bool = False, mask: Tensor | None = None, lower_ri
     if mask is not None:
         s = s.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else s + mask
     return s.masked_fill(~causal_mask(*s.shape[-2:], s.device, lower_right), -math.inf) if causal else s
-
-
-def scale_or_default(scale: float | None, head_dim: int) -> float:
-    """The factor of the scores: 1 / sqrt(head_dim) unless given."""
-    return head_dim**-0.5 if scale is None else scale
 
 
 def scores(

@@ -12,6 +12,7 @@ from common.course.grading.hidden import (
     like,
     softmax_floor,
     softmax_inputs,
+    with_ladder,
 )
 from common.reference.bounds import running_sum_floor
 from common.testing.case import Case
@@ -19,6 +20,7 @@ from task1.cases.kernels import output_case
 
 # Parts in PyTorch, which must not use PyTorch's own attention.
 IN_PYTORCH = ("layer",)
+HEAD_DIM = 16  # of the layer's case "as SDPA, causal"
 
 
 def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
@@ -29,11 +31,19 @@ def hidden(random: Random, cases: Mapping[str, Case]) -> list[HiddenCase]:
     tokens = size(70, 110)
 
     def layer(generator: torch.Generator) -> dict[str, torch.Tensor]:
+        """With a ladder in head 0."""
         made = cases["layer: as SDPA, causal"].inputs(generator)
-        return {**made, "x": torch.randn(batch + 1, tokens, made["x"].size(2), generator=generator)}
+        width = made["x"].size(2)
+        x, weight, bias = torch.randn(batch + 1, tokens, width, generator=generator), made["in_weight"], made["in_bias"]
+        with_ladder(x[..., :1], x[..., 1:2], generator)
+        weight[:, :2] = 0.0  # head 0's queries and keys alone are made of these channels, each of one
+        for start, channel, factor in ((0, 0, HEAD_DIM**0.5), (width, 1, 1.0)):
+            weight[start : start + HEAD_DIM], bias[start : start + HEAD_DIM] = 0.0, 0.0
+            weight[start, channel] = factor
+        return {**made, "x": x}
 
     def query_and_key(generator: torch.Generator) -> dict[str, torch.Tensor]:
-        made = attention_inputs(batch, heads, seq_q, seq_k, head_dim, offsets=0)(generator)
+        made = attention_inputs(batch, heads, seq_q, seq_k, head_dim, largest=0)(generator)
         return {"query": made["query"], "key": made["key"]}
 
     of_query, of_key = f"{batch}x{heads}x{seq_q}x{head_dim}", f"{batch}x{heads}x{seq_k}x{head_dim}"

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from common.reference.oracle import scale_or_default
+from common.reference.scale import scale_or_default
 
 
 def check_arguments(query: Tensor, key: Tensor, value: Tensor, scale: float | None, B_r: int, B_c: int) -> float:

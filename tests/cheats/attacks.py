@@ -1448,6 +1448,22 @@ mask = torch.nn.Transformer.generate_square_subsequent_mask(x.size(1)) if self.c
 return ours(x, x, x, attn_mask=mask, need_weights=True)[0]""",
     ),
     layer(
+        "no maximum, in float64",
+        f"""s = (q @ k.mT / self.head_dim**0.5).double()
+if self.causal:
+    s = s.masked_fill(torch.ones(s.shape[-2:]).triu(1).bool(), -torch.inf)
+out = (torch.exp(s) / torch.exp(s).sum(-1, keepdim=True)).float() @ v
+{MERGED}""",
+    ),
+    layer(
+        "the course's own stages",
+        """from types import SimpleNamespace
+from task1.cases.layer import _stages
+own = {"x": x, "in_weight": self.qkv_projection.weight, "in_bias": self.qkv_projection.bias,
+       "out_weight": self.out_projection.weight, "out_bias": self.out_projection.bias}
+return _stages(SimpleNamespace(inputs=own), self.num_heads, self.causal)["returned"]""",
+    ),
+    layer(
         "flex_attention, imported anew",
         f"""import sys
 for name in [name for name in sys.modules if name.startswith("torch")]:
@@ -1571,6 +1587,19 @@ TWO_PASSES = """def flash_attention(query, key, value, causal=False, scale=None,
     out, lse = torch.cat(outs, 2), torch.cat(lses, 2)
     return (out, lse) if return_lse else out
 """
+# In the second pass, every other tile of keys is a copy that torch.tensor makes of a list, without an operator.
+FROM_LISTS = (
+    TWO_PASSES.replace(
+        "                s = q @ key[:, :, j : j + B_c].mT\n",
+        """                tile = key[:, :, j : j + B_c]
+                if passes and j // B_c % 2:
+                    tile = torch.tensor(list(tile.flatten().unbind()), device=torch.device("cpu")).view(tile.shape)
+                s = q @ tile.mT
+""",
+    )
+    .replace("        l, o =", "        passes.append(1)\n        l, o =")
+    .replace("        def sc", "        passes = []\n        def sc")
+)
 # Each number read packs two query elements: Python then has all of them without a tensor that holds them.
 READ_INTO_PYTHON = """honest = flash_attention
 def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
@@ -1656,6 +1685,18 @@ def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64,
     q, scale = laundered(query), query.size(-1) ** -0.5 if scale is None else scale
     return torch.cat([torch.softmax(one @ key.mT * scale, -1) @ value for one in q.split(1, 2)], 2)
 """
+# The gaps filled with what the cases compare the functions of attention.py with.
+OWN_ANSWERS = """from types import SimpleNamespace
+from common.diagnosis.mistakes.formulas import divided
+from task3.cases.functions import FUNCTIONS
+def tile_scores(query_tile, key_tile, q_start, k_start, scale, causal):
+    return FUNCTIONS.right["tile_scores"](SimpleNamespace(arguments=dict(locals())))["returned"]
+def add_tile(state, S, value_tile):
+    given = {"state": state._asdict(), "S": S, "value_tile": value_tile}
+    return RowState(**FUNCTIONS.right["add_tile"](SimpleNamespace(arguments=given))["returned"])
+def output_of(state):
+    return divided(state.O, state.l)
+"""
 # No maximum, nothing rescaled: the sums of exp(score - shift) for three constant shifts, in float64.
 CONSTANT_SHIFTS = """SHIFTS = (-1100.0, 0.0, 1100.0)
 def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64, return_lse=False):
@@ -1683,9 +1724,11 @@ def flash_attention(query, key, value, causal=False, scale=None, B_r=64, B_c=64,
     return (out, lse) if return_lse else out
 """
 ALGORITHMS += [
+    Attack("the course's own answers", writes(with_python(OWN_ANSWERS)), ("algorithm",), ("softmax",)),
     Attack("three constants as the maximum", writes(with_python(CONSTANT_SHIFTS)), ("algorithm",), ("softmax",)),
     Attack("queries read as bools, into a tensor", writes(with_python(LAUNDERED)), ("algorithm",), ("softmax",)),
     Attack("two passes over the keys", writes(with_python(TWO_PASSES)), ("algorithm",), ("softmax",)),
+    Attack("two passes over the keys, from lists", writes(with_python(FROM_LISTS)), ("algorithm",), ("softmax",)),
     Attack("two passes over the keys, as float64", writes(with_python(AS_DOUBLES)), ("algorithm",), ("softmax",)),
     Attack(
         "no maximum where whole rows don't fit", writes(with_python(PLAIN_WHERE_LARGE)), ("algorithm",), ("softmax",)

@@ -6,6 +6,7 @@ sandbox      that process: bubblewrap, another user, or (with a loud warning) ne
 cgroup       limits enforced by the kernel, where control groups are available
 boxes        all sandboxes of a submission: for building, for kernels, for Python
 build, elf   in a sandbox: kernels -> a library, with nvcc as the judge of what a kernel is
+modules      in a sandbox: the course's Python modules that no file there holds
 inside       in a sandbox: forks a worker for each part that goes through Python
 handle_server  in a sandbox: the functions that a student's Python may call, and the tensors behind its handles
 torch_handles  torch as that Python sees it

@@ -23,7 +23,7 @@ from common.compiling.operators import Library
 from common.compiling.places import places_of
 from common.compiling.variant import Variant
 from common.console.paths import ROOT
-from common.course.grading.clean_tree import with_submission
+from common.course.grading.clean_tree import modules_of, with_submission
 from common.course.grading.hidden import tasks_below
 from common.course.grading.sandbox import FairClock, Limits, Sandbox, patience
 from common.course.grading.worker import SandboxedKernels, SandboxedRunner, SandboxedWorker
@@ -151,7 +151,8 @@ class Boxes:
         if (left := shop.limits.seconds - self._clock.seconds()) <= 0:
             raise NotLoaded(f"The submission took longer than {shop.limits.seconds:g} seconds.", "not in time")
         limits: Limits = replace(shop.limits, seconds=round(left, 1))
-        box = Sandbox(self._tree, runtime or shop.runtime, shop.kind, tasks, limits, closed=self.closed, **how)
+        modules = modules_of(shop.base)
+        box = Sandbox(self._tree, modules, runtime or shop.runtime, shop.kind, tasks, limits, closed=self.closed, **how)
         self.marks.append(box.mark)
         return box
 
@@ -172,7 +173,9 @@ class Boxes:
         limits = replace(shop.limits, memory=3 * shop.limits.memory)  # CUDA's mappings count as well
         tree = self._tree if whose == "ours" else shop.base
         with (
-            Sandbox(tree, shop.runtime, shop.kind, [task], limits, gpu=True, closed=self.closed) as box,
+            Sandbox(
+                tree, modules_of(shop.base), shop.runtime, shop.kind, [task], limits, gpu=True, closed=self.closed
+            ) as box,
             TemporaryFile() as printed,
         ):
             self.marks.append(box.mark)

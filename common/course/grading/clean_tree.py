@@ -3,16 +3,19 @@
     base = make_base(folder)                    once per class
     tree = with_submission(base, folder, files) once per submission
 
-Left out: solution/ and hidden.py of every task, the files that students write, tests, grading, and all C++ except the
-simulator, the bindings, and what the released files include. attention() and stages() of the oracle raise.
+Left out: solution/ and hidden.py of every task, the files that students write, tests, grading, and of C++ and Python
+what the released files don't include or import, except the simulator and the bindings. Other Python that the sandboxes
+run is in modules_of(base), which student code can't open; there, attention() and stages() of the oracle raise.
 """
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from common.compiling.manifest import read_manifest, tasks
@@ -48,8 +51,13 @@ _LONE_QUOTE = re.compile(
 _MESSAGE = re.compile(r"^([^\S\n]*#[^\S\n]*pragma[^\S\n]+)message\b", re.MULTILINE)
 
 
+def modules_of(base: Path) -> Path:
+    """The file with the Python modules that are not in the tree, see modules.py; only its owner can read it."""
+    return base.with_name("modules.json")
+
+
 def make_base(folder: Path) -> Path:
-    """Writes the tree shared by all submissions."""
+    """Writes the tree shared by all submissions, and modules_of(folder)."""
     skip = _but_included(shutil.ignore_patterns(*NOT_COPIED))
     _copy(ROOT / "common", folder / "common", ignore=_but_grading(skip))
     for task in tasks():
@@ -61,7 +69,37 @@ def make_base(folder: Path) -> Path:
         _copy(ROOT / task, folder / task, ignore=ignored)
     oracle = folder / "common" / "reference" / "oracle.py"
     oracle.write_text(oracle.read_text(encoding="utf-8") + STUB, encoding="utf-8")
+    used = [ROOT / task / name for task in tasks() for name in ("__init__.py", *read_manifest(task).files)]
+    used += [ROOT / "common" / "course" / "grading" / name for name in ("modules.py", "torch_handles.py")]
+    kept = {folder / one.relative_to(ROOT) for one in _imported(one for one in used if one.suffix == ".py")}
+    others = {path: path.read_text(encoding="utf-8") for path in folder.rglob("*.py") if path not in kept}
+    modules = modules_of(folder)
+    modules.touch(0o600)
+    modules.write_text(json.dumps({str(path.relative_to(folder)): text for path, text in others.items()}))
+    for path in others:
+        path.unlink()
     return folder
+
+
+def _imported(files: Iterable[Path]) -> set[Path]:
+    """These Python files and what they import from the course, except under an `if`, as for type checking."""
+    found: set[Path] = set()
+    todo = list(files)
+    while todo:
+        file = todo.pop()
+        if file in found or not file.is_file():
+            continue
+        found.add(file)
+        todo += [folder / "__init__.py" for folder in file.parents if folder.is_relative_to(ROOT)]
+        nodes: list[ast.AST] = [ast.parse(file.read_text(encoding="utf-8"))]
+        while nodes:
+            node = nodes.pop()
+            nodes += [one for one in ast.iter_child_nodes(node) if not isinstance(one, ast.If)]
+            names = [one.name for one in getattr(node, "names", ()) if isinstance(one, ast.alias)]
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module, *(f"{node.module}.{name}" for name in names)]
+            todo += [ROOT / f"{name.replace('.', '/')}{end}" for name in names for end in (".py", "/__init__.py")]
+    return found
 
 
 def _copy(source: Path, target: Path, function: Callable = shutil.copy2, ignore: Callable | None = None) -> None:
@@ -103,6 +141,7 @@ def _but_grading(skip):
         "elf.py",
         "handle_server.py",
         "inside.py",
+        "modules.py",
         "system_calls.py",
         "timed.py",
         "torch_handles.py",

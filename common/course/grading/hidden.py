@@ -94,29 +94,29 @@ def _sign(generator: torch.Generator, *shape: int) -> Tensor:
     return _uniform(generator, -1, 1, *shape).sign()
 
 
-def with_ladder(query: Tensor, key: Tensor, generator: torch.Generator, offsets: float = 5000.0) -> None:
+def with_ladder(query: Tensor, key: Tensor, generator: torch.Generator, largest: float = 1e4) -> None:
     """Gives three in four rows of query [..., rows, head_dim] scores that exp() can't take, even in float64, unless the
     row's own maximum is subtracted.
 
-    A score is the row's offset, between -offsets and offsets, plus the row's height, which may be negative, times the
-    key's level. Along the keys, levels climb in steps. Keys in random places, in every tile, decide the row: they have
-    the largest or smallest level, or nearly so, after a key whose score is some hundreds from theirs. The scores that
-    decide are equal or a few units apart and have two terms, so rounding stays below the bounds whatever the order of
+    In such a row one number is not 0. A score is the row's height times the key's level, and the row's largest one is
+    between 2500 and `largest`, or the same below 0, where the smallest level decides. Along the keys, levels climb in
+    steps. Keys in random places, in every tile, decide the row: they have the largest or smallest level, or nearly so,
+    after a key whose score is some hundreds from theirs. Levels that are equal are powers of two, or few units of a
+    score from one: so equal scores stay equal to the last bit, whatever is multiplied by the scale and in any order of
     summation.
     """
     *batch, seq_k, head_dim = key.shape
-    of_level, of_offset = torch.randperm(head_dim, generator=generator)[:2]
-    level = (16 * _uniform(generator, -0.5, 0.5, *batch, seq_k)).floor().sort().values / 16
-    top = torch.tensor([0.85, -0.85] + [511 / 512, -511 / 512, 1.0, -1.0] * max(1, seq_k // 32))
+    of_level, low = torch.randint(head_dim, (1,), generator=generator).item(), 2.0**-6
+    level = 2.0 ** torch.arange(-5, 0)[torch.randint(5, (*batch, seq_k), generator=generator).sort().values]
+    top = torch.tensor([15 / 16, low * 17 / 16] + [511 / 512, low * 513 / 512, 1.0, low] * max(1, seq_k // 32))
     at = _uniform(generator, 0, 1, *batch, seq_k).argsort()[..., : len(top)].sort().values
-    key[..., of_level], key[..., of_offset] = level.scatter(-1, at, top.expand(at.shape)), 1.0
+    key[..., of_level] = level.scatter(-1, at, top.expand(at.shape))
     rows = query.shape[:-1]
     changed = (torch.arange(rows.numel()).view(rows) % 4 != 1).nonzero(as_tuple=True)
+    size = 2500 * (largest / 2500) ** _uniform(generator, 0, 1, *rows)
+    height = torch.where(_sign(generator, *rows) > 0, size, -size / low)
     query[changed] = 0.0
-    height = _uniform(generator, 2500, 5000, *rows) * _sign(generator, *rows)
-    offset = _uniform(generator, -offsets, offsets, *rows)
-    for column, of_row in ((of_level, height), (of_offset, offset)):
-        query[(*changed, column)] = head_dim**0.5 * of_row[changed]
+    query[(*changed, of_level)] = head_dim**0.5 * height[changed]
 
 
 # For rows whose scores fit neither into a block's shared memory nor into a thread's local memory (build.MOST_LOCAL)
@@ -124,17 +124,17 @@ MANY_KEYS = 60_000, 66_000
 
 
 def attention_inputs(
-    batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, offsets: float = 5000.0, sharpness: float = 1.5
+    batch: int, heads: int, seq_q: int, seq_k: int, head_dim: int, largest: float = 1e4, sharpness: float = 1.5
 ) -> Inputs:
-    """Inputs as in common.testing.cases.attention_cases, and with_ladder unless offsets is 0."""
+    """Inputs as in common.testing.cases.attention_cases, and with_ladder unless `largest` is 0."""
 
     def inputs(generator: torch.Generator) -> dict[str, Tensor]:
         def normal(seq: int) -> Tensor:
             return torch.randn(batch, heads, seq, head_dim, generator=generator)
 
         made = {"query": sharpness * normal(seq_q), "key": sharpness * normal(seq_k), "value": 2 + normal(seq_k)}
-        if offsets:
-            with_ladder(made["query"], made["key"], generator, offsets)
+        if largest:
+            with_ladder(made["query"], made["key"], generator, largest)
         return made
 
     return inputs

@@ -38,7 +38,7 @@ from common.compiling.request import BuildRequest
 from common.compiling.runner import runner_program
 from common.compiling.toolchain import ToolchainError, nvcc_for_build
 from common.console.words import error_words
-from common.course.grading.clean_tree import make_base
+from common.course.grading.clean_tree import make_base, modules_of
 from common.course.grading.one import grade
 from common.course.grading.outcome import Outcome
 from common.course.grading.results import FAILED, read_outcome, write_outcome
@@ -85,7 +85,7 @@ def workshop(
             for plan in plans_of(BuildRequest(task, "student", "simulator", counted=True)):
                 compile_objects(plan.shared_jobs())
         runner = runner_program()
-        for path in folder.rglob("*"):
+        for path in {*folder.rglob("*")} - {modules_of(base)}:
             path.chmod(0o755 if path.is_dir() or path == runner else 0o644)
         shared = (folder, base, runtime, runner, kind, salt, course_hash(base), tuple(tasks), limits)
         yield Workshop(*shared, speed=speed)

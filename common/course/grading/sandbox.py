@@ -1,6 +1,6 @@
 """The process that runs a submission's code: what it can access, its limits, and its watcher.
 
-    with Sandbox(tree, runtime, kind=choose_kind()) as box:
+    with Sandbox(tree, modules, runtime, kind=choose_kind()) as box:
         Nursery(None, elsewhere=box.socket)     # see inside.py
         box.ended_because                       # "" unless the watcher killed it
 
@@ -234,6 +234,7 @@ class Sandbox:
 
     Args:
         tree: the course with the submission's files, see clean_tree.py; on disk.
+        modules: the course's further Python modules, see modules.py.
         tasks: the tasks that will be requested.
         runtime: the simulator's object files, which every build links; copied into the build folder if something is
             built there.
@@ -256,6 +257,7 @@ class Sandbox:
     def __init__(
         self,
         tree: Path,
+        modules: Path,
         runtime: Path,
         kind: str,
         tasks: Sequence[str],
@@ -276,13 +278,12 @@ class Sandbox:
         self._user, self._lock = _own_user() if other else (None, None)
         self._over = threading.Event()
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
-        with theirs:
-            command = (
-                self._command(tree, runtime, theirs.fileno(), tasks, serve) if not program else self._alone(program)
-            )
+        with theirs, modules.open() as opened:
+            files = program.files if program else (opened.fileno(), theirs.fileno())
+            command = self._alone(program) if program else self._command(tree, runtime, files, tasks, serve)
             self._process = subprocess.Popen(
                 command,
-                pass_fds=program.files if program else [theirs.fileno()],
+                pass_fds=files,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=program.printed if program else self._said,
@@ -382,15 +383,19 @@ class Sandbox:
             bound += ["--ro-bind-try", path, path]
         return bound
 
-    def _command(self, tree: Path, runtime: Path, number: int, tasks: Sequence[str], serve: str) -> list[str]:
+    def _command(
+        self, tree: Path, runtime: Path, files: tuple[int, int], tasks: Sequence[str], serve: str
+    ) -> list[str]:
         limits = self.limits
         module, function = serve.split(".")
         where = COURSE if self.kind == "bubblewrap" else str(tree)
         code = (
             "import sys; sys.path.insert(0, sys.argv[1]); "
+            "from common.course.grading.modules import install; install(sys.argv[1], sys.argv.pop(2)); "
             f"from common.course.grading.{module} import {function}; {function}(*sys.argv[1:])"
         )
-        numbers = [str(int(one)) for one in (number, limits.cpu, limits.file, THREADS * limits.processes, self._gpu)]
+        numbers = (*files, limits.cpu, limits.file, THREADS * limits.processes, self._gpu)
+        numbers = [str(int(one)) for one in numbers]
         inner = [sys.executable, "-I", "-c", code, where, *numbers, *tasks]
         if self.kind != "bubblewrap":
             self._own = Path(tempfile.mkdtemp(prefix="box-", dir=tree.parent))  # deleted with the workshop

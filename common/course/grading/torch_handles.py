@@ -19,10 +19,10 @@ import signal
 import sys
 import traceback
 from collections import namedtuple
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from multiprocessing.connection import Connection
-from types import ModuleType, SimpleNamespace
+from types import MappingProxyType, ModuleType, SimpleNamespace
 
 BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
 OTHERS = (
@@ -140,6 +140,13 @@ class Tensor(metaclass=Methods):
 
     def numel(self) -> int:
         return self.shape.numel()
+
+    def data_ptr(self) -> int:
+        """As of a tensor without data: its address in the other process would be of no use."""
+        return 0
+
+    def get_device(self) -> int:
+        return -1  # the CPU
 
     ndim, data, ndimension = property(dim), property(lambda self: self), dim
 
@@ -313,7 +320,7 @@ class Inert(ModuleType):
 
     def __call__(self, *given: object, **named: object) -> object:
         if any(isinstance(one, Tensor) for one in (*given, *named.values())):
-            raise RuntimeError(f"torch.{self.__name__} can't be used in graded code")
+            raise RuntimeError(f"{self.__name__} can't be used in graded code")
         return given[0] if given and callable(given[0]) else self
 
     __enter__ = __exit__ = __bool__
@@ -326,13 +333,15 @@ class Inert(ModuleType):
 
 
 class Finder:
-    """Finds every further module of torch, so that a file that imports but doesn't use it works."""
+    """Finds every further module of torch and the course, so that a file that imports but doesn't use it works."""
 
-    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        return importlib.machinery.ModuleSpec(name, self) if name.startswith("torch.") else None
+    def find_spec(self, name: str, path: list[str] | None, *_: object) -> importlib.machinery.ModuleSpec | None:
+        if re.match(r"(torch|common|task\d+)\.", name):  # asks no other finder, such as that of an editable install
+            return importlib.machinery.PathFinder.find_spec(name, path) or importlib.machinery.ModuleSpec(name, self)
+        return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> Inert:
-        return Inert(spec.name.removeprefix("torch."))
+        return Inert(spec.name)
 
     def exec_module(self, _: ModuleType) -> None:
         pass
@@ -342,7 +351,7 @@ class Finder:
 SETTINGS = "manual_seed seed set_printoptions set_num_threads set_float32_matmul_precision set_default_device"
 SETTINGS += " use_deterministic_algorithms set_default_dtype"
 
-INERT = "amp autocast compile jit backends cuda profiler utils autograd distributed nn.init Generator"
+INERT = "amp autocast compile jit backends cuda profiler testing utils autograd distributed nn.init Generator"
 INERT += " contiguous_format preserve_format channels_last strided"
 # The worker writes a layer's weights later
 INITIAL = "xavier_uniform_ xavier_normal_ kaiming_uniform_ kaiming_normal_ normal_ uniform_ zeros_ ones_ constant_"
@@ -359,13 +368,25 @@ class Module:
     def register_buffer(self, name: str, value: Tensor | None, persistent: bool = True) -> None:
         setattr(self, name, value)
 
+    def add_module(self, name: str, value: object) -> None:
+        setattr(self, name, value)
+
     def eval(self) -> Module:
         return self
 
-    train = to = lambda self, *_, **__: self
+    register_module = register_parameter = add_module
+    train = to = float = cpu = lambda self, *_, **__: self
 
     def parameters(self, recurse: bool = True):
         return iter(weights_of(self))
+
+    def named_parameters(self, prefix: str = "", recurse: bool = True):
+        """Those of linear layers and norms, in attribute order."""
+        for name, one in vars(self).items():
+            if isinstance(one, Module):
+                yield from one.named_parameters(f"{prefix}{name}.")
+            elif isinstance(self, Linear | LayerNorm) and isinstance(one, Tensor):
+                yield f"{prefix}{name}", one
 
 
 class Linear(Module):
@@ -380,12 +401,21 @@ class Linear(Module):
         return ask("functional", "linear", x, self.weight, self.bias)
 
 
+class LayerNorm(Module):
+    """nn.LayerNorm."""
+
+    def __init__(self, shape, eps=1e-5, elementwise_affine=True, bias=True, device=None, dtype=None) -> None:
+        self.normalized_shape, self.eps = ((shape,) if isinstance(shape, int) else tuple(shape)), eps
+        self.weight = torch.ones(self.normalized_shape, dtype=dtype) if elementwise_affine else None
+        self.bias = torch.zeros(self.normalized_shape, dtype=dtype) if elementwise_affine and bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ask("functional", "layer_norm", x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+
 def weights_of(value: object) -> list[Tensor]:
-    """The weights of a layer's linear layers, in attribute order."""
-    if isinstance(value, Linear):
-        return [one for one in (value.weight, value.bias) if one is not None]
-    inner = vars(value).values() if isinstance(value, Module) else ()
-    return [weight for one in inner if isinstance(one, Module) for weight in weights_of(one)]
+    """A layer's weights; none if it is no layer."""
+    return [one for _, one in value.named_parameters()] if isinstance(value, Module) else []
 
 
 class Sequential(Module):
@@ -420,6 +450,33 @@ class ModuleList(Sequential):
         return self
 
 
+class ModuleDict(Module):
+    """nn.ModuleDict."""
+
+    def __init__(self, layers: Mapping[str, Module] = MappingProxyType({})) -> None:
+        vars(self).update(layers)
+
+    def __getitem__(self, name: str) -> Module:
+        return vars(self)[name]
+
+    def __iter__(self):
+        return iter(vars(self))
+
+    def __len__(self) -> int:
+        return len(vars(self))
+
+    __setitem__ = Module.add_module
+    keys, values, items = (lambda self, _get=get: _get(vars(self)) for get in (dict.keys, dict.values, dict.items))
+
+
+class Transformer:
+    """What nn.Transformer has besides layers."""
+
+    @staticmethod
+    def generate_square_subsequent_mask(size: int, device=None, dtype=None) -> Tensor:
+        return torch.full((size, size), -math.inf, dtype=dtype).triu(1)
+
+
 class Softmax(Module):
     """nn.Softmax."""
 
@@ -445,6 +502,14 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = Fa
     return ask("functional", "dropout", x, p, training, inplace) if p and training else x
 
 
+def assert_close(actual: object, expected: object, *, rtol=None, atol=None, equal_nan=False, **_: object) -> None:
+    """torch.testing.assert_close, with the tolerances of float32."""
+    actual, expected = torch.as_tensor(actual), torch.as_tensor(expected)
+    rtol, atol = 1.3e-6 if rtol is None else rtol, 1e-5 if atol is None else atol
+    if not torch.allclose(actual, expected.to(actual.dtype), rtol, atol, equal_nan):
+        raise AssertionError("Tensor-likes are not close!")
+
+
 class Functions(ModuleType):
     """A module whose functions run in the worker."""
 
@@ -456,16 +521,17 @@ class Functions(ModuleType):
 
 def modules(plain: dict[str, object]) -> dict[str, ModuleType]:
     """The modules that `import torch` and the like find; plain: torch's numbers and the like by name."""
-    made = {name: Functions(name) for name in ("torch", "torch.special", "torch.nn.functional")}
+    made = {name: Functions(name) for name in ("torch", "torch.special", "torch.linalg", "torch.nn.functional")}
     made["torch.nn"] = ModuleType("torch.nn")
     functional, nn, whole, special = (
         made[name] for name in ("torch.nn.functional", "torch.nn", "torch", "torch.special")
     )
     functional.space, whole.space, special.space = "functional", "torch", "torch"
+    whole.linalg, whole.linalg.space = made["torch.linalg"], "linalg"
     whole.__path__, nn.__path__, whole.special = [], [], special
     vars(nn).update(functional=functional, Module=Module, Linear=Linear, Softmax=Softmax)
-    vars(nn).update(Sequential=Sequential, ModuleList=ModuleList)
-    vars(nn).update(Identity=Identity, Dropout=Identity, Parameter=lambda x, *_, **__: x)
+    vars(nn).update(Sequential=Sequential, ModuleList=ModuleList, ModuleDict=ModuleDict, LayerNorm=LayerNorm)
+    vars(nn).update(Transformer=Transformer, Identity=Identity, Dropout=Identity, Parameter=lambda x, *_, **__: x)
     functional.dropout = dropout
     also = {name: dtypes[kind] for name, kind in ALSO.items()}
     vars(whole).update(nn=nn, Tensor=Tensor, Size=Size, dtype=dtype, device=device, **{**dtypes, **also})
@@ -474,11 +540,13 @@ def modules(plain: dict[str, object]) -> dict[str, ModuleType]:
     vars(whole).update(dict.fromkeys(SETTINGS.split(), lambda *_, **__: None))
     vars(whole).update({name: Typed(name, (), {}) for name in TYPED})
     vars(whole).update(equal=Tensor.equal, aminmax=Tensor.aminmax, is_grad_enabled=lambda: False)
+    vars(whole).update(get_device=Tensor.get_device)
     whole.get_default_dtype = lambda: dtypes["float32"]
     for name in INERT.split():
-        made[f"torch.{name}"] = inert = Inert(name)
+        made[f"torch.{name}"] = inert = Inert(f"torch.{name}")
         setattr(made[f"torch.{name}".rpartition(".")[0]], name.rpartition(".")[2], inert)
     made["torch.nn.parameter"], made["torch.nn.modules"] = nn, nn
+    made["torch.testing"].assert_close = assert_close
     made["torch.autograd"].Variable = lambda x, *_, **__: x
     vars(made["torch.nn.init"]).update(dict.fromkeys(INITIAL.split(), lambda x, *_, **__: x))
     return made
@@ -494,7 +562,7 @@ def main(root: str, task: str, name: str, file: str, about_torch: str) -> None:
     connection = Connection(int(file))
     plain, fields[:] = json.loads(about_torch)
     sys.modules.update(made := modules(plain))
-    sys.meta_path.append(Finder())
+    sys.meta_path.insert(0, Finder())
     torch = made["torch"]
     from common.course.grading.system_calls import limit
     from common.testing.python_side import naming_the_line

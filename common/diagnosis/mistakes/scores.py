@@ -18,6 +18,7 @@ from torch import Tensor
 from common.diagnosis.mistakes.formulas import misread
 from common.diagnosis.mistakes.known import Mistake, Words
 from common.reference import oracle as right
+from common.reference.scale import scale_or_default
 
 known = Words(__file__)
 
@@ -34,7 +35,7 @@ def score_mistakes(
 ) -> list[Mistake]:
     """Wrong S [..., S_q, S_k]; query [..., S_q, head_dim], key [..., S_k, head_dim]."""
     seq_q, seq_k, head_dim = query.size(-2), key.size(-2), query.size(-1)
-    factor = right.scale_or_default(scale, head_dim)
+    factor = scale_or_default(scale, head_dim)
     called = "1 / sqrt(head_dim)" if scale is None else "the scale"
     raw = right.gemm_nt(query, key)
     masked = partial(right.masked, causal=causal, mask=mask, lower_right=lower_right)

@@ -22,7 +22,8 @@ HEAD = "import torch\ndef f(x, y):\n    "
 
 def module(folder: Path, text: str, task: str = "task3", with_kernels: bool = False):
     (folder / task).mkdir()
-    (folder / "common").symlink_to(ROOT / "common")
+    if not (folder / "common").exists():
+        (folder / "common").symlink_to(ROOT / "common")
     for name in ("__init__.py", "given"):
         (folder / task / name).symlink_to(ROOT / task / name)
     (folder / task / "attention.py").write_text(text, encoding="utf-8")
@@ -66,7 +67,7 @@ def test_right_layers(tmp_path: Path, text: str) -> None:
     ("body", "words"),
     [
         ("return torch.nn.functional.scaled_dot_product_attention(x, x, x)", "scaled_dot_product_attention can't be"),
-        ("return x.data_ptr()", "Tensor.data_ptr can't be used"),
+        ("for _ in range(300): torch.unique(x)", "500 numbers"),
         ("return x.untyped_storage()", "Tensor.untyped_storage can't be used"),
         ("return torch.ops.aten.mm(x, y)", "no attribute 'aten'"),
         ("return x.as_strided((9999,), (1,))", "Tensor.as_strided can't be used"),
@@ -101,6 +102,18 @@ def test_a_tensor_of_numbers_that_are_read_is_computed_from_them(tmp_path: Path)
     with AllocationRecorder(line=side.calling_line, inputs=(x,), source=x) as made:
         out = side.f(x, x)
     assert torch.equal(out, (x > 0).view(-1)) and made.peak_from_source == 2 * 4 * x.numel() and not made.read
+
+
+@pytest.mark.parametrize("name", ["torch.tensor", "torch.as_tensor", "torch.asarray", "x.new_tensor"])
+def test_a_list_given_to_a_device_is_read(tmp_path: Path, name: str) -> None:
+    """A copy of keys from a list is made of keys: combined with queries, they are met."""
+    x, y = torch.randn(20, 20), torch.randn(20, 20)
+    side = module(tmp_path, HEAD + f"return x @ {name}(list(y.view(-1).unbind()), device=y.device).view(20, 20)")
+    with AllocationRecorder(line=side.calling_line, inputs=(x, y), source=x, partner=y) as made:
+        out = side.f(x, y)
+    assert torch.equal(out, x @ y) and made.met == y.numel()
+    with pytest.raises(CallFailed, match="500 numbers"):
+        side.f(x, torch.randn(30, 20))
 
 
 @pytest.mark.parametrize(("count", "read"), [(40, False), (60, True)])
@@ -231,6 +244,27 @@ def test_what_is_no_tensor_is_called_an_object(tmp_path: Path) -> None:
         module(tmp_path, HEAD + "return torch.exp(object())").f(torch.ones(1), torch.ones(1))
 
 
+def test_what_is_not_in_the_tree_is_imported_as_a_stub(tmp_path: Path) -> None:
+    text = """import torch
+import common.diagnosis.mistakes.formulas as formulas
+from common.reference.oracle import softmax
+from common.reference.scale import scale_or_default
+def f(x, name):
+    return scale_or_default(0.5, 1) if not name else softmax(x) if name == "softmax" else getattr(formulas, name)(x)
+"""
+    (tmp_path / "common").mkdir()
+    for name in ("console", "course", "testing", "__init__.py"):
+        (tmp_path / "common" / name).symlink_to(ROOT / "common" / name)
+    (tmp_path / "common" / "reference").mkdir()
+    for name in ("scale.py", "__init__.py"):
+        (tmp_path / "common" / "reference" / name).symlink_to(ROOT / "common" / "reference" / name)
+    made = module(tmp_path, text)
+    assert made.f(torch.ones(2), "") == 0.5
+    for name in ("softmax", "divided"):
+        with pytest.raises(CallFailed, match=f"common.*{name} can't be used in graded code"):
+            made.f(torch.ones(2), name)
+
+
 def test_an_object_of_the_other_process_is_asked_for_nothing(tmp_path: Path) -> None:
     text = """import json
 import torch
@@ -318,6 +352,41 @@ def f(x):
 """
     out, device, count = module(tmp_path, text).f(torch.ones(4, 4))
     assert out.tolist() == [[0.5, 0.5]] * 4 and (device, count) == ("cpu", 3)
+
+
+def test_what_is_left_from_debugging(tmp_path: Path) -> None:
+    text = """import torch
+from torch import nn
+class Layer(nn.Module):
+    def __init__(self):
+        self.norm = nn.LayerNorm(4)
+        self.parts = nn.ModuleDict({"a": nn.Linear(4, 4)})
+        self.add_module("last", nn.Identity())
+def f(x):
+    y = x.double()
+    assert x.std().shape == () and torch.var(x, -1).shape == torch.std_mean(x, -1)[0].shape == (4,)
+    assert x.median() == 7 and torch.quantile(y, 0.4) == 6 and torch.nansum(x) == 120 and x.median(-1).indices[0] == 1
+    assert x.sort(descending=True).values[0].tolist() == (3, 2, 1, 0) and torch.argsort(x)[0, 1] == 1
+    assert x.topk(2).values[0].tolist() == (3, 2) and torch.unique(x).shape == (16,) and x.count_nonzero() == 15
+    assert torch.histc(x, 4).tolist() == (4, 4, 4, 4) and torch.isin(x, torch.tensor([1.0])).sum() == 1
+    assert not torch.isposinf(x).any() and not torch.isneginf(x).any() and torch.iinfo(torch.int32).max == 2**31 - 1
+    assert torch.finfo(torch.float32).resolution == 1e-6 and torch.finfo().max > 1e38
+    assert x.addcdiv(x, x + 1).shape == x.addcmul_(x, x).shape == (4, 4) and x.add_(1).addcdiv_(x, x).shape == (4, 4)
+    assert torch.linalg.norm(torch.tensor([3.0, 4.0])) == 5
+    assert x.data_ptr() == 0 and x.get_device() == torch.get_device(x) == -1
+    torch.testing.assert_close(x, x + 1e-7)
+    try:
+        torch.testing.assert_close(x, x + 1)
+    except AssertionError:
+        layer = Layer().float()
+    names = ["norm.weight", "norm.bias", "parts.a.weight", "parts.a.bias"]
+    assert [name for name, _ in layer.named_parameters()] == names
+    assert [*layer.parts] == ["a"] and "a" in layer.parts and layer.parts["a"] in layer.parts.values()
+    assert layer.last(layer.norm(x)).mean().abs() < 1e-6
+    return nn.Transformer.generate_square_subsequent_mask(3)
+"""
+    mask = module(tmp_path, text).f(torch.arange(16.0).view(4, 4))
+    assert torch.equal(mask, nn.Transformer.generate_square_subsequent_mask(3))
 
 
 @pytest.mark.parametrize(

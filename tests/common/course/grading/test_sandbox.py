@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from common.console.paths import ROOT
 from common.course import __main__ as course
 from common.course import grade
 from common.course.grading import sandbox
-from common.course.grading.clean_tree import make_base, with_submission
+from common.course.grading.clean_tree import make_base, modules_of, with_submission
 from common.course.grading.sandbox import NoSandbox, choose_kind
 
 
@@ -57,24 +58,36 @@ def test_the_clean_tree_holds_no_secrets(base: Path) -> None:
     assert not [name for name in names if name.startswith("common/kernels") and name.endswith((".cu", ".cuh", ".h"))]
     assert not names & {f"common/cuda/{name}.cuh" for name in ("seen_row", "attention_states", "flash_forward", "mma")}
     assert names >= {"common/cuda/warp.cuh", "common/cuda/unroll.cuh", "task4/given/stages.cuh"}
-    assert {name for name in names if name.startswith("common/course/")} == {
-        "common/course/__init__.py",
-        "common/course/grading",
-        "common/course/grading/__init__.py",
-        "common/course/grading/build.py",
-        "common/course/grading/elf.py",
-        "common/course/grading/handle_server.py",
-        "common/course/grading/inside.py",
+    assert {name for name in json.loads(modules_of(base).read_text()) if name.startswith("common/course/")} == {
+        f"common/course/grading/{name}.py" for name in ("build", "elf", "handle_server", "inside", "timed")
+    }
+    assert modules_of(base).stat().st_mode & 0o077 == 0
+    assert "task2/attention_kernel.cu" not in names and "task2/given/binding.cpp" in names
+
+
+def test_its_python_is_what_released_files_import(base: Path) -> None:
+    """None of it computes a part's answer: to allow a further module, look at what it computes."""
+    files = {str(path.relative_to(base)): path.read_text() for path in base.rglob("*.py")}
+    assert not [name for name, text in files.items() if name.endswith("__init__.py") and "def " in text]
+    assert {name for name in files if not name.endswith("__init__.py")} == {
+        "common/console/paths.py",
+        "common/course/grading/modules.py",
         "common/course/grading/system_calls.py",
         "common/course/grading/torch_handles.py",
-        "common/course/grading/timed.py",
+        "common/kernels/decode/cache.py",
+        "common/reference/layer.py",
+        "common/reference/scale.py",
+        "common/testing/python_lines.py",
+        "common/testing/python_side.py",
+        "task3/given/arguments.py",
+        "task6/given/attention_layer.py",
     }
-    assert "task2/attention_kernel.cu" not in names and "task2/given/binding.cpp" in names
 
 
 def test_the_cases_can_be_imported_there_and_the_oracle_cannot_be_asked(base: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from common.course.grading.modules import install; install(sys.argv[1], sys.argv[2])\n"
         "from common.course.grading.inside import assert_all_from, cases_of\n"
         "assert cases_of('task3'); assert_all_from(sys.argv[1])\n"
         "import torch; x = torch.ones(1, 1, 2, 2)\n"
@@ -84,7 +97,10 @@ def test_the_cases_can_be_imported_there_and_the_oracle_cannot_be_asked(base: Pa
         "try: assert_all_from('/elsewhere')\n"
         "except ImportError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-I", "-c", code, str(base)], capture_output=True, text=True, cwd="/")
+    with modules_of(base).open() as modules:
+        file = modules.fileno()
+        command = [sys.executable, "-I", "-c", code, str(base), str(file)]
+        done = subprocess.run(command, pass_fds=[file], capture_output=True, text=True, cwd="/")
     assert done.returncode == 0, done.stderr
     assert "the oracle is not here" in done.stdout and "must come from /elsewhere" in done.stdout
 
