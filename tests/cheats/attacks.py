@@ -1305,8 +1305,8 @@ HOLES = [
         keeps=(),
     ),
     cheat("counts that are set to 0", with_launcher(BESIDE_CALL, INNER + FORGOTTEN), "softmax", "merge", keeps=()),
-    cheat("a function for a whole warp that does everything", with_launcher(BESIDE_CALL, INNER + COLLECTIVE)),
-    cheat("a function that is called before each block", with_launcher(BESIDE_CALL, INNER + BEFORE_BLOCKS)),
+    cheat("a function for a whole warp that does everything", with_launcher(BESIDE_CALL, INNER + COLLECTIVE), keeps=()),
+    cheat("a function that is called before each block", with_launcher(BESIDE_CALL, INNER + BEFORE_BLOCKS), keeps=()),
     cheat(
         "work that is not counted (by a macro of the simulator)",
         with_launcher(BESIDE_CALL, UNCHECKED),
