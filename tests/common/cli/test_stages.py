@@ -45,10 +45,10 @@ def test_the_stages_of_what_fails(ran, failed, variant, expected) -> None:
 @pytest.mark.parametrize(("status", "said"), [(PASS, True), (NOT_RUN, False), (FAIL, False)])
 def test_stages_are_said_to_pass_only_where_they_do(monkeypatch, capsys, status, said) -> None:
     statuses = {"whole": FAIL, "load": PASS, "store": status, "other": PASS}
-    monkeypatch.setattr(command, "judge", lambda case, **_: Verdict(case, statuses[case.part], said=["."]))
+    monkeypatch.setattr(command, "judge", lambda case, *_, **__: Verdict(case, statuses[case.part], said=["."]))
     monkeypatch.setattr(command, "keep_verdicts", lambda *_: None)
     monkeypatch.setattr(command, "print_points", lambda *_: None)
-    plain = SimpleNamespace(backend="cuda", about={"warnings": []}, device=torch.device("cpu"))
+    plain = SimpleNamespace(backend="cuda", about={"warnings": [], "rebuilt": False}, device=torch.device("cpu"))
     options = command.parser_of(TEST).parse_args([])
     test = replace(TEST, in_python=("whole", "load", "store", "other"))
     workers = SimpleNamespace(plain=plain, compiles=False)
