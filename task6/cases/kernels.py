@@ -17,7 +17,7 @@ from task6.cases.mistakes import KEYS
 from task6.given.operators import load_beside
 
 NAN_HINT = (
-    "If it is NaN: a slot from lengths[b] on was read (they hold NaN here, and 0 * NaN is NaN), or -infinity was "
+    "Where it is NaN: a slot from lengths[b] on was read (they hold NaN here, and 0 * NaN is NaN), or -infinity was "
     "subtracted from -infinity (a warp that has seen no key, or only masked ones)."
 )
 
@@ -150,7 +150,7 @@ def decode_cases() -> list[Case]:
             mistakes=lambda **inputs: mistakes.decode_mistakes(**inputs, scale=scale),
             stages=lambda **inputs: mistakes.decode_stages(**inputs, scale=scale),
             values="v_cache",
-            hint=NAN_HINT,
+            nan_hint=NAN_HINT,
             **options,
         )
 
@@ -289,7 +289,7 @@ def split_cases() -> list[Case]:
             mistakes=known,
             python=Python("attention", {"decode_attention_split": _split_values}) if what == "out" else None,
             step=int(what == "out"),
-            hint=NAN_HINT,
+            nan_hint=NAN_HINT,
             **options,
         )
 

@@ -19,7 +19,7 @@ from task6.given.ring_steps import merged, two_numbers
 BATCH, HEADS, HEAD_DIM = 2, 2, 8
 LARGEST = 8.0  # of the outputs, about 2 + 4 standard deviations and more
 NAN_HINT = (
-    "If it is NaN: -infinity was subtracted from -infinity (a row that has seen no key in either), 0 divided by 0, or "
+    "Where it is NaN: -infinity was subtracted from -infinity (a row that has seen no key in either), 0 divided by 0, or "
     "exp(lse) overflowed."
 )
 
@@ -140,6 +140,6 @@ def merge_case(
         floor=(1.0 if which else LARGEST) * 2.0**-23 * (abs(offset) + 16),
         axes=("batch", "head", "row") if which else ("batch", "head", "row", "col"),
         mistakes=mistakes,
-        hint=NAN_HINT,
+        nan_hint=NAN_HINT,
         python=PYTHON,
     )
