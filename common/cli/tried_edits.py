@@ -118,7 +118,8 @@ def with_edits(
         return dict(inside)
     for one in (one for name in helped.parts for one in failing[name]):
         one.change_found(lambda found: Diagnosis(where=found.where))
-    return {**inside, part: [*grouped([("", [helped.finding])]), *inside[part]]}
+    others = {name: groups for name, groups in inside.items() if name not in helped.parts}  # of the same cause
+    return {**others, part: [*grouped([("", [helped.finding])]), *inside[part]]}
 
 
 @dataclass(frozen=True)
