@@ -470,7 +470,7 @@ class ModuleDict(Module):
 
 
 class Transformer:
-    """What nn.Transformer has besides layers."""
+    """The static functions of nn.Transformer."""
 
     @staticmethod
     def generate_square_subsequent_mask(size: int, device=None, dtype=None) -> Tensor:

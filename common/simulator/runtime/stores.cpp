@@ -70,7 +70,7 @@ __attribute__((noinline)) static void look_again(const Worker& worker, uintptr_t
          static_cast<const void*>(address), where);
 }
 
-// In the running thread's frames: beyond them its stack would be memory that nobody counts
+// In the running thread's frames: beyond them its stack would be memory that is not counted
 SIMULATOR_INLINE static bool is_own(uintptr_t at, size_t bytes) {
     const uintptr_t here = stack_address();
     return Open{here, stack_top(here) - here}.holds(at, bytes);
