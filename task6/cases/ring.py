@@ -19,8 +19,8 @@ from task6.given.ring_steps import merged, two_numbers
 BATCH, HEADS, HEAD_DIM = 2, 2, 8
 LARGEST = 8.0  # of the outputs, about 2 + 4 standard deviations and more
 NAN_HINT = (
-    "Where it is NaN: -infinity was subtracted from -infinity (a row that has seen no key in either), 0 divided by 0, or "
-    "exp(lse) overflowed."
+    "Where it is NaN: -infinity was subtracted from -infinity (a row that has seen no key in either), 0 was divided "
+    "by 0, or exp(lse) overflowed."
 )
 
 
