@@ -65,8 +65,7 @@ def at_failures(
     no findings, another one in which threads share work, unless a known mistake explains the output or the part is
     `built_of` another failing one.
 
-    An empty list means that the part was checked and nothing was found. If the build fails, the result is empty and the
-    verdicts stand on their own.
+    An empty list means that the part was checked and nothing was found. If the build fails, the result is empty.
     """
     chosen, usual = _failing(verdicts)
     found = _inside(console, chosen, checked, seed, "  FAIL")

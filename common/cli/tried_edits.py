@@ -40,7 +40,7 @@ from common.diagnosis.diagnose import Diagnosis
 from common.diagnosis.single_edits import HEADER, KINDS, Edit, edits_in, switched
 from common.inspect.checked_run import small_size, small_size_of
 from common.inspect.findings.model import EDIT, Finding, Group, grouped
-from common.inspect.findings.report import made_in, may_be_the_index
+from common.inspect.findings.report import is_of_an_index, made_in
 from common.inspect.own_lines import own_lines
 from common.inspect.source_lines import Place
 from common.reference.bounds import max_error_of
@@ -54,7 +54,6 @@ from common.testing.judging import make_inputs, oracle
 from common.testing.runner.process import RunnerProcess, is_available
 from common.testing.worker.worker import NotLoaded
 
-OF_AN_INDEX = ("out_of_bounds", "misaligned", "uninitialized")
 MOST_EDITS = 2400
 MOST_BUILDS = 6  # of the library: edits that do not compile are removed, and it is rebuilt
 MOST_SECONDS, MOST_IN_ALL = 10.0, 16.0  # CPU seconds: to try one part's edits; including further cases
@@ -140,7 +139,7 @@ def undecided(
     found = []
     for part, groups in inside.items():
         failures = [one for one in verdicts if one.case.part == part and failed(one) and not one.case.python]
-        of_index = all(one.kind in OF_AN_INDEX or may_be_the_index(one.first) for one in groups)
+        of_index = all(is_of_an_index(one.first) for one in groups)
         if failures and of_index and not failed_stages(part, wrong, built_of):
             found.append((recognized(failures), part))
     return min(found, key=lambda one: one[0], default=(False, None))[1]

@@ -126,6 +126,11 @@ def _only_call(place: Place) -> Place | None:
     return called if calls and min(calls) < called.line else None
 
 
+def is_of_an_index(finding: Finding) -> bool:
+    """Whether a wrong index is among its usual causes."""
+    return finding.kind in _OF_AN_INDEX or may_be_the_index(finding)
+
+
 def may_be_the_index(finding: Finding) -> bool:
     """Whether a race may be due to an index: two writes, two blocks, or two warps if the code syncs within a warp.
 
@@ -150,7 +155,7 @@ def made_in(finding: Finding) -> Told:
     places = [access.place for access in finding.accesses if access.place]
     if finding.kind in ("barrier", "absent_lane", VOTE) and places:
         return _who_comes(places[0])
-    if not places or not (finding.kind in _OF_AN_INDEX or may_be_the_index(finding)):
+    if not places or not is_of_an_index(finding):
         return []
     told = []
     if finding.kind == "uninitialized":

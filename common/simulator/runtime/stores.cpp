@@ -28,9 +28,13 @@ void watch_stores(const void* start, size_t bytes) {
 constexpr size_t GRANULE = 256;
 static uint8_t granules[REGION_OF_DEVICE / GRANULE / 8];
 void mark_allocated(uintptr_t start, size_t bytes, bool is_allocated) {
-    const size_t offset = start - region_start();
-    for (size_t i = offset / GRANULE; i * GRANULE < offset + bytes; ++i)
-        granules[i / 8] = is_allocated ? granules[i / 8] | 1 << i % 8 : granules[i / 8] & ~(1 << i % 8);
+    if (!stores_are_watched) return;
+    const size_t offset = start - allocations.start;
+    for (size_t i = offset / GRANULE; i * GRANULE < offset + bytes; ++i) {  // cudaMalloc() and a heap may share a byte
+        const uint8_t bit = 1 << i % 8;
+        is_allocated ? __atomic_fetch_or(&granules[i / 8], bit, __ATOMIC_RELAXED)
+                     : __atomic_fetch_and(&granules[i / 8], ~bit, __ATOMIC_RELAXED);
+    }
 }
 SIMULATOR_INLINE static bool are_allocated(uintptr_t at, size_t bytes) {
     if (!allocations.holds(at, bytes)) return false;
